@@ -1,0 +1,52 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis conformance_tests tests proof examples)
+
+.PHONY: venv check format unit conformance test demo bench explore proof clean
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("dlock needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { apt-get update && apt-get install --yes python3-venv; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[all,conformance]' --group dev
+	@touch $@
+
+check: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(TYPED)
+	$(BIN)/pytest tests/test_architecture.py tests/test_public_api.py tests/test_colours_match.py
+
+format: venv
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+unit: venv
+	$(BIN)/pytest tests -m 'not slow'
+
+conformance: venv
+	$(BIN)/pytest conformance_tests
+
+test: check
+	$(BIN)/pytest
+
+demo: venv
+	$(BIN)/python -m examples.demo
+
+bench: venv
+	$(BIN)/python -m benchmarks
+
+explore: venv
+	$(BIN)/python -m proof.explore
+
+proof: venv
+	$(BIN)/python -m proof
+
+clean:
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The tests that need no server."""

@@ -1,0 +1,44 @@
+"""The seed of a run: drawn once, shown, and all that is needed to repeat the random tests."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+
+import pytest
+
+SEED_VARIABLE = "DLOCK_SEED"
+_SEED = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Take the seed from the environment, or draw one."""
+    given = os.environ.get(SEED_VARIABLE)
+    config.stash[_SEED] = int(given) if given else secrets.randbits(32)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Show the seed before the first test, so that a run that hangs shows it too."""
+    return f"seed: {config.stash[_SEED]} ({SEED_VARIABLE}={config.stash[_SEED]} repeats it)"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Close with the seed and the counts on plain lines."""
+    counts = {name: len(terminalreporter.getreports(name)) for name in ("passed", "failed", "error", "skipped")}
+    failed = counts["failed"] + counts["error"]
+    terminalreporter.write_line("")
+    terminalreporter.write_line(f"seed: {config.stash[_SEED]}")
+    terminalreporter.write_line(f"total: {counts['passed']} passed, {failed} failed, {counts['skipped']} skipped")
+
+
+@pytest.fixture(scope="session")
+def seed(request: pytest.FixtureRequest) -> int:
+    """Return the seed of this run."""
+    return request.config.stash[_SEED]
+
+
+@pytest.fixture
+def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
+    """Return a generator of this test's own: the same under one seed, whichever other tests run."""
+    return random.Random(f"{seed}:{request.node.nodeid}")

@@ -1,0 +1,409 @@
+"""Who may import whom, what may not occur at all, and how long things may be; read from the syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+CORE = "dlock_core"
+SUITE = "dlock_conformance"
+
+DRIVERS = {
+    "dlock_dynamodb": {"boto3", "botocore"},
+    "dlock_mongodb": {"bson", "gridfs", "pymongo"},
+    "dlock_redis": {"redis"},
+}
+COMMAND_ONLY = {"click", "rich"}
+PYTEST_MODULES = {"dlock_core/pytest_plugin.py", "dlock_core/testing.py"}
+ADAPTER_FILES = {"__init__.py", "_wire.py", "options.py", "provision.py", "store.py"}
+ADAPTER_MAY_IMPORT = {f"{CORE}.{name}" for name in ("record", "store", "errors", "backend", "options")}
+
+PURE_MAY_IMPORT = {"__future__", "collections", "dataclasses", "enum", "functools", "typing"}
+PURE_MAY_IMPORT_OURS = {f"{CORE}.{name}" for name in ("errors", "plan", "record", "states", "store")}
+EFFECTS = {
+    "asyncio",
+    "datetime",
+    "logging",
+    "os",
+    "random",
+    "secrets",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+    "uuid",
+}
+
+FUNCTION_LINES_MAX = 50
+MODULE_LINES_MAX = 400
+# A longer module needs a reason.
+LONGER_MODULES: dict[str, int] = {
+    "dlock_core/aio.py": 430,  # the asyncio face, in one piece beside its twin
+    "dlock_core/lease.py": 700,  # one state machine under its theory of operation, to be read in one piece
+}
+
+WALL_CLOCK = {
+    "datetime.date.today",
+    "datetime.datetime.now",
+    "datetime.datetime.today",
+    "datetime.datetime.utcnow",
+    "time.time",
+    "time.time_ns",
+}
+# Wall-clock time is for people. Each module that reads it, and what for.
+WALL_CLOCK_READERS: dict[str, str] = {
+    "dlock_core/client.py": "tells people when an operator broke a lock",
+    "dlock_core/aio.py": "as its twin",
+}
+
+FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
+FORBIDDEN_CALLS = {"eval", "exec", "yaml.load", "yaml.unsafe_load"}
+
+# Fewer modules than this and the scan has looked in the wrong place.
+MODULES_MIN = {CORE: 12, SUITE: 4}
+ADAPTER_MODULES_MIN = len(ADAPTER_FILES)
+
+
+class Import(NamedTuple):
+    """One imported name; *module* is what has to be loaded for it."""
+
+    module: str
+    name: str | None
+    line: int
+    lazy: bool
+    for_types: bool
+
+    @property
+    def top(self) -> str:
+        """The distribution-level name, the part before the first dot."""
+        return self.module.partition(".")[0]
+
+
+class Module(NamedTuple):
+    """A module of a shipped package."""
+
+    package: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def where(self) -> str:
+        """Its path from the root of the project."""
+        return self.path.relative_to(ROOT).as_posix()
+
+    @property
+    def is_command(self) -> bool:
+        """Whether it belongs to the command, and so may need click and rich."""
+        inside = self.path.relative_to(ROOT / self.package).parts[0]
+        return self.package == CORE and inside.startswith("_cli")
+
+
+@cache
+def folders() -> dict[str, Path]:
+    """Return the packages that the wheel ships, by import name."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    paths = [ROOT / path for path in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]]
+    return {path.name: path for path in paths}
+
+
+@cache
+def adapters() -> list[str]:
+    """Return the names of our adapter packages."""
+    return sorted(set(folders()) - {CORE, SUITE})
+
+
+@cache
+def modules(package: str) -> tuple[Module, ...]:
+    """Parse every module of *package*; an implausibly small number of them is a failure."""
+    paths = sorted(folders()[package].rglob("*.py"))
+    least = MODULES_MIN.get(package, ADAPTER_MODULES_MIN)
+    assert len(paths) >= least, f"{package}: {len(paths)} modules found, at least {least} expected"
+    return tuple(Module(package, path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths)
+
+
+def shipped() -> Iterator[Module]:
+    """Yield every module of every shipped package."""
+    for package in folders():
+        yield from modules(package)
+
+
+def core_and_adapters() -> Iterator[Module]:
+    """Yield every module of the core and of the adapters."""
+    for package in (CORE, *adapters()):
+        yield from modules(package)
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Yield what *module* imports, wherever it does."""
+    yield from _imports(module, module.tree, lazy=False, for_types=False)
+
+
+def _imports(module: Module, node: ast.AST, *, lazy: bool, for_types: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, None, child.lineno, lazy, for_types)
+        elif isinstance(child, ast.ImportFrom):
+            source = _absolute(module, child)
+            for alias in child.names:
+                yield Import(source, alias.name, child.lineno, lazy, for_types)
+        else:
+            in_function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            in_guard = isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+            yield from _imports(module, child, lazy=lazy or in_function, for_types=for_types or in_guard)
+
+
+def _absolute(module: Module, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = [module.package, *module.path.relative_to(folders()[module.package]).parts[:-1]]
+    return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+
+
+def loaded(found: Import) -> str:
+    """Return the module that *found* loads, where a name of a package may be a module itself."""
+    submodule = f"{found.module}.{found.name}"
+    if (
+        found.name
+        and found.top in folders()
+        and (folders()[found.top].parent / submodule.replace(".", "/")).with_suffix(".py").is_file()
+    ):
+        return submodule
+    return found.module
+
+
+def public_names() -> set[str]:
+    """Return the names in the core's ``__all__``."""
+    tree = ast.parse((folders()[CORE] / "__init__.py").read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    raise AssertionError(f"{CORE} has no __all__")
+
+
+def dotted_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Yield each name that *module* uses, with its imports resolved: ``time.time`` for ``from time import time``."""
+    origins: dict[str, str] = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            origins.update({alias.asname: alias.name for alias in node.names if alias.asname})
+        elif isinstance(node, ast.ImportFrom):
+            origins.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            head, dot, rest = ast.unparse(node).partition(".")
+            yield node.lineno, origins.get(head, head) + dot + rest
+
+
+def test_every_adapter_names_its_driver() -> None:
+    """An adapter that these rules don't know would escape them."""
+    assert adapters() == sorted(DRIVERS)
+
+
+def test_the_core_imports_the_standard_library_and_pydantic_only() -> None:
+    """No driver, no adapter: what the core needs is what a plain install brings."""
+    allowed = sys.stdlib_module_names | {CORE, "pydantic", "pydantic_core"}
+    offenders = [
+        f"{module.where}:{found.line} imports {found.module}"
+        for module in modules(CORE)
+        for found in imports(module)
+        if found.top not in allowed
+        and not (found.top in COMMAND_ONLY and module.is_command)
+        and not (found.top in COMMAND_ONLY and module.path.name == "__main__.py" and found.lazy)
+        and not (found.top == "pytest" and module.where in PYTEST_MODULES)
+    ]
+
+    assert offenders == []
+
+
+def test_the_command_is_imported_by_its_entry_point_only() -> None:
+    """The modules that may need click and rich are loaded from a function of ``__main__``, and from each other."""
+    command = {
+        module.path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+        for module in modules(CORE)
+        if module.is_command
+    }
+    offenders = [
+        f"{module.where}:{found.line} imports {loaded(found)}"
+        for module in modules(CORE)
+        for found in imports(module)
+        if loaded(found) in command
+        and not module.is_command
+        and not (module.path.name == "__main__.py" and found.lazy)
+        and not found.for_types
+    ]
+
+    assert offenders == []
+
+
+@pytest.mark.parametrize("adapter", adapters())
+def test_an_adapter_imports_the_port_and_its_own_driver_only(adapter: str) -> None:
+    """An adapter knows the core's port, its driver, and no other adapter."""
+    allowed = sys.stdlib_module_names | {"pydantic", "pydantic_core", adapter} | DRIVERS[adapter]
+    offenders = [
+        f"{module.where}:{found.line} imports {loaded(found)}"
+        for module in modules(adapter)
+        for found in imports(module)
+        if found.top not in allowed
+        and loaded(found) not in ADAPTER_MAY_IMPORT
+        and not (found.module == CORE and found.name in public_names())
+    ]
+
+    assert offenders == []
+
+
+def test_the_suite_imports_no_adapter_and_nothing_private() -> None:
+    """The conformance suite is made of public things, as it is for strangers."""
+    foreign = set(adapters()).union(*DRIVERS.values())
+    offenders = [
+        f"{module.where}:{found.line} imports {loaded(found)}"
+        for module in modules(SUITE)
+        for found in imports(module)
+        if found.top in foreign
+        or (found.top == CORE and any(part.startswith("_") for part in loaded(found).split(".")))
+    ]
+
+    assert offenders == []
+
+
+def test_the_state_machine_imports_nothing_with_effects() -> None:
+    """The protocol is a function of its arguments, and so is all of ours that it imports."""
+    pure = {f"{CORE}.lease"} | PURE_MAY_IMPORT_OURS
+    by_name = {f"{CORE}.{module.path.stem}": module for module in modules(CORE)}
+    offenders = [
+        f"{by_name[name].where}:{found.line} imports {loaded(found)}"
+        for name in sorted(pure & set(by_name))
+        for found in imports(by_name[name])
+        if not found.for_types
+        and (
+            (found.top == CORE and loaded(found) not in pure)
+            or found.top in EFFECTS
+            or (name == f"{CORE}.lease" and found.top not in PURE_MAY_IMPORT | {CORE})
+        )
+    ]
+
+    assert pure & set(by_name) >= {f"{CORE}.{name}" for name in ("errors", "lease", "record", "store")}
+    assert offenders == []
+
+
+def test_the_engine_waits_through_its_ports_only() -> None:
+    """The engine is the same for threads and for asyncio because it knows neither."""
+    [engine] = [module for module in modules(CORE) if module.path.name == "_engine.py"]
+    offenders = [
+        f"{engine.where}:{found.line} imports {found.module}"
+        for found in imports(engine)
+        if found.top in {"asyncio", "threading", "time"} and not found.for_types
+    ]
+
+    assert offenders == []
+
+
+def test_wall_clock_time_is_read_where_it_is_allowed_only() -> None:
+    """No decision can read a clock that somebody may set."""
+    readers = {
+        module.where: f"{module.where}:{line} reads {name}"
+        for module in core_and_adapters()
+        for line, name in dotted_names(module)
+        if name in WALL_CLOCK
+    }
+
+    assert [found for where, found in readers.items() if where not in WALL_CLOCK_READERS] == []
+    assert set(WALL_CLOCK_READERS) <= set(readers), "an entry of WALL_CLOCK_READERS is not needed any more"
+
+
+def test_nothing_read_from_a_store_can_run() -> None:
+    """Nothing shipped unpickles or evaluates."""
+    offenders = [
+        f"{module.where}:{found.line} imports {found.module}"
+        for module in shipped()
+        for found in imports(module)
+        if found.top in FORBIDDEN_IMPORTS
+    ]
+    offenders += [
+        f"{module.where}:{line} uses {name}"
+        for module in shipped()
+        for line, name in dotted_names(module)
+        if name in FORBIDDEN_CALLS
+    ]
+
+    assert offenders == []
+
+
+def test_no_error_is_swallowed() -> None:
+    """A handler for every exception does something with it."""
+    broad = {"None", "BaseException", "Exception"}
+    offenders = [
+        f"{module.where}:{node.lineno} swallows {ast.unparse(node.type) if node.type else 'everything'}"
+        for module in shipped()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ExceptHandler)
+        and broad & set(_names(node.type))
+        and all(isinstance(line, ast.Pass) or ast.unparse(line) == "..." for line in node.body)
+    ]
+    offenders += [
+        f"{module.where}:{node.lineno} suppresses everything"
+        for module in shipped()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] == "suppress"
+        and broad & {ast.unparse(argument) for argument in node.args}
+    ]
+
+    assert offenders == []
+
+
+def _names(caught: ast.expr | None) -> list[str]:
+    if isinstance(caught, ast.Tuple):
+        return [ast.unparse(element) for element in caught.elts]
+    return [ast.unparse(caught) if caught else "None"]
+
+
+def test_functions_are_short() -> None:
+    """A function fits on a screen."""
+    sizes = [
+        (node.end_lineno - node.lineno + 1, f"{module.where}:{node.lineno} {node.name}")
+        for module in shipped()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None
+    ]
+
+    assert [f"{where} has {lines} lines" for lines, where in sizes if lines > FUNCTION_LINES_MAX] == []
+
+
+def test_modules_are_short() -> None:
+    """A module is one concept, short enough to be read at once."""
+    sizes = {module.where: len(module.path.read_text(encoding="utf-8").splitlines()) for module in shipped()}
+
+    limits = {where: LONGER_MODULES.get(where, MODULE_LINES_MAX) for where in sizes}
+    assert [f"{where} has {lines} lines" for where, lines in sizes.items() if lines > limits[where]] == []
+
+
+@pytest.mark.parametrize("adapter", adapters())
+def test_every_adapter_has_the_same_files(adapter: str) -> None:
+    """Who knows one adapter finds the way in all."""
+    files = {path.name for path in folders()[adapter].glob("*.py")}
+
+    assert files >= ADAPTER_FILES
+
+
+def test_importing_the_core_loads_no_driver() -> None:
+    """What an import costs is the core and pydantic."""
+    unwanted = COMMAND_ONLY.union({"pytest", *adapters()}, *DRIVERS.values())
+    program = "import sys, dlock_core; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    tops = set(done.stdout.split())
+    assert CORE in tops
+    assert tops & unwanted == set()
