@@ -1,0 +1,29 @@
+"""The command ``dlock``, also as ``python -m dlock_core``."""
+
+from __future__ import annotations
+
+import sys
+
+__all__ = ["main"]
+
+_USAGE = 64
+
+
+def main() -> None:
+    """Run the command and exit with its code. Without the extra ``cli``, say how to install it, and exit with 64."""
+    try:
+        import click  # noqa: F401  # to see that it is there
+        import rich  # noqa: F401  # as click
+    except ImportError as error:
+        print(  # noqa: T201  # a command talks
+            f"dlock: the command needs {error.name}, which is not installed: pip install 'dlock-core[cli]'",
+            file=sys.stderr,
+        )
+        sys.exit(_USAGE)
+    from dlock_core._cli import run
+
+    run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

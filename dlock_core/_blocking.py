@@ -1,0 +1,345 @@
+"""The blocking colour: the engine's coroutines run on ports that never suspend, so they end in one step, without an event loop.
+
+Each client has at most one thread for renewals at rest, started with its first lock and ended soon after its last. While a request of
+it hangs and another lock becomes urgent, a second thread goes on, up to a bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dlock_core._engine import Engine
+from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.plan import NANOS, NEVER, nanoseconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+
+    from dlock_core._renewals import Job
+    from dlock_core.errors import StoreError
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Capability, Claim, Guarantees, LockStore, Release, Replace, Reply
+
+__all__ = ["BlockingPorts", "BlockingStore", "run_blocking"]
+
+_log = logging.getLogger("dlock.engine")
+_T = TypeVar("_T")
+
+_LINGER_NS = 2 * NANOS
+HELPERS_MAX = 4
+CALLBACK_LIMIT_S = 5.0
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run *coroutine* to its end in one step; it must await nothing that suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: _T = stop.value
+        return value
+    coroutine.close()
+    raise AssertionError("the engine awaited something that is not one of its ports")
+
+
+class BlockingStore:
+    """A store for threads, in the shape of an async one."""
+
+    def __init__(self, store: LockStore) -> None:
+        self.store = store
+        self.capabilities: frozenset[Capability] = store.capabilities
+        self.batch_limit: int = getattr(store, "batch_limit", 1)
+
+    async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """Claim."""
+        return self.store.claim(request, timeout_s=timeout_s)
+
+    async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace."""
+        return self.store.replace(request, timeout_s=timeout_s)
+
+    async def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Release."""
+        return self.store.release(request, timeout_s=timeout_s)
+
+    async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Read."""
+        return self.store.read(key, timeout_s=timeout_s)
+
+    async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
+        """Scan."""
+        for record in self.store.scan(prefix, timeout_s=timeout_s):
+            yield record
+
+    async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """Replace many; asked only of a store that can."""
+        results: Sequence[Reply | StoreError] = self.store.replace_many(requests, timeout_s=timeout_s)  # type: ignore[attr-defined]
+        return results
+
+    async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """Wait; asked only of a store that can."""
+        self.store.wait(record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]
+
+    async def guarantees(self) -> Guarantees:
+        """Say what the store promises."""
+        return self.store.guarantees()
+
+    async def provision(self) -> None:
+        """Provision."""
+        self.store.provision()
+
+    async def close(self) -> None:
+        """Close."""
+        self.store.close()
+
+
+class _Signal:
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        self._event.wait(timeout_s)
+
+
+class BlockingPorts:
+    """Clock, mutex, sleep, callbacks, and the thread that renews."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.now = clock.now
+        self.mutex = threading.RLock()
+        self.engine: Engine
+        self.client: object = None
+        self._clock = clock
+        self._wake = threading.Condition(self.mutex)
+        self._thread: threading.Thread | None = None
+        self._planned = NEVER
+        self._busy_until = 0
+        self._retired: set[threading.Thread] = set()
+        self._closed = False
+        self._closing = threading.Condition()
+        self._helping = 0
+        # What is due and not begun: of the thread that renews, and of its helpers.
+        self._jobs: deque[Job] = deque()
+        self._waiting_jobs: list[Job] = []
+        self._callbacks = _Callbacks()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, or until the client is closed."""
+        until = self.now() + nanoseconds(seconds)
+        with self._closing:
+            while not self._closed and (left := until - self.now()) > 0:
+                self._clock.wait(self._closing, left / NANOS)
+
+    async def pause(self, seconds: float) -> None:
+        """Wait in real time."""
+        if self._clock is SYSTEM_CLOCK:
+            threading.Event().wait(seconds)
+
+    def signal(self) -> _Signal:
+        """Return a new signal."""
+        return _Signal()
+
+    def post(self, callback: Callable[[Any], object], argument: Any) -> None:
+        """Run *callback* on the callbacks' thread."""
+        self._callbacks.post(callback, argument)
+
+    def arm(self, due: int) -> None:
+        """Wake the thread, or start it, if *due* is before what it waits for."""
+        if self._thread is None:
+            if not self._closed:
+                self._start()
+        elif due < self._busy_until and self._thread is not threading.current_thread():
+            self._relieve(self._thread)
+        elif due < self._planned:
+            self._planned = due
+            self._wake.notify()
+
+    def close(self) -> None:
+        """End the thread; what it is doing is not waited for beyond its request."""
+        with self._closing:
+            self._closed = True
+            self._closing.notify_all()
+        with self.mutex:
+            thread, self._thread = self._thread, None
+            self._wake.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=1.0)
+        self._callbacks.close()
+
+    def _relieve(self, busy: threading.Thread) -> None:
+        """Start a successor of the thread *busy*, whose request may take longer than a lock that came meanwhile can wait."""
+        if len(self._retired) >= HELPERS_MAX:
+            return
+        self._start()
+        if self._thread is not busy:
+            self._helping += 1
+            self._busy_until, self._planned = 0, NEVER
+            self._retired.add(busy)
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="dlock-renewals", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter is shutting down, and starts no thread any more.
+            _log.debug("no thread for renewals: the interpreter is shutting down")
+            return
+        self._thread = thread
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        while self._pause(me):
+            try:
+                self._jobs.extend(self.engine.renewals.collect()[0])
+            except Exception:  # noqa: BLE001  # our own mistake about one lock must not end the renewals of all others
+                _log.exception("finding what is due failed")
+            while (job := self._take(me)) is not None:
+                self._perform(job)
+        if me in self._retired:
+            self._retired.discard(me)
+            self._help(self._next_job())
+
+    def _take(self, me: threading.Thread) -> Job | None:
+        """Return the next job; None where none is left, or where another thread was started in the place of this one."""
+        with self.mutex:
+            return self._jobs.popleft() if self._jobs and self._thread is me else None
+
+    def _pause(self, me: threading.Thread) -> bool:
+        """Wait until something is due; False when this thread is to end."""
+        with self.mutex:
+            idle_since: int | None = None
+            while self._thread is me and not self._closed:
+                first = self.engine.driver.agenda.first()
+                now = self.now()
+                if self._jobs:
+                    return True  # left by the thread in whose place this one was started
+                if first is None:
+                    idle_since = now if idle_since is None else idle_since
+                    if now - idle_since >= _LINGER_NS:
+                        break
+                elif first.due <= now:
+                    return True
+                else:
+                    idle_since = None
+                # A lock that came and went leaves its instant planned: the next one, due later, then need not wake this thread.
+                planned = self._planned if now < self._planned else NEVER
+                self._planned = min(planned, now + _LINGER_NS if first is None else first.due)
+                self._clock.wait(self._wake, (self._planned - now) / NANOS)
+            if self._thread is me:
+                self._thread, self._planned = None, NEVER
+            return False
+
+    def _perform(self, job: Job) -> None:
+        """Do *job* here if its hanging could hurt no other; else on a helper."""
+        urgent_at = min((other.urgent_at for other in list(self._jobs)), default=NEVER)
+        hurts = self.now() + job.timeout_ns > urgent_at or job.timeout_ns > self.engine.driver.shortest_lease_ns // 4
+        if hurts and self._hand_over(job):
+            return
+        me = threading.current_thread()
+        if self._thread is me:
+            self._busy_until = self.now() + job.timeout_ns
+        self._run_job(job)
+        if self._thread is me:
+            self._busy_until = 0
+
+    def _hand_over(self, job: Job) -> bool:
+        """Have a helper do *job*, now or once there is one; False if no thread can be started."""
+        with self.mutex:
+            if self._helping < self._helpers_for(job):
+                helper = threading.Thread(target=self._help, args=(job,), name="dlock-renewals-helper", daemon=True)
+                try:
+                    helper.start()
+                except RuntimeError:
+                    return False
+                self._helping += 1
+            else:
+                self._waiting_jobs.append(job)
+            return True
+
+    def _helpers_for(self, job: Job) -> int:
+        """Return at how many busy helpers *job* has to wait: the longer it may hang, the more are kept for shorter ones.
+
+        Each step is a factor of 4, so that however many requests of long leases hang, a short lease finds a thread within its time.
+        """
+        limit, step_ns = HELPERS_MAX, self.engine.driver.shortest_lease_ns
+        while job.timeout_ns > step_ns and limit > 1:
+            limit, step_ns = limit - 1, 4 * step_ns
+        return limit
+
+    def _help(self, job: Job | None) -> None:
+        while job is not None:
+            self._run_job(job)
+            job = self._next_job()
+
+    def _next_job(self) -> Job | None:
+        """Return the most urgent job that waits for a helper, those that failed before last; with None that helper is none any more."""
+        with self.mutex:
+            self._helping -= 1
+            ready = [job for job in self._waiting_jobs if self._helping < self._helpers_for(job)]
+            if not ready:
+                return None
+            first = min(ready, key=lambda job: (job.doubtful, job.urgent_at))
+            self._waiting_jobs = [job for job in self._waiting_jobs if job is not first]
+            self._helping += 1
+            return first
+
+    def _run_job(self, job: Job) -> None:
+        try:
+            run_blocking(self.engine.renewals.run(job))
+        except BaseException:  # noqa: BLE001  # whatever a store raises, a thread that renews goes on: it is there for all locks
+            _log.exception("the renewal of %d locks failed", len(job.handles))
+
+
+class _Callbacks:
+    """Runs the user's callbacks in order, one at a time, on a thread that lives while there are any."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque()
+        self._running = False
+
+    def post(self, callback: Callable[[Any], object], argument: Any) -> None:
+        with self._mutex:
+            self._queue.append((callback, argument))
+            if self._running:
+                return
+            self._running = True
+        try:
+            threading.Thread(target=self._run, name="dlock-callbacks", daemon=True).start()
+        except RuntimeError:
+            with self._mutex:
+                self._running = False
+            _log.warning("callback %r was not run: the interpreter is shutting down", callback)
+
+    def close(self) -> None:
+        """Nothing is queued any more after the engine was closed; what is queued still runs."""
+
+    def _run(self) -> None:
+        while True:
+            with self._mutex:
+                if not self._queue:
+                    self._running = False
+                    return
+                callback, argument = self._queue.popleft()
+            done = threading.Event()
+            threading.Thread(
+                target=self._call, args=(callback, argument, done), name="dlock-callback", daemon=True
+            ).start()
+            if not done.wait(CALLBACK_LIMIT_S):
+                _log.warning(
+                    "callback %r still runs after %.0f s; the next ones do not wait for it", callback, CALLBACK_LIMIT_S
+                )
+
+    @staticmethod
+    def _call(callback: Callable[[Any], object], argument: Any, done: threading.Event) -> None:
+        try:
+            callback(argument)
+        except Exception:  # noqa: BLE001  # the user's code; what it raises is logged
+            _log.exception("callback %r raised", callback)
+        finally:
+            done.set()

@@ -1,0 +1,246 @@
+"""The command that runs under the lock, and the guard that ends it in time: two processes, forked early.
+
+Early is before the store is opened: while there is no second thread, whose locks a forked child would inherit, and no connection. So the
+child may run a few lines of Python before it becomes the command, which a fork beside other threads must not. The *child* makes itself the
+leader of a process group, has the kernel end it when dlock dies (``PR_SET_PDEATHSIG``, which follows the thread that forked: the main
+one), and waits on a pipe. What comes is its environment, and it becomes the command; if the pipe closes instead, it ends, and nothing
+was run.
+
+The *guard* holds the end of a pipe and a deadline. It ends the child's group when the deadline comes near and dlock has not moved it
+(stopped, starved, swapped out), and when dlock is gone. It is the reason why no command outlives its lease in silence.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import struct
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from dlock_core.clock import NANOS, now_ns
+from dlock_core.plan import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["FORWARDED", "Child", "Guard", "signal_group"]
+
+FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+# Python ignores these for itself; a command must not inherit that.
+_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+_PR_SET_PDEATHSIG = 1
+_ORDER = struct.Struct("=qq")
+_ORPHAN_LOOKS_NS = NANOS // 10
+_LOOKS_NS = NANOS
+
+
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a process group; False if it is gone, or belongs to another user by now."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+class Child:
+    """A process that is ready to become the command."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        """Fork it.
+
+        Raises: OSError: no process can be had.
+        """
+        parent = os.getpid()
+        orders, self._start = os.pipe()
+        self.exec_error, trouble = os.pipe()
+        # A signal that comes before the child has reset its handlers would run Python code of the parent in it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._start)
+            os.close(self.exec_error)
+            _become(argv, orders, trouble, parent=parent, mask=mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(orders)
+        os.close(trouble)
+        # Both sides do it, so that the group exists whoever comes first.
+        with suppress(OSError):
+            os.setpgid(self.pid, self.pid)
+        self._given = False
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Have it become the command, with *environment* put over what it inherited; ``exec_error`` then tells the errno, or closes."""
+        self.give_terminal()
+        order = json.dumps(dict(environment)).encode()
+        with suppress(BrokenPipeError):  # it was killed: its status will tell
+            while order:
+                order = order[os.write(self._start, order) :]
+        os.close(self._start)
+        self._start = -1
+
+    def dismiss(self) -> None:
+        """End it if it was not started."""
+        if self._start >= 0:
+            os.close(self._start)
+            self._start = -1
+            os.waitpid(self.pid, 0)
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the command and all of its group."""
+        return signal_group(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask the group to end; one that is stopped is continued, or it could not hear it."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)
+
+    def give_terminal(self) -> None:
+        """Put the command into the foreground of the terminal on stdin, if that is where this process stands."""
+        with suppress(OSError):
+            if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():
+                os.tcsetpgrp(0, self.pid)
+                self._given = True
+
+    def take_terminal(self) -> bool:
+        """Take the foreground back; whether the command had it."""
+        if not self._given:
+            return False
+        self._given = False
+        # From the background this raises SIGTTOU, whose default is to stop us.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        try:
+            with suppress(OSError):
+                os.tcsetpgrp(0, os.getpgrp())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return True
+
+
+def _become(
+    argv: Sequence[str], orders: int, trouble: int, *, parent: int, mask: set[int | signal.Signals]
+) -> NoReturn:
+    try:
+        os.setpgid(0, 0)
+        _die_with(parent)
+        for number in (*FORWARDED, *_RESTORED):
+            # What whoever started us has ignored (nohup) stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN or number in _RESTORED:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if order := _read_all(orders):
+            try:
+                os.execvpe(argv[0], list(argv), {**os.environ, **json.loads(order)})  # noqa: S606  # no shell is the point
+            except OSError as error:
+                os.write(trouble, str(error.errno).encode())
+    finally:
+        os._exit(127)
+
+
+def _die_with(parent: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(127)  # it died before the kernel was told
+
+
+def _read_all(file: int) -> bytes:
+    parts = []
+    while part := os.read(file, 65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+class Guard:
+    """The process that ends the child's group when dlock cannot."""
+
+    def __init__(self, child: Child, *, grace_s: float) -> None:
+        """Fork it.
+
+        Raises: OSError: no process can be had.
+        """
+        orders, self._orders = os.pipe()
+        self.acts, acts = os.pipe()
+        os.set_blocking(self.acts, False)
+        os.set_blocking(self._orders, False)
+        self.acted = False
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                _seclude(keep={orders, acts})
+                _watch(orders, acts, child.pid, round(grace_s * NANOS))
+            finally:
+                os._exit(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(orders)
+        os.close(acts)
+
+    def order(self, terminate_at: int, kill_at: int) -> None:
+        """Have the group end at these instants (ns) unless they are moved before."""
+        with suppress(
+            BrokenPipeError, BlockingIOError
+        ):  # somebody has killed or stopped it; what dlock itself does remains
+            os.write(self._orders, _ORDER.pack(terminate_at, kill_at))
+
+    def look(self) -> bool:
+        """Whether the guard has acted."""
+        with suppress(BlockingIOError):
+            self.acted = os.read(self.acts, 1) == b"!" or self.acted
+        return self.acted
+
+    def dismiss(self) -> None:
+        """End the guard; the command is over."""
+        self.look()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._orders)
+
+
+def _seclude(keep: set[int]) -> None:
+    """Leave the session, so that nothing sent to the others ends the guard, and hold nothing open that somebody waits to see closed."""
+    os.setsid()
+    for number in FORWARDED:
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    folder = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
+    for path in list(Path(folder).iterdir()):
+        if int(path.name) > 2 and int(path.name) not in keep:  # noqa: PLR2004  # stderr
+            with suppress(OSError):  # the listing's own
+                os.close(int(path.name))
+
+
+def _watch(orders: int, acts: int, group: int, grace_ns: int) -> None:
+    """Wait for orders and deadlines. Ends when the group was killed, or is gone after dlock is; otherwise dlock ends it."""
+    terminate_at = kill_at = NEVER
+    orphaned = acted = False
+    while True:
+        now = now_ns()
+        if not acted and (orphaned or now >= terminate_at):
+            acted, kill_at = True, min(kill_at, now + grace_ns)
+            with suppress(BrokenPipeError):
+                os.write(acts, b"!")
+            signal_group(group, signal.SIGTERM)
+            signal_group(group, signal.SIGCONT)
+        if now >= kill_at:
+            signal_group(group, signal.SIGKILL)
+            return
+        if orphaned and not signal_group(group, 0):
+            return
+        # select measures by a clock that stands still while the machine is suspended, and the deadline does not: look again in between.
+        longest = _ORPHAN_LOOKS_NS if orphaned else _LOOKS_NS
+        pause_s = min(longest, (kill_at if acted else min(terminate_at, kill_at)) - now) / NANOS
+        if select.select([] if orphaned else [orders], [], [], pause_s)[0]:
+            received = os.read(orders, 256 * _ORDER.size)
+            orphaned = not received
+            if received and not acted:
+                terminate_at, kill_at = _ORDER.unpack(received[-_ORDER.size :])

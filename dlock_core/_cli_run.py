@@ -1,0 +1,338 @@
+"""``dlock run``: hold locks while a command runs.
+
+One event loop in the main thread; signals arrive as its callbacks, so that none is lost between two phases:
+
+- *waiting*: the wait is cancelled, what it may have written is cleaned up, and nothing is run;
+- *running*, from before the child is told to become the command: the signal goes to the command's process group;
+- *releasing*: the command is over. The release is finished, within its time-out, and the code is the command's.
+
+The lease is the clock of everything else. The command is asked to end *grace* before the lease does, on what the lease says now, not when
+the loss is a fact; the guard process (see ``_cli_child``) has the same deadlines and stands in where this process cannot run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlock_core._cli_child import FORWARDED, Child, Guard
+from dlock_core._cli_show import Say, WaitLine, escape
+from dlock_core.aio import aconnect
+from dlock_core.clock import NANOS, now_ns
+from dlock_core.errors import LockLostError
+from dlock_core.plan import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from dlock_core.aio import AsyncLease, AsyncLockClient
+    from dlock_core.options import ClientOptions, LockKeywords
+    from dlock_core.record import Loss
+
+__all__ = ["CANNOT_RUN", "LOST", "NOT_FOUND", "SIGNALLED", "Request", "environment", "grace_within", "hold"]
+
+LOST = 76
+CANNOT_RUN = 126
+NOT_FOUND = 127
+SIGNALLED = 128
+
+_log = logging.getLogger("dlock.command")
+_JOB_CONTROL = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+# The group is killed, and has a fiftieth of the lease to be gone; the guard comes in when half of that has passed.
+_MARGIN = 50
+_GRACE = 4
+
+
+class Request(NamedTuple):
+    """What ``dlock run`` was asked for. *grace* in seconds, between TERM and KILL."""
+
+    keys: Sequence[str]
+    argv: Sequence[str]
+    grace: float
+    warn_only: bool
+    lock: LockKeywords
+
+
+def grace_within(lease: float, grace: float | None) -> float:
+    """Return the grace to use with a lease of *lease* seconds: a quarter of it, where none is given.
+
+    Raises: ValueError: it is so long that a healthy command would be ended.
+    """
+    if grace is None:
+        return lease / _GRACE
+    if not 0 <= grace <= lease / 2:
+        raise ValueError(
+            f"a grace of {grace:g} s does not fit a lease of {lease:g} s; give 0 to {lease / 2:g} s, or a longer --lease"
+        )
+    return grace
+
+
+def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
+    """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt."""
+    return {
+        "DLOCK_KEY": "\n".join(leases),
+        "DLOCK_OWNER": next(iter(leases.values())).owner,
+        "DLOCK_FENCING_TOKEN": "\n".join(str(lease.fencing_token) for lease in leases.values()),
+        "DLOCK_FENCING_TOKENS": json.dumps({key: lease.fencing_token for key, lease in leases.items()}),
+    }
+
+
+def hold(request: Request, options: ClientOptions, say: Say) -> int:
+    """Run the command under its locks; return the exit code, to exit with: signals stay blocked from the moment when it is settled.
+
+    Raises: DLockError: the locks were not obtained. OSError: no process can be had.
+    """
+    # Forked here: this process has one thread yet, and no connection.
+    child = Child(request.argv)
+    try:
+        guard = Guard(child, grace_s=request.grace)
+        try:
+            # The command's group may hold the terminal: writing to it from behind must not stop us.
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            return asyncio.run(_Run(request, options, say, child, guard).main())
+        finally:
+            guard.dismiss()
+    finally:
+        child.dismiss()
+
+
+class _Run:
+    """One run, from the wait to the release."""
+
+    def __init__(self, request: Request, options: ClientOptions, say: Say, child: Child, guard: Guard) -> None:
+        self._request, self._options, self._say = request, options, say
+        self._child, self._guard = child, guard
+        self._task: asyncio.Task[Any] | None = None
+        self._running = False
+        self._over = False
+        self._signal: signal.Signals | None = None
+        self._wake = asyncio.Event()
+        self._status: int | None = None
+        self._terminated = self._killed = self._warned = False
+        self._deadline = self._kill_at = NEVER
+
+    async def main(self) -> int:
+        """Return the exit code."""
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._signalled, number)
+        loop.add_signal_handler(signal.SIGCHLD, self._child_changed)
+        loop.add_signal_handler(signal.SIGCONT, self._continued)
+        try:
+            return await self._connected()
+        except asyncio.CancelledError:
+            if self._signal is None:
+                raise
+            self._say.note(
+                f"{self._signal.name} while waiting for {self._names()}: gave up; nothing is held, nothing was run"
+            )
+            return SIGNALLED + self._signal
+        finally:
+            # The code is settled: a signal from now on must not replace it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+
+    async def _connected(self) -> int:
+        client = await aconnect(self._options)
+        try:
+            return await self._locked(client)
+        finally:
+            try:
+                await client.close()
+            except ExceptionGroup as group:
+                for error in group.exceptions:
+                    self._say.error(str(error))
+
+    async def _locked(self, client: AsyncLockClient) -> int:
+        self._say.detail(f"asking for {self._names()}")
+        line = WaitLine(client, self._request.keys, self._say)
+        code: int | None = None
+        try:
+            async with client.lock_all(self._request.keys, **self._request.lock) as leases:
+                line.end()
+                if self._signal is not None:
+                    raise asyncio.CancelledError
+                self._running = True
+                code = await self._command(leases)
+                self._over = True
+        except LockLostError as error:
+            if code is None:
+                raise
+            if self._request.warn_only:
+                self._say.warning(str(error))
+            elif code != LOST:
+                self._say.error(f"{error}; the command had ended with code {code}")
+                code = LOST
+        finally:
+            line.end()
+        assert code is not None  # the block ended
+        return code
+
+    def _names(self) -> str:
+        return ", ".join(repr(key) for key in self._request.keys)
+
+    # ---- signals
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._running:
+            if not self._over and self._status is None:
+                self._child.signal(number)
+            return
+        self._signal = self._signal or signal.Signals(number)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _child_changed(self) -> None:
+        """Take note of what became of the child; a stop by the terminal's job control stops this process too."""
+        while self._status is None:
+            try:
+                pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if not os.WIFSTOPPED(status):
+                self._status = os.waitstatus_to_exitcode(status)
+                self._wake.set()
+            elif os.WSTOPSIG(status) in _JOB_CONTROL and self._child.take_terminal():
+                self._stop()
+
+    def _stop(self) -> None:
+        """Stop as the shell expects it. The lease goes on ending: the guard sees to the command if nobody resumes it in time."""
+        left = max(0.0, (self._deadline - now_ns()) / NANOS - self._request.grace)
+        if not self._request.warn_only and self._deadline != NEVER:
+            self._say.note(
+                f"stopped with lock {self._names()} held: resume it within {left:.0f} s, or the command is ended"
+            )
+        os.killpg(os.getpgrp(), signal.SIGTSTP)
+        # Here again once resumed; or at once, in an orphaned group, where nobody could resume us.
+        self._continued()
+
+    def _continued(self) -> None:
+        if self._running and not self._over and self._status is None:
+            self._child.give_terminal()
+            self._child.signal(signal.SIGCONT)
+            self._wake.set()
+
+    # ---- the command
+
+    async def _command(self, leases: Mapping[str, AsyncLease]) -> int:
+        """Run it to its end; return its code, or 76 where it was ended because of the lease."""
+        tokens = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
+        self._say.detail(f"holding {tokens}; running {escape(self._request.argv[0])!r} as process {self._child.pid}")
+        for lease in leases.values():
+            lease.on_lost(self._told)
+            lease.on_risk(self._told)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._guard.acts, self._guard_acted)
+        trouble = loop.create_future()
+        loop.add_reader(self._child.exec_error, self._exec_answered, trouble)
+        try:
+            self._look(leases)
+            self._child.start(environment(leases))
+            await self._until_over(leases)
+        finally:
+            loop.remove_reader(self._guard.acts)
+            loop.remove_reader(self._child.exec_error)
+            self._child.take_terminal()
+        self._exec_answered(trouble)
+        return self._code(leases, trouble.result())
+
+    async def _until_over(self, leases: Mapping[str, AsyncLease]) -> None:
+        while self._status is None:
+            pause = self._look(leases)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+            self._wake.clear()
+
+    def _told(self, subject: AsyncLease | Loss) -> None:
+        _log.debug("look at the leases: %s", subject)
+        self._wake.set()
+
+    def _guard_acted(self) -> None:
+        if self._guard.look():
+            self._wake.set()
+        asyncio.get_running_loop().remove_reader(self._guard.acts)
+
+    def _exec_answered(self, trouble: asyncio.Future[int]) -> None:
+        if not trouble.done():
+            trouble.set_result(int(os.read(self._child.exec_error, 32) or b"0"))
+        asyncio.get_running_loop().remove_reader(self._child.exec_error)
+
+    def _look(self, leases: Mapping[str, AsyncLease]) -> float:
+        """Compare the leases with the clock, and do what is due; return in how many seconds to look again."""
+        now = now_ns()
+        shortest = min(leases.values(), key=lambda lease: lease.remaining)
+        lease_s = min(shortest.lease_duration, 86400.0)
+        if shortest.is_valid:
+            remaining = shortest.remaining
+            self._deadline = NEVER if remaining == float("inf") else now + round(remaining * NANOS)
+        if self._request.warn_only:
+            self._warn(shortest)
+            return lease_s / _GRACE
+        margin, grace = round(lease_s * NANOS / _MARGIN), round(self._request.grace * NANOS)
+        if not self._terminated:
+            left = self._deadline - margin - grace - now if shortest.is_valid else 0
+            if left > 0 and not self._guard.acted:
+                if self._deadline != NEVER:
+                    self._guard.order(self._deadline - margin // 2 - grace, self._deadline - margin // 2)
+                return min(left / NANOS, lease_s / _GRACE)
+            self._terminate(shortest, now, min(now + grace, self._deadline - margin))
+        if now >= self._kill_at and not self._killed:
+            self._killed = True
+            self._child.signal(signal.SIGKILL)
+        return lease_s if self._killed else (self._kill_at - now) / NANOS
+
+    def _terminate(self, lease: AsyncLease, now: int, kill_at: int) -> None:
+        self._terminated, self._kill_at = True, max(now, kill_at)
+        self._guard.order(NEVER, self._kill_at)
+        what = f"lock {escape(lease.key)!r} (token {lease.fencing_token})"
+        if self._guard.acted:
+            self._say.error(
+                f"{what} could not be renewed because this process stood still: the guard has sent TERM to the command"
+            )
+            return
+        if lease.loss is not None:
+            why = f"{what} was lost ({lease.loss.reason.value})"
+        elif lease.is_valid:
+            why = f"{what} could not be renewed and ends in {lease.remaining:.1f} s"
+        else:
+            why = f"{what} ran out while this process could not run"
+        self._child.terminate()
+        self._say.error(f"{why}: the command gets TERM, and KILL after {(self._kill_at - now) / NANOS:.1f} s")
+
+    def _warn(self, lease: AsyncLease) -> None:
+        if not lease.is_valid and not self._warned:
+            self._warned = True
+            reason = "expired" if lease.loss is None else lease.loss.reason.value
+            self._say.warning(
+                f"lock {escape(lease.key)!r} (token {lease.fencing_token}) was lost ({reason}); the command runs on without it"
+            )
+
+    def _code(self, leases: Mapping[str, AsyncLease], trouble: int) -> int:
+        assert self._status is not None  # waited for
+        name = escape(self._request.argv[0])
+        if trouble:
+            found = not isinstance(OSError(trouble, ""), (FileNotFoundError, NotADirectoryError))
+            self._say.error(
+                f"cannot run {name!r}: {os.strerror(trouble)}" + ("" if found else "; is it installed, and in PATH?")
+            )
+            return CANNOT_RUN if found else NOT_FOUND
+        code = self._status if self._status >= 0 else SIGNALLED - self._status
+        if self._request.warn_only:
+            self._warn(min(leases.values(), key=lambda lease: lease.remaining))
+            return code
+        if self._terminated or self._guard.look():
+            names = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
+            self._say.error(
+                f"the command was ended (code {code}) because the lease of lock {names} could not be kept; exit code {LOST}"
+            )
+            return LOST
+        return code

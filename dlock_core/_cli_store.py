@@ -1,0 +1,189 @@
+"""The commands for people who look after locks: ``ls``, ``show``, ``break``, ``init``, ``doctor``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlock_core import _cli_doctor
+from dlock_core._cli_options import client_options, configuration_source, connection_options, output_option
+from dlock_core._cli_show import Say, print_facts, print_json, print_rows, print_text, record_facts
+from dlock_core._session import open_store
+from dlock_core.client import connect
+
+if TYPE_CHECKING:
+    from dlock_core.record import LockRecord
+
+__all__ = ["break_", "doctor", "init", "ls", "show"]
+
+REFUSED = 1
+
+
+@click.command("ls")
+@click.argument("prefix_of_key", default="", metavar="[PREFIX]")
+@connection_options
+@click.option("--held", is_flag=True, help="Only what is held.")
+@output_option
+def ls(prefix_of_key: str, held: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # click hands options over by name
+    """List the locks whose key begins with PREFIX. The list may be stale."""
+    with connect(client_options(**given)) as client:
+        records = sorted(
+            (record for record in client.scan(prefix_of_key) if record.held or not held), key=lambda record: record.key
+        )
+    if output == "json":
+        print_json([record_facts(record) for record in records])
+        return
+    rows = [
+        (record.key, _state(record), record.fencing_token, record.owner or "-", _lease(record)) for record in records
+    ]
+    print_rows(("KEY", "STATE", "TOKEN", "OWNER", "LEASE"), rows)
+
+
+def _state(record: LockRecord) -> str:
+    return "quarantined" if record.held and record.broken is not None else record.state.value
+
+
+def _lease(record: LockRecord) -> str:
+    if record.lease_ms is None:
+        return "none" if record.held else "-"
+    return f"{record.lease_ms / 1000:g} s"
+
+
+@click.command("show")
+@click.argument("key")
+@connection_options
+@output_option
+def show(key: str, output: str, **given: Any) -> int:
+    """Show what is stored under KEY. A record that says 'held' may be a dead holder's: only time tells."""
+    with connect(client_options(**given)) as client:
+        record = client.get(key)
+    if output == "json":
+        print_json(None if record is None else record_facts(record))
+    elif record is not None:
+        facts = record_facts(record) | {"state": _state(record), "lease": _lease(record)}
+        if facts["data"] is None and record.data is not None:
+            facts["data"] = f"{len(record.data)} bytes (base64): {facts['data_base64']}"
+        facts["broken"] = None if record.broken is None else f"by {record.broken.by}"
+        facts["attributes"] = [f"{name}={value!r}" for name, value in record.attributes]
+        hidden = ("lease_ms", "data_base64")
+        print_facts(
+            {name: value for name, value in facts.items() if name not in hidden and value not in (None, [], "")}
+        )
+    if record is None:
+        Say().error(f"nothing is stored under key {key!r}; 'dlock ls' lists what is")
+        return REFUSED
+    return 0
+
+
+@click.command("break")
+@click.argument("key")
+@click.option(
+    "--token",
+    type=int,
+    required=True,
+    metavar="N",
+    help="The fencing token of the grant to break, as 'dlock show KEY' says it.",
+)
+@click.option("--now", is_flag=True, help="Free it at once. Two may then believe that they hold it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before --now.")
+@connection_options
+@output_option
+def break_(key: str, token: int, now: bool, yes: bool, output: str, **given: Any) -> int:  # noqa: FBT001  # as ls
+    """Take the lock KEY from its holder, whose fencing token is N.
+
+    The token is raised, and nobody gets the lock for one more lease: by then its holder has noticed, or its lease has run out.
+    """
+    with connect(client_options(**given)) as client:
+        record = client.get(key)
+        if now and not yes and sys.stdin.isatty():
+            click.confirm(
+                f"dlock: free {key!r} at once, although its holder may still be at work?", abort=True, err=True
+            )
+        done = client.break_lock(key, fencing_token=token, now=now)
+        standing = record if done else client.get(key)
+    if not done:
+        who = (
+            "nobody holds it"
+            if standing is None or not standing.held
+            else f"{standing.owner!r} holds it with token {standing.fencing_token}"
+        )
+        Say().error(f"lock {key!r} was not broken: token {token} is not its present one: {who}; see 'dlock show'")
+        return REFUSED
+    facts = _broken_facts(key, token, standing, now=now)
+    if output == "json":
+        print_json(facts)
+    else:
+        print_facts(
+            {"broken": f"{key!r}, token {token} -> {token + 1}", "means": facts["means"], "fence": facts["fence"]}
+        )
+    return 0
+
+
+def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool) -> dict[str, Any]:
+    lease_ms = None if record is None else record.lease_ms
+    freed = now or lease_ms is None
+    owner = "its holder" if record is None else f"the holder {record.owner!r}"
+    if freed:
+        until = "is told otherwise" if lease_ms is None else f"next renews, or its lease of {lease_ms / 1000:g} s ends"
+        means = (
+            f"the lock is free at once. LOST: exclusion. Until {owner} {until}, it still believes that it holds the lock: "
+            "two may work at the same time, and only fencing protects what they write to"
+        )
+    else:
+        assert lease_ms is not None  # freed otherwise
+        means = (
+            f"the lock is quarantined: nobody gets it for one lease ({lease_ms / 1000:g} s), within which {owner} learns of it "
+            "at its next renewal, or runs out of lease"
+        )
+    fence = (  # what follows is for people to read, not for us to run
+        f"a resource refuses the old token only once it has seen a higher one. To close it to token {token} now: "  # noqa: S608  # shown, not run
+        f"UPDATE resource SET fence = {token + 1} WHERE id = ... AND fence < {token + 1}"
+    )
+    return {
+        "key": key,
+        "broken": True,
+        "fencing_token": token + 1,
+        "freed": freed,
+        "lease_ms": lease_ms,
+        "means": means,
+        "fence": fence,
+    }
+
+
+@click.command("init")
+@connection_options
+@output_option
+def init(output: str, **given: Any) -> None:
+    """Create what the store needs: a table, an index. May be repeated."""
+    options = client_options(**given)
+    # A client asks the store for its guarantees first, which needs what is to be created here.
+    store = open_store(options)
+    try:
+        store.provision()
+    finally:
+        store.close()
+    with connect(options) as client:
+        guarantees = client.guarantees()
+    if output == "json":
+        print_json({"store": guarantees.store, "version": guarantees.version, "provisioned": True})
+    else:
+        print_facts({"ready": f"{guarantees.store} {guarantees.version}"})
+
+
+@click.command("doctor")
+@connection_options
+@click.option("--policy", is_flag=True, help="Print the rights that the store's user needs, and do nothing else.")
+@output_option
+def doctor(policy: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # as ls
+    """Look at the store, what it promises, and the clock that leases are measured by. Writes nothing."""
+    options = client_options(**given)
+    if policy:
+        print_text(_cli_doctor.policy(options))
+        return
+    facts = _cli_doctor.examine(options, configuration=configuration_source(given["url"]))
+    if output == "json":
+        print_json(facts)
+    else:
+        print_facts(_cli_doctor.in_words(facts))

@@ -1,0 +1,269 @@
+"""Performs what the machine asks for: sends its requests, feeds back what came of them, and tells of risk and loss.
+
+One driver serves one client. All that changes a handle goes through :meth:`Driver.step`, under the client's mutex.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from dlock_core import lease
+from dlock_core._agenda import Agenda
+from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.plan import NANOS, NEVER, Plan
+from dlock_core.record import Loss
+from dlock_core.states import (
+    Answer,
+    Cleaning,
+    Disown,
+    Due,
+    Ended,
+    Event,
+    Failure,
+    Held,
+    LeaseState,
+    Lost,
+    Read,
+    Releasing,
+    Risk,
+    Seeking,
+    Verb,
+    Wait,
+    Woken,
+)
+from dlock_core.store import Claim, Release, Replace, Reply
+
+if TYPE_CHECKING:
+    from dlock_core._handle import Handle, Ports
+    from dlock_core.store import AsyncLockStore
+
+__all__ = ["Driver", "fresh", "id_of", "jitter", "plan_of"]
+
+_log = logging.getLogger("dlock.engine")
+
+DISOWNED_MAX = 4_096
+jitter = random.random  # spreads a herd; nothing is kept secret by it
+
+
+class Driver:
+    """What the handles of one client have in common, and how one is moved on."""
+
+    def __init__(self, store: AsyncLockStore, ports: Ports) -> None:
+        self.store = store
+        self.ports = ports
+        self.agenda = Agenda()
+        self.held: dict[str, Handle] = {}
+        self.following: set[Handle] = set()
+        self.shortest_lease_ns = NEVER
+        self._disowned: OrderedDict[str, None] = OrderedDict()
+
+    def advance(self, handle: Handle, event: Event) -> Any:
+        """Feed *event* to the machine; return the request or the wait that it asks for."""
+        with self.ports.mutex:
+            return self.step(handle, event)
+
+    def step(self, handle: Handle, event: Event) -> Any:
+        old = handle.state
+        state, effects = lease.step(old, event, self.ports.now())
+        handle.state = state
+        request: Any = None
+        for effect in effects:
+            if type(effect) is Risk:
+                self._tell_risk(handle, effect)
+            elif type(effect) is Disown:
+                self._disown(effect.rvns)
+            else:
+                request = effect
+        if type(state) is not type(old):
+            self._moved(handle, old, state)
+        elif type(state) is Held:
+            handle.payload = state.payload
+            self.shortest_lease_ns = min(self.shortest_lease_ns, state.plan.lease_ns)
+            if handle.watches and state.sent_at != old.sent_at:  # type: ignore[union-attr]  # of one type
+                self._rearm_watches(handle)
+            if state.way_back is None and old.way_back is not None:  # type: ignore[union-attr]
+                self._granted(handle, old, state)
+        if handle.signals:
+            for signal in handle.signals:
+                signal.set()
+            handle.signals.clear()
+        self.schedule(handle)
+        return request
+
+    def settle(self, handle: Handle) -> None:
+        """Hand what is left to do over to the scheduler."""
+        with self.ports.mutex:
+            handle.busy = False
+            self.schedule(handle)
+
+    async def pursue(self, handle: Handle, effect: Any) -> StoreError | None:
+        """Perform *effect* and what follows from it at once."""
+        error: StoreError | None = None
+        try:
+            while effect is not None:
+                event, error = await self.perform(effect, plan_of(handle.state).timeout_ns)
+                effect = self.advance(handle, event)
+        except BaseException:
+            if effect is not None:
+                self.advance(handle, Failure(id_of(effect), unknown=True, fresh=fresh()))
+            raise
+        return error
+
+    def _moved(self, handle: Handle, old: LeaseState, state: LeaseState) -> None:
+        key = handle.key
+        if type(state) is Held:
+            if state.way_back is None:
+                self._granted(handle, old, state)
+        elif self.held.get(key) is handle and type(state) is not Lost:
+            del self.held[key]
+        if type(state) is Lost:
+            self._tell_loss(handle, state.loss)
+        if isinstance(state, (Releasing, Cleaning)):
+            self.following.add(handle)
+        elif type(state) is Ended:
+            self.following.discard(handle)
+            if state.loss is not None and type(old) is Releasing and old.loss is None:
+                self._tell_loss(handle, state.loss)
+
+    def _granted(self, handle: Handle, old: LeaseState, state: Held) -> None:
+        self.held[handle.key] = handle
+        handle.busy = False
+        handle.token = state.version.fencing_token
+        handle.payload = state.payload
+        self.shortest_lease_ns = min(self.shortest_lease_ns, state.plan.lease_ns)
+        if type(old) is Seeking and old.asked is not None and old.asked.verb is Verb.TAKE:
+            _log.info(
+                "lock %r taken over from a dead holder by %r, token %d",
+                handle.key,
+                state.plan.owner,
+                state.version.fencing_token,
+            )
+        else:
+            _log.debug("lock %r acquired by %r, token %d", handle.key, state.plan.owner, state.version.fencing_token)
+
+    def schedule(self, handle: Handle) -> None:
+        due = NEVER if handle.busy else lease.due_at(handle.state)
+        if handle.watches and type(handle.state) is Held:
+            sent_at = handle.state.sent_at
+            due = min(
+                [
+                    due,
+                    *(sent_at + watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None),
+                ]
+            )
+        if due != handle.due:
+            self.agenda.put(handle, due)
+            if due != NEVER:
+                self.ports.arm(due)
+
+    def _disown(self, rvns: tuple[str, ...]) -> None:
+        for rvn in rvns:
+            self._disowned[rvn] = None
+        while len(self._disowned) > DISOWNED_MAX:
+            self._disowned.popitem(last=False)
+
+    async def perform(self, effect: Any, timeout_ns: int) -> tuple[Event, StoreError | None]:
+        """Send one request and return what came of it; only what is not the store's trouble is raised."""
+        timeout_s = timeout_ns / NANOS
+        kind = type(effect)
+        try:
+            if kind is Claim:
+                reply = await self.store.claim(effect, timeout_s=timeout_s)
+            elif kind is Replace:
+                reply = await self.store.replace(effect, timeout_s=timeout_s)
+            elif kind is Release:
+                reply = await self.store.release(effect, timeout_s=timeout_s)
+            else:
+                reply = Reply(applied=False, record=await self.store.read(effect.key, timeout_s=timeout_s))
+        except StoreError as error:
+            return self.event("", id_of(effect), error), error
+        return self.event("", id_of(effect), reply), None
+
+    def event(self, key: str, rvn: str, result: Reply | StoreError) -> Event:
+        if isinstance(result, StoreError):
+            certain = isinstance(result, (StoreUnavailableError, StoreSetupError, RecordError))
+            _log.debug("a request for lock %r failed: %s", key or result.key, result)
+            return Failure(rvn, not certain, fresh(), jitter())
+        record = result.record
+        if record is None and result.applied:
+            _log.warning("the store granted a request for lock %r without a record (clause S7)", key)
+            return Failure(rvn, unknown=True, fresh=fresh(), jitter=jitter())
+        disowned = record is not None and not result.applied and record.rvn in self._disowned
+        return Answer(rvn, result, fresh(), disowned, jitter() if not result.applied else 0.0)
+
+    async def wait(self, effect: Wait, ticket: str) -> Event:
+        seconds = (effect.until - self.ports.now()) / NANOS
+        if seconds > 0:
+            if effect.record is None:
+                await self.ports.sleep(seconds)
+            else:
+                await self._wait_for_notice(effect, ticket, seconds)
+        if effect.record is not None and self.ports.now() < effect.until:
+            return Woken(fresh())
+        return Due(fresh(), jitter())
+
+    async def _wait_for_notice(self, effect: Wait, ticket: str, seconds: float) -> None:
+        assert effect.record is not None  # asked by the caller
+        try:
+            await self.store.wait(effect.record, ticket=ticket, timeout_s=seconds)  # type: ignore[attr-defined]
+        except StoreError as error:
+            # Waiting is a convenience: without it the next poll finds out.
+            _log.debug("waiting for lock %r failed: %s", effect.record.key, error)
+            await self.ports.sleep((effect.until - self.ports.now()) / NANOS)
+
+    def _tell_risk(self, handle: Handle, effect: Risk) -> None:
+        state = handle.state
+        left = (state.deadline - self.ports.now()) / NANOS if isinstance(state, Held) else 0.0
+        if not effect.at_risk:
+            _log.info("lock %r is safe again, %.1f s left", handle.key, left)
+            self._rearm_watches(handle)
+            return
+        _log.warning("lock %r is at risk: a renewal failed, %.1f s left", handle.key, left)
+        for watch in handle.watches:
+            if watch.armed and watch.safe_ns is None:
+                watch.fire(self.ports)
+
+    def fire_watches(self, handle: Handle, now: int) -> None:
+        state = handle.state
+        for watch in handle.watches:
+            late = type(state) is Held and watch.safe_ns is not None and now >= state.sent_at + watch.safe_ns
+            if watch.armed and late:
+                watch.fire(self.ports)
+
+    def _rearm_watches(self, handle: Handle) -> None:
+        for watch in handle.watches:
+            watch.armed = True
+
+    def _tell_loss(self, handle: Handle, loss: Loss) -> None:
+        _log.warning("lock %r is lost (%s), token %d", handle.key, loss.reason.value, loss.fencing_token)
+        for watch in handle.watches:
+            if watch.armed:
+                watch.fire(self.ports)
+        handle.watches.clear()
+        for signal in handle.lost_signals:
+            signal.set()
+        handle.lost_signals.clear()
+        for callback in handle.lost_callbacks:
+            self.ports.post(callback, loss)
+        handle.lost_callbacks.clear()
+
+
+def plan_of(state: LeaseState) -> Plan:
+    """Return the plan that counts now: a renewal may have changed the lease, and with it how long a request may take."""
+    return state.plan if type(state) is Held else state.terms.plan
+
+
+def fresh() -> str:
+    """Return an RVN that was never used."""
+    # Of the system, each time: a generator seeded before a fork would repeat itself in the child.
+    return os.urandom(16).hex()
+
+
+def id_of(effect: Any) -> str:
+    """Return the id by which the answer to the request *effect* is known."""
+    rvn: str = effect.rvn if type(effect) is Read else effect.record.rvn
+    return rvn

@@ -1,0 +1,395 @@
+"""The engine: what a client does, performed on the machine in :mod:`dlock_core.lease`.
+
+Written once, as coroutines that await nothing but their ports: the store, and :class:`~dlock_core._handle.Ports`. The blocking client runs
+the same coroutines on ports that never suspend. It takes no protocol decision: what to send, when to try again, what is lost and what is
+ours is read off the machine's states.
+
+A handle is driven by one party at a time: by the caller's acquire or release while *busy* is set, by the scheduler otherwise. While a
+request of a held lock is under way, the machine's own state keeps a second one from being sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from dlock_core._driver import Driver, fresh, id_of
+from dlock_core._handle import Handle, Ports, Watch, closed_error, lost_error, refused_error, unresolved_error
+from dlock_core._renewals import Renewals
+from dlock_core.errors import (
+    ConfigurationError,
+    OutcomeUnknownError,
+    RecordError,
+    StoreError,
+    StoreSetupError,
+    StoreUnavailableError,
+)
+from dlock_core.lease import is_valid, observe
+from dlock_core.plan import NANOS, NEVER, Plan
+from dlock_core.record import LockRecord, State
+from dlock_core.states import (
+    Begin,
+    Cleaning,
+    Due,
+    Ended,
+    Event,
+    Failure,
+    Free,
+    Fresh,
+    GiveUp,
+    Held,
+    Lost,
+    Observation,
+    Payload,
+    Releasing,
+    Renew,
+    Seeking,
+    Terms,
+    Wait,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core.options import LockOptions
+    from dlock_core.store import AsyncLockStore
+
+__all__ = ["Engine"]
+
+_log = logging.getLogger("dlock.engine")
+
+OBSERVATIONS_MAX = 10_000
+_RENEWAL_TRIES = 2
+# How often a client that is being closed looks for what is unresolved, within one request time-out.
+_LOOKS = 8
+
+
+class Engine:
+    """Drives all locks of one client. *store* is the async face; the ports decide the colour."""
+
+    def __init__(self, store: AsyncLockStore, ports: Ports) -> None:
+        self.store = store
+        self.ports = ports
+        self.driver = Driver(store, ports)
+        self.renewals = Renewals(self.driver)
+        self.closed = False
+        self._observations: OrderedDict[str, Observation] = OrderedDict()
+
+    # ---- acquiring
+
+    async def acquire(
+        self, key: str, options: LockOptions, plan: Plan, give_up_at: int | None = None, others: Sequence[str] = ()
+    ) -> Handle:
+        """Obtain *key* or raise; cancelled at any point, it leaves nothing but a clean-up that the scheduler follows.
+
+        *others* are keys that will be asked for next: if this one must be waited for, they are observed meanwhile.
+        """
+        if self.closed:
+            raise closed_error(key)
+        ticket = fresh()
+        handle = Handle(key, options, Fresh(Terms(key, ticket, plan)))
+        started, error = self.ports.now(), None
+        give_up_at = started + plan.wait_ns if give_up_at is None else give_up_at
+        try:
+            effect = self.driver.advance(handle, Begin(fresh(), give_up_at, self._observations.get(key)))
+            while effect is not None:
+                if others and type(effect) is Wait:
+                    await self._look_ahead(others, plan)
+                    others = ()
+                event, error = await self._answer_to(effect, ticket, plan, error)
+                effect = self.driver.advance(handle, event)
+                self._remember(handle)
+                if isinstance(error, (RecordError, StoreSetupError)):
+                    raise error
+                if self.closed:
+                    await self._leave(handle)
+        except BaseException:
+            self._abandon(handle)
+            raise
+        if type(handle.state) is Held:
+            return handle
+        self.driver.settle(handle)
+        self._note(key, getattr(handle.state, "holder", None))
+        raise refused_error(handle, self.ports.now() - started, error)
+
+    async def _answer_to(
+        self, effect: Any, ticket: str, plan: Plan, error: StoreError | None
+    ) -> tuple[Event, StoreError | None]:
+        if type(effect) is Wait:
+            return await self.driver.wait(effect, ticket), error
+        return await self.driver.perform(effect, plan.acquire_timeout_ns)
+
+    async def _leave(self, handle: Handle) -> None:
+        """The client was closed meanwhile: nobody will get this lock."""
+        if type(handle.state) is Held:
+            await self.release(handle, None)
+        raise closed_error(handle.key)
+
+    def _remember(self, handle: Handle) -> None:
+        """Keep what was observed for the next attempt: tries that never wait take over a dead lock by it."""
+        state = handle.state
+        if type(state) is Seeking and state.seen is not None and state.seen is not self._observations.get(handle.key):
+            handle.changes += 1
+            self._observe(handle.key, state.seen)
+
+    async def _look_ahead(self, keys: Sequence[str], plan: Plan) -> None:
+        """Begin to observe *keys*: a dead holder of several then costs one lease, and not one lease for each."""
+        for key in keys:
+            try:
+                record = await self.store.read(key, timeout_s=plan.acquire_timeout_ns / NANOS)
+            except StoreError as error:
+                _log.debug("looking ahead at lock %r failed: %s", key, error)
+                return
+            self._note(key, record)
+
+    def _note(self, key: str, record: LockRecord | None) -> None:
+        """Begin to observe *record*, unless that was begun, for the next attempt: one that never waits could not take over otherwise."""
+        seen = self._observations.get(key)
+        if record is not None and record.held and (seen is None or seen.version != record.version):
+            self._observe(key, observe(record, self.ports.now()))
+
+    def discard(self, handle: Handle) -> None:
+        """Have the scheduler release what nobody will get, or what whoever should release it cannot."""
+        with self.ports.mutex:
+            if type(handle.state) in (Releasing, Ended):
+                return
+            effect = self.driver.step(handle, Free(fresh()))
+            if effect is not None:
+                self.driver.step(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
+
+    def join(self, key: str) -> Handle | None:
+        """Return the lock that this client holds reentrantly under *key*, with one more view of it.
+
+        Raises: LockLostError: it was lost, and waiting would be for itself.
+        """
+        with self.ports.mutex:
+            handle = self.driver.held.get(key)
+            # Without a view it is being released by another thread, or was dropped unreleased.
+            if handle is None or not handle.options.reentrant or handle.views < 1:
+                return None
+            state = handle.state
+            if type(state) is Held and not is_valid(state, self.ports.now()):
+                self.driver.step(handle, Due(fresh()))
+            if type(handle.state) is Lost:
+                raise lost_error(handle)
+            handle.views += 1
+            return handle
+
+    def part(self, handle: Handle) -> bool:
+        """Take one view off; whether it was the last."""
+        with self.ports.mutex:
+            handle.views -= 1
+            if type(handle.state) is Held and not is_valid(handle.state, self.ports.now()):
+                self.driver.step(handle, Due(fresh()))
+            return handle.views == 0
+
+    def _observe(self, key: str, seen: Observation) -> None:
+        with self.ports.mutex:
+            observations = self._observations
+            observations[key] = seen
+            observations.move_to_end(key)
+            if len(observations) > OBSERVATIONS_MAX:
+                observations.popitem(last=False)
+
+    def _abandon(self, handle: Handle) -> None:
+        state = handle.state
+        if type(state) is Seeking or type(state) is Held:
+            # A grant that nobody will get is released; the scheduler sends that, as a retry.
+            effect = self.driver.advance(handle, GiveUp(fresh()))
+            if effect is not None:
+                self.driver.advance(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
+        self.driver.settle(handle)
+
+    # ---- giving back
+
+    async def release(self, handle: Handle, payload: Payload | None) -> None:
+        """Free the key. Returns when the store acknowledged it, or the lock proved lost (see ``handle.loss``).
+
+        Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up.
+        """
+        error: StoreError | None = None
+        started = self.ports.now()
+        with self.ports.mutex:
+            if type(handle.state) in (Releasing, Ended):
+                return  # the client was closed meanwhile, which released it
+            handle.busy = True
+            effect = self.driver.step(handle, Free(fresh(), payload))
+        plan = handle.state.terms.plan
+        try:
+            while effect is not None:
+                event, error = await self.driver.perform(effect, plan.timeout_ns)
+                effect = self.driver.advance(handle, event)
+                state, now = handle.state, self.ports.now()
+                if effect is None and type(state) is Releasing and state.retry_at <= now < started + plan.timeout_ns:
+                    effect = self.driver.advance(handle, Due(fresh()))
+        except BaseException:
+            if effect is not None:
+                self.driver.advance(handle, Failure(id_of(effect), unknown=True, fresh=fresh()))
+            raise
+        finally:
+            self.driver.settle(handle)
+        if type(handle.state) is Releasing and handle.loss is None:
+            raise error or OutcomeUnknownError(f"the release of lock {handle.key!r} got no answer", key=handle.key)
+
+    # ---- renewing
+
+    async def renew(self, handle: Handle, plan: Plan | None = None, payload: Payload | None = None) -> None:
+        """Renew now, at most twice; waits for a renewal that is under way.
+
+        Raises: LockLostError; the store's error where nothing was applied.
+        """
+        error: StoreError | None = None
+        sent: list[str] = []
+        for _ in range(_RENEWAL_TRIES):
+            rvn = fresh()
+            sent.append(rvn)
+            effect = await self._begin_renewal(handle, Renew(rvn, plan, payload))
+            if effect is not None:
+                error = await self.driver.pursue(handle, effect)
+            state = handle.state
+            if type(state) is not Held:
+                raise lost_error(handle)
+            # The second may find the first one applied, its answer having been lost.
+            if state.version.rvn in sent:
+                return
+        raise error or OutcomeUnknownError(f"the renewal of lock {handle.key!r} was not seen applied", key=handle.key)
+
+    async def ensure(self, handle: Handle, min_remaining_ns: int, plan: Plan | None) -> int:
+        """Return the token while the lock is held for so long at least; renews, under *plan*, if too little remains.
+
+        Raises: LockLostError; LeaseStateError after the release; the store's error where the renewal failed and the lock still is held.
+        """
+        self.check(handle)
+        self._check_bound(handle, min_remaining_ns)
+        if self._remaining_ns(handle) < min_remaining_ns:
+            await self.renew(handle, plan)
+            self.check(handle)
+            if self._remaining_ns(handle) < min_remaining_ns:
+                left, wanted = self._remaining_ns(handle) / NANOS, min_remaining_ns / NANOS
+                raise StoreUnavailableError(
+                    f"lock {handle.key!r} has {left:.2f} s left after a slow renewal, {wanted:.2f} s were asked for; ask again",
+                    key=handle.key,
+                )
+        return handle.token
+
+    async def freshen(self, handle: Handle, least_ns: int) -> None:
+        """Renew where less than *least_ns* of the lease is left, however long ``max_hold`` lets it be held.
+
+        Raises: LockLostError; the store's error where the renewal failed.
+        """
+        self.check(handle)
+        state = handle.state
+        if type(state) is Held and state.deadline - self.ports.now() < least_ns:
+            await self.renew(handle)
+
+    def _check_bound(self, handle: Handle, min_remaining_ns: int) -> None:
+        """Raise ConfigurationError where no renewal could give so much, since ``max_hold`` ends before."""
+        state = handle.state
+        if type(state) is Held and state.hold_until - self.ports.now() < min_remaining_ns:
+            left = max(0.0, (state.hold_until - self.ports.now()) / NANOS)
+            raise ConfigurationError(
+                f"lock {handle.key!r} can be held for {left:.2f} s more by its max_hold, {min_remaining_ns / NANOS:.2f} s were asked for"
+            )
+
+    def check(self, handle: Handle) -> None:
+        """Raise if the lock is not held now, also where no thread has noticed yet."""
+        state = handle.state
+        if type(state) is Held:
+            if is_valid(state, self.ports.now()):
+                return
+            self.driver.advance(handle, Due(fresh()))
+        if type(handle.state) is not Held:
+            raise lost_error(handle)
+
+    def is_valid(self, handle: Handle) -> bool:
+        """Whether the lock is held now."""
+        return is_valid(handle.state, self.ports.now())
+
+    def watch(self, handle: Handle, watch: Watch) -> None:
+        """Begin to watch for risk; at once where the lock is lost already."""
+        with self.ports.mutex:
+            state = handle.state
+            lost = handle.loss is not None
+            if not lost:
+                handle.watches.append(watch)
+                if type(state) is Held and state.at_risk and watch.safe_ns is None:
+                    watch.fire(self.ports)
+                self.driver.schedule(handle)
+        if lost:
+            watch.fire(self.ports)
+
+    def _remaining_ns(self, handle: Handle) -> int:
+        state = handle.state
+        return min(state.deadline, state.hold_until) - self.ports.now() if type(state) is Held else 0
+
+    async def _begin_renewal(self, handle: Handle, event: Renew) -> Any:
+        while True:
+            with self.ports.mutex:
+                state = handle.state
+                if type(state) is not Held or state.asked is None:
+                    break
+                signal = self.ports.signal()
+                handle.signals.append(signal)
+            await signal.wait(state.plan.timeout_ns / NANOS)
+        return self.driver.advance(handle, event) if type(state) is Held else None
+
+    # ---- ending
+
+    async def close(self, until: int = NEVER) -> list[Exception]:
+        """Release everything, going on after errors; return them. Past *until* nothing more is sent: what is left lapses.
+
+        Interrupted, it leaves what is left to the scheduler.
+        """
+        self.closed = True
+        errors: list[Exception] = []
+        left = list(self.driver.held.values())
+        try:
+            while left and self.ports.now() < until:
+                try:
+                    await self.release(left.pop(), None)
+                except Exception as error:  # noqa: BLE001  # collected: one must not keep the others from being released
+                    errors.append(error)
+        except BaseException:
+            for handle in left:
+                self.discard(handle)
+            raise
+        errors.extend(
+            OutcomeUnknownError(f"no time was left to release lock {h.key!r}; it lapses", key=h.key) for h in left
+        )
+        await self._follow_up(until)
+        errors.extend(
+            unresolved_error(handle.state)
+            for handle in self.driver.following
+            if handle.state.terms.plan.lease_ms is None
+        )
+        return errors
+
+    async def _follow_up(self, until: int) -> None:
+        """See to what is unresolved, for one request time-out at most: a claim that was given up may be on its way still."""
+        following = self.driver.following
+        began = self.ports.now()
+        until = min([until, *(began + handle.state.terms.plan.timeout_ns for handle in following)])
+        for _ in range(_LOOKS):
+            for handle in list(following):
+                effect = self._due_now(handle)
+                if effect is not None:
+                    await self.renewals.run_one(handle, effect)
+            if not following or self.ports.now() >= until:
+                return
+            await self.ports.pause((until - began) / _LOOKS / NANOS)
+
+    def _due_now(self, handle: Handle) -> Any:
+        with self.ports.mutex:
+            state = handle.state
+            if handle.busy or not isinstance(state, (Releasing, Cleaning)) or state.asked is not None:
+                return None
+            handle.state = state._replace(retry_at=self.ports.now())
+            return self.driver.step(handle, Due(fresh()))
+
+    # ---- others' locks
+
+    async def read(self, key: str, timeout_s: float) -> LockRecord | None:
+        """Return the record under *key*, hidden ones excepted."""
+        record = await self.store.read(key, timeout_s=timeout_s)
+        return None if record is None or record.state is State.GONE else record

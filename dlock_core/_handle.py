@@ -1,0 +1,211 @@
+"""A handle: one attempt at a key and what becomes of it; and the ports that an engine needs besides its store."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dlock_core.errors import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreError
+from dlock_core.plan import NANOS, NEVER
+from dlock_core.record import Loss, LossReason
+from dlock_core.states import Cleaning, Ended, LeaseState, Lost, Outcome, Payload, Releasing
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
+
+    from dlock_core.options import LockOptions
+
+__all__ = [
+    "Handle",
+    "Ports",
+    "Settable",
+    "Signal",
+    "Watch",
+    "closed_error",
+    "lost_error",
+    "refused_error",
+    "unresolved_error",
+]
+
+
+class Settable(Protocol):
+    """What can be told that something happened."""
+
+    def set(self) -> None:
+        """Wake whoever waits."""
+        ...
+
+
+class Signal(Settable, Protocol):
+    """Something one party waits for and another sets, once."""
+
+    def wait(self, timeout_s: float) -> Awaitable[None]:
+        """Return when set, or after *timeout_s*."""
+        ...
+
+
+class Ports(Protocol):
+    """What the engine needs besides a store."""
+
+    now: Callable[[], int]
+
+    @property
+    def mutex(self) -> AbstractContextManager[object]:
+        """What guards the handles: held for a moment, never while waiting."""
+        ...
+
+    def sleep(self, seconds: float) -> Awaitable[None]:
+        """Wait; ends early when the client is closed."""
+        ...
+
+    def pause(self, seconds: float) -> Awaitable[None]:
+        """Wait, also while the client is being closed; not at all by a clock that somebody advances."""
+        ...
+
+    def signal(self) -> Signal:
+        """Return a new signal."""
+        ...
+
+    def post(self, callback: Callable[[Any], object], argument: Any) -> None:
+        """Run a callback of the user outside the engine."""
+        ...
+
+    def arm(self, due: int) -> None:
+        """See to it that :meth:`Engine.collect` is called at *due*, or earlier. Called under the mutex."""
+        ...
+
+
+class Watch:
+    """One ``on_risk`` of a handle: fires once for each stretch at risk."""
+
+    __slots__ = ("_callback", "_lease", "armed", "safe_ns")
+
+    def __init__(self, callback: Callable[[Any], object], lease: Any, safe_ns: int | None) -> None:
+        self._callback = callback
+        # Weak: watched or not, a lease that its user drops must end.
+        self._lease = weakref.ref(lease)
+        self.safe_ns = safe_ns
+        self.armed = True
+
+    def fire(self, ports: Ports) -> None:
+        """Call the callback, and not again before :attr:`armed` is set."""
+        self.armed = False
+        lease = self._lease()
+        if lease is not None:
+            ports.post(self._callback, lease)
+
+
+class Handle:
+    """One attempt at a key and what becomes of it: the machine's state, and who wants to hear of changes."""
+
+    __slots__ = (
+        "busy",
+        "changes",
+        "due",
+        "key",
+        "leaked",
+        "lost_callbacks",
+        "lost_signals",
+        "options",
+        "payload",
+        "signals",
+        "state",
+        "token",
+        "views",
+        "watches",
+    )
+
+    def __init__(self, key: str, options: LockOptions, state: LeaseState) -> None:
+        self.key = key
+        self.options = options
+        self.state = state
+        self.due = NEVER
+        self.busy = True
+        self.leaked = False
+        self.views = 1
+        self.changes = 0
+        self.token = 0
+        self.payload = Payload(None, ())
+        self.lost_signals: list[Settable] = []
+        self.signals: list[Signal] = []
+        self.lost_callbacks: list[Callable[[Loss], object]] = []
+        self.watches: list[Watch] = []
+
+    @property
+    def loss(self) -> Loss | None:
+        """What is known of a loss."""
+        state = self.state
+        return state.loss if isinstance(state, (Lost, Releasing, Ended)) else None
+
+
+def closed_error(key: str | None = None) -> LeaseStateError:
+    """Return the error of a call on a closed client."""
+    what = "the client was closed" if key is None else f"the client was closed while lock {key!r} was asked for"
+    return LeaseStateError(f"{what}; make a new one with connect()")
+
+
+def lost_error(handle: Handle) -> Exception:
+    """Return what a call on a lease that is not held any more raises."""
+    loss = handle.loss
+    if loss is None:
+        return LeaseStateError(f"the lease of lock {handle.key!r} was released; acquire it anew")
+    words = {
+        LossReason.EXPIRED: "its lease ran out and was not renewed",
+        LossReason.STOLEN: "another holder took it over",
+        LossReason.BROKEN: "an operator broke it",
+        LossReason.UNREACHABLE: "the store could not be reached before its lease ran out",
+        LossReason.OVERRUN: "it was held longer than max_hold",
+    }
+    owner = (
+        f"; now {loss.record.owner!r} stands there with token {loss.record.fencing_token}"
+        if loss.record is not None and loss.record.held
+        else ""
+    )
+    what = f"lock {handle.key!r} (token {loss.fencing_token}) was lost: {words[loss.reason]}{owner}"
+    message = f"{what}; what was done since may clash with another holder's work"
+    return LockLostError(message, loss=loss)
+
+
+def refused_error(handle: Handle, waited_ns: int, error: StoreError | None) -> Exception:
+    """Return what an acquire raises that ended without the lock; *error* is the store's last."""
+    state = handle.state
+    assert isinstance(state, (Ended, Cleaning, Releasing))  # our own mistake otherwise
+    unreachable = isinstance(state, (Ended, Cleaning)) and state.outcome is Outcome.UNREACHABLE
+    if unreachable and error is not None:
+        if type(state) is Ended or isinstance(error, OutcomeUnknownError):
+            return error
+        # The last request was certainly not applied, an earlier one may have been.
+        unresolved = OutcomeUnknownError(
+            f"a claim of lock {handle.key!r} got no answer and is being cleaned up; since then: {error}",
+            key=handle.key,
+        )
+        unresolved.__cause__ = error
+        return unresolved
+    holder = state.holder if isinstance(state, (Ended, Cleaning)) else None
+    if holder is not None and not holder.held:
+        holder = None
+    waited = waited_ns / NANOS
+    plan = state.terms.plan
+    timeout = waited if plan.wait_ns == NEVER else plan.wait_ns / NANOS
+    unknown = type(state) is not Ended
+    absent = (
+        "there is no such lock, and only_if_exists was asked for" if plan.must_exist else "nobody is known to hold it"
+    )
+    who = absent if holder is None else f"held by {holder.owner!r}"
+    turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
+    doubt = "; a write got no answer and is being cleaned up" if unknown else ""
+    message = f"could not acquire lock {handle.key!r} within {timeout:.1f} s: {who}{turnover}{doubt}"
+    return AcquireTimeoutError(message, key=handle.key, timeout=timeout, holder=holder, outcome_unknown=unknown)
+
+
+def unresolved_error(state: LeaseState) -> OutcomeUnknownError:
+    """Return what tells of a lock without a lease whose release was not acknowledged."""
+    writes = [sent.rvn for sent in getattr(state, "pending", ())]
+    rvns = [state.version.rvn, *writes] if isinstance(state, Releasing) else writes
+    token = state.version.fencing_token if isinstance(state, Releasing) else "unknown"
+    return OutcomeUnknownError(
+        f"lock {state.terms.key!r} has no lease, and it is not known whether it was released (token {token}, record version "
+        f"{', '.join(rvns)}); look with 'dlock show {state.terms.key}', and free it with 'dlock break'",
+        key=state.terms.key,
+    )

@@ -1,0 +1,152 @@
+"""The renewals of a client: what is due, in batches, the most urgent first; and the performing of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlock_core import lease
+from dlock_core._driver import fresh, jitter, plan_of
+from dlock_core._handle import Handle
+from dlock_core.errors import OutcomeUnknownError, StoreError
+from dlock_core.plan import NANOS, NEVER, Plan
+from dlock_core.states import Due, Failure, Held, LeaseState, Renew
+from dlock_core.store import Capability, Replace, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core._driver import Driver
+
+__all__ = ["Job", "Renewals"]
+
+_log = logging.getLogger("dlock.engine")
+
+
+class Job(NamedTuple):
+    """Requests that are due: one, or a batch of renewals.
+
+    *urgent_at*: by when the first of them must be under way; *doubtful*: the one before failed, and this one may.
+    """
+
+    handles: Sequence[Handle]
+    requests: Sequence[Any]
+    timeout_ns: int
+    urgent_at: int
+    doubtful: bool
+
+
+class Renewals:
+    """The scheduler's side of a driver; who calls it, and on what thread or task, is the colour's business."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        store = driver.store
+        batches = Capability.BATCH_RENEW in store.capabilities
+        self._batch_limit: int = store.batch_limit if batches else 1  # type: ignore[attr-defined]  # the capability is declared
+
+    def collect(self) -> tuple[list[Job], int]:
+        """Return what is due, the most urgent first, and the instant at which the next is due (NEVER: nothing is).
+
+        Renewals that are due soon go along with those that are due: a batch costs the store what one costs.
+        """
+        singles: list[Job] = []
+        batch: list[tuple[Handle, Any]] = []
+        with self._driver.ports.mutex:
+            now = self._driver.ports.now()
+            first = self._driver.agenda.first()
+            any_due = first is not None and first.due <= now
+            while any_due and (handle := self._driver.agenda.first()) is not None:
+                state = handle.state
+                early = type(state) is Held and state.asked is None and handle.due == state.renew_at
+                if handle.due > now + (state.plan.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
+                    break
+                self._driver.agenda.pop()
+                effect = self._attend(handle, now, early=early)
+                if effect is None:
+                    continue
+                if type(effect) is Replace and self._batch_limit > 1:
+                    batch.append((handle, effect))
+                else:
+                    singles.append(_job([(handle, effect)]))
+            first = self._driver.agenda.first()
+            next_due = NEVER if first is None else first.due
+        chunks = range(0, len(batch), self._batch_limit)
+        jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
+        jobs.sort(key=lambda job: job.urgent_at)
+        return jobs, next_due
+
+    def _attend(self, handle: Handle, now: int, *, early: bool) -> Any:
+        state = handle.state
+        if handle.leaked and type(state) is Held:
+            if lease.is_valid(state, now):
+                self._driver.agenda.put(handle, min(state.deadline, state.hold_until))
+            else:
+                self._driver.step(handle, Due(fresh()))
+                if self._driver.held.get(handle.key) is handle:
+                    del self._driver.held[handle.key]
+            return None
+        if handle.watches:
+            self._driver.fire_watches(handle, now)
+        if early:
+            return self._driver.step(handle, Renew(fresh()))
+        return self._driver.step(handle, Due(fresh(), jitter()))
+
+    async def run(self, job: Job) -> None:
+        """Perform one job of :meth:`collect`; errors of a lock are events of that lock and never leave."""
+        if self._too_late(job):
+            return
+        if len(job.handles) == 1:
+            await self.run_one(job.handles[0], job.requests[0])
+            return
+        results: Sequence[Reply | StoreError]
+        try:
+            results = await self._driver.store.replace_many(job.requests, timeout_s=job.timeout_ns / NANOS)  # type: ignore[attr-defined]
+            _check_results(job, results)
+        except StoreError as error:
+            results = [error] * len(job.requests)
+        except Exception as error:  # noqa: BLE001  # an adapter's mistake must not end the renewals of all other locks
+            _log.warning("the batch renewal of %d locks failed: %r", len(job.requests), error)
+            results = [OutcomeUnknownError(repr(error))] * len(job.requests)
+        except BaseException:
+            for handle, request in zip(job.handles, job.requests, strict=True):
+                self._driver.advance(handle, Failure(request.record.rvn, unknown=True, fresh=fresh()))
+            raise
+        for handle, request, result in zip(job.handles, job.requests, results, strict=True):
+            effect = self._driver.advance(handle, self._driver.event(handle.key, request.record.rvn, result))
+            if effect is not None:
+                await self.run_one(handle, effect)
+
+    def _too_late(self, job: Job) -> bool:
+        """Whether the renewals of *job* waited so long for their turn that none is of use: no renewal is sent after the deadline."""
+        now = self._driver.ports.now()
+        return all(
+            type(request) is Replace and not (type(handle.state) is Held and now < handle.state.deadline)
+            for handle, request in zip(job.handles, job.requests, strict=True)
+        )
+
+    async def run_one(self, handle: Handle, effect: Any) -> None:
+        try:
+            await self._driver.pursue(handle, effect)
+        except Exception as error:  # noqa: BLE001  # as above; the machine has been told
+            _log.warning("a request for lock %r failed: %r", handle.key, error)
+
+
+def _check_results(job: Job, results: Sequence[object]) -> None:
+    if len(results) != len(job.requests) or not all(isinstance(result, (Reply, StoreError)) for result in results):
+        raise TypeError(
+            f"replace_many answered {len(job.requests)} requests with {len(results)} results, or with other things"
+        )
+
+
+def _job(pairs: Sequence[tuple[Handle, Any]]) -> Job:
+    plans = [plan_of(handle.state) for handle, _ in pairs]
+    timeout_ns = min(plan.timeout_ns for plan in plans)
+    urgent_at = min(_urgent_at(handle.state, plan) for (handle, _), plan in zip(pairs, plans, strict=True))
+    doubtful = all(type(handle.state) is Held and handle.state.at_risk for handle, _ in pairs)
+    return Job([handle for handle, _ in pairs], [request for _, request in pairs], timeout_ns, urgent_at, doubtful)
+
+
+def _urgent_at(state: LeaseState, plan: Plan) -> int:
+    """By when a renewal must be under way so that it can fail once and still be made in time."""
+    return state.deadline - 2 * plan.timeout_ns - plan.backoff_ns if type(state) is Held else NEVER

@@ -1,0 +1,300 @@
+"""What both clients are made of, colourless: options into plans, keys, the rules of leaving a block, messages."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from dlock_core._process import generation
+from dlock_core.backend import backend_for, redact
+from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
+from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds
+from dlock_core.plan import NANOS, Plan, make_plan
+from dlock_core.record import LockRecord, State, check_key
+from dlock_core.store import (
+    AsyncAtomicMulti,
+    AsyncBatchRenew,
+    AsyncNotify,
+    AsyncServerClock,
+    AtomicMulti,
+    BatchRenew,
+    Capability,
+    Notify,
+    ServerClock,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from dlock_core.options import ClientKeywords
+    from dlock_core.store import Guarantees, LockStore
+
+__all__ = ["Ask", "Session", "load_options", "open_store"]
+
+_log = logging.getLogger("dlock.client")
+_PLANS_MAX = 256
+_METHODS = {
+    Capability.BATCH_RENEW: (BatchRenew, AsyncBatchRenew),
+    Capability.NOTIFY: (Notify, AsyncNotify),
+    Capability.SERVER_CLOCK: (ServerClock, AsyncServerClock),
+    Capability.ATOMIC_MULTI: (AtomicMulti, AsyncAtomicMulti),
+}
+
+
+class Ask(NamedTuple):
+    """A call's options, resolved."""
+
+    options: LockOptions
+    plan: Plan
+
+
+def check_capabilities(store: Any) -> None:
+    """Refuse a store that declares a capability without its methods, or has them undeclared."""
+    for capability, protocols in _METHODS.items():
+        present, declared = isinstance(store, protocols), capability in store.capabilities
+        if present != declared:
+            fault = (
+                "declares {0!r} but lacks its methods"
+                if declared
+                else "has the methods of {0!r} but does not declare it"
+            )
+            raise UnsupportedError(
+                f"the store {type(store).__name__} {fault.format(capability.value)}; make the two agree (clause S19)"
+            )
+
+
+class Session:
+    """A client's options and what follows from them; the same for both colours."""
+
+    def __init__(self, options: ClientOptions, *, blocking: bool) -> None:
+        self.options = options
+        self.owner = options.owner or default_owner()
+        self.generation = generation()
+        self._blocking = blocking
+        self._plans: dict[Any, Ask] = {}
+        self._notify = False
+        self._linearizable = True
+        # Options that cannot work are refused before anything is opened.
+        self.default = self._ask(options)
+
+    def learn(self, guarantees: Guarantees, capabilities: frozenset[Capability]) -> None:
+        """Take note of what the store is.
+
+        Raises: UnsafeStoreError: it has an unsafe trait that ``allow_unsafe`` does not name.
+        """
+        for name, reason in guarantees.unsafe:
+            if name not in self.options.allow_unsafe:
+                raise UnsafeStoreError(
+                    f"{guarantees.store} store refused: {reason}; to accept that, put {name!r} into allow_unsafe",
+                    name=name,
+                )
+            _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)
+        self._notify = Capability.NOTIFY in capabilities
+        self._linearizable = guarantees.refusal_linearizable
+        self._plans.clear()
+        self.default = self._ask(self.options)
+
+    def full_key(self, key: str) -> str:
+        """Return *key* with the client's prefix.
+
+        Raises: ConfigurationError: no store could hold it. LeaseStateError: this is a forked child.
+        """
+        self.check_process()
+        if type(key) is not str or not key:
+            raise ConfigurationError(f"key {key!r} is not a text of at least one character")
+        return check_key(self.options.prefix + key)
+
+    def check_process(self) -> None:
+        """Raise LeaseStateError in a forked child."""
+        if self.generation != generation():
+            raise forked_error("this client")
+
+    def resolve(self, changes: dict[str, Any]) -> Ask:
+        """Return the options of one call, checked; the same keywords are checked once.
+
+        Raises: ConfigurationError: a name is unknown, a value is out of bounds, or the values do not fit together.
+        """
+        if not changes:
+            return self.default
+        try:
+            cached = self._plans.get(
+                names := tuple((name, changes[name], type(changes[name])) for name in sorted(changes))
+            )
+        except TypeError:  # attributes are a dictionary
+            return self._ask(self._changed(changes))
+        if cached is None:
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            cached = self._plans[names] = self._ask(self._changed(changes))
+        return cached
+
+    def _changed(self, changes: dict[str, Any]) -> ClientOptions:
+        unknown = sorted(set(changes) - set(LockOptions.model_fields))
+        if unknown:
+            raise ConfigurationError(
+                f"unknown lock option {unknown[0]!r}; options of a lock: {', '.join(LockOptions.model_fields)}"
+            )
+        return self.options.with_(**changes)
+
+    def _ask(self, options: ClientOptions) -> Ask:
+        if self._blocking and options.cancel_on_loss:
+            raise UnsupportedError(
+                "cancel_on_loss is for asyncio: a thread cannot be cancelled; use on_lost, lost or ensure() instead"
+            )
+        attributes = tuple(sorted(options.attributes.items()))
+        plan = make_plan(
+            owner=self.owner,
+            lease_duration=_s(options.lease_duration),
+            heartbeat_period=_optional_s(options.heartbeat_period),
+            timeout=_optional_s(options.timeout),
+            request_timeout=_optional_s(options.request_timeout),
+            drift_bound=options.drift_bound,
+            max_lease_duration=_s(options.max_lease_duration),
+            fail_closed=options.fail_closed,
+            auto_renew=options.auto_renew,
+            max_hold=_optional_s(options.max_hold),
+            data=options.data,
+            attributes=attributes,
+            replace_data=options.replace_data,
+            only_if_exists=options.only_if_exists,
+            delete_on_release=options.delete_on_release,
+            notify=self._notify,
+            refusals_linearizable=self._linearizable,
+        )
+        _check_texts({"owner": self.owner, **options.attributes})
+        try:
+            LockRecord("options", State.HELD, "0", 1, self.owner, plan.lease_ms, options.data, attributes)
+        except RecordError as error:
+            raise ConfigurationError(str(error).partition(": ")[2].partition(";")[0]) from None
+        return Ask(options, plan)
+
+    def with_lease(self, options: LockOptions, lease_duration: float) -> Plan:
+        """Return the plan of *options* with another lease.
+
+        Raises: ConfigurationError: it does not fit.
+        """
+        changes: dict[str, Any] = {name: getattr(options, name) for name in LockOptions.model_fields} | {
+            "lease_duration": lease_duration
+        }
+        return self._ask(self.options.with_(**changes)).plan
+
+    def store_timeout_s(self) -> float:
+        """Return how long a request about no lock in particular may take."""
+        return self.default.plan.acquire_timeout_ns / NANOS
+
+    def strip(self, record: LockRecord) -> LockRecord:
+        """Return *record* as the caller knows it: under the key without the client's prefix."""
+        prefix = self.options.prefix
+        if not prefix:
+            return record
+        return replace_key(record, record.key[len(prefix) :])
+
+    def ordered(self, keys: Iterable[str]) -> list[str]:
+        """Return *keys* in the order in which every client takes them: by the bytes of the full key.
+
+        Raises: ConfigurationError: a key stands twice, there is none, or one text was given.
+        """
+        if isinstance(keys, str):
+            raise ConfigurationError(f"lock_all takes several keys; {keys!r} is one text: write [{keys!r}]")
+        listed = list(keys)
+        if not listed:
+            raise ConfigurationError("lock_all needs at least one key")
+        doubled = next((key for position, key in enumerate(listed) if key in listed[:position]), None)
+        if doubled is not None:
+            raise ConfigurationError(f"key {doubled!r} is asked for twice in one lock_all; it would wait for itself")
+        return sorted(listed, key=lambda key: self.full_key(key).encode())
+
+
+def forked_error(what: str) -> LeaseStateError:
+    """Return the error of a use in a forked child."""
+    return LeaseStateError(
+        f"{what} belongs to the process that was forked; in the child, connect() anew and acquire for yourself"
+    )
+
+
+def replace_key(record: LockRecord, key: str) -> LockRecord:
+    """Return *record* under another name."""
+    return LockRecord(
+        key,
+        record.state,
+        record.rvn,
+        record.fencing_token,
+        record.owner,
+        record.lease_ms,
+        record.data,
+        record.attributes,
+        record.stamp,
+        record.process,
+        record.broken,
+    )
+
+
+def check_seconds(value: Any, name: str) -> float:
+    """Return the duration *value* in seconds.
+
+    Raises: ConfigurationError: it is none; the message says *name*.
+    """
+    try:
+        return to_seconds(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+
+
+def describe(options: ClientOptions) -> str:
+    """Name the store for messages, without secrets."""
+    return "no URL" if options.url is None else redact(options.url.get_secret_value())
+
+
+def _check_texts(texts: dict[str, object]) -> None:
+    """Refuse what no store can keep.
+
+    Raises: ConfigurationError: a name or a value has no UTF-8 form.
+    """
+    for name, value in texts.items():
+        for text in (name, value):
+            try:
+                if isinstance(text, str):
+                    text.encode()
+            except UnicodeEncodeError as error:
+                raise ConfigurationError(
+                    f"{name!r}: {text!r} holds a lone surrogate at position {error.start}; it has no UTF-8 form"
+                ) from None
+
+
+def _s(value: Any) -> float:
+    return float(value)
+
+
+def _optional_s(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> ClientOptions:
+    """Return the options that ``connect`` and ``aconnect`` were given.
+
+    Raises: ConfigurationError: they are wrong, or name no store.
+    """
+    if isinstance(url, ClientOptions):
+        loaded = url.with_(**keywords)
+    elif url is None:
+        loaded = ClientOptions.load(**keywords)
+    elif "url" in keywords:
+        raise ConfigurationError("two URLs were given, one as the first argument and one as url=")
+    else:
+        loaded = ClientOptions.load(**cast("ClientKeywords", {**keywords, "url": url}))
+    if loaded.url is None:
+        raise ConfigurationError(
+            "no store is named; give connect() a URL, set DLOCK_URL, or name a TOML file that has url in DLOCK_CONFIG"
+        )
+    return loaded
+
+
+def open_store(options: ClientOptions) -> LockStore:
+    """Open the store of *options* for threads.
+
+    Raises: ConfigurationError: the URL is wrong, or the store is for asyncio alone. StoreError: it cannot be reached.
+    """
+    assert options.url is not None  # checked where the options were loaded
+    url = options.url.get_secret_value()
+    backend = backend_for(url)
+    return backend.open(backend.options.from_url(url, **options._store_settings))  # the loader's own

@@ -1,0 +1,327 @@
+"""The one connection of a store to its SQLite file: opening it, checking it, using it in turn, and coming through a fork.
+
+One connection under one mutex serves all threads: SQLite has one writer at a time anyway, and waiting for a mutex is prompt where waiting
+for the file is a series of naps. Other processes are waited for without the mutex, up to the deadline of the call.
+
+**Forks.** SQLite keeps one list of locks per process and file, and a forked child inherits the list without the locks. A child that
+opens the file anew is then told by that list that it has them: its commits can go to a log that another process has removed, and two
+processes hold one lock (seen, see the tests). So a fork waits for the statement that runs, and closes the connection first; both sides
+open it again at need.
+
+**Descriptors.** Closing any descriptor of a file drops all POSIX locks of the process on it: nothing here opens the file but SQLite.
+"""
+
+# A path is text here, and bytes to SQLite; one stat is what each call pays.
+# ruff: noqa: PTH101, PTH110, PTH112, PTH116, PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import sqlite3
+import stat
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote
+
+from dlock_core import _sqlite_wire as wire
+from dlock_core._sqlite_wake import WakeUps
+from dlock_core.clock import now_ns
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.plan import NANOS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dlock_core.errors import StoreError
+
+__all__ = ["SqliteFile"]
+
+_T = TypeVar("_T")
+
+_NAP_S, _NAP_MAX_S = 0.000_2, 0.005
+_PATIENCE_S = 10.0
+# Looking whether the file is still there costs as much as a statement; who calls more often than this looks now and then.
+_CHECK_EVERY_NS = NANOS // 10
+_BUSY = "another process or thread kept it locked for {:g} s; find out which with fuser, or allow more time"
+
+
+class SqliteFile:
+    """The file at *path* (absolute, resolved), opened when it is first used."""
+
+    def __init__(self, path: str, synchronous: str) -> None:
+        self.path = path
+        self._synchronous = synchronous
+        self._mutex = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+        self._check_at = 0
+        self._pid = 0
+        self._closed = False
+        self.wake_ups = WakeUps(f"{path}-wake")
+        _watch_forks()
+        _files.add(self)
+
+    def run(self, work: Callable[[sqlite3.Connection], _T], key: str | None, timeout_s: float) -> _T:
+        """Return *work(connection)*, done again from its start while another process holds the file.
+
+        *work* must be in no doubt when SQLite says "busy": only its first statement can meet that, as a writer's is ``BEGIN IMMEDIATE``.
+        What it leaves open is rolled back.
+        """
+        now = now_ns()
+        deadline = now + int(timeout_s * NANOS)
+        nap_s = _NAP_S
+        while True:
+            if not self._mutex.acquire(blocking=False):
+                left_s = (deadline - now_ns()) / NANOS
+                if not self._mutex.acquire(timeout=max(0.0, min(left_s, threading.TIMEOUT_MAX))):
+                    raise self._error(StoreUnavailableError, _BUSY.format(timeout_s), key)
+            try:
+                return work(self._ready(now, key))
+            except sqlite3.Error as error:
+                if not wire.is_busy(error):
+                    found = wire.trouble(error, self.path, key, at_commit=False)
+                    if not isinstance(found, RecordError):
+                        self._drop()
+                    raise found from error
+                now = now_ns()
+                if now + nap_s * NANOS >= deadline:
+                    raise self._error(StoreUnavailableError, _BUSY.format(timeout_s), key) from error
+            except UnicodeEncodeError as error:
+                raise self._error(
+                    RecordError, f"{error.object!r} has no UTF-8 form, so it cannot be stored", key
+                ) from error
+            except OutcomeUnknownError:
+                self._drop()
+                raise
+            finally:
+                self._settle()
+                self._mutex.release()
+            # Naps of random length, so that processes that met once do not meet again.
+            time.sleep(random.uniform(nap_s / 2, nap_s))  # noqa: S311  # no secret
+            nap_s = min(nap_s * 2, _NAP_MAX_S)
+
+    def close(self) -> None:
+        """Close the connection, after the call that runs just now; one that goes on for too long does it at its own end."""
+        self._closed = True
+        if self._mutex.acquire(timeout=_PATIENCE_S):
+            self._drop()
+            self._mutex.release()
+        self.wake_ups.close()
+
+    def freeze(self) -> bool:
+        """Close the connection and keep the mutex until :meth:`thaw`; False if a statement went on for too long."""
+        frozen = self._mutex.acquire(timeout=_PATIENCE_S)
+        if frozen:
+            self._drop()
+        return frozen
+
+    def thaw(self) -> None:
+        """Go on after a fork, in the parent."""
+        self._mutex.release()
+
+    def start_anew(self) -> None:
+        """Go on after a fork, in the child, which has no thread that could release the mutex."""
+        self._mutex = threading.Lock()
+        self.wake_ups.forked()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether the connection is another process's: a statement outlasted the patience of a fork, or the fork passed Python by."""
+        return self._connection is not None and self._pid != os.getpid()
+
+    def check_open(self, key: str | None) -> None:
+        """Raise StoreUnavailableError after :meth:`close`."""
+        if self._closed:
+            raise self._error(StoreUnavailableError, "the store was closed; open a new one", key)
+
+    def _ready(self, now: int, key: str | None) -> sqlite3.Connection:
+        if self._closed:
+            self.check_open(key)
+        if self._connection is not None and self._pid == os.getpid():
+            if now >= self._check_at:
+                self._check_same(key)
+                self._check_at = now + _CHECK_EVERY_NS
+            return self._connection
+        if any(file.path == self.path and file.is_inherited for file in list(_files)):
+            # SQLite's list of locks in this process is not true: see the top of this file.
+            message = "this process was forked while it was in use; open it only after the fork, or fork with os.fork"
+            raise self._error(StoreUnavailableError, message, key)
+        connection = self._opened(key)
+        self._pid = os.getpid()
+        self._connection = connection
+        return connection
+
+    def _check_same(self, key: str | None) -> None:
+        try:
+            status = os.stat(self.path)
+        except OSError as error:
+            raise self._system_error(error, key) from error
+        if (status.st_dev, status.st_ino) != self._identity:
+            # Programs that have the old file open would not see the locks in the new one, whose tokens begin again.
+            raise self._error(
+                StoreSetupError,
+                "the file was removed or replaced while it was open; put it back, or stop all its users and start anew",
+                key,
+            )
+
+    def _settle(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self._closed:
+            self._drop()
+        elif connection.in_transaction:
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and self._pid == os.getpid():
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def _opened(self, key: str | None) -> sqlite3.Connection:
+        try:
+            self._create()
+            status = os.stat(self.path)
+        except OSError as error:
+            raise self._system_error(error, key) from error
+        if self._identity is not None:
+            self._check_same(key)
+        if not stat.S_ISREG(status.st_mode):
+            raise self._error(StoreSetupError, "it is not a file; give the path of a new file", key)
+        if status.st_size:
+            self._check_ours(key)
+        connection = self._connect("mode=rw")
+        try:
+            self._set_up(connection, key)
+        except BaseException:
+            connection.close()
+            raise
+        self._identity = (status.st_dev, status.st_ino)
+        return connection
+
+    def _create(self) -> None:
+        if self._identity is not None:
+            return
+        try:
+            if sys.platform == "linux":
+                os.mknod(self.path, stat.S_IFREG | 0o600)
+            else:  # pragma: no cover
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except FileExistsError:
+            return
+        except PermissionError:
+            # A directory that cannot be written is no matter for the main file if that exists; SQLite says what is missing.
+            if not os.path.exists(self.path):
+                raise
+
+    def _connect(self, query: str) -> sqlite3.Connection:
+        uri = f"file:{quote(os.fsencode(self.path))}?{query}"
+        return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+
+    def _check_ours(self, key: str | None) -> None:
+        # "immutable" reads the header and touches nothing: no lock, no -wal, no -shm, no recovery.
+        connection = self._connect("mode=ro&immutable=1")
+        try:
+            self._check_marks(connection, key)
+        finally:
+            connection.close()
+
+    def _check_marks(self, connection: sqlite3.Connection, key: str | None) -> None:
+        [application_id] = connection.execute("PRAGMA application_id").fetchone()
+        if application_id != wire.APPLICATION_ID:
+            raise self._error(StoreSetupError, "it is another program's database; give the path of a new file", key)
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        if version != wire.SCHEMA_VERSION:
+            message = f"its format is {version}, this dlock knows {wire.SCHEMA_VERSION}; update dlock: pip install -U dlock-core"
+            raise self._error(StoreSetupError, message, key)
+
+    def _set_up(self, connection: sqlite3.Connection, key: str | None) -> None:
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        if _is_blank(connection):
+            # All marks in one transaction of the old journal: whoever is killed here leaves an empty file, or a whole one.
+            connection.execute("BEGIN EXCLUSIVE")
+            if _is_blank(connection):
+                self._restrict(key)
+                connection.execute(f"PRAGMA application_id = {wire.APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {wire.SCHEMA_VERSION}")
+                connection.execute(wire.SCHEMA)
+            connection.execute("COMMIT")
+        self._check_marks(connection, key)
+        [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        if mode != "wal":
+            message = (
+                f"its file system has no shared memory for a write-ahead log (journal mode {mode}); use a local disk"
+            )
+            raise self._error(StoreSetupError, message, key)
+
+    def _restrict(self, key: str | None) -> None:
+        try:
+            os.chmod(self.path, 0o600)
+        except OSError as error:
+            message = (
+                f"it is empty and cannot be closed to other users ({error.strerror}); remove it, or let its owner begin"
+            )
+            raise self._error(StoreSetupError, message, key) from error
+
+    def _system_error(self, error: OSError, key: str | None) -> StoreError:
+        directory = os.path.dirname(self.path)
+        what = error.strerror or str(error)
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(directory):
+            return self._error(
+                StoreSetupError, f"there is no directory {directory!r}; make it: mkdir -p {directory}", key
+            )
+        if error.errno == errno.ENOENT:
+            return self._error(
+                StoreSetupError, "the file was removed while it was open; put it back, or start all its users anew", key
+            )
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            message = (
+                f"it cannot be made or read ({what}); give this user write permission on the directory {directory!r}"
+            )
+            return self._error(StoreSetupError, message, key)
+        return self._error(StoreUnavailableError, f"it cannot be made or read ({what}); check the disk", key)
+
+    def _error(self, kind: type[StoreError], what: str, key: str | None) -> StoreError:
+        return kind(f"SQLite file {self.path!r}: {what}", key=key)
+
+
+def _is_blank(connection: sqlite3.Connection) -> bool:
+    query = "SELECT (SELECT count(*) FROM sqlite_master) + (SELECT application_id FROM pragma_application_id)"
+    return bool(connection.execute(query).fetchone() == (0,))
+
+
+# What a fork has to close first, and which thread of those that fork just now has stopped what.
+_files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
+_frozen: dict[int, list[SqliteFile]] = {}
+
+
+@cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_freeze, after_in_parent=_thaw, after_in_child=_start_anew)
+
+
+def _freeze() -> None:
+    _frozen[threading.get_ident()] = [file for file in list(_files) if file.freeze()]
+
+
+def _thaw() -> None:
+    for file in _frozen.pop(threading.get_ident(), []):
+        file.thaw()
+
+
+def _start_anew() -> None:
+    _frozen.clear()
+    for file in list(_files):
+        file.start_anew()

@@ -1,0 +1,150 @@
+"""The asyncio colour of the engine's ports: a timer at rest, a task for each request that renews."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from dlock_core.clock import SYSTEM_CLOCK, Cancellable, Clock
+from dlock_core.errors import LeaseStateError
+from dlock_core.plan import NANOS, NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from dlock_core._engine import Engine
+    from dlock_core._renewals import Job
+
+__all__ = ["AsyncPorts", "check_loop"]
+
+_log = logging.getLogger("dlock.engine")
+
+CALLBACK_LIMIT_S = 5.0
+REQUESTS_MAX = 256
+
+
+class _Signal:
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return
+
+
+class AsyncPorts:
+    """Clock, sleep, callbacks and the timer that renews. One loop, one thread: nothing needs a mutex."""
+
+    mutex = nullcontext()
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.now = clock.now
+        self.engine: Engine
+        self.loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._timer: Cancellable | None = None
+        self._planned = NEVER
+        self._closed = False
+        self._sleepers: set[asyncio.Event] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._requests = asyncio.Semaphore(REQUESTS_MAX)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait, or until the client is closed."""
+        over = asyncio.Event()
+        timer = self._clock.call_later(self.loop, seconds, over.set)
+        self._sleepers.add(over)
+        try:
+            await over.wait()
+        finally:
+            self._sleepers.discard(over)
+            timer.cancel()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait in real time."""
+        if self._clock is SYSTEM_CLOCK:
+            await asyncio.sleep(seconds)
+
+    def signal(self) -> _Signal:
+        """Return a new signal."""
+        return _Signal()
+
+    def post(self, callback: Callable[[Any], object], argument: Any) -> None:
+        """Run *callback* as a callback of the loop, or as a task where it is a coroutine function."""
+        self.loop.call_soon(self._call, callback, argument)
+
+    def arm(self, due: int) -> None:
+        """Set the timer, if *due* is before what it is set to."""
+        if due >= self._planned or self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._planned = due
+        self._timer = self._clock.call_later(self.loop, (due - self.now()) / NANOS, self._ring)
+
+    def _ring(self) -> None:
+        self._timer, self._planned = None, NEVER
+        jobs, next_due = self.engine.renewals.collect()
+        for job in jobs:
+            self._spawn(self._run(job))
+        if next_due != NEVER:
+            self.arm(next_due)
+
+    async def _run(self, job: Job) -> None:
+        async with self._requests:
+            await self.engine.renewals.run(job)
+
+    def _call(self, callback: Callable[[Any], object], argument: Any) -> None:
+        try:
+            result = callback(argument)
+        except Exception:  # noqa: BLE001  # the user's code; what it raises is logged
+            _log.exception("callback %r raised", callback)
+            return
+        if inspect.iscoroutine(result):
+            self._spawn(self._finish(callback, result))
+
+    async def _finish(self, callback: Callable[[Any], object], result: Coroutine[Any, Any, object]) -> None:
+        try:
+            async with asyncio.timeout(CALLBACK_LIMIT_S):
+                await result
+        except TimeoutError:
+            _log.warning("callback %r was cancelled after %.0f s", callback, CALLBACK_LIMIT_S)
+        except Exception:  # noqa: BLE001  # the user's code; what it raises is logged
+            _log.exception("callback %r raised", callback)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Stop the timer, and let what is under way end."""
+        self._closed = True
+        for over in self._sleepers:
+            over.set()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while others := self._tasks - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+
+def check_loop(ports: AsyncPorts, what: str) -> None:
+    """Raise LeaseStateError in any other event loop than the one that *what* belongs to."""
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        running = None
+    if running is not ports.loop:
+        raise LeaseStateError(
+            f"{what} belongs to another event loop; use it where it was opened, or aconnect() in this one"
+        )

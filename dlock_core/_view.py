@@ -1,0 +1,219 @@
+"""What both leases are, colourless: the view of one handle, the checks before a call, and the rules of leaving a block."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from dlock_core._handle import lost_error
+from dlock_core._process import generation
+from dlock_core._session import check_seconds, forked_error
+from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
+from dlock_core.lease import is_valid
+from dlock_core.plan import NANOS, NEVER, Plan, nanoseconds
+from dlock_core.record import DATA_MAX_BYTES, Loss
+from dlock_core.states import Held, Payload
+
+if TYPE_CHECKING:
+    from dlock_core._engine import Engine
+    from dlock_core._handle import Handle
+    from dlock_core._session import Session
+
+__all__ = ["KEEP", "Keep", "LeaseView", "raise_first"]
+
+_log = logging.getLogger("dlock.client")
+
+
+class Keep:
+    """The type of :data:`KEEP`."""
+
+    def __repr__(self) -> str:
+        """Say the public name."""
+        return "KEEP"
+
+
+KEEP = Keep()
+"""As the *data* of ``renew`` and ``release``: leave what is stored as it is."""
+
+
+class LeaseView:
+    """What both leases are: the view of one handle. Nothing here does I/O."""
+
+    __slots__ = ("__weakref__", "_closed", "_engine", "_handle", "_loss_seen", "_session", "key")
+
+    def __init__(self, session: Session, engine: Engine, handle: Handle, key: str) -> None:
+        self.key = key
+        self._session = session
+        self._engine = engine
+        self._handle = handle
+        self._closed = False
+        self._loss_seen: Loss | None = None
+
+    @property
+    def owner(self) -> str:
+        """The label for people that the record carries."""
+        return self._handle.state.terms.plan.owner
+
+    @property
+    def fencing_token(self) -> int:
+        """The token of this grant: greater than that of every earlier grant of the key, and constant. Hand it to what you write to."""
+        return self._handle.token
+
+    @property
+    def lease_duration(self) -> float:
+        """The lease that the record carries now, in seconds; infinite for a fail-closed lock."""
+        state = self._handle.state
+        plan = state.plan if type(state) is Held else state.terms.plan
+        return float("inf") if plan.lease_ms is None else plan.lease_ms / 1000
+
+    @property
+    def data(self) -> bytes | None:
+        """The data that the record carries, as of this lease's last write."""
+        return self._handle.payload.data
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The extra attributes that the record carries."""
+        return dict(self._handle.payload.attributes)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the lock is held now, by this process's clock. No I/O; false from the deadline on, even if no thread ran."""
+        return (
+            not self._closed
+            and self._session.generation == generation()
+            and is_valid(self._handle.state, self._engine.ports.now())
+        )
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the deadline, if no renewal came; 0.0 once lost or released, infinite for a fail-closed lock."""
+        state = self._handle.state
+        if not self.is_valid or type(state) is not Held:
+            return 0.0
+        end = min(state.deadline, state.hold_until)
+        return float("inf") if end >= NEVER else max(0.0, (end - self._engine.ports.now()) / NANOS)
+
+    @property
+    def loss(self) -> Loss | None:
+        """Why the lock was lost, or None."""
+        return self._handle.loss
+
+    def __repr__(self) -> str:
+        """Name the key, the token and what state the lease is in."""
+        state = type(self._handle.state).__name__.lower()
+        return f"<{type(self).__name__} {self.key!r} token {self.fencing_token} {state}>"
+
+    def __reduce__(self) -> Any:
+        """Refuse: a lease belongs to one process."""
+        raise LeaseStateError(
+            f"the lease of lock {self.key!r} cannot be pickled or copied; send its fencing_token ({self.fencing_token}) instead"
+        )
+
+    def __del__(self) -> None:
+        """Warn of a lease that nobody can release any more. No I/O: it is not renewed from now on, and lapses."""
+        try:
+            handle, closed = self._handle, self._closed
+        except AttributeError:  # never made
+            return
+        if closed or self._session.generation != generation() or not is_valid(handle.state, self._engine.ports.now()):
+            return
+        # Without the mutex: a finalizer runs anywhere, and must wait for nothing.
+        handle.views -= 1
+        if handle.views > 0:
+            return
+        handle.leaked = True
+        left = self.remaining
+        _log.warning(
+            "the lease of lock %r was dropped unreleased; it is not renewed any more and lapses in %.1f s",
+            self.key,
+            left,
+        )
+        warnings.warn(
+            f"unreleased lease of lock {self.key!r}; it lapses in {left:.1f} s",
+            ResourceWarning,
+            source=self,
+            stacklevel=2,
+        )
+
+    def _leave_to_scheduler(self) -> None:
+        """Release without waiting for it: whoever should is being interrupted."""
+        if not self._closed and self._session.generation == generation():
+            self._closed = True
+            if self._engine.part(self._handle):
+                self._engine.discard(self._handle)
+
+    def _written(self, data: bytes | None | Keep) -> Payload | None:
+        """Return the payload that *data* asks for; None keeps what is stored.
+
+        Raises: ConfigurationError: it is not bytes, or too long.
+        """
+        if isinstance(data, Keep):
+            return None
+        if data is not None and (type(data) is not bytes or len(data) > DATA_MAX_BYTES):
+            what = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
+            raise ConfigurationError(
+                f"data for lock {self.key!r} is {what}; at most {DATA_MAX_BYTES} bytes are possible, or None"
+            )
+        return Payload(data, self._handle.payload.attributes)
+
+    def _check_process(self) -> None:
+        # Before any mutex: in a forked child it may be held for ever.
+        if self._session.generation != generation():
+            raise forked_error(f"the lease of lock {self.key!r}")
+
+    def _alive(self) -> None:
+        self._check_process()
+        if self._closed:
+            raise LeaseStateError(f"the lease of lock {self.key!r} was released; acquire it anew")
+
+    def _wanted(self, min_remaining: Any) -> tuple[int, Plan | None]:
+        """Return *min_remaining* in ns, and the plan under which so much can be had; None where the present one gives it.
+
+        Raises: ConfigurationError: it is not a duration, or no lease can give so much.
+        """
+        wanted = nanoseconds(check_seconds(min_remaining, "min_remaining"))
+        state = self._handle.state
+        plan = state.plan if type(state) is Held else state.terms.plan
+        if wanted < plan.usable_ns:
+            return wanted, None
+        # A twentieth more than the least, for the way of the renewal itself.
+        return wanted, self._leased(wanted / NANOS * plan.lease_ns / plan.usable_ns * 1.05)
+
+    def _leased(self, lease_duration: Any) -> Plan | None:
+        """Return this lease's plan with another duration; None for none.
+
+        Raises: ConfigurationError: it does not fit, or the lock is fail-closed.
+        """
+        if lease_duration is None:
+            return None
+        if self._handle.options.fail_closed:
+            raise ConfigurationError(f"lock {self.key!r} is fail-closed: it has no lease to change")
+        return self._session.with_lease(self._handle.options, check_seconds(lease_duration, "lease_duration"))
+
+    def _leaving(
+        self, body_error: BaseException | None, loss: Loss | None, error: Exception | None
+    ) -> Exception | None:
+        """Return what leaves the block: never anything in place of the body's own exception."""
+        if loss is not None and not isinstance(error, LockLostError):
+            error = lost_error(self._handle)
+        if body_error is not None:
+            if error is not None:
+                body_error.add_note(str(error))
+            return None
+        if loss is not None:
+            return error
+        if error is not None:
+            _log.warning(
+                "the release of lock %r got no answer; it is followed up, and lapses at worst: %s", self.key, error
+            )
+        return None
+
+
+def raise_first(errors: list[DLockError]) -> None:
+    """Raise the first of *errors*, with the others as its notes; none is no error."""
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(str(other))
+        raise errors[0]

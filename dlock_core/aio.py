@@ -1,0 +1,385 @@
+"""The asyncio client: the twin of :mod:`dlock_core.client`, native tasks and no thread, on the same engine."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+
+from dlock_core._blocks import AsyncLock, AsyncLockAll
+from dlock_core._breaking import break_lock
+from dlock_core._engine import Engine
+from dlock_core._handle import Handle, Watch, closed_error, lost_error
+from dlock_core._process import generation
+from dlock_core._session import Ask, Session, check_capabilities, check_seconds, describe, load_options
+from dlock_core._tasks import AsyncPorts, check_loop
+from dlock_core._threads import ThreadedStore
+from dlock_core._together import acquire_all
+from dlock_core._view import KEEP, Keep, LeaseView
+from dlock_core.backend import backend_for
+from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
+from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
+from dlock_core.plan import nanoseconds
+from dlock_core.record import Broken, LockRecord, State
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+    from contextlib import AbstractAsyncContextManager
+
+    from dlock_core.record import Loss
+    from dlock_core.store import AsyncLockStore, Guarantees, LockStore
+
+__all__ = ["AsyncLease", "AsyncLockClient", "aconnect"]
+
+_log = logging.getLogger("dlock.client")
+
+
+def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[ClientKeywords]) -> AsyncLockClient:
+    """Return a client of *url* that is not open yet: open it by ``async with``, or by ``await``.
+
+    Raises: as :func:`dlock_core.connect`: what is wrong with the options at once, what is wrong with the store when it is opened.
+    """
+    loaded = load_options(url, options)
+    assert loaded.url is not None  # load_options sees to it
+    text = loaded.url.get_secret_value()
+    backend = backend_for(text)
+    store_options = backend.options.from_url(text, **loaded._store_settings)  # the loader's own
+
+    async def open_store() -> AsyncLockStore:
+        opening = backend.aopen(store_options)
+        store = await asyncio.to_thread(backend.open, store_options) if opening is None else await opening
+        check_capabilities(store)
+        return cast("AsyncLockStore", store if opening is not None else ThreadedStore(cast("LockStore", store)))
+
+    client = AsyncLockClient.__new__(AsyncLockClient)
+    client._set_up(loaded, open_store)  # the other way to make one
+    return client
+
+
+class AsyncLease(LeaseView):
+    """The twin of :class:`dlock_core.Lease`, for the event loop in which it was acquired."""
+
+    __slots__ = ("_cancelled", "_cancelling", "_lost", "_task")
+
+    def __init__(self, session: Session, engine: Engine, handle: Handle, key: str) -> None:
+        super().__init__(session, engine, handle, key)
+        self._lost: asyncio.Event | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        self._cancelling = 0
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """As :attr:`dlock_core.Lease.lost`."""
+        self._check_process()
+        if self._lost is None:
+            self._lost = asyncio.Event()
+            if self._handle.loss is None:
+                self._handle.lost_signals.append(self._lost)
+            else:
+                self._lost.set()
+        return self._lost
+
+    async def ensure(self, min_remaining: Seconds = 0) -> int:
+        """As :meth:`dlock_core.Lease.ensure`."""
+        self._alive()
+        return await self._engine.ensure(self._handle, *self._wanted(min_remaining))
+
+    async def renew(self, *, lease_duration: Seconds | None = None, data: bytes | None | Keep = KEEP) -> None:
+        """As :meth:`dlock_core.Lease.renew`."""
+        self._alive()
+        self._engine.check(self._handle)
+        await self._engine.renew(self._handle, self._leased(lease_duration), self._written(data))
+
+    async def release(self, *, data: bytes | None | Keep = KEEP) -> None:
+        """As :meth:`dlock_core.Lease.release`; cancelled, it is followed up."""
+        if self._closed:
+            return
+        self._alive()
+        payload = self._written(data)
+        self._closed = True
+        if self._engine.part(self._handle):
+            await self._engine.release(self._handle, payload)
+        if self._handle.loss is not None:
+            raise lost_error(self._handle)
+
+    def on_lost(self, callback: Callable[[Loss], object], /) -> None:
+        """As :meth:`dlock_core.Lease.on_lost`, as a callback of the loop; a coroutine function becomes a task."""
+        self._check_process()
+        loss = self._handle.loss
+        if loss is None:
+            self._handle.lost_callbacks.append(callback)
+        else:
+            self._engine.ports.post(callback, loss)
+
+    def on_risk(self, callback: Callable[[AsyncLease], object], /, *, safe_time: Seconds | None = None) -> None:
+        """As :meth:`dlock_core.Lease.on_risk`."""
+        self._check_process()
+        safe_ns = None if safe_time is None else nanoseconds(check_seconds(safe_time, "safe_time"))
+        self._engine.watch(self._handle, Watch(callback, self, safe_ns))
+
+    async def __aenter__(self) -> Self:
+        """Return the lease; with ``cancel_on_loss``, a loss from now on cancels this task's block."""
+        self._alive()
+        if self._handle.options.cancel_on_loss:
+            self._task = task = asyncio.current_task()
+            self._cancelling = 0 if task is None else task.cancelling()
+            self._handle.lost_signals.append(_Canceller(self))
+            if self._handle.loss is not None:
+                self._cancel_body()
+        return self
+
+    async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
+        """Release, by the rules of :class:`dlock_core.Lease`; our own cancellation of the body becomes LockLostError."""
+        task, self._task = self._task, None
+        if self._session.generation != generation():
+            return
+        ours = (
+            self._cancelled
+            and isinstance(body_error, asyncio.CancelledError)
+            and task is not None
+            and task.uncancel() <= self._cancelling
+        )
+        if self._cancelled and not ours and task is not None and not isinstance(body_error, asyncio.CancelledError):
+            task.uncancel()
+        if self._closed:
+            if ours:
+                raise lost_error(self._handle) from body_error
+            return
+        error: DLockError | None = None
+        try:
+            await self.release()
+        except DLockError as failure:
+            error = failure
+        if ours:
+            raise (error or lost_error(self._handle)) from body_error
+        leaving = self._leaving(body_error, self.loss, error)
+        if leaving is not None:
+            raise leaving
+
+    def _cancel_body(self) -> None:
+        task = self._task
+        if task is None or self._cancelled:
+            return
+        if task is asyncio.current_task():
+            # The call that noticed the loss raises it here and now. A cancellation would come after the block; only if the task stays in
+            # it is it cancelled.
+            cast("AsyncPorts", self._engine.ports).loop.call_soon(self._cancel_body)
+            return
+        self._cancelled = True
+        task.cancel(f"lock {self.key!r} was lost")
+
+    def _alive(self) -> None:
+        super()._alive()
+        check_loop(cast("AsyncPorts", self._engine.ports), f"the lease of lock {self.key!r}")
+
+
+class _Canceller:
+    """Cancels the body when the lock is lost."""
+
+    def __init__(self, lease: AsyncLease) -> None:
+        self._lease = weakref.ref(lease)
+
+    def set(self) -> None:
+        lease = self._lease()
+        if lease is not None:
+            lease._cancel_body()  # its other half
+
+
+class AsyncLockClient:
+    """The twin of :class:`dlock_core.LockClient`, for one event loop. Opened by ``async with`` or ``await``."""
+
+    options: ClientOptions
+    _clock: Clock = SYSTEM_CLOCK
+
+    def __init__(
+        self,
+        store: AsyncLockStore | LockStore,
+        options: ClientOptions | None = None,
+        /,
+        **keywords: Unpack[ClientKeywords],
+    ) -> None:
+        chosen = ClientOptions(**cast("dict[str, Any]", keywords)) if options is None else options.with_(**keywords)
+        threaded: ThreadedStore | None = None
+        check_capabilities(store)
+        if not inspect.iscoroutinefunction(store.claim):
+            threaded = ThreadedStore(cast("LockStore", store))
+        given = cast("AsyncLockStore", store if threaded is None else threaded)
+
+        async def open_store() -> AsyncLockStore:
+            return given
+
+        self._set_up(chosen, open_store)
+        self._owns_store = False
+        self._threads = threaded
+
+    def _set_up(self, options: ClientOptions, open_store: Callable[[], Coroutine[Any, Any, AsyncLockStore]]) -> None:
+        self.options = options
+        self._session = Session(options, blocking=False)
+        self._open_store = open_store
+        self._owns_store = True
+        self._threads = None
+        self._opened: Engine | None = None
+
+    def lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractAsyncContextManager[AsyncLease]:
+        """As :meth:`dlock_core.LockClient.lock`."""
+        return AsyncLock(self, key, options)
+
+    async def acquire(self, key: str, **options: Unpack[LockKeywords]) -> AsyncLease:
+        """As :meth:`dlock_core.LockClient.acquire`; cancelled at any point, it leaves no lock behind for longer than a lease."""
+        session = self._session
+        full = session.full_key(key)
+        ask = session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        return await self._obtain(key, full, ask)
+
+    async def try_acquire(self, key: str, **options: Unpack[LockKeywords]) -> AsyncLease | None:
+        """As :meth:`dlock_core.LockClient.try_acquire`."""
+        if "timeout" in options:
+            raise ConfigurationError("try_acquire never waits; use acquire() with a timeout")
+        try:
+            return await self._obtain(
+                key, self._session.full_key(key), self._session.resolve({**options, "timeout": 0.0})
+            )
+        except AcquireTimeoutError:
+            return None
+
+    def lock_all(
+        self, keys: Iterable[str], **options: Unpack[LockKeywords]
+    ) -> AbstractAsyncContextManager[Mapping[str, AsyncLease]]:
+        """As :meth:`dlock_core.LockClient.lock_all`."""
+        return AsyncLockAll(self, self._session.ordered(keys), options)
+
+    def holds(self, key: str) -> bool:
+        """As :meth:`dlock_core.LockClient.holds`."""
+        engine = self._engine
+        handle = engine.driver.held.get(self._session.full_key(key))
+        return handle is not None and engine.is_valid(handle)
+
+    async def get(self, key: str) -> LockRecord | None:
+        """As :meth:`dlock_core.LockClient.get`."""
+        full = self._session.full_key(key)
+        record = await self._open_engine.read(full, self._session.store_timeout_s())
+        return None if record is None else self._session.strip(record)
+
+    async def scan(self, prefix: str = "") -> AsyncIterator[LockRecord]:
+        """As :meth:`dlock_core.LockClient.scan`."""
+        engine = self._open_engine
+        async for record in engine.store.scan(self.options.prefix + prefix, timeout_s=self._session.store_timeout_s()):
+            if record.state is not State.GONE:
+                yield self._session.strip(record)
+
+    async def break_lock(self, key: str, *, fencing_token: int, now: bool = False) -> bool:
+        """As :meth:`dlock_core.LockClient.break_lock`."""
+        full = self._session.full_key(key)
+        broken = Broken(self._session.owner, time.time_ns() // 1_000_000)
+        timeout_s = self._session.store_timeout_s()
+        return await break_lock(
+            self._open_engine.store, full, fencing_token=fencing_token, by=broken, free_now=now, timeout_s=timeout_s
+        )
+
+    async def guarantees(self) -> Guarantees:
+        """As :meth:`dlock_core.LockClient.guarantees`."""
+        return await self._open_engine.store.guarantees()
+
+    async def provision(self) -> None:
+        """As :meth:`dlock_core.LockClient.provision`."""
+        await self._open_engine.store.provision()
+
+    async def close(self) -> None:
+        """As :meth:`dlock_core.LockClient.close`."""
+        engine = self._opened
+        if engine is None or self._session.generation != generation():
+            return
+        check_loop(self._ports, "the client")
+        errors = await engine.close()
+        await self._ports.close()
+        if self._owns_store:
+            try:
+                await engine.store.close()
+            except DLockError as error:
+                errors.append(error)
+        if self._threads is not None:
+            self._threads.end_threads()
+        if errors:
+            raise ExceptionGroup("closing the client", errors)
+
+    async def __aenter__(self) -> Self:
+        """Open the store, and ask it for its guarantees."""
+        await self._open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Close; where the body raised, that exception leaves, with what failed here as a note."""
+        try:
+            await self.close()
+        except ExceptionGroup as group:
+            error = exc[1] if len(exc) > 1 else None
+            if not isinstance(error, BaseException):
+                raise
+            error.add_note(f"closing the client failed too: {group.exceptions!r}")
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        """Open the client and return it."""
+        return self.__aenter__().__await__()
+
+    def __repr__(self) -> str:
+        """Name the store, without secrets, and the owner."""
+        return f"<AsyncLockClient {describe(self.options)} owner {self._session.owner!r}>"
+
+    def __reduce__(self) -> Any:
+        """Refuse: connections belong to one process."""
+        raise LeaseStateError("a client cannot be pickled or copied; send its URL, and aconnect() there")
+
+    @property
+    def _engine(self) -> Engine:
+        self._session.check_process()
+        if self._opened is None:
+            raise LeaseStateError(
+                "the client is not open yet; write 'async with aconnect(…) as client' or 'client = await aconnect(…)'"
+            )
+        check_loop(self._ports, "the client")
+        return self._opened
+
+    @property
+    def _open_engine(self) -> Engine:
+        engine = self._engine
+        if engine.closed:
+            raise closed_error()
+        return engine
+
+    async def _open(self) -> None:
+        self._session.check_process()
+        if self._opened is not None:
+            if self._opened.closed:
+                raise closed_error()
+            return
+        store = await self._open_store()
+        try:
+            self._session.learn(await store.guarantees(), store.capabilities)
+        except BaseException:
+            if self._owns_store:
+                await store.close()
+            raise
+        self._ports = AsyncPorts(self._clock)
+        engine = Engine(store, self._ports)
+        self._ports.engine = engine
+        self._opened = engine
+
+    async def _obtain(self, key: str, full: str, ask: Ask) -> AsyncLease:
+        engine = self._engine
+        if ask.options.reentrant:
+            joined = engine.join(full)
+            if joined is not None:
+                return AsyncLease(self._session, engine, joined, key)
+        handle = await engine.acquire(full, ask.options, ask.plan)
+        return AsyncLease(self._session, engine, handle, key)
+
+    async def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, AsyncLease]:
+        ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        engine = self._engine
+        handles = await acquire_all(engine, [self._session.full_key(key) for key in keys], ask.options, ask.plan)
+        return {key: AsyncLease(self._session, engine, handle, key) for key, handle in zip(keys, handles, strict=True)}

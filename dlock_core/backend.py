@@ -1,0 +1,161 @@
+"""From a URL to a store: the entry-point group ``dlock.stores``, one name per URL scheme.
+
+Adapters of this project and of strangers take the same path. A backend is loaded when its scheme is first asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Protocol, Self
+from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import BaseModel, ConfigDict
+
+from dlock_core.errors import ConfigurationError, MissingDriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Mapping
+    from importlib.metadata import EntryPoint
+
+    from dlock_core.store import AsyncLockStore, LockStore
+
+__all__ = ["StoreBackend", "StoreOptions", "backend_for", "installed_schemes", "redact", "split_url"]
+
+GROUP = "dlock.stores"
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_HOST = r"(?:\[[^\]]*\]|[^:,\[\]]*)(?::\d*)?"
+_HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
+
+
+class StoreOptions(BaseModel):
+    """What an adapter's options derive from: frozen, unknown names refused, values never shown in an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Parse the parts of *url* that belong to the store; *settings* are those of the TOML table ``[store]``, and yield to the URL.
+
+        Raises: ConfigurationError: the URL is malformed, or has a query key that the store does not know.
+        """
+        raise NotImplementedError(f"{cls.__name__} has no from_url")
+
+
+class StoreBackend(Protocol):
+    """The object behind an entry point: how to make a store of one or more schemes from a URL."""
+
+    options: type[StoreOptions]
+    extra: str
+
+    def open(self, options: Any) -> LockStore:
+        """Open the store for threads. *options* is an instance of ``self.options``."""
+        ...
+
+    def aopen(self, options: Any) -> Awaitable[AsyncLockStore] | None:
+        """Open the store for asyncio, or return None: then threads over :meth:`open` serve."""
+        ...
+
+
+def installed_schemes() -> dict[str, list[EntryPoint]]:
+    """Return each installed URL scheme with its claims: one, or several where two packages collide."""
+    from importlib.metadata import entry_points  # slow to import, and needed only for a URL
+
+    schemes: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        claims = schemes.setdefault(entry.name, [])
+        if all((entry.value, _owner(entry)) != (other.value, _owner(other)) for other in claims):
+            claims.append(entry)
+    return dict(sorted(schemes.items()))
+
+
+def backend_for(url: str) -> StoreBackend:
+    """Return the backend of *url*'s scheme.
+
+    Raises:
+        ConfigurationError: no scheme, an unknown one (the message lists the installed), or one that two packages claim.
+        MissingDriverError: the adapter's driver is not installed (the message names the extra).
+    """
+    scheme, separator, _ = url.partition("://")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        raise ConfigurationError(
+            f"{redact(url)!r} is not a store URL; write it as scheme://…, for example sqlite:///var/lib/locks.db"
+        )
+    scheme = scheme.lower()
+    schemes = installed_schemes()
+    if scheme not in schemes:
+        raise ConfigurationError(f"unknown store scheme {scheme!r} in '{scheme}://…'; installed: {', '.join(schemes)}")
+    claims = schemes[scheme]
+    if len(claims) > 1:
+        names = " and ".join(f"{_owner(entry)} ({entry.value})" for entry in claims)
+        raise ConfigurationError(f"the store scheme {scheme!r} is claimed by {names}; uninstall one of them")
+    return load_backend(claims[0])
+
+
+def load_backend(entry: EntryPoint) -> StoreBackend:
+    """Import what *entry* names; a driver that is missing becomes an error with the exact ``pip install``."""
+    try:
+        backend: StoreBackend = entry.load()
+    except MissingDriverError:
+        raise
+    except ImportError as error:
+        raise ConfigurationError(
+            f"the adapter {entry.value!r} of store scheme {entry.name!r} cannot be imported: {error}"
+        ) from error
+    return backend
+
+
+def missing_driver(extra: str, driver: str, error: ImportError) -> MissingDriverError:
+    """Return the error an adapter raises when importing its *driver* fails."""
+    missing = MissingDriverError(
+        f"the {extra} store needs {driver}, which is not installed: pip install 'dlock-core[{extra}]'"
+    )
+    missing.__cause__ = error
+    return missing
+
+
+def split_url(url: str, known: Mapping[str, object]) -> tuple[str, dict[str, str]]:
+    """Split off those query keys of *url* that are in *known*; return the URL with what is left, and the pairs.
+
+    Raises: ConfigurationError: a key of ours stands twice.
+    """
+    head, mark, query = url.partition("?")
+    if not mark:
+        return url, {}
+    ours: dict[str, str] = {}
+    rest: list[str] = []
+    for part in query.split("&"):
+        pairs = parse_qsl(part, keep_blank_values=True)
+        if not pairs or pairs[0][0] not in known:
+            rest.append(part)
+            continue
+        name, value = pairs[0]
+        if name in ours:
+            raise ConfigurationError(f"the query key {name!r} stands twice in {redact(url)!r}")
+        ours[name] = value
+    return head + (mark + "&".join(rest) if any(rest) else ""), ours
+
+
+def redact(url: str) -> str:
+    """Return *url* without anything that may be a secret: no user information, no query values."""
+    try:
+        parts = urlsplit(url)
+        scheme, netloc, path, query = parts.scheme, parts.netloc, parts.path, parts.query
+    except ValueError:
+        return "(malformed URL)"
+    if not scheme or "://" not in url:
+        return "(not a URL)"
+    # A password with an unescaped '@', '/' or '#' in it ends up elsewhere than in the user information: show nothing then.
+    if "@" in path or "@" in query or "@" in parts.fragment or netloc.count("@") > 1:
+        return f"{scheme}://…"
+    host = netloc.rpartition("@")[2]
+    user = "…@" if "@" in netloc else ""
+    # What stands where a port should is a password whose '@host' was forgotten.
+    if not _HOSTS.fullmatch(host):
+        return f"{scheme}://…"
+    names = "&".join(f"{name}=…" for name, _ in parse_qsl(query, keep_blank_values=True))
+    return f"{scheme}://{user}{host}{path}" + (f"?{names}" if names else "")
+
+
+def _owner(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else entry.module

@@ -1,0 +1,354 @@
+"""The blocking client: what is used from threads, and needs no event loop."""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import logging
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+
+from dlock_core._blocking import BlockingPorts, BlockingStore, run_blocking
+from dlock_core._blocks import Lock, LockAll
+from dlock_core._breaking import break_lock
+from dlock_core._engine import Engine
+from dlock_core._handle import Handle, Watch, closed_error, lost_error
+from dlock_core._process import generation
+from dlock_core._session import Ask, Session, check_capabilities, check_seconds, describe, load_options, open_store
+from dlock_core._together import acquire_all
+from dlock_core._view import KEEP, Keep, LeaseView
+from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.errors import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    DLockError,
+    LeaseStateError,
+    UnsupportedError,
+)
+from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
+from dlock_core.plan import NEVER, nanoseconds
+from dlock_core.record import Broken, LockRecord, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    from dlock_core.record import Loss
+    from dlock_core.store import AsyncLockStore, Guarantees, LockStore
+
+__all__ = ["Lease", "LockClient", "connect"]
+
+_log = logging.getLogger("dlock.client")
+
+
+def connect(url: str | ClientOptions | None = None, /, **options: Unpack[ClientKeywords]) -> LockClient:
+    """Open the store of *url* and return a client of it. Asks the store for its guarantees, so trouble is told at once.
+
+    Without *url* the options are gathered as :meth:`ClientOptions.load` says (``DLOCK_URL``, ``DLOCK_CONFIG``).
+
+    Raises: ConfigurationError (MissingDriverError, UnsafeStoreError, UnsupportedError), StoreError.
+    """
+    loaded = load_options(url, options)
+    Session(loaded, blocking=True)
+    store = open_store(loaded)
+    try:
+        client = LockClient(store, loaded)
+    except BaseException:
+        store.close()
+        raise
+    client._owns_store = True  # made here
+    return client
+
+
+class Lease(LeaseView):
+    """What is held: an exclusive right to the key, with an end. Any thread may use it.
+
+    Leaving its ``with`` block releases it. The body's exception is never replaced: a loss becomes a note on it. A body that ended well
+    while the lease was valid raises nothing, even if the release gets no answer; one whose lease was lost raises LockLostError.
+    """
+
+    __slots__ = ("_lost",)
+
+    def __init__(self, session: Session, engine: Engine, handle: Handle, key: str) -> None:
+        super().__init__(session, engine, handle, key)
+        self._lost: threading.Event | None = None
+
+    @property
+    def lost(self) -> threading.Event:
+        """An event that is set when the lock is lost. A signal to wait for; ``is_valid`` decides."""
+        self._check_process()
+        with self._engine.ports.mutex:
+            if self._lost is None:
+                self._lost = threading.Event()
+                if self._handle.loss is None:
+                    self._handle.lost_signals.append(self._lost)
+                else:
+                    self._lost.set()
+            return self._lost
+
+    def ensure(self, min_remaining: Seconds = 0) -> int:
+        """Return the fencing token while the lock is held for *min_remaining* seconds at least; call it before each effect.
+
+        Makes no request unless too little remains: then it renews, once, for a longer lease where need be, and never shortens one.
+
+        Raises: LockLostError; LeaseStateError after the release or in a forked child; a StoreError where the renewal failed.
+        """
+        self._alive()
+        return run_blocking(self._engine.ensure(self._handle, *self._wanted(min_remaining)))
+
+    def renew(self, *, lease_duration: Seconds | None = None, data: bytes | None | Keep = KEEP) -> None:
+        """Renew now; with *lease_duration* (seconds) or *data*, change what the record carries from now on.
+
+        Raises: LockLostError; LeaseStateError after the release; a StoreError where it is not known to be applied: the renewals go on.
+        """
+        self._alive()
+        self._engine.check(self._handle)
+        run_blocking(self._engine.renew(self._handle, self._leased(lease_duration), self._written(data)))
+
+    def release(self, *, data: bytes | None | Keep = KEEP) -> None:
+        """Give the key back; *data* replaces what the record carries. A second call does nothing.
+
+        Raises: LockLostError: the lock had been lost. A StoreError: no answer within one request time-out; it is followed up.
+        """
+        if self._closed:
+            return
+        self._alive()
+        payload = self._written(data)
+        self._closed = True
+        if self._engine.part(self._handle):
+            run_blocking(self._engine.release(self._handle, payload))
+        if self._handle.loss is not None:
+            raise lost_error(self._handle)
+
+    def on_lost(self, callback: Callable[[Loss], object], /) -> None:
+        """Have *callback* called with the loss, on the client's thread for callbacks; at once if the lock is lost already."""
+        self._check_process()
+        with self._engine.ports.mutex:
+            loss = self._handle.loss
+            if loss is None:
+                self._handle.lost_callbacks.append(callback)
+                return
+        self._engine.ports.post(callback, loss)
+
+    def on_risk(self, callback: Callable[[Lease], object], /, *, safe_time: Seconds | None = None) -> None:
+        """Have *callback* called when the lock comes to be at risk: a renewal failed, or none succeeded for *safe_time* seconds.
+
+        Once for each such stretch: armed again when the lease recovers. A loss that comes first calls it too.
+        """
+        self._check_process()
+        safe_ns = None if safe_time is None else nanoseconds(check_seconds(safe_time, "safe_time"))
+        self._engine.watch(self._handle, Watch(callback, self, safe_ns))
+
+    def __enter__(self) -> Self:
+        """Return the lease."""
+        self._alive()
+        return self
+
+    def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
+        """Release, by the rules above; silent in a forked child."""
+        if self._closed or self._session.generation != generation():
+            return
+        error: DLockError | None = None
+        try:
+            self.release()
+        except DLockError as failure:
+            error = failure
+        leaving = self._leaving(body_error, self.loss, error)
+        if leaving is not None:
+            raise leaving
+
+
+class LockClient:
+    """A client of one store: makes locks, and renews all that are held, on one thread. Thread-safe; cannot be pickled.
+
+    A store that you opened and hand over stays yours to close; one that ``connect`` opened is closed with the client.
+    """
+
+    options: ClientOptions
+    _clock: Clock = SYSTEM_CLOCK
+
+    def __init__(
+        self, store: LockStore, options: ClientOptions | None = None, /, **keywords: Unpack[ClientKeywords]
+    ) -> None:
+        self.options = (
+            ClientOptions(**cast("dict[str, Any]", keywords)) if options is None else options.with_(**keywords)
+        )
+        self._session = Session(self.options, blocking=True)
+        if inspect.iscoroutinefunction(getattr(store, "claim", None)):
+            raise UnsupportedError(
+                f"{type(store).__name__} is a store for asyncio; use AsyncLockClient or aconnect() with it"
+            )
+        check_capabilities(store)
+        self._store = store
+        self._owns_store = False
+        self._session.learn(store.guarantees(), store.capabilities)
+        self._ports = BlockingPorts(self._clock)
+        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._ports)
+        self._ports.engine = self._engine
+        # Whoever holds a lease keeps its client, which releases it at exit.
+        self._ports.client = self
+        _open_clients.add(self)
+
+    def lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractContextManager[Lease]:
+        """Return a context manager that acquires *key* on entry, yields the lease, and releases it. One use."""
+        return Lock(self, key, options)
+
+    def acquire(self, key: str, **options: Unpack[LockKeywords]) -> Lease:
+        """Wait for *key*, at most ``timeout`` seconds, and return the lease.
+
+        Raises: AcquireTimeoutError; StoreError, where the store cannot be reached for a lease's time (10 s at most); ConfigurationError;
+            RecordError, where something else is stored under the key; LeaseStateError, where the client is closed.
+        """
+        session = self._session
+        full = session.full_key(key)
+        ask = session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        return self._obtain(key, full, ask)
+
+    def try_acquire(self, key: str, **options: Unpack[LockKeywords]) -> Lease | None:
+        """Return the lease of *key*, or None if it is held; never waits. Repeated over a whole lease, it takes over from a dead holder.
+
+        Raises: as :meth:`acquire`, but no AcquireTimeoutError.
+        """
+        if "timeout" in options:
+            raise ConfigurationError("try_acquire never waits; use acquire() with a timeout")
+        try:
+            return self._obtain(key, self._session.full_key(key), self._session.resolve({**options, "timeout": 0.0}))
+        except AcquireTimeoutError:
+            return None
+
+    def lock_all(
+        self, keys: Iterable[str], **options: Unpack[LockKeywords]
+    ) -> AbstractContextManager[Mapping[str, Lease]]:
+        """Return a context manager that holds all of *keys* or none: taken in one order by every client, so nobody deadlocks."""
+        return LockAll(self, self._session.ordered(keys), options)
+
+    def holds(self, key: str) -> bool:
+        """Whether this client holds *key* now. No I/O."""
+        handle = self._engine.driver.held.get(self._session.full_key(key))
+        return handle is not None and self._engine.is_valid(handle)
+
+    def get(self, key: str) -> LockRecord | None:
+        """Return what is stored under *key*, linearizable; None if nothing, or if it was deleted on release.
+
+        A record that says ``held`` may be a dead holder's: that it is, only time shows.
+        """
+        full = self._session.full_key(key)
+        self._check_open()
+        record = run_blocking(self._engine.read(full, self._session.store_timeout_s()))
+        return None if record is None else self._session.strip(record)
+
+    def scan(self, prefix: str = "") -> Iterator[LockRecord]:
+        """Yield the records whose key starts with *prefix*. For operators: it may be stale."""
+        self._check_open()
+        for record in self._store.scan(self.options.prefix + prefix, timeout_s=self._session.store_timeout_s()):
+            if record.state is not State.GONE:
+                yield self._session.strip(record)
+
+    def break_lock(self, key: str, *, fencing_token: int, now: bool = False) -> bool:
+        """Break the grant *fencing_token* of *key*: raise the token, and keep the key closed for one lease.
+
+        By then its holder must have stopped.
+        With *now*, and where the lock has no lease, the key is free at once: its holder may still work, until its next renewal.
+        False: that grant does not stand any more.
+        """
+        full = self._session.full_key(key)
+        self._check_open()
+        broken = Broken(self._session.owner, time.time_ns() // 1_000_000)
+        timeout_s = self._session.store_timeout_s()
+        return run_blocking(
+            break_lock(
+                self._engine.store, full, fencing_token=fencing_token, by=broken, free_now=now, timeout_s=timeout_s
+            )
+        )
+
+    def guarantees(self) -> Guarantees:
+        """Ask the store what it promises."""
+        self._check_open()
+        return self._store.guarantees()
+
+    def provision(self) -> None:
+        """Create what the store needs: table, index. May be repeated; no lock call ever does it."""
+        self._check_open()
+        self._store.provision()
+
+    def close(self) -> None:
+        """Release all that is held, going on after an error, and end the renewals. May be repeated.
+
+        Raises: ExceptionGroup: of all that failed.
+        """
+        self._close()
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        self._check_open()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close; where the body raised, that exception leaves, with what failed here as a note."""
+        try:
+            self.close()
+        except ExceptionGroup as group:
+            error = exc[1] if len(exc) > 1 else None
+            if not isinstance(error, BaseException):
+                raise
+            error.add_note(f"closing the client failed too: {group.exceptions!r}")
+
+    def __repr__(self) -> str:
+        """Name the store, without secrets, and the owner."""
+        return f"<LockClient {describe(self.options)} owner {self._session.owner!r}>"
+
+    def __reduce__(self) -> Any:
+        """Refuse: threads and connections belong to one process."""
+        raise LeaseStateError("a client cannot be pickled or copied; send its URL, and connect() there")
+
+    def _check_open(self) -> None:
+        self._session.check_process()
+        if self._engine.closed:
+            raise closed_error()
+
+    def _obtain(self, key: str, full: str, ask: Ask) -> Lease:
+        if ask.options.reentrant:
+            joined = self._engine.join(full)
+            if joined is not None:
+                return Lease(self._session, self._engine, joined, key)
+        handle = run_blocking(self._engine.acquire(full, ask.options, ask.plan))
+        return Lease(self._session, self._engine, handle, key)
+
+    def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, Lease]:
+        ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        full_keys = [self._session.full_key(key) for key in keys]
+        handles = run_blocking(acquire_all(self._engine, full_keys, ask.options, ask.plan))
+        return {key: Lease(self._session, self._engine, handle, key) for key, handle in zip(keys, handles, strict=True)}
+
+    def _close(self, until: int = NEVER) -> None:
+        if self._session.generation != generation():
+            return  # a forked child's copy: its threads and locks are the parent's
+        errors = run_blocking(self._engine.close(until))
+        self._ports.close()
+        _open_clients.discard(self)
+        if self._owns_store:
+            try:
+                self._store.close()
+            except DLockError as error:
+                errors.append(error)
+        if errors:
+            raise ExceptionGroup("closing the client", errors)
+
+
+_open_clients: weakref.WeakSet[LockClient] = weakref.WeakSet()
+
+
+def _release_at_exit() -> None:
+    """Free what is still held when the interpreter ends, within one request time-out of each client, and without new threads."""
+    for client in list(_open_clients):
+        until = client._ports.now() + client._session.default.plan.timeout_ns
+        try:
+            client._close(until)  # this module's own
+        except ExceptionGroup as group:
+            for error in group.exceptions:
+                _log.warning("at exit: %s", error)
+
+
+atexit.register(_release_at_exit)

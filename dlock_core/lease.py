@@ -1,0 +1,691 @@
+"""The lease/RVN protocol as a pure function: ``step(state, event, now)`` gives the next state and the effects to perform.
+
+Theory of operation. A key has one record {state, RVN, token, lease}. Each write has a fresh RVN (record version number) and is
+conditional on
+the RVN and the token that it expects, so of two writers that saw the same record one wins. A holder renews: each renewal changes the RVN. A
+waiter that sees one RVN unchanged for a whole lease, on its own clock, takes the record over. No clock of another host is ever read. This
+is the protocol of the AWS DynamoDB Lock Client; the rules for lost replies, late duplicates and abandoned attempts are this project's.
+
+Rule 1: every protocol decision is in this file. Rule 2: nothing here waits, reads a clock, draws a random number, logs or touches a
+store: times
+(integer nanoseconds of one clock), RVNs and jitter come in with the events, requests go out as effects. States are frozen and hashable,
+so the same code is simulated, explored exhaustively and shipped.
+
+The two clocks that matter run in opposite directions, both on the safe side: a holder counts its lease from *before* the first send of
+the write
+that set the current RVN, and uses ``L(1 - 2r)`` of it; a waiter counts ``L`` from *after* the answer that first showed the RVN. Clock
+rates may differ by the drift bound *r*.
+
+One attempt at a key goes through these states::
+
+    Fresh -> Seeking -> Held -> Releasing -> Ended
+                |         `-> Lost -> Releasing -> Ended
+                `-> Cleaning -> Ended            (given up while a claim was unresolved)
+
+``TRANSITIONS`` at the end of the file is the table. An event that is not in it raises and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from dlock_core.errors import LeaseStateError
+from dlock_core.plan import NEVER, Plan
+from dlock_core.record import Attributes, Broken, LockRecord, Loss, LossReason, State, Version
+from dlock_core.states import (
+    Answer,
+    Begin,
+    Cleaning,
+    Disown,
+    Due,
+    Effect,
+    Ended,
+    Event,
+    Failure,
+    Free,
+    Fresh,
+    GiveUp,
+    Held,
+    LeaseState,
+    Lost,
+    Observation,
+    Outcome,
+    Payload,
+    Read,
+    Releasing,
+    Renew,
+    Risk,
+    Seeking,
+    Sent,
+    Verb,
+    Wait,
+    Woken,
+)
+from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace
+
+__all__ = ["TRANSITIONS", "break_request", "due_at", "is_valid", "observe", "step"]
+
+# More unresolved writes than this are not added to: the next request is a read. A lease has time for 24 back-offs.
+PENDING_MAX = 32
+# Conditional claims that lose to others are repeated at once this often, then at the pace of a poll.
+HURRIES_MAX = 16
+# A clean-up asks again after 1, 2, 4, ... request time-outs; the exponent stops here, the clean-up ends one lease after the last send.
+DOUBLINGS_MAX = 6
+
+_HELD, _FREE, _GONE = State.HELD, State.FREE, State.GONE
+
+Step: TypeAlias = tuple[Any, tuple[Effect, ...]]
+
+
+# ---- the machine ----------------------------------------------------------------------------------------------------------------------
+
+
+def step(state: LeaseState, event: Event, now: int) -> tuple[LeaseState, tuple[Effect, ...]]:
+    """Return what *state* becomes by *event* at *now* (ns), and the effects to perform, at most two.
+
+    Raises: LeaseStateError: the event cannot come in this state; nothing is changed.
+    """
+    transition = TRANSITIONS.get((type(state), type(event)))
+    if transition is None:
+        message = f"the lease of lock {state.terms.key!r} is {type(state).__name__.lower()}; {type(event).__name__.lower()} is not possible"
+        raise LeaseStateError(message)
+    return transition(state, event, now)
+
+
+def is_valid(state: LeaseState, now: int) -> bool:
+    """Whether the holder may act: held, handed out, and neither the lease nor ``max_hold`` has run out."""
+    return type(state) is Held and now < state.deadline and now < state.hold_until and state.way_back is None
+
+
+def due_at(state: LeaseState) -> int:
+    """Return the instant at which the state wants :class:`Due`; NEVER where only another event can change it."""
+    if type(state) is Held:
+        if state.way_back is not None:
+            return NEVER  # whoever acquires drives it
+        end = min(state.deadline, state.hold_until)
+        return end if state.asked is not None else min(end, state.renew_at)
+    if type(state) is Releasing or type(state) is Cleaning:
+        return NEVER if state.asked is not None else state.retry_at
+    return NEVER
+
+
+def observe(record: LockRecord, now: int) -> Observation:
+    """Begin to observe a held *record*; *now* is after the answer that showed it."""
+    return Observation(record.version, NEVER if record.lease_ms is None else record.lease_ms * 1_000_000, now)
+
+
+# -- seeking
+
+
+def _begin(state: Fresh, event: Begin, now: int) -> Step:
+    seeking = Seeking(state.terms, event.give_up_at, seen=event.seen)
+    # A claim that expects nothing costs one request. Its late duplicate could hold the key for nobody: for one lease, or, without a
+    # lease, for ever.
+    return _claim(seeking, Expect.ABSENT if state.terms.plan.lease_ms is None else Expect.ANY, event.fresh, now)
+
+
+def _claim(state: Seeking, expect: ClaimExpect, fresh: str, now: int) -> Step:
+    key, ticket, plan = state.terms
+    record = _record(key, plan, fresh, 1, (plan.data, plan.attributes))
+    # Stamp before sending: the lease runs from the request, not from a reply that may never come.
+    sent = Sent(Verb.CLAIM, fresh, expect, now, plan)
+    waits = ticket if plan.wait_ns else None
+    return state._replace(asked=sent), (Claim(record, expect, plan.must_exist, plan.keep_payload, waits),)
+
+
+def _take_over(state: Seeking, version: Version, fresh: str, now: int) -> Step:
+    plan = state.terms.plan
+    token = version.fencing_token + 1
+    record = _record(state.terms.key, plan, fresh, token, (plan.data, plan.attributes))
+    sent = Sent(Verb.TAKE, fresh, version, now, plan)
+    return state._replace(asked=sent), (Replace(record, version, plan.keep_payload),)
+
+
+def _seek_answer(state: Seeking, event: Answer, now: int) -> Step:
+    asked, reply = _asked(state, event.rvn), event.reply
+    record = reply.record
+    if reply.applied and record is not None:
+        return _granted(state, asked, record, event.fresh, now)
+    if record is not None and record.state is _HELD:
+        # Adoption is by what this attempt itself has sent, never by owner, and never once the attempt was given up.
+        for sent in (asked, *state.pending):
+            if sent.rvn == record.rvn and sent.verb is not Verb.READ:
+                return _granted(state, sent, record, event.fresh, now)
+    pending = state.pending
+    if pending and (asked.verb is Verb.READ or state.terms.plan.refusals_linearizable):
+        pending = _living(pending, record)
+    seeking = state._replace(asked=None, pending=pending, shown=record, failing_since=None)
+    return _pursue(seeking, record, event, now)
+
+
+def _living(pending: tuple[Sent, ...], record: LockRecord | None) -> tuple[Sent, ...]:
+    """Drop the writes that can no longer be applied: a version never returns, and a key that exists is never absent again.
+
+    That an answer shows another record proves nothing about a write that expects anything.
+    """
+    version = None if record is None else record.version
+    return tuple(
+        sent
+        for sent in pending
+        if sent.expected is Expect.ANY
+        or (record is None if sent.expected is Expect.ABSENT else sent.expected == version)
+    )
+
+
+def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) -> Step:
+    """Decide on what the store has just shown: claim what nobody holds, take over what has not changed for a lease, or wait."""
+    if record is None or record.state is not _HELD:
+        missing = state.terms.plan.must_exist and (record is None or record.state is _GONE)
+        if missing or state.hurries >= HURRIES_MAX or len(state.pending) >= PENDING_MAX:
+            return _wait(state._replace(seen=None, hurries=0), event.jitter, now)
+        return _claim(
+            state._replace(seen=None, hurries=state.hurries + 1), _expectation(state, record), event.fresh, now
+        )
+    version, seen = record.version, state.seen
+    if event.disowned:
+        return _take_over(state, version, event.fresh, now)
+    if seen is None or seen.version != version:
+        seen = observe(record, now)
+        state = state._replace(seen=seen)
+    if now >= seen.seen_at + seen.lease_ns:
+        return _take_over(state, version, event.fresh, now)
+    return _wait(state, event.jitter, now)
+
+
+def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
+    """A claim expects nothing only while no write of its attempt is unresolved, and never for a lock without a lease."""
+    if state.terms.plan.lease_ms is not None and not state.pending:
+        return Expect.ANY
+    return Expect.ABSENT if record is None else record.version
+
+
+def _wait(state: Seeking, jitter: float, now: int) -> Step:
+    if now >= state.give_up_at:
+        return _leave(state, Outcome.DENIED, now)
+    plan, shown, seen = state.terms.plan, state.shown, state.seen
+    until = min(now + plan.poll_ns(state.polls, jitter), state.give_up_at)
+    if seen is not None:
+        until = min(until, seen.seen_at + seen.lease_ns)
+    notice = shown if plan.notify and shown is not None and shown.state is _HELD else None
+    return state._replace(polls=state.polls + 1, hurries=0), (Wait(until, notice),)
+
+
+def _seek_due(state: Seeking, event: Due, now: int) -> Step:
+    _idle(state, event)
+    seen = state.seen
+    if seen is not None and now >= seen.seen_at + seen.lease_ns:
+        return _take_over(state, seen.version, event.fresh, now)
+    if now >= state.give_up_at:
+        return _leave(state, Outcome.DENIED if state.failing_since is None else Outcome.UNREACHABLE, now)
+    return _try_again(state, event.fresh, now, polling=not state.terms.plan.notify)
+
+
+def _seek_woken(state: Seeking, event: Woken, now: int) -> Step:
+    _idle(state, event)
+    return _try_again(state, event.fresh, now, polling=False)
+
+
+def _try_again(state: Seeking, fresh: str, now: int, *, polling: bool) -> Step:
+    """Ask once more. A poll of a held key is a read, the cheapest request; one that was told of a release claims at once."""
+    held = state.shown is not None and state.shown.state is _HELD
+    if state.pending or state.terms.plan.lease_ms is None or (polling and held):
+        return _read(state, fresh, now)
+    return _claim(state, Expect.ANY, fresh, now)
+
+
+def _seek_failure(state: Seeking, event: Failure, now: int) -> Step:
+    asked = _asked(state, event.rvn)
+    pending = state.pending
+    if event.unknown and asked.verb is not Verb.READ:
+        pending = (*pending, asked)
+    since = now if state.failing_since is None else state.failing_since
+    state = state._replace(asked=None, pending=pending, failing_since=since)
+    plan = state.terms.plan
+    if event.unknown and asked.verb is not Verb.READ and len(pending) == 1:
+        # A reply was lost: the answer to one read tells whether the key is ours, even where no time is left to wait.
+        return _read(state, event.fresh, now)
+    if now >= state.give_up_at or now - since >= plan.patience_ns:
+        return _leave(state, Outcome.UNREACHABLE, now)
+    until = min(now + plan.backoff_ns + int(event.jitter * plan.backoff_ns), state.give_up_at)
+    return state, (Wait(until),)
+
+
+def _seek_give_up(state: Seeking, event: GiveUp, now: int) -> Step:  # every transition takes the event
+    asked = state.asked
+    if asked is not None and asked.verb is not Verb.READ:
+        state = state._replace(pending=(*state.pending, asked))
+    return _leave(state._replace(asked=None), Outcome.ABANDONED, now)
+
+
+def _leave(state: Seeking, outcome: Outcome, now: int) -> Step:
+    if not state.pending:
+        return Ended(state.terms, outcome, state.shown), ()
+    until = max(sent.sent_at for sent in state.pending) + state.terms.plan.lease_ns
+    cleaning = Cleaning(state.terms, outcome, state.shown, until, now, state.pending)
+    return cleaning, (Disown(tuple(sent.rvn for sent in state.pending)),)
+
+
+# -- the grant
+
+
+def _granted(state: Seeking, sent: Sent, record: LockRecord, fresh: str, now: int) -> Step:
+    """Hold what *sent* wrote. Token, data and lease are the record's, which may keep what it had; the time is that of the first send."""
+    plan = sent.plan
+    payload = Payload(record.data, record.attributes)
+    deadline = sent.sent_at + plan.usable_ns
+    # Every other write of this attempt is dead, its expected version being gone, but for claims that expect nothing.
+    loose = tuple(other.rvn for other in state.pending if other.expected is Expect.ANY and other.rvn != sent.rvn)
+    effects: tuple[Effect, ...] = (Disown(loose),) if loose else ()
+    version = Version(record.rvn, record.fencing_token)
+    way_back = state._replace(asked=None, pending=(), seen=None, polls=0, hurries=0, failing_since=None)
+    held = Held(state.terms, version, sent.sent_at, plan, payload, deadline, NEVER, NEVER, way_back=way_back)
+    if deadline - now < plan.fresh_enough_ns:
+        held, renewal = _renew(held, plan, None, fresh, now)
+        return held, effects + renewal
+    return _hand_out(held, now), effects
+
+
+def _hand_out(state: Held, now: int) -> Held:
+    plan = state.plan
+    hold_until = NEVER if plan.max_hold_ns is None else now + plan.max_hold_ns
+    renew_at = state.sent_at + plan.period_ns if plan.auto_renew else NEVER
+    return state._replace(renew_at=renew_at, hold_until=hold_until, asked=None, at_risk=False, way_back=None)
+
+
+# -- held
+
+
+def _renew(state: Held, plan: Plan, payload: Payload | None, fresh: str, now: int) -> Step:
+    if len(state.pending) >= PENDING_MAX:
+        return _read(state, fresh, now)
+    terms = state.terms
+    token = state.version.fencing_token
+    record = _record(terms.key, plan, fresh, token, state.payload if payload is None else payload)
+    sent = Sent(Verb.RENEW, fresh, state.version, now, plan, payload)
+    # The deadline shrinks before the send: a shorter lease may be the one that waiters count from now on.
+    held = state._replace(asked=sent, deadline=min(state.deadline, now + plan.usable_ns))
+    return held, (Replace(record, state.version, payload is None),)
+
+
+def _deadline(state: Held) -> int:
+    """The earliest end over all writes that may be the current one, each counted from its own send."""
+    ends = [sent.sent_at + sent.plan.usable_ns for sent in state.pending]
+    return min([state.sent_at + state.plan.usable_ns, *ends])
+
+
+def _held_answer(state: Held, event: Answer, now: int) -> Step:
+    asked, reply = _asked(state, event.rvn), event.reply
+    record = reply.record
+    if state.way_back is None and _over(state, now):
+        return _lapse(state, now)
+    if reply.applied and record is not None:
+        return _renewed(state, asked, record, event, now)
+    token = state.version.fencing_token
+    if record is not None and record.fencing_token == token and record.state is _HELD:
+        for sent in (asked, *state.pending):
+            if sent.rvn == record.rvn and sent.verb is not Verb.READ:
+                return _renewed(state, sent, record, event, now)
+        if record.rvn == state.version.rvn:
+            return _not_renewed(state, asked, event, now, unknown=asked.verb is not Verb.READ)
+    if record is not None and record.fencing_token < token:
+        # An older record than ours is a stale answer. It proves nothing.
+        return _not_renewed(state, asked, event, now, unknown=asked.verb is not Verb.READ)
+    if asked.verb is not Verb.READ and not state.plan.refusals_linearizable:
+        return _read(state._replace(asked=None, pending=(*state.pending, asked)), event.fresh, now)
+    return _taken(state, record, event, now)
+
+
+def _renewed(state: Held, sent: Sent, record: LockRecord, event: Answer, now: int) -> Step:
+    """*sent* is the current write: all others expected a version that is gone."""
+    plan = sent.plan
+    payload = state.payload if sent.payload is None else Payload(record.data, record.attributes)
+    version = Version(sent.rvn, state.version.fencing_token)
+    deadline = sent.sent_at + plan.usable_ns
+    renew_at = sent.sent_at + plan.period_ns if plan.auto_renew else NEVER
+    held = Held(
+        state.terms, version, sent.sent_at, plan, payload, deadline, renew_at, state.hold_until, way_back=state.way_back
+    )
+    if state.way_back is None:
+        return held, (Risk(at_risk=False),) if state.at_risk else ()
+    if deadline - now >= plan.fresh_enough_ns:
+        return _hand_out(held, now), ()
+    if now >= state.way_back.give_up_at:
+        return _free(held, None, event.fresh, now)
+    return _renew(held, plan, None, event.fresh, now)
+
+
+def _not_renewed(state: Held, asked: Sent, event: Answer | Failure, now: int, *, unknown: bool) -> Step:
+    pending = (*state.pending, asked) if unknown else state.pending
+    plan = state.plan
+    held = state._replace(
+        asked=None, pending=pending, at_risk=True, renew_at=now + plan.backoff_ns if plan.auto_renew else NEVER
+    )
+    held = held._replace(deadline=_deadline(held))
+    back = state.way_back
+    if back is None:
+        return held, () if state.at_risk else (Risk(at_risk=True),)
+    since = now if back.failing_since is None else back.failing_since
+    held = held._replace(way_back=back._replace(failing_since=since))
+    if now >= back.give_up_at or now - since >= plan.patience_ns:
+        return _free(held, None, event.fresh, now)
+    return held, (Wait(min(now + plan.backoff_ns, back.give_up_at)),)
+
+
+def _held_failure(state: Held, event: Failure, now: int) -> Step:
+    asked = _asked(state, event.rvn)
+    if state.way_back is None and _over(state, now):
+        return _lapse(state, now)
+    return _not_renewed(state, asked, event, now, unknown=event.unknown and asked.verb is not Verb.READ)
+
+
+def _taken(state: Held, record: LockRecord | None, event: Answer, now: int) -> Step:
+    """Somebody else's record, or none, stands there by a linearizable answer: the proof of a loss."""
+    if state.way_back is not None:
+        return _pursue(state.way_back._replace(shown=record), record, event, now)
+    reason = LossReason.BROKEN if record is not None and record.broken is not None else LossReason.STOLEN
+    return _lose(state, reason, record), ()
+
+
+def _held_due(state: Held, event: Due, now: int) -> Step:
+    if state.way_back is not None:
+        _idle(state, event)
+        return _renew(state, state.plan, None, event.fresh, now)
+    if _over(state, now):
+        return _lapse(state, now)
+    if now < state.renew_at or state.asked is not None:
+        return state, ()
+    return _renew(state, state.plan, None, event.fresh, now)
+
+
+def _held_renew(state: Held, event: Renew, now: int) -> Step:
+    _idle(state, event)
+    if _over(state, now):
+        return _lapse(state, now)
+    return _renew(state, state.plan if event.plan is None else event.plan, event.payload, event.fresh, now)
+
+
+def _over(state: Held, now: int) -> bool:
+    return now >= state.deadline or now >= state.hold_until
+
+
+def _lapse(state: Held, now: int) -> Step:
+    if now >= state.hold_until:
+        return _lose(state, LossReason.OVERRUN, None), ()
+    return _lose(state, LossReason.UNREACHABLE if state.at_risk else LossReason.EXPIRED, None), ()
+
+
+def _lose(state: Held, reason: LossReason, record: LockRecord | None) -> Lost:
+    loss = Loss(state.terms.key, state.version.fencing_token, reason, record)
+    pending = state.pending if state.asked is None or state.asked.verb is Verb.READ else (*state.pending, state.asked)
+    return Lost(state.terms, state.version, loss, state.sent_at, state.plan, pending)
+
+
+# -- giving it back
+
+
+def _held_free(state: Held, event: Free, now: int) -> Step:
+    if _over(state, now):
+        lost, _ = _lapse(state, now)
+        return _lost_free(lost, event, now)
+    return _free(state, event.payload, event.fresh, now)
+
+
+def _held_give_up(state: Held, event: GiveUp, now: int) -> Step:
+    # The token is known, so a release does; one that nobody waits for.
+    return _free(state, None, event.fresh, now)
+
+
+def _free(state: Held, payload: Payload | None, fresh: str, now: int) -> Step:
+    asked = state.asked
+    pending = state.pending if asked is None or asked.verb is Verb.READ else (*state.pending, asked)
+    releasing = Releasing(
+        state.terms,
+        state.version,
+        payload,
+        in_time=True,
+        until=_last_end(state, pending),
+        retry_at=now,
+        pending=pending,
+    )
+    return _send_release(releasing, fresh, now)
+
+
+def _last_end(state: Held | Lost, pending: tuple[Sent, ...]) -> int:
+    """One lease after the last write that may be the current one: then nobody needs a release any more."""
+    return max([state.sent_at + state.plan.lease_ns, *(sent.sent_at + sent.plan.lease_ns for sent in pending)])
+
+
+def _lost_free(state: Lost, event: Free, now: int) -> Step:
+    loss = state.loss
+    if loss.reason in (LossReason.STOLEN, LossReason.BROKEN):
+        return Ended(state.terms, Outcome.LOST, loss.record, loss), ()
+    # Late, but the record may still be ours, and then frees the key at once. Conditional: the next holder is not touched.
+    until = max(now + state.terms.plan.timeout_ns, _last_end(state, state.pending))
+    releasing = Releasing(
+        state.terms,
+        state.version,
+        event.payload,
+        in_time=False,
+        until=until,
+        retry_at=now,
+        pending=state.pending,
+        loss=loss,
+    )
+    return _send_release(releasing, event.fresh, now)
+
+
+def _send_release(state: Releasing, fresh: str, now: int) -> Step:
+    terms, version = state.terms, state.version
+    plan = terms.plan
+    data, attributes = state.payload or (None, ())
+    hidden = plan.hide_on_release
+    record = LockRecord(
+        terms.key,
+        _GONE if hidden else _FREE,
+        fresh,
+        version.fencing_token,
+        "",
+        None,
+        None if hidden else data,
+        attributes,
+    )
+    sent = Sent(Verb.RELEASE, fresh, version, now, plan)
+    return state._replace(asked=sent), (Release(record, version, state.payload is None and not hidden),)
+
+
+def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
+    asked = state.asked
+    if asked is None or asked.rvn != event.rvn:
+        return state, ()  # the answer to a renewal that was under way when the release began
+    reply, version = event.reply, state.version
+    record = reply.record
+    own = record is not None and record.fencing_token == version.fencing_token
+    if reply.applied or (own and record is not None and (record.rvn == asked.rvn or record.rvn in state.tombs)):
+        return _end_release(state, None)
+    if own and record is not None and record.state is _HELD:
+        for sent in state.pending:
+            if sent.rvn == record.rvn:
+                # A renewal of ours was applied after all: follow it.
+                return _send_release(state._replace(version=record.version, pending=()), event.fresh, now)
+        if record.rvn == version.rvn and asked.verb is Verb.READ:
+            return _send_release(state._replace(asked=None), event.fresh, now)
+    stale = record is not None and (record.fencing_token < version.fencing_token or record.rvn == version.rvn)
+    if stale:
+        return _release_later(state, now)
+    if asked.verb is not Verb.READ and not state.terms.plan.refusals_linearizable:
+        return _read(state._replace(asked=None), event.fresh, now)
+    return _end_release(state, record, foreign=True)
+
+
+def _end_release(state: Releasing, record: LockRecord | None, *, foreign: bool = False) -> Step:
+    """End the release; *record* is what refused it.
+
+    Sent before the deadline, a release that finds another's record has done its work, by a lost reply or a lapse: only a break is a loss.
+    """
+    loss = state.loss
+    broken = record is not None and record.broken is not None
+    if loss is None and foreign and (broken or not state.in_time):
+        reason = LossReason.BROKEN if broken else LossReason.STOLEN
+        loss = Loss(state.terms.key, state.version.fencing_token, reason, record)
+    return Ended(state.terms, Outcome.RELEASED if loss is None else Outcome.LOST, record, loss), ()
+
+
+def _release_failure(state: Releasing, event: Failure, now: int) -> Step:
+    asked = state.asked
+    if asked is None or asked.rvn != event.rvn:
+        return state, ()
+    if event.unknown and asked.verb is Verb.RELEASE:
+        state = state._replace(tombs=(*state.tombs[1 - PENDING_MAX :], asked.rvn))
+    return _release_later(state, now)
+
+
+def _release_later(state: Releasing, now: int) -> Step:
+    plan = state.terms.plan
+    # The first time at once: most often a connection broke, and the next one tells.
+    delay = 0 if state.tries == 0 else plan.backoff_ns << min(state.tries - 1, DOUBLINGS_MAX)
+    # The last try is made when the last lease has run out, and not after it.
+    retry_at = min(now + delay, max(state.until, now))
+    return state._replace(asked=None, retry_at=retry_at, tries=state.tries + 1), ()
+
+
+def _release_due(state: Releasing, event: Due, now: int) -> Step:
+    if state.asked is not None or now < state.retry_at:
+        return state, ()
+    if now >= state.until and state.tries > 1:
+        return Ended(state.terms, Outcome.UNRESOLVED if state.loss is None else Outcome.LOST, None, state.loss), ()
+    return _send_release(state, event.fresh, now)
+
+
+# -- cleaning up after an attempt that was given up
+
+
+def _clean_due(state: Cleaning, event: Due, now: int) -> Step:
+    if state.asked is not None or now < state.retry_at:
+        return state, ()
+    return _read(state, event.fresh, now)
+
+
+def _clean_answer(state: Cleaning, event: Answer, now: int) -> Step:
+    asked = state.asked
+    if asked is None or asked.rvn != event.rvn:
+        return state, ()
+    record = event.reply.record
+    state = state._replace(asked=None)
+    if asked.verb is Verb.RELEASE and not event.reply.applied and record is not None and record.held:
+        return _clean_later(state, now)  # not the record that was read before: look again
+    if (
+        asked.verb is Verb.READ
+        and record is not None
+        and record.held
+        and any(sent.rvn == record.rvn for sent in state.pending)
+    ):
+        tomb = LockRecord(record.key, _FREE, event.fresh, record.fencing_token, "", None)
+        release = Sent(Verb.RELEASE, event.fresh, record.version, now, state.terms.plan)
+        return state._replace(asked=release), (Release(tomb, record.version, keep_payload=True),)
+    if asked.verb is Verb.READ or event.reply.applied or state.terms.plan.refusals_linearizable:
+        state = state._replace(pending=_living(state.pending, record))
+    if not state.pending:
+        return Ended(state.terms, state.outcome, state.holder), ()
+    return _clean_later(state, now)
+
+
+def _clean_failure(state: Cleaning, event: Failure, now: int) -> Step:
+    if state.asked is None or state.asked.rvn != event.rvn:
+        return state, ()
+    return _clean_later(state._replace(asked=None), now)
+
+
+def _clean_later(state: Cleaning, now: int) -> Step:
+    """Ask again, the last time one lease after the last send: a write that lands later is met by its RVN, which stays disowned."""
+    if now >= state.until:
+        return Ended(state.terms, state.outcome, state.holder), ()
+    delay = state.terms.plan.timeout_ns << min(state.tries, DOUBLINGS_MAX)
+    return state._replace(retry_at=min(now + delay, state.until), tries=state.tries + 1), ()
+
+
+# -- shared
+
+
+def _record(key: str, plan: Plan, rvn: str, fencing_token: int, payload: tuple[bytes | None, Attributes]) -> LockRecord:
+    """Return what a holder under *plan* writes."""
+    data, attributes = payload
+    return LockRecord(key, _HELD, rvn, fencing_token, plan.owner, plan.lease_ms, data, attributes, None, plan.process)
+
+
+def _read(state: Any, fresh: str, now: int) -> Step:
+    sent = Sent(Verb.READ, fresh, Expect.ANY, now, state.terms.plan)
+    return state._replace(asked=sent), (Read(state.terms.key, fresh),)
+
+
+def _asked(state: Seeking | Held, rvn: str) -> Sent:
+    asked = state.asked
+    if asked is None or asked.rvn != rvn:
+        raise LeaseStateError(f"lock {state.terms.key!r}: an answer to request {rvn!r}, which was not asked")
+    return asked
+
+
+def _idle(state: Seeking | Held, event: Event) -> None:
+    if state.asked is not None:
+        raise LeaseStateError(f"lock {state.terms.key!r}: {type(event).__name__.lower()} while a request is under way")
+
+
+def _ignore(state: Any, event: Event, now: int) -> Step:  # every transition has the same parameters
+    return state, ()
+
+
+TRANSITIONS: dict[tuple[type, type], Callable[[Any, Any, int], Step]] = {
+    (Fresh, Begin): _begin,
+    (Seeking, Answer): _seek_answer,
+    (Seeking, Failure): _seek_failure,
+    (Seeking, Due): _seek_due,
+    (Seeking, Woken): _seek_woken,
+    (Seeking, GiveUp): _seek_give_up,
+    (Held, Answer): _held_answer,
+    (Held, Failure): _held_failure,
+    (Held, Due): _held_due,
+    (Held, Renew): _held_renew,
+    (Held, Free): _held_free,
+    (Held, GiveUp): _held_give_up,
+    (Releasing, Answer): _release_answer,
+    (Releasing, Failure): _release_failure,
+    (Releasing, Due): _release_due,
+    (Cleaning, Answer): _clean_answer,
+    (Cleaning, Failure): _clean_failure,
+    (Cleaning, Due): _clean_due,
+    (Lost, Answer): _ignore,
+    (Lost, Failure): _ignore,
+    (Lost, Due): _ignore,
+    (Lost, Free): _lost_free,
+    (Ended, Answer): _ignore,
+    (Ended, Failure): _ignore,
+    (Ended, Due): _ignore,
+}
+
+
+# ---- breaking another's lock ----------------------------------------------------------------------------------------------------------
+
+
+def break_request(
+    record: LockRecord | None, *, fencing_token: int, fresh: str, by: Broken, free_now: bool
+) -> Replace | None:
+    """Return the write that breaks *record*, or None where it is not the grant *fencing_token* any more.
+
+    Raises the token. Quarantine: the key stays held for one more lease, within which the old holder's lease ends; *free_now*, and a lock
+    without a lease, frees it at once, and then the old holder may still believe in it until its next renewal.
+    """
+    if record is None or record.state is not _HELD or record.fencing_token != fencing_token:
+        return None
+    frees = free_now or record.lease_ms is None
+    broken = LockRecord(
+        record.key,
+        _FREE if frees else _HELD,
+        fresh,
+        fencing_token + 1,
+        "" if frees else by.by,
+        None if frees else record.lease_ms,
+        record.data,
+        record.attributes,
+        broken=by,
+    )
+    return Replace(broken, record.version, keep_payload=True)

@@ -1,0 +1,353 @@
+"""The store ``memory://``: one process, threads and tasks alike; also the reference for whoever writes a store.
+
+``memory://`` is one space for the whole process, ``memory://name`` another; ``MemoryStore()`` has a space of its own. The record of a
+key is never dropped while the process lives, so a token never goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from dlock_core._process import generation
+from dlock_core.backend import StoreOptions, redact
+from dlock_core.errors import ConfigurationError, StoreUnavailableError
+from dlock_core.record import TOKEN_MAX, LockRecord, State
+from dlock_core.store import Capability, Claim, Expect, Grade, Guarantees, Release, Replace, Reply, TokenOrder
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+    from dlock_core.errors import StoreError
+    from dlock_core.store import AsyncLockStore, LockStore
+
+__all__ = ["AsyncMemoryStore", "MemoryOptions", "MemorySpace", "MemoryStore", "backend"]
+
+_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
+_HELD, _GONE = State.HELD, State.GONE
+
+
+def _standing(record: LockRecord, token: int, kept: LockRecord | None) -> LockRecord:
+    """Return *record* as it is written: with *token*, and with the payload of *kept* where there is one."""
+    if kept is None or (kept.data is None and not kept.attributes and record.data is None and not record.attributes):
+        if token == record.fencing_token:
+            return record
+        kept = record
+    return LockRecord(
+        record.key,
+        record.state,
+        record.rvn,
+        token,
+        record.owner,
+        record.lease_ms,
+        kept.data,
+        kept.attributes,
+        record.stamp,
+        record.process,
+        record.broken,
+    )
+
+
+class MemorySpace:
+    """The records of one space, and who waits for them. Both colours work on it; every step is under one mutex."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self.records: dict[str, LockRecord] = {}
+        self.waiters: dict[str, deque[Callable[[], None]]] = {}
+
+    def claim(self, request: Claim) -> Reply:
+        """Clauses S2, S3, S4."""
+        record, expect = request.record, request.expect
+        with self.mutex:
+            old = self.records.get(record.key)
+            if old is None:
+                if request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT):
+                    return Reply(applied=False, record=None)
+                self.records[record.key] = record
+                return Reply(applied=True, record=record)
+            if (
+                old.state is _HELD
+                or expect is Expect.ABSENT
+                or (expect is not Expect.ANY and expect != old.version)
+                or (request.must_exist and old.state is _GONE)
+            ):
+                return Reply(applied=False, record=old)
+            token = max(old.fencing_token + 1, record.fencing_token)
+            if token > TOKEN_MAX:
+                raise StoreUnavailableError(
+                    f"the fencing token of key {record.key!r} has reached its end, {TOKEN_MAX}", key=record.key
+                )
+            keeps = request.keep_payload and old.state is not _GONE
+            new = self.records[record.key] = _standing(record, token, old if keeps else None)
+            return Reply(applied=True, record=new)
+
+    def replace(self, request: Replace) -> Reply:
+        """Clauses S4 and S5."""
+        with self.mutex:
+            return self._replace(request)
+
+    def replace_many(self, requests: Sequence[Replace]) -> list[Reply | StoreError]:
+        """Clauses B1 to B3."""
+        with self.mutex:
+            return [self._replace(request) for request in requests]
+
+    def release(self, request: Release) -> Reply:
+        """Clause S6; wakes the waiter that has waited longest."""
+        with self.mutex:
+            reply = self._replace(request)
+            if reply.applied and self.waiters:
+                self._wake(request.record.key)
+            return reply
+
+    def _replace(self, request: Replace | Release) -> Reply:
+        record = request.record
+        old = self.records.get(record.key)
+        if (
+            old is None
+            or old.state is not _HELD
+            or old.rvn != request.expected.rvn
+            or old.fencing_token != request.expected.fencing_token
+        ):
+            return Reply(applied=False, record=old)
+        new = self.records[record.key] = _standing(record, record.fencing_token, old if request.keep_payload else None)
+        if new.state is not _HELD and type(request) is Replace:
+            self._wake(record.key)
+        return Reply(applied=True, record=new)
+
+    def _wake(self, key: str) -> None:
+        queue = self.waiters.get(key)
+        if queue:
+            queue.popleft()()
+
+    def enter(self, record: LockRecord, wake: Callable[[], None]) -> bool:
+        """Queue *wake* for the next release of the key; False if the key is free already."""
+        with self.mutex:
+            now = self.records.get(record.key)
+            if now is None or now.state is not _HELD:
+                return False
+            self.waiters.setdefault(record.key, deque()).append(wake)
+            return True
+
+    def leave(self, key: str, wake: Callable[[], None], *, pass_on: bool) -> None:
+        """Take *wake* off the queue; if it was woken and did not use it, wake the next one instead."""
+        with self.mutex:
+            queue = self.waiters.get(key)
+            if queue is None:
+                return
+            try:
+                queue.remove(wake)
+            except ValueError:
+                if pass_on:
+                    self._wake(key)
+            if not queue:
+                del self.waiters[key]
+
+
+class MemoryStore:
+    """The store for threads. Without a *space* it has one of its own."""
+
+    capabilities = _CAPABILITIES
+    batch_limit = 1_000_000
+
+    def __init__(self, space: MemorySpace | None = None) -> None:
+        self.space = MemorySpace() if space is None else space
+        self._open = True
+
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:  # nothing here takes time
+        """Create the record if nobody holds the key."""
+        self.check(request.record.key)
+        return self.space.claim(request)
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace the held record if its version is the expected one."""
+        self.check(request.record.key)
+        return self.space.replace(request)
+
+    def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Put the tombstone if the record is held in the expected version."""
+        self.check(request.record.key)
+        return self.space.release(request)
+
+    def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Return the record under *key*."""
+        self.check(key)
+        return self.space.records.get(key)
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """Yield the records whose key starts with *prefix*, in the order of keys."""
+        self.check(None)
+        with self.space.mutex:
+            found = [record for key, record in self.space.records.items() if key.startswith(prefix)]
+        yield from sorted(found, key=lambda record: record.key)
+
+    def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """Do each replace."""
+        self.check(None)
+        return self.space.replace_many(requests)
+
+    def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
+        """Return when *record*'s key was released after it, or after *timeout_s*."""
+        self.check(record.key)
+        woken = threading.Lock()
+        woken.acquire()
+        wake = woken.release
+        if not self.space.enter(record, wake):
+            return
+        used = False
+        try:
+            used = woken.acquire(timeout=max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
+        finally:
+            self.space.leave(record.key, wake, pass_on=not used)
+
+    def guarantees(self) -> Guarantees:
+        """Say what a dictionary can promise."""
+        return _guarantees()
+
+    def provision(self) -> None:
+        """Do nothing: nothing is needed."""
+
+    def close(self) -> None:
+        """Refuse what comes after; the space stays for its other users."""
+        self._open = False
+
+    def check(self, key: str | None) -> None:
+        """Raise StoreUnavailableError after close()."""
+        if not self._open:
+            raise StoreUnavailableError("the memory store was closed; open a new one", key=key)
+
+
+class AsyncMemoryStore:
+    """The store for tasks; shares its *space* with threads where it is given one. No call here suspends but ``wait``."""
+
+    capabilities = _CAPABILITIES
+    batch_limit = 1_000_000
+
+    def __init__(self, space: MemorySpace | None = None) -> None:
+        self._sync = MemoryStore(space)
+        self.space = self._sync.space
+
+    async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """As :meth:`MemoryStore.claim`."""
+        return self._sync.claim(request, timeout_s=timeout_s)
+
+    async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """As :meth:`MemoryStore.replace`."""
+        return self._sync.replace(request, timeout_s=timeout_s)
+
+    async def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """As :meth:`MemoryStore.release`."""
+        return self._sync.release(request, timeout_s=timeout_s)
+
+    async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """As :meth:`MemoryStore.read`."""
+        return self._sync.read(key, timeout_s=timeout_s)
+
+    async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
+        """As :meth:`MemoryStore.scan`."""
+        for record in self._sync.scan(prefix, timeout_s=timeout_s):
+            yield record
+
+    async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """As :meth:`MemoryStore.replace_many`."""
+        return self._sync.replace_many(requests, timeout_s=timeout_s)
+
+    async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
+        """As :meth:`MemoryStore.wait`; a cancelled waiter passes an unused wake-up on."""
+        self._sync.check(record.key)
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
+
+        def set_woken() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        def wake() -> None:
+            # The releasing thread may outlive this loop: then nobody here waits any more, and its release has nothing to do with that.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(set_woken)
+
+        if not self.space.enter(record, wake):
+            return
+        used = False
+        try:
+            # Not wait_for: that of Python 3.11 swallows a cancellation that comes together with the wake-up.
+            async with asyncio.timeout(timeout_s):
+                await woken
+                used = True
+        except TimeoutError:
+            return
+        finally:
+            self.space.leave(record.key, wake, pass_on=not used)
+
+    async def guarantees(self) -> Guarantees:
+        """As :meth:`MemoryStore.guarantees`."""
+        return _guarantees()
+
+    async def provision(self) -> None:
+        """Do nothing: nothing is needed."""
+
+    async def close(self) -> None:
+        """As :meth:`MemoryStore.close`."""
+        self._sync.close()
+
+
+def _guarantees() -> Guarantees:
+    return Guarantees(
+        store="memory",
+        version="1",
+        grade=Grade.A,
+        token=TokenOrder.ORDERED,
+        deletes=False,
+        refusal_linearizable=True,
+        durable=False,
+        failover="none: records end with the process",
+        clock="none",
+        notes=("one process only: its threads and tasks exclude each other, and nobody else",),
+    )
+
+
+class MemoryOptions(StoreOptions):
+    """``memory://`` or ``memory://name``."""
+
+    name: str = ""
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Take the host part as the name of the space."""
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise ConfigurationError(f"{redact(url)!r} is malformed; write memory:// or memory://name") from None
+        if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+            raise ConfigurationError(f"{redact(url)!r} has more than a name; write memory:// or memory://name")
+        if settings:
+            raise ConfigurationError(
+                f"the memory store has no settings; remove {', '.join(map(repr, sorted(settings)))} from [store]"
+            )
+        return cls(name=parts.netloc)
+
+
+# Of one process: a forked child begins anew, since its parent's mutexes may be held for ever, and its parent's holders do not exist there.
+_spaces: dict[tuple[int, str], MemorySpace] = {}
+
+
+class _Backend:
+    options = MemoryOptions
+    extra = ""
+
+    def open(self, options: MemoryOptions) -> LockStore:
+        return MemoryStore(_spaces.setdefault((generation(), options.name), MemorySpace()))
+
+    def aopen(self, options: MemoryOptions) -> Awaitable[AsyncLockStore] | None:
+        async def opened() -> AsyncLockStore:
+            return AsyncMemoryStore(_spaces.setdefault((generation(), options.name), MemorySpace()))
+
+        return opened()
+
+
+backend = _Backend()

@@ -1,0 +1,179 @@
+"""What the options of a lock amount to: whole numbers that the protocol works with, checked against each other once.
+
+All durations are nanoseconds, but for the lease in the record, which is whole milliseconds, rounded once and used by both sides.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from dlock_core.errors import ConfigurationError
+from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
+
+__all__ = ["NANOS", "NEVER", "Plan", "make_plan", "nanoseconds"]
+
+NANOS = 1_000_000_000
+
+NEVER = 1 << 62
+"""An instant or a duration beyond all others: 146 years."""
+
+_MILLI = 1_000_000
+_PPM = 1_000_000
+_REQUEST_MAX_NS = 10 * NANOS
+# How the lease of a healthy holder is shared out (design rule 13): a heartbeat, being woken late, two requests with a back-off between
+# them, and a margin must end before the use of the lease does. Each is a part of the lease: 1/20 means a twentieth.
+_HEARTBEAT, _LATENESS, _RENEWAL, _ACQUIRE, _BACKOFF, _MARGIN = 4, 20, 6, 2, 24, 50
+_ATTEMPTS = 2
+_POLL_FIRST_NS = 10 * _MILLI
+_POLL_MAX_NS = NANOS // 2
+_FALLBACK_POLL_MAX_NS = 2 * NANOS
+
+
+class Plan(NamedTuple):
+    """The numbers of one lock; shared by all locks of a client with the same options."""
+
+    owner: str
+    lease_ms: int | None
+    lease_ns: int
+    usable_ns: int
+    fresh_enough_ns: int
+    period_ns: int
+    timeout_ns: int
+    acquire_timeout_ns: int
+    backoff_ns: int
+    patience_ns: int
+    poll_max_ns: int
+    wait_ns: int
+    auto_renew: bool
+    max_hold_ns: int | None
+    data: bytes | None
+    attributes: Attributes
+    keep_payload: bool
+    must_exist: bool
+    hide_on_release: bool
+    notify: bool
+    refusals_linearizable: bool
+    process: ProcessIdentity | None
+
+    def poll_ns(self, polls: int, jitter: float) -> int:
+        """Return how long to wait before poll number *polls* (from 0); *jitter* in [0, 1) spreads a herd.
+
+        A store that notifies is polled slowly, in case a notification is lost; any other with growing steps.
+        """
+        longest = min(_POLL_FIRST_NS << min(polls, 10), self.poll_max_ns)
+        if self.notify:
+            longest = min(self.lease_ns // 4, _FALLBACK_POLL_MAX_NS)
+        return longest - int(jitter * longest / 2)
+
+
+def nanoseconds(seconds: float) -> int:
+    """Return *seconds* as whole nanoseconds."""
+    return round(seconds * NANOS)
+
+
+def make_plan(  # the one place where all options meet
+    *,
+    owner: str,
+    lease_duration: float,
+    heartbeat_period: float | None,
+    timeout: float | None,
+    request_timeout: float | None,
+    drift_bound: float,
+    max_lease_duration: float,
+    fail_closed: bool,
+    auto_renew: bool,
+    max_hold: float | None,
+    data: bytes | None,
+    attributes: Attributes,
+    replace_data: bool,
+    only_if_exists: bool,
+    delete_on_release: bool,
+    notify: bool,
+    refusals_linearizable: bool,
+    process: ProcessIdentity | None = None,
+) -> Plan:
+    """Return the plan of these options (seconds).
+
+    Raises: ConfigurationError: they do not fit together; the message names the numbers and the option that breaks the rule.
+    """
+    plan = Plan(
+        **_durations(
+            _lease_ms(lease_duration, max_lease_duration),
+            heartbeat_period,
+            request_timeout,
+            drift_bound,
+            fail_closed=fail_closed,
+        ),
+        owner=owner,
+        wait_ns=NEVER if timeout is None else nanoseconds(timeout),
+        auto_renew=auto_renew and not fail_closed,
+        max_hold_ns=None if max_hold is None else nanoseconds(max_hold),
+        data=data,
+        attributes=attributes,
+        keep_payload=not replace_data,
+        must_exist=only_if_exists,
+        hide_on_release=delete_on_release,
+        notify=notify,
+        refusals_linearizable=refusals_linearizable,
+        process=process,
+    )
+    if plan.auto_renew:
+        _check_renewal_fits(plan, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)
+    return plan
+
+
+def _durations(
+    lease_ms: int,
+    heartbeat_period: float | None,
+    request_timeout: float | None,
+    drift_bound: float,
+    *,
+    fail_closed: bool,
+) -> dict[str, Any]:
+    """Return the fields that follow from the lease; a fail-closed lock takes its time-outs from the lease that it would have."""
+    lease_ns = lease_ms * _MILLI
+    usable_ns = lease_ns * (_PPM - 2 * math.ceil(drift_bound * _PPM)) // _PPM
+    cap_ns = _REQUEST_MAX_NS if request_timeout is None else min(_REQUEST_MAX_NS, nanoseconds(request_timeout))
+    return {
+        "lease_ms": None if fail_closed else lease_ms,
+        "lease_ns": NEVER if fail_closed else lease_ns,
+        "usable_ns": NEVER if fail_closed else usable_ns,
+        "fresh_enough_ns": 0 if fail_closed else usable_ns // 2,
+        "period_ns": lease_ns // _HEARTBEAT if heartbeat_period is None else nanoseconds(heartbeat_period),
+        "timeout_ns": min(lease_ns // _RENEWAL, cap_ns),
+        "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
+        "backoff_ns": lease_ns // _BACKOFF,
+        "patience_ns": min(lease_ns, _REQUEST_MAX_NS),
+        "poll_max_ns": min(lease_ns // 10, _POLL_MAX_NS),
+    }
+
+
+def _lease_ms(lease_duration: float, max_lease_duration: float) -> int:
+    lease_ms = round(lease_duration * 1000)
+    if not 0 < lease_ms <= LEASE_MAX_MS:
+        bounds = f"1 ms to {LEASE_MAX_MS} ms (24 h) are possible"
+        raise ConfigurationError(f"lease_duration={lease_duration} s is {lease_ms} ms; {bounds}")
+    if lease_ms > max_lease_duration * 1000:
+        raise ConfigurationError(f"lease_duration={lease_duration} s exceeds max_lease_duration={max_lease_duration} s")
+    return lease_ms
+
+
+def _check_renewal_fits(plan: Plan, lease_duration: float, drift_bound: float, *, heartbeat_given: bool) -> None:
+    lease_ns = plan.lease_ns
+    rest = lease_ns // _LATENESS + _ATTEMPTS * plan.timeout_ns + (_ATTEMPTS - 1) * plan.backoff_ns + lease_ns // _MARGIN
+    if plan.period_ns + rest <= plan.usable_ns:
+        return
+    terms = (
+        f"heartbeat_period {plan.period_ns / NANOS:g} s + lateness {lease_ns / _LATENESS / NANOS:g} s + {_ATTEMPTS} requests of "
+        f"{plan.timeout_ns / NANOS:g} s + back-off {plan.backoff_ns / NANOS:g} s + margin {lease_ns / _MARGIN / NANOS:g} s"
+    )
+    room = plan.usable_ns - rest
+    if heartbeat_given and room > 0:
+        advice = f"heartbeat_period is what breaks it: at most {room / NANOS:g} s, or a longer lease_duration"
+    else:
+        advice = f"drift_bound={drift_bound:g} is what breaks it: it leaves {plan.usable_ns / NANOS:g} s of the lease"
+    raise ConfigurationError(
+        f"the renewal does not fit lease_duration={lease_duration:g} s: {terms} = {(plan.period_ns + rest) / NANOS:g} s, "
+        f"and {plan.usable_ns / NANOS:g} s can be used; {advice}"
+    )

@@ -1,0 +1,231 @@
+"""What is stored under a key: the record, its version, and the values it is made of.
+
+A record checks itself when it is made, which is both before it is written and after it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+from dlock_core.errors import ConfigurationError, RecordError
+
+__all__ = [
+    "DATA_MAX_BYTES",
+    "FORMAT_VERSION",
+    "KEY_MAX_BYTES",
+    "LEASE_MAX_MS",
+    "TOKEN_MAX",
+    "AttributeValue",
+    "Attributes",
+    "Broken",
+    "LockRecord",
+    "Loss",
+    "LossReason",
+    "ProcessIdentity",
+    "Stamp",
+    "State",
+    "Version",
+    "check_key",
+    "newer_format",
+]
+
+AttributeValue: TypeAlias = str | int | bool | bytes
+Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
+
+FORMAT_VERSION = 1
+KEY_MAX_BYTES = 1024
+DATA_MAX_BYTES = 64 * 1024
+# Numbers of the format: a double holds every token exactly, and no lease outlives a day.
+TOKEN_MAX = 2**53 - 1
+LEASE_MAX_MS = 24 * 60 * 60 * 1000
+_RVN_MAX_CHARS = 64
+_INTEGER_MAX = 2**63 - 1
+_ATTRIBUTES_MAX_BYTES = 64 * 1024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class State(StrEnum):
+    """Of a record: ``held``; ``free`` after a release; ``gone``, free and also hidden from reads, with its token kept."""
+
+    HELD = "held"
+    FREE = "free"
+    GONE = "gone"
+
+
+class Version(NamedTuple):
+    """What a condition compares, together with the state ``held`` or not.
+
+    The RVN alone is not enough: a claim applied twice puts the same RVN under a second token.
+    """
+
+    rvn: str
+    fencing_token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """A wall-clock instant in ms since 1970 (UTC), and the RVN of the write that set it. Another writer's stamp proves nothing."""
+
+    at_ms: int
+    rvn: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """Which process holds the record: enough to tell on the same host that it is dead, and nothing elsewhere."""
+
+    boot_id: str
+    pid_namespace: int
+    pid: int
+    started_at: int
+    child_group: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An operator broke the lock: who, and when (wall clock, ms since 1970, for people only)."""
+
+    by: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """The record of one key. *lease_ms* is None for a lock that never lapses (fail-closed) and for a record that is not held.
+
+    Raises: RecordError: a field is out of the format's bounds.
+    """
+
+    key: str
+    state: State
+    rvn: str
+    fencing_token: int
+    owner: str
+    lease_ms: int | None
+    data: bytes | None = None
+    attributes: Attributes = ()
+    stamp: Stamp | None = None
+    process: ProcessIdentity | None = None
+    broken: Broken | None = None
+
+    def __post_init__(self) -> None:
+        """Check the bounds of the format; adapters rely on it for what they read, and the core for what it writes."""
+        lease_ms, token = self.lease_ms, self.fencing_token
+        if type(token) is not int or not 0 < token <= TOKEN_MAX:
+            raise RecordError(
+                self._problem(f"fencing token {token!r} is not an integer from 1 to {TOKEN_MAX}"), key=self.key
+            )
+        if lease_ms is not None and (type(lease_ms) is not int or not 0 < lease_ms <= LEASE_MAX_MS):
+            raise RecordError(
+                self._problem(f"lease {lease_ms!r} ms is not an integer from 1 to {LEASE_MAX_MS}"), key=self.key
+            )
+        if type(self.rvn) is not str or not 0 < len(self.rvn) <= _RVN_MAX_CHARS:
+            raise RecordError(
+                self._problem(f"record version number {self.rvn!r} is not 1 to {_RVN_MAX_CHARS} characters"),
+                key=self.key,
+            )
+        if type(self.state) is not State:
+            raise RecordError(self._problem(f"unknown state {self.state!r}"), key=self.key)
+        if type(self.owner) is not str:
+            raise RecordError(self._problem(f"owner {self.owner!r} is not text"), key=self.key)
+        if self.data is not None:
+            self._check_data(self.data)
+        if self.attributes:
+            self._check_attributes()
+
+    @property
+    def version(self) -> Version:
+        """The RVN and the token, which every condition compares."""
+        return Version(self.rvn, self.fencing_token)
+
+    @property
+    def held(self) -> bool:
+        """Whether somebody holds the key, as far as the record says; a dead holder's record says so too."""
+        return self.state is State.HELD
+
+    def _check_data(self, data: bytes) -> None:
+        if type(data) is not bytes:
+            raise RecordError(self._problem(f"data is {type(data).__name__}, not bytes"), key=self.key)
+        if len(data) > DATA_MAX_BYTES:
+            raise RecordError(self._problem(f"data of {len(data)} bytes exceeds {DATA_MAX_BYTES}"), key=self.key)
+
+    def _check_attributes(self) -> None:
+        size, last = 0, ""
+        for name, value in self.attributes:
+            if type(name) is not str or not name or name <= last:
+                raise RecordError(
+                    self._problem(f"attribute name {name!r} is empty, doubled or out of order"), key=self.key
+                )
+            if type(value) not in (str, int, bool, bytes):
+                raise RecordError(
+                    self._problem(f"attribute {name!r} is {type(value).__name__}, not str, int, bool or bytes"),
+                    key=self.key,
+                )
+            if type(value) is int and not -_INTEGER_MAX <= value <= _INTEGER_MAX:
+                raise RecordError(self._problem(f"attribute {name!r} exceeds 64 bits"), key=self.key)
+            size += len(name) + (len(value) if isinstance(value, (str, bytes)) else 8)
+            last = name
+        if size > _ATTRIBUTES_MAX_BYTES:
+            raise RecordError(self._problem(f"attributes of {size} bytes exceed {_ATTRIBUTES_MAX_BYTES}"), key=self.key)
+
+    def _problem(self, what: str) -> str:
+        return (
+            f"record under key {self.key!r}: {what}; inspect it with the store's own tools, dlock never overwrites it"
+        )
+
+
+class LossReason(StrEnum):
+    """Why a lock was lost. ``OVERRUN``: the body outlived ``max_hold``."""
+
+    EXPIRED = "expired"
+    STOLEN = "stolen"
+    BROKEN = "broken"
+    UNREACHABLE = "unreachable"
+    OVERRUN = "overrun"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What became of a lock that was lost. *record* is what stands under the key now, if that is known."""
+
+    key: str
+    fencing_token: int
+    reason: LossReason
+    record: LockRecord | None
+
+
+@lru_cache(maxsize=4096)
+def check_key(key: str) -> str:
+    """Return *key* if every store can hold it exactly: 1 to 1024 bytes of UTF-8, no control characters.
+
+    Raises: ConfigurationError: it cannot be stored; the message says why. Keys are never cut, folded or hashed silently.
+    """
+    if type(key) is not str:
+        raise ConfigurationError(f"key {key!r} is {type(key).__name__}, not str")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"key {key!r} holds a lone surrogate at position {error.start}; it has no UTF-8 form"
+        ) from None
+    if not 0 < size <= KEY_MAX_BYTES:
+        raise ConfigurationError(f"key {key[:40]!r} has {size} bytes with its prefix; 1 to {KEY_MAX_BYTES} are allowed")
+    if found := _CONTROL.search(key):
+        raise ConfigurationError(
+            f"key {key!r} holds the control character {found.group()!r} at position {found.start()}"
+        )
+    return key
+
+
+def newer_format(key: str, format_version: int, rvn: str, fencing_token: int) -> LockRecord:
+    """Return how a record of a higher *format_version* is shown to this version: held, and never to be taken over.
+
+    What it says beyond the RVN and the token may change the meaning of the rest, so an older program only waits for its end.
+    """
+    return LockRecord(
+        key, State.HELD, rvn, fencing_token, f"(record of format {format_version}; update dlock to read it)", None
+    )

@@ -1,0 +1,295 @@
+"""The store ``sqlite:///path``: one file, for all processes of one host.
+
+``sqlite:///locks.db`` is relative to the working directory, ``sqlite:////var/lib/locks.db`` absolute; bytes that a URL cannot hold are
+percent-encoded. The file is made when the store is first used, with mode 0600. No row is ever deleted, so a token never goes back.
+
+A step is one transaction, ``BEGIN IMMEDIATE``: read the row, decide, write the row, commit, with ``synchronous = FULL`` in a write-ahead
+log. A refusal writes nothing and syncs nothing. Until the commit an error means that nothing was written; an error of the commit itself is
+an unknown outcome. Waiters are woken through named pipes beside the file (``<path>-wake``); where those cannot be made they look at the
+row now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import unquote_to_bytes
+
+from dlock_core import _sqlite_wire as wire
+from dlock_core._sqlite_file import SqliteFile
+from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.clock import now_ns
+from dlock_core.errors import ConfigurationError, StoreError
+from dlock_core.plan import NANOS
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Iterator, Sequence
+
+    from dlock_core.store import AsyncLockStore, LockStore
+
+__all__ = ["SqliteOptions", "SqliteStore", "backend"]
+
+Synchronous = Literal["full", "extra", "normal"]
+_SYNCHRONOUS: tuple[Synchronous, ...] = ("full", "extra", "normal")
+_HELD = State.HELD
+_VOLATILE = frozenset({"ramfs", "tmpfs"})
+_MOUNT_INFO = "/proc/self/mountinfo"
+# Calls that are given no time of their own.
+_PATIENCE_S = 10.0
+_LOOK_EVERY_S = 0.05
+
+
+class SqliteStore:
+    """The store for threads, in the file at *path*. *synchronous* is SQLite's setting: ``full``, ``extra``, or ``normal``.
+
+    ``normal`` spares the sync at each commit: a power cut may then take back the last grants, and their tokens are given again.
+
+    Raises: ConfigurationError: *path* or *synchronous* is wrong. Nothing is opened before the first call.
+    """
+
+    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
+    batch_limit = 500
+
+    def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full") -> None:
+        if synchronous not in _SYNCHRONOUS:
+            raise ConfigurationError(f"synchronous {synchronous!r} is not one of {', '.join(_SYNCHRONOUS)}")
+        self.synchronous = synchronous
+        self.path = os.path.realpath(_checked(os.fspath(path)))
+        self._file = SqliteFile(self.path, synchronous)
+
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """Create the record if nobody holds the key."""
+        key = request.record.key
+        reply = self._file.run(partial(self._step, request), key, timeout_s)
+        if reply.applied:
+            self._file.wake_ups.forget(request.ticket)
+        return reply
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace the held record if its version is the expected one."""
+        key = request.record.key
+        reply = self._file.run(partial(self._step, request), key, timeout_s)
+        if reply.applied and request.record.state is not _HELD:
+            self._file.wake_ups.wake(key)
+        return reply
+
+    def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Put the tombstone if the record is held in the expected version, and wake the one that has waited longest."""
+        key = request.record.key
+        reply = self._file.run(partial(self._step, request), key, timeout_s)
+        if reply.applied:
+            self._file.wake_ups.wake(key)
+        return reply
+
+    def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Return the record under *key*."""
+        row = self._file.run(partial(_row, key), key, timeout_s)
+        return None if row is None else wire.decode(row)
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """Yield the records whose key starts with *prefix*, in the order of their bytes; each page is a transaction of its own."""
+        sql, start = wire.PAGE_FIRST, prefix
+        while True:
+            page: list[wire.Row] = self._file.run(partial(_rows, sql, start), None, timeout_s)
+            for row in page:
+                # Bytes sort after all text: such a key is nobody's, and the end.
+                if type(row[0]) is not str or not row[0].startswith(prefix):
+                    return
+                yield wire.decode(row)
+            if len(page) < wire.PAGE_ROWS:
+                return
+            sql, start = wire.PAGE_NEXT, page[-1][0]
+
+    def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """Do each replace, all in one transaction: what is applied is written together, what is not touches no other."""
+        replies = self._file.run(partial(self._steps, requests), None, timeout_s)
+        for request, reply in zip(requests, replies, strict=True):
+            if isinstance(reply, Reply) and reply.applied and request.record.state is not _HELD:
+                self._file.wake_ups.wake(request.record.key)
+        return replies
+
+    def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """Return when *record*'s key was released after it, or after *timeout_s*; first come, first woken."""
+        self._file.check_open(record.key)
+        deadline = now_ns() + int(min(timeout_s, 1e9) * NANOS)
+
+        def moved_on() -> bool:
+            left_s = (deadline - now_ns()) / NANOS
+            now = self.read(record.key, timeout_s=max(_LOOK_EVERY_S, min(left_s, _PATIENCE_S)))
+            return now is None or now.state is not _HELD or now.fencing_token != record.fencing_token
+
+        if self._file.wake_ups.wait(record.key, ticket, timeout_s, moved_on):
+            return
+        while not moved_on():
+            left_s = (deadline - now_ns()) / NANOS
+            if left_s <= 0:
+                return
+            time.sleep(min(left_s, random.uniform(_LOOK_EVERY_S / 2, _LOOK_EVERY_S)))  # noqa: S311  # no secret
+
+    def guarantees(self) -> Guarantees:
+        """Say what this file promises where it is; makes it, unless it would be refused there."""
+        kind = self._kind_of_file_system()
+        unsafe = _unsafe(self.path, kind)
+        if not unsafe:
+            self.provision()
+        return _guarantees(self.synchronous, kind, unsafe)
+
+    def provision(self) -> None:
+        """Make the file, as every verb does."""
+        self._file.run(_nothing, None, _PATIENCE_S)
+
+    def close(self) -> None:
+        """Close the connection; what comes after is refused."""
+        self._file.close()
+
+    def _step(self, request: Claim | Replace | Release, connection: sqlite3.Connection) -> Reply:
+        connection.execute("BEGIN IMMEDIATE")
+        reply = _apply(connection, request)
+        if reply.applied:
+            self._commit(connection, request.record.key)
+        return reply
+
+    def _steps(self, requests: Sequence[Replace], connection: sqlite3.Connection) -> list[Reply | StoreError]:
+        connection.execute("BEGIN IMMEDIATE")
+        replies: list[Reply | StoreError] = []
+        for request in requests:
+            try:
+                replies.append(_apply(connection, request))
+            except StoreError as error:
+                replies.append(error)
+        self._commit(connection, None)
+        return replies
+
+    def _commit(self, connection: sqlite3.Connection, key: str | None) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise wire.trouble(error, self.path, key, at_commit=True) from error
+
+    def _kind_of_file_system(self) -> str | None:
+        try:
+            text = Path(_MOUNT_INFO).read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return None
+        return wire.file_system(self.path, text)
+
+
+def _apply(connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
+    row = connection.execute(wire.READ, (request.record.key,)).fetchone()
+    old = None if row is None else wire.decode(row)
+    new = wire.changed(old, request) if row is None or wire.is_ours(row) else None
+    if new is None:
+        return Reply(applied=False, record=old)
+    connection.execute(wire.WRITE, wire.encode(new))
+    return Reply(applied=True, record=new)
+
+
+def _row(key: str, connection: sqlite3.Connection) -> wire.Row | None:
+    row: wire.Row | None = connection.execute(wire.READ, (key,)).fetchone()
+    return row
+
+
+def _rows(sql: str, start: str, connection: sqlite3.Connection) -> list[wire.Row]:
+    return connection.execute(sql, (start,)).fetchall()
+
+
+def _nothing(connection: sqlite3.Connection) -> None:
+    """Open the file, and no more."""
+
+
+def _unsafe(path: str, kind: str | None) -> tuple[tuple[str, str], ...]:
+    if kind is None or not wire.is_shared_with_hosts(kind):
+        return ()
+    reason = (
+        f"{path!r} is on {kind}, a network file system: SQLite's locks and shared memory don't reach other hosts, so two of them can hold"
+        " one lock; put the file on a local disk, or use a store that is a server"
+    )
+    return (("sqlite-network-filesystem", reason),)
+
+
+def _guarantees(synchronous: str, kind: str | None, unsafe: tuple[tuple[str, str], ...]) -> Guarantees:
+    notes = ["one host only: its processes exclude each other, and nobody else"]
+    if synchronous == "normal":
+        notes.append("synchronous=normal: a power cut can take back the last grants, whose tokens are then given again")
+    if kind in _VOLATILE:
+        notes.append(f"the file is on {kind}: a restart of the host removes it, and tokens begin again")
+    if kind is None:
+        notes.append("the type of the file system is not known here: make sure that it is a local disk")
+    if not wire.wal_reset_is_fixed(sqlite3.sqlite_version_info):
+        notes.append(f"SQLite {sqlite3.sqlite_version} has a rare race that can damage a file, repaired in 3.51.3")
+    durable = synchronous != "normal" and kind not in _VOLATILE
+    return Guarantees(
+        store="sqlite",
+        version=sqlite3.sqlite_version,
+        grade=Grade.C if unsafe else Grade.A if durable else Grade.B,
+        token=TokenOrder.ORDERED,
+        deletes=False,
+        refusal_linearizable=True,
+        durable=durable,
+        failover="none: one file on one host",
+        clock="none",
+        notes=tuple(notes),
+        unsafe=unsafe,
+    )
+
+
+def _checked(path: str) -> str:
+    if not path or path.startswith(":memory:"):
+        raise ConfigurationError(f"SQLite path {path!r} is no file; name one, sqlite:///locks.db, or use memory://")
+    if "\0" in path:
+        raise ConfigurationError(f"SQLite path {path!r} holds a zero byte, which no file name can")
+    if path.endswith("/"):
+        raise ConfigurationError(f"SQLite path {path!r} names a directory; add the name of a file, such as locks.db")
+    return path
+
+
+class SqliteOptions(StoreOptions):
+    """``sqlite:///relative/path`` or ``sqlite:////absolute/path``, with ``synchronous`` as query key or setting."""
+
+    path: str
+    synchronous: Synchronous = "full"
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Take the path of *url*, percent-decoded, and its query over *settings*."""
+        known = {name: None for name in cls.model_fields if name != "path"}
+        bare, query = split_url(url, known)
+        values = settings | query
+        if unknown := sorted(values.keys() - known.keys()):
+            raise ConfigurationError(f"the sqlite store has no setting {unknown[0]!r}; it knows {', '.join(known)}")
+        if values.get("synchronous", "full") not in _SYNCHRONOUS:
+            raise ConfigurationError(f"synchronous {values['synchronous']!r} is not one of {', '.join(_SYNCHRONOUS)}")
+        rest = bare.partition("://")[2]
+        for mark, what in (("?", "query key"), ("#", "fragment (write %23 for '#')")):
+            if mark in rest:
+                extra = rest.partition(mark)[2].partition("=")[0]
+                raise ConfigurationError(
+                    f"unknown {what} {extra!r} in {redact(url)!r}; the sqlite store knows {', '.join(known)}"
+                )
+        host, _, path = rest.partition("/")
+        if host:
+            raise ConfigurationError(
+                f"{redact(url)!r} has a host; write sqlite:///relative.db or sqlite:////absolute/path.db"
+            )
+        return cls(path=_checked(os.fsdecode(unquote_to_bytes(path))), **values)
+
+
+class _Backend:
+    options = SqliteOptions
+    extra = ""
+
+    def open(self, options: SqliteOptions) -> LockStore:
+        return SqliteStore(options.path, synchronous=options.synchronous)
+
+    def aopen(self, options: SqliteOptions) -> Awaitable[AsyncLockStore] | None:  # threads serve asyncio
+        return None
+
+
+backend = _Backend()

@@ -1,0 +1,297 @@
+"""The vocabulary of the protocol: states, events and effects, all of them small frozen values.
+
+:mod:`dlock_core.lease` is the machine that moves between them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from dlock_core.plan import Plan
+from dlock_core.record import Attributes, LockRecord, Loss, Version
+from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
+
+__all__ = [
+    "Answer",
+    "Begin",
+    "Cleaning",
+    "Disown",
+    "Due",
+    "Effect",
+    "Ended",
+    "Event",
+    "Failure",
+    "Free",
+    "Fresh",
+    "GiveUp",
+    "Held",
+    "LeaseState",
+    "Lost",
+    "Observation",
+    "Outcome",
+    "Payload",
+    "Read",
+    "Releasing",
+    "Renew",
+    "Risk",
+    "Seeking",
+    "Sent",
+    "Terms",
+    "Verb",
+    "Wait",
+    "Woken",
+]
+
+
+# ---- values ---------------------------------------------------------------------------------------------------------------------------
+
+
+class Terms(NamedTuple):
+    """What one attempt is about: the full key, the id of the attempt, and the plan that its options amount to."""
+
+    key: str
+    ticket: str
+    plan: Plan
+
+
+class Verb(Enum):
+    """What a request that was sent does."""
+
+    CLAIM = "claim"
+    TAKE = "take"
+    RENEW = "renew"
+    RELEASE = "release"
+    READ = "read"
+
+
+class Payload(NamedTuple):
+    """Data and attributes that a write puts."""
+
+    data: bytes | None
+    attributes: Attributes
+
+
+class Sent(NamedTuple):
+    """A request that was sent and whose outcome is not known. *rvn* is what it writes; of a read, only its id."""
+
+    verb: Verb
+    rvn: str
+    expected: ClaimExpect
+    sent_at: int
+    plan: Plan
+    payload: Payload | None = None
+
+
+class Observation(NamedTuple):
+    """A held record of somebody else, and since when (after the answer that first showed it) it has stood unchanged."""
+
+    version: Version
+    lease_ns: int
+    seen_at: int
+
+
+class Outcome(Enum):
+    """How an attempt ended. ``UNREACHABLE``: the store did not answer; ``UNRESOLVED``: a release that nobody acknowledged in time."""
+
+    DENIED = "denied"
+    UNREACHABLE = "unreachable"
+    ABANDONED = "abandoned"
+    RELEASED = "released"
+    LOST = "lost"
+    UNRESOLVED = "unresolved"
+
+
+# ---- states ---------------------------------------------------------------------------------------------------------------------------
+
+
+class Fresh(NamedTuple):
+    """Nothing was sent."""
+
+    terms: Terms
+
+
+class Seeking(NamedTuple):
+    """Trying to obtain the key. *shown* is the record of the last answer; *pending* are writes of this attempt without a known outcome."""
+
+    terms: Terms
+    give_up_at: int
+    asked: Sent | None = None
+    pending: tuple[Sent, ...] = ()
+    seen: Observation | None = None
+    shown: LockRecord | None = None
+    polls: int = 0
+    hurries: int = 0
+    failing_since: int | None = None
+
+
+class Held(NamedTuple):
+    """Holding the key until *deadline*.
+
+    While *way_back* is set the grant was seen late, and is not handed out before a renewal succeeded.
+    """
+
+    terms: Terms
+    version: Version
+    sent_at: int
+    plan: Plan
+    payload: Payload
+    deadline: int
+    renew_at: int
+    hold_until: int
+    asked: Sent | None = None
+    pending: tuple[Sent, ...] = ()
+    at_risk: bool = False
+    way_back: Seeking | None = None
+
+
+class Releasing(NamedTuple):
+    """Giving the key back, until that is acknowledged or *until*. *tombs* are RVNs of releases without a known outcome."""
+
+    terms: Terms
+    version: Version
+    payload: Payload | None
+    in_time: bool
+    until: int
+    retry_at: int
+    asked: Sent | None = None
+    pending: tuple[Sent, ...] = ()
+    tombs: tuple[str, ...] = ()
+    tries: int = 0
+    loss: Loss | None = None
+
+
+class Cleaning(NamedTuple):
+    """The attempt was given up with writes unresolved: each is found and freed, or proved dead, until *until*."""
+
+    terms: Terms
+    outcome: Outcome
+    holder: LockRecord | None
+    until: int
+    retry_at: int
+    pending: tuple[Sent, ...]
+    asked: Sent | None = None
+    tries: int = 0
+
+
+class Lost(NamedTuple):
+    """The lock was lost. Absorbing: nothing makes it valid again, even where the record still is ours."""
+
+    terms: Terms
+    version: Version
+    loss: Loss
+    sent_at: int
+    plan: Plan
+    pending: tuple[Sent, ...] = ()
+
+
+class Ended(NamedTuple):
+    """Over. *loss* stands where the key was not given back but lost."""
+
+    terms: Terms
+    outcome: Outcome
+    holder: LockRecord | None = None
+    loss: Loss | None = None
+
+
+LeaseState: TypeAlias = Fresh | Seeking | Held | Releasing | Cleaning | Lost | Ended
+
+
+# ---- events ---------------------------------------------------------------------------------------------------------------------------
+# *fresh* is an RVN that was never used: an event may lead to a send, and each send has its own.
+
+
+class Begin(NamedTuple):
+    """Start the attempt; *seen* is what this client has observed of the key so far."""
+
+    fresh: str
+    give_up_at: int
+    seen: Observation | None = None
+
+
+class Answer(NamedTuple):
+    """The store answered the request *rvn*. *disowned*: the record shown was written by an attempt that this client has given up."""
+
+    rvn: str
+    reply: Reply
+    fresh: str
+    disowned: bool = False
+    jitter: float = 0.0
+
+
+class Failure(NamedTuple):
+    """The request *rvn* failed: with its outcome *unknown*, or certainly not applied."""
+
+    rvn: str
+    unknown: bool
+    fresh: str
+    jitter: float = 0.0
+
+
+class Due(NamedTuple):
+    """The instant that a ``Wait`` or :func:`due_at` named has come."""
+
+    fresh: str
+    jitter: float = 0.0
+
+
+class Woken(NamedTuple):
+    """The store said that a claim is worth trying."""
+
+    fresh: str
+
+
+class Renew(NamedTuple):
+    """Renew now; with another *plan* or *payload*, change the lease or the data by it."""
+
+    fresh: str
+    plan: Plan | None = None
+    payload: Payload | None = None
+
+
+class Free(NamedTuple):
+    """Release; *payload* replaces what the record carries, None keeps it."""
+
+    fresh: str
+    payload: Payload | None = None
+
+
+class GiveUp(NamedTuple):
+    """The caller no longer wants the key: cancelled, interrupted, closed."""
+
+    fresh: str
+
+
+Event: TypeAlias = Begin | Answer | Failure | Due | Woken | Renew | Free | GiveUp
+
+
+# ---- effects: the port's requests, and ------------------------------------------------------------------------------------------------
+
+
+class Read(NamedTuple):
+    """Read *key*; *rvn* is the id by which the answer comes back."""
+
+    key: str
+    rvn: str
+
+
+class Wait(NamedTuple):
+    """Wait until *until*; where *record* is given, also for a notification about it."""
+
+    until: int
+    record: LockRecord | None = None
+
+
+class Disown(NamedTuple):
+    """Remember these RVNs: whenever one of them is seen in a record, nobody owns it."""
+
+    rvns: tuple[str, ...]
+
+
+class Risk(NamedTuple):
+    """The lock came to be at risk, or recovered."""
+
+    at_risk: bool
+
+
+Effect: TypeAlias = Claim | Replace | Release | Read | Wait | Disown | Risk

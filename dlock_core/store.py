@@ -1,0 +1,354 @@
+"""The port: what a store does, and exactly what it promises.
+
+A store adapter implements :class:`LockStore` or :class:`AsyncLockStore` (or both) from this page alone. It takes no protocol decision:
+whose lease has ended, when to try again and who owns what is the core's business. A store compares and writes.
+
+Every clause has a number, and the conformance suite has a test for each number.
+
+**The steps**
+
+S1   Atomic. ``claim``, ``replace`` and ``release`` are one atomic step in the store each. Of any number of racing requests that expect the
+     same version, at most one is applied.
+S2   Claim condition. A claim is applied if the key is absent, or its record is not held (``free`` or ``gone``); and *expect* agrees:
+     ``Expect.ANY`` always, ``Expect.ABSENT`` only if the key is absent altogether (a tombstone is not absence), a :class:`Version` only if
+     the record that is not held has exactly this RVN and token. A store that keeps a freed key back for the waiter whose turn it
+     is may refuse a claim with another *ticket* for a bounded time, showing the record as held. With *must_exist* an absent key
+     and a ``gone`` record refuse.
+S3   Claim token. The token is minted in the same step: ``max(previous token + 1, floor, record.fencing_token)``; *previous* is the
+     token of the record that stood there, *floor* the store's own (often none).
+S4   Payload. With *keep_payload* the data and the attributes of the record that stood there stay, where there was one that is not
+     ``gone``; otherwise, and without *keep_payload*, those of *request.record* are written. All other fields come from *request.record*.
+S5   Replace condition. A replace is applied if the record is ``held`` and has exactly the expected RVN and token. It writes
+     *request.record* with the token it carries (S4 for the payload). It never creates a record, and never writes over one of a
+     higher format version. A replace that frees the key (a break) wakes one waiter, as a release does.
+S6   Release condition. A release is applied if the record is ``held`` and has exactly the expected RVN and token. It writes
+     *request.record*, a tombstone (``free`` or ``gone``) with a fresh RVN and the same token (S4 for the payload). It never deletes the
+     token, and it wakes one waiter where the store can notify.
+S7   A grant carries the record as written: ``Reply(True, record)``, with the minted token and the payload that stands.
+S8   A refusal is a value, not an exception: ``Reply(False, record)``, with the record that refused, read in the same step, or None where
+     the key is absent.
+
+**Reading**
+
+S9   ``read`` is linearizable: it shows every write whose answer was given before it began. ``free`` and ``gone`` records are shown as
+they are.
+S10  ``scan`` gives each record whose key starts with the prefix (compared by code points, nothing is a wildcard), page by page. It may be
+     stale, and is never the basis of a write.
+S11  Exact. What is read is what was written: every field, binary data of 0 to 64 KiB (None is not empty), every kind of attribute value.
+S12  Keys are opaque. Two keys that differ in any byte are two keys: no folding, normalising, trimming or cutting, up to 1024 bytes.
+
+**Trouble**
+
+S13  Each verb ends within *timeout_s* (seconds, more than 0), by an answer or by an exception.
+S14  :class:`~dlock_core.errors.StoreUnavailableError` means: certainly not applied, now or later.
+S15  :class:`~dlock_core.errors.OutcomeUnknownError` means anything less certain. A store never reports an unknown outcome as a grant or a
+     refusal, and never sends a write twice by itself.
+S16  A record that cannot be read (foreign, damaged) raises :class:`~dlock_core.errors.RecordError` from every verb that meets it. It is
+     never free and never overwritten; a scan may end at it. A higher format version is not damage: it is shown as held, without a lease
+     (:func:`~dlock_core.record.newer_format`).
+S17  Nothing of the driver leaks: every error is one of :mod:`dlock_core.errors`, with the driver's as its ``__cause__``.
+
+**Life**
+
+S18  The token of a key never goes back: not by release, takeover, deletion or collection, and not by a restart where ``guarantees()`` says
+     durable.
+S19  ``capabilities`` are exactly the optional Protocols that the store implements.
+S20  ``guarantees()`` says what the topology promises, from what the store can see of it.
+S21  No verb provisions. Where a table, index or right is missing, it raises :class:`~dlock_core.errors.StoreSetupError`, which names the
+     command that mends it; ``provision()`` may be repeated.
+S22  ``close()`` may be repeated. It closes what the store opened itself, never a client it was given. After it every verb raises
+     :class:`~dlock_core.errors.StoreUnavailableError`.
+S23  Each verb costs one request to the server, granted or refused.
+
+**Batch renewal** (:class:`BatchRenew`)
+
+B1   ``replace_many`` does each request as ``replace`` does, each atomic by itself; the results come in the order of the requests.
+B2   A refusal or an error of one is its own result and touches no other. An exception stands for all of them.
+B3   At most ``batch_limit`` requests come in one call, no key twice.
+
+**Notification** (:class:`Notify`)
+
+N1   ``wait`` returns soon after the key was freed since the version it was given, also when that came before the call.
+N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness.
+N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from dlock_core.record import LockRecord, Version
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from dlock_core.errors import StoreError
+
+__all__ = [
+    "AsyncAtomicMulti",
+    "AsyncBatchRenew",
+    "AsyncLockStore",
+    "AsyncNotify",
+    "AsyncServerClock",
+    "AtomicMulti",
+    "BatchRenew",
+    "Capability",
+    "Claim",
+    "Expect",
+    "Grade",
+    "Guarantees",
+    "LockStore",
+    "Notify",
+    "Release",
+    "Replace",
+    "Reply",
+    "ServerClock",
+    "TokenOrder",
+    "Version",
+]
+
+
+class Capability(StrEnum):
+    """What a store can do beyond the five verbs; each has a Protocol."""
+
+    BATCH_RENEW = "batch_renew"
+    NOTIFY = "notify"
+    SERVER_CLOCK = "server_clock"
+    ATOMIC_MULTI = "atomic_multi"
+
+
+class Grade(StrEnum):
+    """``A``: the promises hold in the documented failure model; ``B``: unless a disk is lost; ``C``: a failover can grant twice."""
+
+    A = "A"
+    B = "B"
+    C = "C"
+
+
+class TokenOrder(StrEnum):
+    """``ordered``: every grant has a greater token; ``timed``: so far as clock rates are bounded; ``none``: there is no token."""
+
+    ORDERED = "ordered"
+    TIMED = "timed"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantees:
+    """What a store promises, for people (*failover*, *clock*, *notes*) and for programs (the rest).
+
+    *refusal_linearizable* is false where a refusal may show an older record: the core then confirms a loss by a read.
+    *unsafe* holds (name, reason) of each trait that must be accepted by name in ``allow_unsafe`` before a client is built.
+    """
+
+    store: str
+    version: str
+    grade: Grade
+    token: TokenOrder
+    deletes: bool
+    refusal_linearizable: bool
+    durable: bool
+    failover: str
+    clock: str
+    notes: tuple[str, ...] = ()
+    unsafe: tuple[tuple[str, str], ...] = ()
+
+
+class Expect(Enum):
+    """What a claim expects of the key when it names no version."""
+
+    ANY = "any"
+    ABSENT = "absent"
+
+
+ClaimExpect: TypeAlias = Version | Expect
+
+
+class Claim(NamedTuple):
+    """Conditional create. *record.fencing_token* is the least token it may give; *ticket* names the attempt that waits (a hint)."""
+
+    record: LockRecord
+    expect: ClaimExpect
+    must_exist: bool = False
+    keep_payload: bool = False
+    ticket: str | None = None
+
+
+class Replace(NamedTuple):
+    """Conditional update: renewal, takeover, change of data, break."""
+
+    record: LockRecord
+    expected: Version
+    keep_payload: bool = False
+
+
+class Release(NamedTuple):
+    """Conditional delete: *record* is the tombstone that stays."""
+
+    record: LockRecord
+    expected: Version
+    keep_payload: bool = False
+
+
+class Reply(NamedTuple):
+    """Whether a step was applied, and the record that stands after it: what was written, or what refused."""
+
+    applied: bool
+    record: LockRecord | None
+
+
+class LockStore(Protocol):
+    """A store, called from threads. The clauses above are its contract. All methods may be called from any thread at the same time."""
+
+    capabilities: frozenset[Capability]
+
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """Create the record if nobody holds the key (S1-S4, S7, S8)."""
+        ...
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace the held record if its version is still the expected one (S1, S4, S5, S7, S8)."""
+        ...
+
+    def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Put the tombstone if the record is held in the expected version, and wake one waiter (S1, S4, S6-S8)."""
+        ...
+
+    def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Return the record under *key*, or None where the key is absent; linearizable (S9)."""
+        ...
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """Yield the records whose key starts with *prefix*; *timeout_s* bounds each page (S10)."""
+        ...
+
+    def guarantees(self) -> Guarantees:
+        """Say what this store's topology promises (S20)."""
+        ...
+
+    def provision(self) -> None:
+        """Create what the store needs: table, index. May be repeated (S21)."""
+        ...
+
+    def close(self) -> None:
+        """Give back what the store opened (S22)."""
+        ...
+
+
+class AsyncLockStore(Protocol):
+    """A store, called from one event loop. The clauses are those of :class:`LockStore`; a cancelled verb may or may not be applied."""
+
+    capabilities: frozenset[Capability]
+
+    async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """As :meth:`LockStore.claim`."""
+        ...
+
+    async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """As :meth:`LockStore.replace`."""
+        ...
+
+    async def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """As :meth:`LockStore.release`."""
+        ...
+
+    async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """As :meth:`LockStore.read`."""
+        ...
+
+    def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
+        """As :meth:`LockStore.scan`."""
+        ...
+
+    async def guarantees(self) -> Guarantees:
+        """As :meth:`LockStore.guarantees`."""
+        ...
+
+    async def provision(self) -> None:
+        """As :meth:`LockStore.provision`."""
+        ...
+
+    async def close(self) -> None:
+        """As :meth:`LockStore.close`."""
+        ...
+
+
+@runtime_checkable
+class BatchRenew(Protocol):
+    """Many replaces in one request, each with its own result (B1-B3)."""
+
+    batch_limit: int
+
+    def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """Do each request as ``replace`` does; results in the same order."""
+        ...
+
+
+@runtime_checkable
+class AsyncBatchRenew(Protocol):
+    """The async twin of :class:`BatchRenew`."""
+
+    batch_limit: int
+
+    async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """As :meth:`BatchRenew.replace_many`."""
+        ...
+
+
+@runtime_checkable
+class Notify(Protocol):
+    """Waiting for a release without polling (N1-N3)."""
+
+    def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """Return when a claim of *record.key* is worth trying: the key was released after *record*, or *timeout_s* passed.
+
+        *ticket* is the one of the attempt's claims: a store may keep the waiter's place under it.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncNotify(Protocol):
+    """The async twin of :class:`Notify`."""
+
+    async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """As :meth:`Notify.wait`; when cancelled with a wake-up unused, it passes it on."""
+        ...
+
+
+@runtime_checkable
+class ServerClock(Protocol):
+    """The age of a record, measured by the server's clock."""
+
+    def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Return the record and the ms since its last write, or None where the key is absent."""
+        ...
+
+
+@runtime_checkable
+class AsyncServerClock(Protocol):
+    """The async twin of :class:`ServerClock`."""
+
+    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """As :meth:`ServerClock.read_age`."""
+        ...
+
+
+@runtime_checkable
+class AtomicMulti(Protocol):
+    """Several keys in one atomic step."""
+
+    def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """Apply all claims or none; a reply for each, in order."""
+        ...
+
+
+@runtime_checkable
+class AsyncAtomicMulti(Protocol):
+    """The async twin of :class:`AtomicMulti`."""
+
+    async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """As :meth:`AtomicMulti.claim_many`."""
+        ...

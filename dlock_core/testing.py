@@ -1,0 +1,336 @@
+"""What a user's own tests need: a clock that is advanced by hand, and stores that misbehave on demand.
+
+The pytest fixture ``lock_client`` (a client on a memory store, with real time) comes with the package.
+
+    with FakeClock() as clock, clock.client(lease_duration=20) as client:
+        lease = client.acquire("billing/42", auto_renew=False)
+        clock.advance(21)
+        assert not lease.is_valid
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from dlock_core.aio import AsyncLockClient
+from dlock_core.client import LockClient
+from dlock_core.clock import Cancellable
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
+from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.plan import nanoseconds
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+    from dlock_core.options import ClientKeywords
+    from dlock_core.record import LockRecord
+    from dlock_core.store import AsyncLockStore, Capability, Claim, Guarantees, LockStore, Release, Replace, Reply
+
+__all__ = ["AsyncFaultyStore", "FakeClock", "FaultyStore"]
+
+_GLANCE_S = 0.02
+VERBS = ("claim", "replace", "release", "read")
+
+
+class _Timer:
+    def __init__(self, clock: FakeClock, due: int, fire: Callable[[], object]) -> None:
+        self._clock, self.due, self.fire = clock, due, fire
+
+    def cancel(self) -> None:
+        self._clock._timers.pop(self, None)  # its other half
+
+
+class FakeClock:
+    """A clock that stands still until :meth:`advance`. Clients made by :meth:`client` and :meth:`aclient` live by it.
+
+    Advance an asyncio client's clock from its event loop, and let the loop run afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._now = 1_000_000_000
+        self._mutex = threading.Lock()
+        self._waiting: dict[threading.Condition, int] = {}
+        self._timers: dict[_Timer, None] = {}  # in the order of making: what is due at one instant is called in it
+
+    def now(self) -> int:
+        """Return the instant, in ns."""
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass, and wake whoever waited for that."""
+        self._now += nanoseconds(seconds)
+        with self._mutex:
+            waiting = list(self._waiting)
+            due = [timer for timer in self._timers if timer.due <= self._now]
+            for timer in due:
+                del self._timers[timer]
+        for condition in waiting:
+            with condition:
+                condition.notify_all()
+        for timer in sorted(due, key=lambda timer: timer.due):
+            timer.fire()
+
+    def wait(self, condition: threading.Condition, seconds: float) -> None:
+        """Wait until notified, or until :meth:`advance` has passed *seconds*; part of the clients' port."""
+        if seconds <= 0:
+            return
+        with self._mutex:
+            self._waiting[condition] = self._waiting.get(condition, 0) + 1
+        try:
+            # Not for ever: the clock may have been advanced between the caller's look at it and this call.
+            condition.wait(_GLANCE_S)
+        finally:
+            with self._mutex:
+                self._waiting[condition] -= 1
+                if not self._waiting[condition]:
+                    del self._waiting[condition]
+
+    def call_later(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
+    ) -> Cancellable:
+        """Have *loop* call *callback* when *seconds* were passed; part of the clients' port."""
+        if seconds <= 0:
+            return loop.call_soon(callback)
+        timer = _Timer(self, self._now + nanoseconds(seconds), lambda: loop.call_soon_threadsafe(callback))
+        with self._mutex:
+            self._timers[timer] = None
+        return timer
+
+    def client(self, store: LockStore | None = None, /, **options: Unpack[ClientKeywords]) -> LockClient:
+        """Return a client that lives by this clock, on *store* or a memory store of its own.
+
+        A store that notifies waits in real time for what is to be advanced by hand: wrap it in :class:`FaultyStore`.
+        """
+        kind = type("LockClient", (LockClient,), {"_clock": self})
+        made: LockClient = kind(FaultyStore() if store is None else store, **options)
+        return made
+
+    def aclient(self, store: AsyncLockStore | None = None, /, **options: Unpack[ClientKeywords]) -> AsyncLockClient:
+        """Return an asyncio client that lives by this clock, unopened."""
+        kind = type("AsyncLockClient", (AsyncLockClient,), {"_clock": self})
+        made: AsyncLockClient = kind(AsyncFaultyStore() if store is None else store, **options)
+        return made
+
+    def __enter__(self) -> Self:
+        """Return the clock."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Do nothing: the clock holds nothing."""
+
+
+class _Faults:
+    """What is to go wrong, and what was asked: shared by both colours."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self._mutex = threading.Lock()
+        self._planned: dict[str, list[str]] = {verb: [] for verb in VERBS}
+        self._late: list[tuple[str, Any]] = []
+        self._down = False
+
+    def plan(self, fault: str, verb: str, times: int) -> None:
+        if verb not in VERBS:
+            raise ValueError(f"unknown verb {verb!r}; verbs: {', '.join(VERBS)}")
+        with self._mutex:
+            self._planned[verb].extend([fault] * times)
+
+    def next(self, verb: str) -> str | None:
+        with self._mutex:
+            self.requests[verb] += 1
+            if self._down:
+                return "unsent"
+            return self._planned[verb].pop(0) if self._planned[verb] else None
+
+    def hold(self, verb: str, request: Any) -> None:
+        with self._mutex:
+            self._late.append((verb, request))
+
+    def take_late(self) -> list[tuple[str, Any]]:
+        with self._mutex:
+            late, self._late = self._late, []
+        return late
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        self._down = True
+        try:
+            yield
+        finally:
+            self._down = False
+
+
+def _key_of(request: Any) -> str:
+    return request if isinstance(request, str) else str(request.record.key)
+
+
+def _trouble(fault: str, verb: str, request: Any) -> StoreUnavailableError | OutcomeUnknownError:
+    key = _key_of(request)
+    if fault == "unsent":
+        return StoreUnavailableError(f"{verb} of {key!r} was not sent (injected)", key=key)
+    return OutcomeUnknownError(f"the reply to {verb} of {key!r} was lost (injected)", key=key)
+
+
+class _FaultyBase:
+    """The faults that can be planned. Each stands for the next *times* requests of a verb, in the order of planning."""
+
+    capabilities: frozenset[Capability] = frozenset()
+
+    def __init__(self) -> None:
+        self._faults = _Faults()
+
+    @property
+    def requests(self) -> Counter[str]:
+        """How often each verb was asked."""
+        return self._faults.requests
+
+    def lose_reply(self, verb: str, times: int = 1) -> None:
+        """Apply the request, then raise OutcomeUnknownError."""
+        self._faults.plan("lost", verb, times)
+
+    def lose_request(self, verb: str, times: int = 1) -> None:
+        """Raise OutcomeUnknownError without applying the request, ever."""
+        self._faults.plan("vanished", verb, times)
+
+    def fail(self, verb: str, times: int = 1) -> None:
+        """Raise StoreUnavailableError: the request was certainly not applied."""
+        self._faults.plan("unsent", verb, times)
+
+    def delay(self, verb: str, times: int = 1) -> None:
+        """Raise OutcomeUnknownError, and apply the request at the next ``deliver()``."""
+        self._faults.plan("late", verb, times)
+
+    def duplicate(self, verb: str, times: int = 1) -> None:
+        """Answer as ever, and apply the request once more at the next ``deliver()``."""
+        self._faults.plan("twice", verb, times)
+
+    def outage(self) -> Any:
+        """Return a context manager within which nothing is sent."""
+        return self._faults.outage()
+
+
+class FaultyStore(_FaultyBase):
+    """A store around *store* (by default a memory store) that loses, delays and repeats on demand.
+
+    Notifications and batches are left out: each request is one call.
+    """
+
+    def __init__(self, store: LockStore | None = None) -> None:
+        super().__init__()
+        self.store: LockStore = MemoryStore() if store is None else store
+
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """Claim."""
+        reply: Reply = self._do("claim", request, timeout_s)
+        return reply
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace."""
+        reply: Reply = self._do("replace", request, timeout_s)
+        return reply
+
+    def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Release."""
+        reply: Reply = self._do("release", request, timeout_s)
+        return reply
+
+    def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Read."""
+        record: LockRecord | None = self._do("read", key, timeout_s)
+        return record
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """Scan, without faults."""
+        return self.store.scan(prefix, timeout_s=timeout_s)
+
+    def guarantees(self) -> Guarantees:
+        """Say what the store inside promises."""
+        return self.store.guarantees()
+
+    def provision(self) -> None:
+        """Provision."""
+        self.store.provision()
+
+    def close(self) -> None:
+        """Close the store inside."""
+        self.store.close()
+
+    def deliver(self) -> None:
+        """Apply, in order, what was delayed or is to be applied twice."""
+        for verb, request in self._faults.take_late():
+            getattr(self.store, verb)(request, timeout_s=1.0)
+
+    def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
+        fault = self._faults.next(verb)
+        if fault in ("late", "twice"):
+            self._faults.hold(verb, request)
+        if fault in ("unsent", "vanished", "late"):
+            raise _trouble(fault, verb, request)
+        answer = getattr(self.store, verb)(request, timeout_s=timeout_s)
+        if fault == "lost":
+            raise _trouble(fault, verb, request)
+        return answer
+
+
+class AsyncFaultyStore(_FaultyBase):
+    """The twin of :class:`FaultyStore`."""
+
+    def __init__(self, store: AsyncLockStore | None = None) -> None:
+        super().__init__()
+        self.store: AsyncLockStore = AsyncMemoryStore() if store is None else store
+
+    async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """Claim."""
+        reply: Reply = await self._do("claim", request, timeout_s)
+        return reply
+
+    async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace."""
+        reply: Reply = await self._do("replace", request, timeout_s)
+        return reply
+
+    async def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Release."""
+        reply: Reply = await self._do("release", request, timeout_s)
+        return reply
+
+    async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Read."""
+        record: LockRecord | None = await self._do("read", key, timeout_s)
+        return record
+
+    def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
+        """Scan, without faults."""
+        return self.store.scan(prefix, timeout_s=timeout_s)
+
+    async def guarantees(self) -> Guarantees:
+        """Say what the store inside promises."""
+        return await self.store.guarantees()
+
+    async def provision(self) -> None:
+        """Provision."""
+        await self.store.provision()
+
+    async def close(self) -> None:
+        """Close the store inside."""
+        await self.store.close()
+
+    async def deliver(self) -> None:
+        """Apply, in order, what was delayed or is to be applied twice."""
+        for verb, request in self._faults.take_late():
+            await getattr(self.store, verb)(request, timeout_s=1.0)
+
+    async def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
+        fault = self._faults.next(verb)
+        if fault in ("late", "twice"):
+            self._faults.hold(verb, request)
+        if fault in ("unsent", "vanished", "late"):
+            raise _trouble(fault, verb, request)
+        answer = await getattr(self.store, verb)(request, timeout_s=timeout_s)
+        if fault == "lost":
+            raise _trouble(fault, verb, request)
+        return answer

@@ -1,0 +1,1 @@
+"""Tests of dlock_core, without a server."""

@@ -1,0 +1,232 @@
+"""One attempt at the key ``k``, stepped by hand: the test says when, and what the store answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dlock_core import lease
+from dlock_core.plan import Plan, make_plan
+from dlock_core.record import Broken, LockRecord, State, Version
+from dlock_core.states import (
+    Answer,
+    Begin,
+    Cleaning,
+    Due,
+    Effect,
+    Event,
+    Failure,
+    Free,
+    Fresh,
+    GiveUp,
+    Held,
+    LeaseState,
+    Lost,
+    Observation,
+    Payload,
+    Read,
+    Releasing,
+    Renew,
+    Risk,
+    Seeking,
+    Terms,
+    Wait,
+    Woken,
+)
+from dlock_core.store import Claim, Release, Replace, Reply
+
+__all__ = ["LEASE", "SECOND", "Attempt", "broken", "free", "held", "holding", "plan"]
+
+SECOND = 1_000_000_000
+LEASE = 10.0
+
+
+def plan(**options: Any) -> Plan:
+    """Return the plan of a lease of 10 s: used for 9.8 s, renewed every 2.5 s, asked after 1.67 s."""
+    settings: dict[str, Any] = {
+        "owner": "me",
+        "lease_duration": LEASE,
+        "heartbeat_period": None,
+        "timeout": None,
+        "request_timeout": None,
+        "drift_bound": 0.01,
+        "max_lease_duration": 3600,
+        "fail_closed": False,
+        "auto_renew": True,
+        "max_hold": None,
+        "data": None,
+        "attributes": (),
+        "replace_data": True,
+        "only_if_exists": False,
+        "delete_on_release": False,
+        "notify": False,
+        "refusals_linearizable": True,
+    }
+    return make_plan(**settings | options)
+
+
+def held(rvn: str, token: int = 1, *, lease: float | None = LEASE, owner: str = "other") -> LockRecord:
+    """Return a record that somebody holds."""
+    return LockRecord("k", State.HELD, rvn, token, owner, None if lease is None else round(lease * 1000))
+
+
+def free(rvn: str, token: int = 1) -> LockRecord:
+    """Return a tombstone."""
+    return LockRecord("k", State.FREE, rvn, token, "", None)
+
+
+def broken(rvn: str, token: int) -> LockRecord:
+    """Return a record in the quarantine of an operator's break."""
+    return LockRecord("k", State.HELD, rvn, token, "operator", 10_000, broken=Broken("operator", 0))
+
+
+class Attempt:
+    """Steps the machine. Each event brings its own fresh RVN: f1, f2, ..."""
+
+    def __init__(self, terms_plan: Plan | None = None) -> None:
+        self.state: LeaseState = Fresh(Terms("k", "ticket", terms_plan or plan()))
+        self.effects: tuple[Effect, ...] = ()
+        self.now = 0
+        self._events = 0
+
+    def at(self, seconds: float) -> Attempt:
+        """Set the clock."""
+        self.now = round(seconds * SECOND)
+        return self
+
+    def send(self, event: Event) -> Attempt:
+        """Step the machine."""
+        self.state, self.effects = lease.step(self.state, event, self.now)
+        return self
+
+    @property
+    def fresh(self) -> str:
+        """The next RVN that was never used."""
+        self._events += 1
+        return f"f{self._events}"
+
+    def begin(self, give_up: float = 30.0, seen: Observation | None = None) -> Attempt:
+        """Start."""
+        return self.send(Begin(self.fresh, round(give_up * SECOND), seen))
+
+    def answer(self, record: LockRecord | None, *, applied: bool = False, disowned: bool = False) -> Attempt:
+        """Answer the request that is under way."""
+        return self.send(Answer(self.asked, Reply(applied, record), self.fresh, disowned))
+
+    def grant(self, token: int | None = None) -> Attempt:
+        """Say that the write under way was applied; a claim is given *token*."""
+        record = self.request.record
+        if token is not None:
+            record = LockRecord(
+                "k", record.state, record.rvn, token, record.owner, record.lease_ms, record.data, record.attributes
+            )
+        return self.answer(record, applied=True)
+
+    def unknown(self) -> Attempt:
+        """Say that nobody knows what became of the request under way."""
+        return self.send(Failure(self.asked, unknown=True, fresh=self.fresh))
+
+    def not_applied(self) -> Attempt:
+        """Say that the request under way was certainly not applied."""
+        return self.send(Failure(self.asked, unknown=False, fresh=self.fresh))
+
+    def due(self) -> Attempt:
+        """Say that the time has come."""
+        return self.send(Due(self.fresh))
+
+    def woken(self) -> Attempt:
+        """Say that the store notified."""
+        return self.send(Woken(self.fresh))
+
+    def renew(self, new_plan: Plan | None = None, payload: Payload | None = None) -> Attempt:
+        """Ask for a renewal."""
+        return self.send(Renew(self.fresh, new_plan, payload))
+
+    def free(self, payload: Payload | None = None) -> Attempt:
+        """Give the key back."""
+        return self.send(Free(self.fresh, payload))
+
+    def give_up(self) -> Attempt:
+        """Abandon the attempt."""
+        return self.send(GiveUp(self.fresh))
+
+    @property
+    def asked(self) -> str:
+        """The id of the request under way."""
+        asked = getattr(self.state, "asked", None)
+        assert asked is not None, f"nothing was asked: {self.state}"
+        return str(asked.rvn)
+
+    @property
+    def request(self) -> Any:
+        """The request that the last step sent."""
+        sent = [effect for effect in self.effects if isinstance(effect, (Claim, Replace, Release, Read))]
+        assert len(sent) == 1, f"not one request: {self.effects}"
+        return sent[0]
+
+    @property
+    def asks(self) -> type[Any]:
+        """The kind of the request that the last step sent."""
+        return type(self.request)
+
+    @property
+    def wait_s(self) -> float | None:
+        """Until when the last step waits, in seconds; None if it does not."""
+        waits = [effect.until for effect in self.effects if isinstance(effect, Wait)]
+        return waits[0] / SECOND if waits else None
+
+    @property
+    def risks(self) -> list[bool]:
+        """What the last step told about the risk."""
+        return [effect.at_risk for effect in self.effects if isinstance(effect, Risk)]
+
+    @property
+    def valid(self) -> bool:
+        """Whether the holder may act now."""
+        return lease.is_valid(self.state, self.now)
+
+    @property
+    def due_at(self) -> float:
+        """When the state wants to be woken, in seconds."""
+        return lease.due_at(self.state) / SECOND
+
+    # The state, as the type that a test expects.
+
+    @property
+    def seeking(self) -> Seeking:
+        """The state of one who seeks."""
+        assert isinstance(self.state, Seeking)
+        return self.state
+
+    @property
+    def holder(self) -> Held:
+        """The state of one who holds."""
+        assert isinstance(self.state, Held)
+        return self.state
+
+    @property
+    def lost(self) -> Lost:
+        """The state of one who lost."""
+        assert isinstance(self.state, Lost)
+        return self.state
+
+    @property
+    def releasing(self) -> Releasing:
+        """The state of one who gives back."""
+        assert isinstance(self.state, Releasing)
+        return self.state
+
+    @property
+    def cleaning(self) -> Cleaning:
+        """The state of one who cleans up."""
+        assert isinstance(self.state, Cleaning)
+        return self.state
+
+    @property
+    def version(self) -> Version:
+        """The version held."""
+        return self.holder.version
+
+
+def holding(terms_plan: Plan | None = None, token: int = 1) -> Attempt:
+    """Return an attempt that was granted *token* at once, at 0 s."""
+    return Attempt(terms_plan).begin().grant(token)

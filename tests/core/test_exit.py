@@ -1,0 +1,329 @@
+"""The end of the interpreter: what is held is released, nothing hangs, nothing is printed that helps nobody."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import pytest
+
+from tests.core.processes import run_program, start_program
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="signals are sent")
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        ("pass", 0),
+        ("sys.exit(3)", 3),
+        ("raise RuntimeError('a bug')", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("threading.Thread(target=lambda: time.sleep(0.1)).start()", 0),
+    ],
+    ids=["end", "sys.exit", "exception", "interrupt", "other-thread"],
+)
+@posix
+def test_exit_releases_what_is_held(ending: str, code: int) -> None:
+    """However the program ends by itself, its locks are free at once (hazard 26)."""
+    ended = run_program(
+        f"""
+        client = LockClient(Store(), lease_duration=20)
+        leases = [client.acquire(key) for key in "abc"]
+        {ending}
+        """
+    )
+
+    assert ended.code == code
+    assert sorted(ended.out.split("\n")) == ["", "released a", "released b", "released c"]
+    assert "dlock" not in ended.err
+    assert "Exception ignored" not in ended.err
+
+
+def test_exit_releases_the_locks_of_a_client_that_only_its_leases_keep() -> None:
+    """Whoever kept the lease and not the client still gets it released."""
+    ended = run_program(
+        """
+        def take():
+            return LockClient(Store(), lease_duration=20).acquire("k")
+
+        lease = take()
+        import gc
+        gc.collect()
+        """
+    )
+
+    assert (ended.code, ended.out, ended.err) == (0, "released k\n", "")
+
+
+def test_many_exits_with_held_locks_are_clean() -> None:
+    """No hang, no traceback, all released: with a thread of renewals at work, waiters, callbacks and short leases."""
+    ended = run_program(
+        """
+        for number in range(40):
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                client = LockClient(Store(), lease_duration=0.05)
+                lease, other = client.acquire("k"), client.acquire("other", lease_duration=20)
+                lease.on_lost(lambda loss: None)
+
+                def wait():
+                    with contextlib.suppress(LeaseStateError):  # the client is closed under its feet
+                        client.acquire("other")
+
+                threading.Thread(target=wait, daemon=True).start()
+                sys.exit(0)
+            _, status = os.waitpid(pid, 0)
+            assert status == 0, (number, status)
+        """,
+        "-W",
+        "ignore::DeprecationWarning",
+    )
+
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.count("released other") >= 40
+
+
+def test_exit_with_a_store_that_hangs_costs_one_request_time_out() -> None:
+    """However many locks are held: the rest lapses, and is told."""
+    ended = run_program(
+        """
+        class Hanging(Store):
+            def release(self, request, *, timeout_s):
+                time.sleep(timeout_s)
+                raise StoreUnavailableError("no answer", key=request.record.key)
+
+        client = LockClient(Hanging(), lease_duration=3)
+        leases = [client.acquire(f"k{number}") for number in range(40)]
+        begun = time.monotonic()
+        atexit.register(lambda: None)
+        import dlock_core.client as module
+        atexit.unregister(module._release_at_exit)
+        module._release_at_exit()
+        os.write(1, f"{time.monotonic() - begun:.2f}".encode())
+        os._exit(0)
+        """
+    )
+
+    assert ended.code == 0
+    assert 0.4 < float(ended.out) < 3.0  # 40 releases would take 20 s
+    assert "no time was left to release lock" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_exit_while_a_renewal_hangs_does_not_wait_for_it() -> None:
+    """The thread of the renewals is a daemon: its request is nobody's to wait for."""
+    ended = run_program(
+        """
+        begun = threading.Event()
+
+        class Hanging(Store):
+            def replace(self, request, *, timeout_s):
+                begun.set()
+                threading.Event().wait()
+
+            replace_many = replace
+
+        client = LockClient(Hanging(), lease_duration=0.2)
+        client.acquire("k", lease_duration=0.2)._closed = True
+        lease = client.acquire("other", lease_duration=60)
+        begun.wait()
+        """
+    )
+
+    assert ended.code == 0
+    assert "released other" in ended.out
+    assert "Traceback" not in ended.err
+    assert ended.seconds < 30
+
+
+def test_exit_with_an_asyncio_client_left_open_is_quiet() -> None:
+    """Its loop is gone, so its lock lapses: a line in the log says so, and nothing is raised."""
+    ended = run_program(
+        """
+        async def main():
+            global client, lease
+            client = await AsyncLockClient(AsyncMemoryStore(), lease_duration=20)
+            lease = await client.acquire("k")
+
+        asyncio.run(main())
+        """
+    )
+
+    assert ended.code == 0
+    assert "Traceback" not in ended.err
+    assert "Exception ignored" not in ended.err
+
+
+def test_exit_with_an_asyncio_client_on_threads_does_not_hang() -> None:
+    """The pools' threads are waited for by the interpreter, but none of them waits for long."""
+    ended = run_program(
+        """
+        async def main():
+            global client, lease
+            client = await AsyncLockClient(Store(), lease_duration=2)
+            lease = await client.acquire("k")
+            waiting = asyncio.ensure_future(client.acquire("k"))
+            await asyncio.sleep(0.05)
+
+        asyncio.run(main())
+        """
+    )
+
+    assert ended.code == 0
+    assert "Traceback" not in ended.err
+    assert ended.seconds < 30
+
+
+def test_lock_taken_in_an_exit_handler_is_given_back() -> None:
+    """A handler that runs before ours may use the client; one that runs after it is told that the client is closed."""
+    ended = run_program(
+        """
+        client = LockClient(Store(), lease_duration=20)
+
+        def before():
+            with client.lock("k") as lease:
+                os.write(1, f"{lease.ensure()}\\n".encode())
+
+        atexit.register(before)
+        """
+    )
+
+    assert (ended.code, ended.out, ended.err) == (0, "1\nreleased k\n", "")
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGINT])
+def test_signal_has_the_effect_that_the_program_gives_it(number: signal.Signals) -> None:
+    """No handler is installed: SIGINT interrupts and releases; the others end the process at once, and the lock lapses (hazard 27)."""
+    process = start_program(
+        """
+        import resource
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        client = LockClient(Store(), lease_duration=20)
+        lease = client.acquire("k")
+        waiting = threading.Event()
+        os.write(1, b"ready\\n")
+        waiting.wait()
+        """
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+
+    assert process.returncode == -number
+    assert out == ("released k\n" if number == signal.SIGINT else "")
+    assert "dlock" not in err.replace("dlock_core", "")
+
+
+@posix
+def test_signal_handler_that_exits_releases() -> None:
+    """The usual ``signal(SIGTERM, lambda *_: sys.exit())`` ends in order."""
+    process = start_program(
+        """
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+        client = LockClient(Store(), lease_duration=20)
+        with client.lock("k"):
+            os.write(1, b"ready\\n")
+            threading.Event().wait()
+        """
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, out, err) == (7, "released k\n", "")
+
+
+@posix
+def test_five_hundred_signals_whose_handler_asks_the_lease_never_deadlock() -> None:
+    """A handler runs on top of whatever the main thread was doing inside the client; what needs no request may be asked in it."""
+    ended = run_program(
+        """
+        signal.alarm(50)
+        client, seen = LockClient(Store(), lease_duration=20), []
+        outer = client.acquire("outer")
+        outer.on_lost(print)
+
+        def handler(*_):
+            assert outer.is_valid and outer.remaining > 0 and outer.ensure() == 1 and client.holds("outer")
+            assert not outer.lost.is_set() and outer.loss is None
+            seen.append(1)
+
+        signal.signal(signal.SIGUSR1, handler)
+        sys.stdout = open(os.devnull, "w")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        stop = threading.Event()
+
+        def fire():
+            while not stop.wait(0.001):
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+        thread = threading.Thread(target=fire)
+        thread.start()
+        while len(seen) < 500:
+            with client.lock("k") as lease:
+                lease.renew()
+        stop.set()
+        thread.join()
+        client.close()
+        """
+    )
+
+    assert (ended.code, ended.err) == (0, "")
+
+
+@posix
+def test_signals_that_raise_anywhere_leave_a_client_that_can_be_closed() -> None:
+    """Interrupted at dozens of arbitrary points, the client still closes, and then every key is free."""
+    ended = run_program(
+        """
+        signal.alarm(50)
+        space = MemorySpace()
+
+        class Plain:
+            capabilities = frozenset()
+            def __init__(self):
+                self.inner = MemoryStore(space)
+                for name in ("claim", "replace", "release", "read", "scan", "guarantees", "provision", "close"):
+                    setattr(self, name, getattr(self.inner, name))
+
+        class Stop(Exception):
+            pass
+
+        armed = False
+
+        def handler(*_):
+            if armed:
+                raise Stop
+
+        signal.signal(signal.SIGALRM, handler)
+        client, caught, step = LockClient(Plain(), lease_duration=20), 0, 0
+        while caught < 60:
+            step += 1
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.00002 + 0.000001 * (step % 400))
+                armed = True
+                with client.lock("k", timeout=0):
+                    pass
+                armed = False
+            except Stop:
+                caught += 1
+            except (AcquireTimeoutError, LeaseStateError):
+                pass  # what an interrupted release left is followed up
+            finally:
+                armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        client.close()
+        assert all(not record.held for record in space.records.values())
+        """,
+        measured=False,  # an interrupt may leave the measuring tool's own mutex locked
+    )
+
+    assert ended.code == 0
+    assert "Traceback" not in ended.err

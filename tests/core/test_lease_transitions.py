@@ -1,0 +1,113 @@
+"""The table of the machine: what may come in which state, and that nothing else changes anything."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from dlock_core import lease
+from dlock_core.errors import LeaseStateError
+from dlock_core.plan import NEVER
+from dlock_core.states import Answer, Begin, Due, Event, Failure, Free, Fresh, GiveUp, LeaseState, Renew, Woken
+from dlock_core.store import Reply
+from tests.core.attempts import Attempt, held, holding
+
+EVENTS: dict[type[Event], Event] = {
+    Begin: Begin("x", 0),
+    Answer: Answer("f1", Reply(applied=False, record=None), "x"),
+    Failure: Failure("f1", unknown=True, fresh="x"),
+    Due: Due("x"),
+    Woken: Woken("x"),
+    Renew: Renew("x"),
+    Free: Free("x"),
+    GiveUp: GiveUp("x"),
+}
+
+STATES: dict[str, LeaseState] = {
+    "Fresh": Attempt().state,
+    "Seeking": Attempt().begin().state,
+    "Held": holding().state,
+    "Releasing": holding().free().state,
+    "Cleaning": Attempt().begin().give_up().state,
+    "Lost": holding().at(9.8).due().state,
+    "Ended": holding().free().grant().state,
+}
+
+POSSIBLE: dict[str, set[type[Event]]] = {
+    "Fresh": {Begin},
+    "Seeking": {Answer, Failure, Due, Woken, GiveUp},
+    "Held": {Answer, Failure, Due, Renew, Free, GiveUp},
+    "Releasing": {Answer, Failure, Due},
+    "Cleaning": {Answer, Failure, Due},
+    "Lost": {Answer, Failure, Due, Free},
+    "Ended": {Answer, Failure, Due},
+}
+
+
+def test_table_is_what_the_protocol_allows() -> None:
+    """A new transition must be added here on purpose."""
+    table = {(state.__name__, event) for state, event in lease.TRANSITIONS}
+
+    assert table == {(name, event) for name, events in POSSIBLE.items() for event in events}
+
+
+@pytest.mark.parametrize(
+    ("name", "event"),
+    [(name, event) for name, events in POSSIBLE.items() for event in EVENTS if event not in events],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_event_that_cannot_come_raises_and_names_the_state(name: str, event: type) -> None:
+    """A driver's mistake is told, not guessed at."""
+    with pytest.raises(LeaseStateError, match=f"lock 'k' is {name.lower()}; {event.__name__.lower()} is not possible"):
+        lease.step(STATES[name], EVENTS[event], 0)
+
+
+@pytest.mark.parametrize("attempt", [Attempt().begin(), holding().at(2.5).due()], ids=["seeking", "held"])
+@pytest.mark.parametrize(
+    "event",
+    [Answer("other", Reply(applied=True, record=held("other")), "x"), Failure("other", unknown=True, fresh="x")],
+)
+def test_answer_to_another_request_raises(attempt: Attempt, event: Event) -> None:
+    """An answer that was not asked for must not change a lease."""
+    with pytest.raises(LeaseStateError, match="which was not asked"):
+        lease.step(attempt.state, event, attempt.now)
+
+
+@pytest.mark.parametrize("event", [Due("x"), Woken("x")])
+def test_seeking_one_request_at_a_time(event: Event) -> None:
+    """No second request beside one under way."""
+    with pytest.raises(LeaseStateError, match="while a request is under way"):
+        lease.step(Attempt().begin().state, event, 0)
+
+
+@pytest.mark.parametrize(
+    "state", [holding().free(), Attempt().begin().give_up().due(), holding().at(9.8).due(), holding().free().grant()]
+)
+@pytest.mark.parametrize(
+    "event", [Answer("other", Reply(applied=True, record=None), "x"), Failure("other", unknown=True, fresh="x")]
+)
+def test_late_answers_change_nothing_once_the_end_has_begun(state: Attempt, event: Event) -> None:
+    """What was under way when the release or the clean-up began may still be answered."""
+    assert lease.step(state.state, event, state.now) == (state.state, ())
+
+
+@pytest.mark.parametrize(
+    "state", [holding().free(), Attempt().begin().give_up().due(), holding().at(9.8).due(), holding().free().grant()]
+)
+def test_due_changes_nothing_where_nothing_is_due(state: Attempt) -> None:
+    """A request is under way, or nothing is left to do."""
+    assert lease.step(state.state, Due("x"), state.now) == (state.state, ())
+
+
+@pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+def test_states_are_small_hashable_values(state: LeaseState) -> None:
+    """They can be kept in sets, compared and counted."""
+    assert hash(state) == hash(type(state)(*state))
+    assert sys.getsizeof(state) < 200
+
+
+def test_fresh_attempt_is_due_for_nothing() -> None:
+    """Only Held, Releasing and Cleaning want to be woken by a scheduler."""
+    assert isinstance(STATES["Fresh"], Fresh)
+    assert {name for name, state in STATES.items() if lease.due_at(state) < NEVER} == {"Held", "Cleaning"}
