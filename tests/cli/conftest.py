@@ -1,0 +1,39 @@
+"""What the tests of the command share."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core._cli_child import FORWARDED
+from tests.cli.support import PATIENCE_S, Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def plain_signals() -> Iterator[None]:
+    """Have what is started take signals, whatever was ignored or blocked where the tests were started: in the background, INT is."""
+    ignored = {number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    """Return a shell with a store of its own."""
+    shell = Shell(tmp_path)
+    yield shell
+    for process in shell.started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE_S)

@@ -1,0 +1,99 @@
+"""The command as users run it: real processes on one SQLite file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import IO, TYPE_CHECKING, Any
+
+from dlock_core import LockRecord, connect
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATIENCE_S = 30.0
+
+
+class Shell:
+    """Runs ``dlock``; whatever was started is ended with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder / 'locks.db'}"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DLOCK_")}
+        self.environment = {**inherited, "DLOCK_URL": self.url}
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, *arguments: str, program: tuple[str, ...] = ("-m", "dlock_core"), **more: Any
+    ) -> subprocess.Popen[str]:
+        """Start the command, with pipes."""
+        settings: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(
+            [sys.executable, *program, *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            text=True,
+            **(settings | more),
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        process = self.start(*arguments, **more)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def holding(self, *options: str, key: str = "k", script: str = "read line") -> subprocess.Popen[str]:
+        """Start a run whose command says that it runs, then executes *script*; return when it said so."""
+        process = self.start("run", *options, key, "--", "sh", "-c", f"echo running; {script}")
+        assert line(process.stdout) == "running"
+        return process
+
+    def waiting(
+        self, *options: str, key: str = "k", command: tuple[str, ...] = ("echo", "ran")
+    ) -> subprocess.Popen[str]:
+        """Start a run on a key that is held; return when it has begun to ask for it."""
+        process = self.start("run", "--verbose", *options, key, "--", *command)
+        while "asking for" not in line(process.stderr):
+            pass
+        return process
+
+    def record(self, key: str = "k") -> LockRecord | None:
+        """Look into the store."""
+        with connect(self.url) as client:
+            return client.get(key)
+
+    def held(self, key: str = "k") -> bool:
+        """Whether the store says that the key is held."""
+        record = self.record(key)
+        return record is not None and record.held
+
+    def json(self, *arguments: str) -> Any:
+        """Run the command and parse its output."""
+        done = self.run(*arguments, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+
+def line(stream: IO[str] | None) -> str:
+    """Read one line; its end is what a test waits for."""
+    assert stream is not None
+    text = stream.readline()
+    assert text, "the stream has ended"
+    return text.rstrip("\n")
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Wait for the end; return the exit code and what was printed."""
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, out, err
+
+
+def finish_with_line(process: subprocess.Popen[str]) -> int:
+    """Let a command that reads a line go on, and return the exit code."""
+    process.communicate("\n", timeout=PATIENCE_S)
+    return process.returncode

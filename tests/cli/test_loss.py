@@ -1,0 +1,184 @@
+"""``dlock run`` when the lease cannot be kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dlock_core.clock import NANOS, now_ns
+from tests.cli.support import PATIENCE_S, Shell, finish, line
+
+LEASE_S = 2.0
+# Writes down when it was asked to end, by the clock that leases are measured with, and goes on.
+STUBBORN = """
+import os, signal, sys, time
+alive = open('alive', 'wb', 0)
+def asked(number, frame):
+    alive.write(b'%d\\n' % time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+signal.signal(signal.SIGTERM, asked)
+alive.write(b'ready\\n')
+while True:
+    signal.pause()
+"""
+
+
+class Stubborn:
+    """A run whose command does not heed TERM."""
+
+    def __init__(self, shell: Shell, *options: str) -> None:
+        path: Path = shell.folder / "alive"
+        os.mkfifo(path)
+        self.process = shell.start("run", "--lease", str(LEASE_S), *options, "k", "--", sys.executable, "-c", STUBBORN)
+        self.stream = path.open("rb", 0)
+        assert self.stream.readline() == b"ready\n"
+
+    def asked_at(self) -> int:
+        """Wait until it is asked to end; return when."""
+        return int(self.stream.readline())
+
+    def ended_at(self) -> int:
+        """Wait until it is dead; return when that was seen."""
+        while self.stream.read(64):
+            pass
+        self.stream.close()
+        return now_ns()
+
+
+def test_an_outage_ends_the_child_before_the_lease_does(shell: Shell) -> None:
+    """No renewal gets through: TERM comes ahead of the loss, and KILL still within the lease."""
+    run = Stubborn(shell, "--grace", "0.4")
+    with closing(sqlite3.connect(shell.folder / "locks.db", isolation_level=None)) as blocker:
+        blocker.execute("BEGIN IMMEDIATE")
+        # What was applied, was applied before now: the lease ends a lease from here at the latest.
+        lease_end = now_ns() + round(LEASE_S * NANOS)
+
+        asked, ended = run.asked_at(), run.ended_at()
+        blocker.execute("ROLLBACK")
+
+    code, _, err = finish(run.process)
+    assert asked < ended < lease_end
+    assert ended - asked >= 0.3 * NANOS
+    assert code == 76
+    assert "could not be renewed" in err
+    assert "exit code 76" in err
+
+
+def test_an_outage_that_ends_in_time_is_survived(shell: Shell) -> None:
+    """A renewal that succeeds later is a renewal: nobody is ended for a short outage."""
+    process = shell.holding("--lease", "4")
+    with closing(sqlite3.connect(shell.folder / "locks.db", isolation_level=None)) as blocker:
+        blocker.execute("BEGIN IMMEDIATE")
+        time.sleep(1.2)  # the outage itself, longer than a heartbeat
+        blocker.execute("ROLLBACK")
+    time.sleep(3.5)  # until the lease would have ended without the renewal
+
+    assert process.poll() is None
+    process.communicate("\n", timeout=PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_a_stopped_dlock_does_not_keep_its_child_alive(shell: Shell) -> None:
+    """SIGSTOP beyond the lease: the guard ends the command within the lease; once continued, dlock exits with 76."""
+    run = Stubborn(shell, "--grace", "0.4")
+    run.process.send_signal(signal.SIGSTOP)
+    lease_end = now_ns() + round(LEASE_S * NANOS)
+
+    asked, ended = run.asked_at(), run.ended_at()
+    run.process.send_signal(signal.SIGCONT)
+
+    code, _, err = finish(run.process)
+    assert asked < ended < lease_end
+    assert code == 76
+    assert "exit code 76" in err
+
+
+def test_a_child_that_ended_on_terms_request_still_means_76(shell: Shell) -> None:
+    """The work was cut short, whatever code the command chose."""
+    process = shell.holding("--lease", "1", script="trap 'exit 0' TERM; echo armed; while :; do sleep 0.05; done")
+    assert line(process.stdout) == "armed"
+    process.send_signal(signal.SIGSTOP)
+    assert finish_of_child(process.pid)
+    process.send_signal(signal.SIGCONT)
+
+    assert finish(process)[0] == 76
+
+
+def finish_of_child(pid: int) -> bool:
+    """Wait until the command of the stopped dlock *pid* is a zombie."""
+    [child, _] = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.01)  # nothing tells of a zombie but its parent, which is stopped
+    return False
+
+
+@pytest.mark.parametrize("options", [["--now"], []], ids=["freed", "quarantined"])
+def test_a_broken_lock_ends_the_child(shell: Shell, options: list[str]) -> None:
+    """The next renewal learns of it, and the child is ended: exit 76, with the reason."""
+    process = shell.holding("--lease", "1", script="trap 'exit 5' TERM; echo armed; while :; do sleep 0.05; done")
+    assert line(process.stdout) == "armed"
+    record = shell.record()
+    assert record is not None
+
+    done = shell.run("break", "k", "--token", str(record.fencing_token), *options)
+
+    assert done.returncode == 0, done.stderr
+    code, _, err = finish(process)
+    assert code == 76
+    assert "was lost (broken)" in err
+
+
+def test_on_lost_warn_leaves_the_child_alone(shell: Shell) -> None:
+    """Only a message: the command runs on, and its code is the exit code."""
+    process = shell.holding("--lease", "1", "--on-lost", "warn", script="read line; exit 3")
+    record = shell.record()
+    assert record is not None
+
+    shell.run("break", "k", "--token", str(record.fencing_token), "--now")
+    while "runs on without it" not in line(process.stderr):
+        pass
+
+    assert process.poll() is None
+    process.communicate("\n", timeout=PATIENCE_S)
+    assert process.returncode == 3
+
+
+def test_a_lost_lock_is_not_released_for_the_next_holder(shell: Shell) -> None:
+    """The late release of a broken lock does nothing to whoever has it then."""
+    process = shell.holding("--lease", "1", "--on-lost", "warn")
+    record = shell.record()
+    assert record is not None
+    shell.run("break", "k", "--token", str(record.fencing_token), "--now")
+    shell.holding("--owner", "next")
+
+    process.communicate("\n", timeout=PATIENCE_S)
+
+    record = shell.record()
+    assert record is not None
+    assert (record.held, record.owner) == (True, "next")
+
+
+def test_dlock_ends_the_child_in_time_without_its_guard(shell: Shell) -> None:
+    """The guard stands in for dlock, not the other way round: with it killed, TERM and KILL still come within the lease."""
+    run = Stubborn(shell, "--grace", "0.4")
+    [_, guard] = map(int, Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split())
+    os.kill(guard, signal.SIGKILL)
+    with closing(sqlite3.connect(shell.folder / "locks.db", isolation_level=None)) as blocker:
+        blocker.execute("BEGIN IMMEDIATE")
+        lease_end = now_ns() + round(LEASE_S * NANOS)
+
+        asked, ended = run.asked_at(), run.ended_at()
+        blocker.execute("ROLLBACK")
+
+    assert asked < ended < lease_end
+    assert ended - asked >= 0.3 * NANOS
+    assert finish(run.process)[0] == 76

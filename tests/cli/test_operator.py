@@ -1,0 +1,362 @@
+"""``dlock ls``, ``show``, ``break``, ``init`` and ``doctor``, in this process where nothing else is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import LockRecord, State, connect
+from dlock_core import _cli as cli
+from dlock_core._cli_show import escape, print_rows, record_facts
+from dlock_core.record import Broken
+from tests.cli.support import PATIENCE_S, Shell
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dlock_core import LockClient
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name a store in the environment, and nothing else."""
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    monkeypatch.setenv("DLOCK_URL", url)
+    monkeypatch.delenv("DLOCK_CONFIG", raising=False)
+    return url
+
+
+class Command:
+    """Runs the command in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """Return the exit code and what was printed."""
+        with pytest.raises(SystemExit) as ended:
+            cli.run(list(arguments))
+        out, err = self._capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    def json(self, *arguments: str) -> Any:
+        """Return the parsed output of a command that succeeds."""
+        code, out, err = self(*arguments, "-o", "json")
+        assert code == 0, err
+        return json.loads(out)
+
+
+@pytest.fixture
+def dlock(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return the command."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    return Command(capsys)
+
+
+@pytest.fixture
+def client(url: str) -> Any:
+    """Return a client of the same store."""
+    with connect(url) as client:
+        yield client
+
+
+def test_ls_lists_what_is_stored(dlock: Command, client: LockClient) -> None:
+    """One line a record, with a heading; the prefix selects."""
+    with client.lock("app/b"), client.lock("app/a"), client.lock("other"):
+        code, out, err = dlock("ls", "app/")
+
+    rows = [row.split()[:3] for row in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert rows == [["KEY", "STATE", "TOKEN"], ["app/a", "held", "1"], ["app/b", "held", "1"]]
+
+
+def test_ls_held_leaves_out_what_is_free(dlock: Command, client: LockClient) -> None:
+    """A free record keeps its token, and is of no interest to most."""
+    with client.lock("free"):
+        pass
+    with client.lock("held"):
+        everything, held = dlock.json("ls"), dlock.json("ls", "--held")
+
+    assert [record["key"] for record in everything] == ["free", "held"]
+    assert [record["key"] for record in held] == ["held"]
+
+
+def test_ls_of_an_empty_store_prints_the_heading_or_an_empty_list(dlock: Command, url: str) -> None:
+    """Nothing is not an error."""
+    assert dlock("ls") == (0, "KEY  STATE  TOKEN  OWNER  LEASE\n", "")
+    assert dlock.json("ls") == []
+
+
+def test_show_prints_every_fact_as_json(dlock: Command, client: LockClient) -> None:
+    """JSON loses nothing: bytes are base64, text is text."""
+    with client.lock(
+        "k", lease_duration=7, data=b"\xff\x00", attributes={"a": 1, "b": b"\x01", "c": "text", "d": True}
+    ) as lease:
+        facts = dlock.json("show", "k")
+
+    assert facts == {
+        "key": "k",
+        "state": "held",
+        "fencing_token": lease.fencing_token,
+        "owner": lease.owner,
+        "lease_ms": 7000,
+        "rvn": facts["rvn"],
+        "data": None,
+        "data_base64": "/wA=",
+        "attributes": {"a": 1, "b": {"base64": "AQ=="}, "c": "text", "d": True},
+        "broken": None,
+    }
+
+
+def test_show_prints_facts_in_lines(dlock: Command, client: LockClient) -> None:
+    """For people: what is not there is left out."""
+    with client.lock("k", data=b"text", attributes={"a": 1, "b": "two"}):
+        code, out, _ = dlock("show", "k")
+
+    facts = dict(row.split(maxsplit=1) for row in out.splitlines() if not row.startswith(" "))
+    assert code == 0
+    assert facts.keys() == {"key", "state", "fencing_token", "owner", "rvn", "data", "attributes", "lease"}
+    assert (facts["data"], facts["lease"], facts["attributes"]) == ("text", "20 s", "a=1")
+    assert "b='two'" in out
+
+
+def test_show_of_binary_data_says_how_much(dlock: Command, client: LockClient) -> None:
+    """A terminal is no place for bytes."""
+    with client.lock("k", data=b"\xff\x1b[2J"):
+        _, out, _ = dlock("show", "k")
+
+    assert "5 bytes (base64): /xtbMko=" in out
+
+
+def test_show_of_an_unknown_key_exits_with_1(dlock: Command, url: str) -> None:
+    """Nothing there is told from trouble."""
+    assert dlock("show", "k") == (1, "", "dlock: nothing is stored under key 'k'; 'dlock ls' lists what is\n")
+    assert dlock("show", "k", "-o", "json")[:2] == (1, "null\n")
+
+
+def test_break_quarantines_and_says_what_that_means(dlock: Command, client: LockClient) -> None:
+    """The token is raised, the key stays closed for a lease, and the fence is named."""
+    with connect(client.options) as other:
+        lease = other.acquire("k", auto_renew=False)
+
+        code, out, err = dlock("break", "k", "--token", str(lease.fencing_token))
+
+        record = client.get("k")
+        assert record is not None
+        assert (record.held, record.fencing_token) == (True, 2)
+        assert record.broken is not None
+        assert "quarantined" in dlock("ls")[1]
+        other.close()
+    assert (code, err) == (0, "")
+    assert "token 1 -> 2" in out
+    assert "nobody gets it for one lease (20 s)" in out
+    assert "SET fence = 2 WHERE id = ... AND fence < 2" in out
+
+
+def test_break_now_frees_at_once_and_says_what_is_lost(dlock: Command, client: LockClient) -> None:
+    """Exclusion is, until the holder renews."""
+    with connect(client.options) as other:
+        lease = other.acquire("k", auto_renew=False)
+
+        facts = dlock.json("break", "k", "--token", str(lease.fencing_token), "--now")
+
+        record = client.get("k")
+        other.close()
+    assert record is not None
+    assert (record.state, record.fencing_token) == (State.FREE, 2)
+    assert (facts["broken"], facts["freed"], facts["fencing_token"], facts["lease_ms"]) == (True, True, 2, 20000)
+    assert "LOST: exclusion" in facts["means"]
+    assert lease.owner in facts["means"]
+    assert "fence < 2" in facts["fence"]
+
+
+def test_break_with_an_old_token_breaks_nothing(dlock: Command, client: LockClient) -> None:
+    """The token names the grant: a newer one is safe from a command line that is late."""
+    with client.lock("k"):
+        pass
+    with client.lock("k") as lease:
+        code, out, err = dlock("break", "k", "--token", "1")
+
+        assert lease.ensure() == 2
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        f"dlock: lock 'k' was not broken: token 1 is not its present one: '{lease.owner}' holds it with token 2"
+    )
+
+
+def test_break_of_a_free_lock_breaks_nothing(dlock: Command, client: LockClient) -> None:
+    """There is nothing to break."""
+    with client.lock("k"):
+        pass
+
+    code, _, err = dlock("break", "k", "--token", "1")
+
+    assert code == 1
+    assert "nobody holds it" in err
+
+
+def test_break_needs_the_token(dlock: Command, url: str) -> None:
+    """Nobody breaks what they have not looked at."""
+    code, _, err = dlock("break", "k")
+
+    assert code == 64
+    assert "--token" in err
+
+
+def test_init_provisions_and_may_be_repeated(dlock: Command, url: str) -> None:
+    """The store is ready afterwards."""
+    assert dlock("init")[0] == 0
+    assert dlock.json("init")["provisioned"] is True
+
+
+def test_doctor_reports_what_is_known(dlock: Command, url: str) -> None:
+    """The store, its promises, the clock and the way there."""
+    facts = dlock.json("doctor")
+
+    assert (facts["store"], facts["grade"], facts["token"]) == ("sqlite", "A", "ordered")
+    assert abs(facts["clock_rate_ppm"]) < facts["drift_bound_ppm"]
+    assert 0 < facts["read_ms_median"] <= facts["read_ms_max"]
+    assert facts["versions"].keys() == {"dlock-core", "python", "system"}
+    assert "DLOCK_URL" in facts["configuration"]
+
+
+def test_doctor_speaks_to_people(dlock: Command, url: str) -> None:
+    """Guarantees in words."""
+    code, out, err = dlock("doctor")
+
+    assert (code, err) == (0, "")
+    for words in (
+        "every grant has a greater token",
+        "round trip",
+        "within the bound of",
+        "no file (DLOCK_CONFIG is not set)",
+    ):
+        assert words in out
+
+
+def test_doctor_says_which_file_was_taken(
+    dlock: Command, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration that is found by name is named."""
+    file = tmp_path / "dlock.toml"
+    file.write_text("lease_duration = 5.0\n")
+    monkeypatch.setenv("DLOCK_CONFIG", str(file))
+
+    facts = dlock.json("doctor")
+
+    assert str(file) in facts["configuration"]
+    assert facts["lease_s"] == 5
+
+
+def test_doctor_policy_of_a_store_without_one_says_so(dlock: Command, url: str) -> None:
+    """A file needs no rights that a server would grant."""
+    code, out, err = dlock("doctor", "--policy")
+
+    assert (code, out) == (64, "")
+    assert "no policy" in err
+
+
+@pytest.mark.parametrize("policy", ["text", {"Version": 1}, lambda options: f"for {type(options).__name__}"])
+def test_doctor_prints_the_policy_of_the_backend(
+    dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch, policy: Any
+) -> None:
+    """Text as it is, a document as JSON, a function of the store's options as what it gives."""
+    from dlock_core import sqlite
+
+    monkeypatch.setattr(
+        type(sqlite.backend), "policy", staticmethod(policy) if callable(policy) else policy, raising=False
+    )
+
+    code, out, _ = dlock("doctor", "--policy")
+
+    assert code == 0
+    assert out in ("text\n", '{\n  "Version": 1\n}\n', "for SqliteOptions\n")
+
+
+@pytest.mark.parametrize("arguments", [["ls"], ["show", "k"], ["doctor"], ["init"]])
+def test_no_secret_is_printed(dlock: Command, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    """A password in the URL stays there, also where the URL is wrong."""
+    for wrong in (f"reddis://user:{SECRET}@host/0", f"user:{SECRET}@host", f"sqlite:///x?{SECRET}=1&y={SECRET}"):
+        monkeypatch.setenv("DLOCK_URL", wrong)
+
+        code, out, err = dlock(*arguments)
+
+        assert code == 64
+        assert SECRET not in out + err.replace(f"{SECRET}=…", "").replace(f"'{SECRET}'", "")
+
+
+def test_an_unexpected_record_is_one_line_and_69(dlock: Command, url: str, tmp_path: Path) -> None:
+    """A store that is none ends in a message, not in a traceback."""
+    (tmp_path / "locks.db").write_bytes(b"nonsense " * 1000)
+
+    code, out, err = dlock("ls")
+
+    assert (code, out) == (69, "")
+    assert err.count("\n") == 1
+
+
+def test_version_and_help(dlock: Command) -> None:
+    """The two things that everybody tries first."""
+    assert dlock("--version")[1].startswith("dlock 0.")
+    code, out, _ = dlock("run", "--help")
+    assert code == 0
+    assert "KEY... -- COMMAND [ARGUMENTS]..." in out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a\x1b[2Jb", "a\\x1b[2Jb"), ("ä\u202eb", "ä\\u202eb"), ("\ud800", "\\ud800"), ("a\nb", "a\\nb")],
+)
+def test_what_could_control_a_terminal_is_written_out(text: str, shown: str) -> None:
+    """Owners and data come from others."""
+    assert escape(text) == shown
+
+
+def test_rows_are_escaped_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script reads whole keys, and markup is text."""
+    print_rows(("KEY",), [("k" * 1000,), ("[bold]x[/bold]\x1b[0m",)])
+
+    assert capsys.readouterr().out.splitlines() == ["KEY", "k" * 1000, "[bold]x[/bold]\\x1b[0m"]
+
+
+def test_a_broken_record_carries_by_whom() -> None:
+    """Who broke it is a fact like the others."""
+    record = LockRecord("k", State.HELD, "1", 2, "o", 1000, broken=Broken("operator", 5))
+
+    assert record_facts(record)["broken"] == {"by": "operator", "at_ms": 5}
+
+
+def test_output_that_nobody_reads_is_no_traceback(shell: Shell) -> None:
+    """``dlock ls | head -1`` ends quietly."""
+    with connect(shell.url) as client:
+        for number in range(50):
+            with client.lock(f"{number:04}" + "k" * 900):
+                pass
+    process = shell.start("ls")
+    assert process.stdout is not None
+    process.stdout.close()
+
+    assert process.stderr is not None
+    err = process.stderr.read()
+    assert process.wait(PATIENCE_S) == 128 + 13
+    assert err == ""
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_the_extra_the_install_line_is_printed(missing: str) -> None:
+    """The core installs without a CLI library; the command says what it lacks."""
+    program = f"import sys; sys.modules[{missing!r}] = None; from dlock_core.__main__ import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
+
+    assert done.returncode == 64
+    assert done.stderr == f"dlock: the command needs {missing}, which is not installed: pip install 'dlock-core[cli]'\n"

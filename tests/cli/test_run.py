@@ -1,0 +1,347 @@
+"""``dlock run``: exit codes, the child's surroundings, several keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import sys
+
+import pytest
+
+from tests.cli.support import Shell, finish, finish_with_line, line
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 64, 75, 255])
+def test_run_passes_the_childs_code_through(shell: Shell, code: int) -> None:
+    """The command's own exit code is the exit code, and the lock is free afterwards."""
+    done = shell.run("run", "k", "--", "sh", "-c", f"exit {code}")
+
+    assert (done.returncode, done.stderr) == (code, "")
+    assert not shell.held()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_run_of_a_child_killed_by_a_signal_exits_with_128_and_its_number(shell: Shell, number: signal.Signals) -> None:
+    """As a shell does."""
+    done = shell.run("run", "k", "--", "sh", "-c", f"kill -{number.value} $$")
+
+    assert done.returncode == 128 + number
+    assert not shell.held()
+
+
+def test_run_of_a_missing_command_exits_with_127(shell: Shell) -> None:
+    """What is not there is told from what cannot be run; the lock is given back."""
+    done = shell.run("run", "k", "--", "no-such-command")
+
+    assert done.returncode == 127
+    assert (
+        done.stderr == "dlock: cannot run 'no-such-command': No such file or directory; is it installed, and in PATH?\n"
+    )
+    assert not shell.held()
+
+
+@pytest.mark.parametrize("content", ["data", "#!/bin/sh\n"])
+def test_run_of_a_file_that_is_not_executable_exits_with_126(shell: Shell, content: str) -> None:
+    """The file is there, and the system refuses it."""
+    file = shell.folder / "plain"
+    file.write_text(content)
+    file.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+    done = shell.run("run", "k", "--", str(file))
+
+    assert done.returncode == 126
+    assert "Permission denied" in done.stderr
+
+
+def test_run_of_a_script_without_an_interpreter_line_exits_with_126(shell: Shell) -> None:
+    """No shell is involved, not even by falling back to one."""
+    file = shell.folder / "script"
+    file.write_text("echo ran\n")
+    file.chmod(stat.S_IRWXU)
+
+    done = shell.run("run", "k", "--", str(file))
+
+    assert (done.returncode, done.stdout) == (126, "")
+
+
+def test_run_involves_no_shell(shell: Shell) -> None:
+    """Arguments arrive as they were given."""
+    words = ["a b", "$HOME", "*", "", ";", "'", "--"]
+
+    done = shell.run(
+        "run", "k", "--", sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *words
+    )
+
+    assert json.loads(done.stdout) == words
+
+
+def test_run_takes_options_up_to_the_first_dashes_only(shell: Shell) -> None:
+    """What follows is the command's, though it looks like ours."""
+    done = shell.run("run", "k", "--", "echo", "--timeout", "--", "-E", "7")
+
+    assert done.stdout == "--timeout -- -E 7\n"
+
+
+def test_run_hands_stdin_and_stdout_on(shell: Shell) -> None:
+    """The command stands in a pipeline as if it were alone."""
+    process = shell.start("run", "k", "--", "cat")
+
+    out, err = process.communicate("through\n", timeout=30)
+
+    assert (process.returncode, out, err) == (0, "through\n", "")
+
+
+def test_run_on_a_held_key_without_waiting_exits_with_75(shell: Shell) -> None:
+    """The message names the key and the holder; nothing is run."""
+    holder = shell.holding("--owner", "the holder")
+
+    done = shell.run("run", "--no-wait", "k", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr == "dlock: could not acquire lock 'k' within 0.0 s: held by 'the holder'; nothing was run\n"
+    assert finish_with_line(holder) == 0
+
+
+def test_run_that_times_out_exits_with_75(shell: Shell) -> None:
+    """A wait has an end where one was asked for."""
+    shell.holding()
+
+    done = shell.run("run", "--timeout", "0.2", "k", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (75, "")
+    assert "within 0.2 s" in done.stderr
+
+
+def test_run_with_a_conflict_code_exits_with_it(shell: Shell) -> None:
+    """As flock's -E."""
+    shell.holding()
+
+    assert shell.run("run", "--no-wait", "-E", "9", "k", "--", "true").returncode == 9
+
+
+def test_run_that_skips_exits_with_0_and_silently(shell: Shell) -> None:
+    """A job in a timetable that runs elsewhere already is no failure."""
+    shell.holding()
+
+    done = shell.run("run", "--skip-if-held", "k", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_run_waits_for_the_lock(shell: Shell) -> None:
+    """The default is to wait, and a release ends the wait."""
+    holder = shell.holding()
+    waiter = shell.waiting()
+
+    assert finish_with_line(holder) == 0
+
+    code, out, _ = finish(waiter)
+    assert (code, out) == (0, "ran\n")
+
+
+def test_run_with_an_unreachable_store_exits_with_69(shell: Shell) -> None:
+    """The store's trouble is not the lock's, and not the user's."""
+    (shell.folder / "locks.db").write_bytes(b"this is not a database, " * 100)
+
+    done = shell.run("run", "k", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr.startswith("dlock: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "Missing argument"),
+        (["run", "k"], "no command is given"),
+        (["run", "k", "--"], "no command is given"),
+        (["run", "--", "true"], "Missing argument"),
+        (["run", "k", "true"], "no command is given"),
+        (["run", "--no-such", "k", "--", "true"], "No such option"),
+        (["run", "--timeout", "x", "k", "--", "true"], "not a valid float"),
+        (["run", "--timeout", "nan", "k", "--", "true"], "timeout"),
+        (["run", "--timeout", "-1", "k", "--", "true"], "timeout"),
+        (["run", "--lease", "0", "k", "--", "true"], "lease_duration"),
+        (["run", "--lease", "10", "--grace", "6", "k", "--", "true"], "grace of 6 s"),
+        (["run", "--grace", "nan", "k", "--", "true"], "grace of nan s"),
+        (["run", "-E", "256", "k", "--", "true"], "256"),
+        (["run", "-E", "3", "--skip-if-held", "k", "--", "true"], "--skip-if-held"),
+        (["run", "--no-wait", "--timeout", "1", "k", "--", "true"], "--no-wait"),
+        (["run", "-q", "-v", "k", "--", "true"], "--quiet"),
+        (["run", "k", "k", "--", "true"], "asked for twice"),
+        (["run", "", "--", "true"], "key ''"),
+        (["run", "a\nb", "--", "true"], "control character"),
+        (["run", "--url", "reddis://user:secret@host", "k", "--", "true"], "unknown store scheme 'reddis'"),
+        (["run", "--url", "sqlite:///x?y=secret", "k", "--", "true"], "'y'"),
+        (["run", "--url", "user:secret@host", "k", "--", "true"], "not a store URL"),
+        (["nonesuch"], "No such command"),
+    ],
+)
+def test_wrong_usage_exits_with_64_and_one_line(shell: Shell, arguments: list[str], message: str) -> None:
+    """Wrong usage has one code and one line, with what to do, and never a secret."""
+    done = shell.run(*arguments)
+
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr.startswith("dlock: ")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert "secret" not in done.stderr
+
+
+def test_run_without_a_store_says_how_to_name_one(shell: Shell) -> None:
+    """No store is guessed."""
+    del shell.environment["DLOCK_URL"]
+
+    done = shell.run("run", "k", "--", "true")
+
+    assert done.returncode == 64
+    assert "--url" in done.stderr
+    assert "DLOCK_URL" in done.stderr
+
+
+def test_run_tells_the_child_what_it_holds(shell: Shell) -> None:
+    """The child gets key, token and owner; what was inherited under these names does not win."""
+    names = ("DLOCK_KEY", "DLOCK_OWNER", "DLOCK_FENCING_TOKEN", "DLOCK_FENCING_TOKENS")
+    shell.environment.update(dict.fromkeys(names, "inherited"))
+
+    done = shell.run("run", "--owner", "me", "--prefix", "app/", "k", "--", sys.executable, "-c", PRINT_ENVIRONMENT)
+
+    told = json.loads(done.stdout)
+    record = shell.record("app/k")
+    assert record is not None
+    token = record.fencing_token
+    assert told == {
+        "DLOCK_KEY": "k",
+        "DLOCK_OWNER": "me",
+        "DLOCK_FENCING_TOKEN": str(token),
+        "DLOCK_FENCING_TOKENS": json.dumps({"k": token}),
+    }
+
+
+def test_run_of_several_keys_tells_them_in_lines(shell: Shell) -> None:
+    """With several keys each has a line; a token of several lines is no number, and cannot be mistaken for the one fence."""
+    shell.run("run", "a", "--", "true")
+
+    done = shell.run("run", "b", "a", "--", sys.executable, "-c", PRINT_ENVIRONMENT)
+
+    told = json.loads(done.stdout)
+    assert told["DLOCK_KEY"] == "a\nb"
+    assert told["DLOCK_FENCING_TOKEN"] == "2\n1"
+    assert json.loads(told["DLOCK_FENCING_TOKENS"]) == {"a": 2, "b": 1}
+
+
+def test_run_of_several_keys_holds_all_or_none(shell: Shell) -> None:
+    """One that is held keeps the others free."""
+    shell.holding(key="b")
+
+    done = shell.run("run", "--no-wait", "a", "b", "c", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (75, "")
+    assert not shell.held("a")
+    assert not shell.held("c")
+
+
+def test_run_of_several_keys_holds_all_while_the_child_runs(shell: Shell) -> None:
+    """And frees all of them."""
+    process = shell.start("run", "b", "a", "--", "sh", "-c", "echo running; read line")
+    assert line(process.stdout) == "running"
+
+    held = [shell.held("a"), shell.held("b")]
+
+    assert held == [True, True]
+    assert finish_with_line(process) == 0
+    assert [shell.held("a"), shell.held("b")] == [False, False]
+
+
+def test_run_writes_its_data_into_the_record(shell: Shell) -> None:
+    """Whoever looks sees it."""
+    shell.holding("--data", "deploy of 7f3c", "--owner", "ci")
+
+    record = shell.record()
+
+    assert record is not None
+    assert (record.data, record.owner) == (b"deploy of 7f3c", "ci")
+
+
+def test_run_reads_the_file_that_is_named_and_says_so(shell: Shell) -> None:
+    """The folder one stands in does not choose the store."""
+    del shell.environment["DLOCK_URL"]
+    file = shell.folder / "dlock.toml"
+    file.write_text(f"url = {json.dumps(shell.url)}\nlease_duration = 7.0\n")
+
+    ignored = shell.run("run", "k", "--", "true")
+    shell.environment["DLOCK_CONFIG"] = str(file)
+    process = shell.holding("-v")
+
+    record = shell.record()
+    assert ignored.returncode == 64
+    assert record is not None
+    assert record.lease_ms == 7000
+    _, err = process.communicate("\n", timeout=30)
+    assert f"file '{file}' (DLOCK_CONFIG)" in err
+
+
+def test_the_childs_open_files_are_its_own(shell: Shell) -> None:
+    """The child inherits stdin, stdout and stderr, and nothing of ours: neither pipes nor the store."""
+    done = shell.run("run", "k", "--", "ls", "-l", "/proc/self/fd")
+
+    numbers = {part[-3] for row in done.stdout.splitlines() if len(part := row.split()) > 8}
+    assert numbers == {"0", "1", "2", "3"}, done.stdout  # 3: the folder that ls reads
+    assert "locks.db" not in done.stdout
+
+
+def test_the_child_leads_a_process_group_in_our_session(shell: Shell) -> None:
+    """A group of its own gets our signals and nobody else's; the session stays, or the terminal would be lost."""
+    program = "import os; print(os.getpid() == os.getpgrp(), os.getsid(0))"
+
+    done = shell.run("run", "k", "--", sys.executable, "-c", program)
+
+    assert done.stdout.split() == ["True", str(os.getsid(0))]
+
+
+def test_a_signal_that_was_ignored_stays_ignored(shell: Shell) -> None:
+    """What nohup does holds for the command, too; what Python ignores for itself does not."""
+    inner = [sys.executable, "-m", "dlock_core", "run", "k", "--", "sh", "-c", "grep SigIgn /proc/self/status"]
+
+    done = shell.run(
+        program=("-c", f"import signal, os; signal.signal(1, signal.SIG_IGN); os.execv({inner[0]!r}, {inner!r})")
+    )
+
+    ignored = int(done.stdout.split()[1], 16)
+    assert ignored & 1 << signal.SIGHUP - 1
+    assert not ignored & 1 << signal.SIGPIPE - 1
+
+
+def test_nothing_on_a_pipe_controls_a_terminal(shell: Shell) -> None:
+    """A log file gets plain lines, and none at all where there is nothing to say."""
+    holder = shell.holding()
+    waiter = shell.start("run", "--timeout", "2.5", "k", "--", "true")
+
+    code, out, err = finish(waiter)
+
+    assert (code, out) == (75, "")
+    assert err.count("\n") == 1
+    assert err.replace("\n", "").isprintable()
+    assert holder.poll() is None
+
+
+def test_quiet_says_nothing_but_errors(shell: Shell) -> None:
+    """The exit code is what a script reads."""
+    holder = shell.holding()
+    waiter = shell.start("run", "-q", "--timeout", "0.1", "k", "--", "true")
+
+    code, _, err = finish(waiter)
+
+    assert code == 75
+    assert err.startswith("dlock: could not acquire")
+    assert holder.poll() is None
+
+
+PRINT_ENVIRONMENT = """
+import json, os
+names = ("DLOCK_KEY", "DLOCK_OWNER", "DLOCK_FENCING_TOKEN", "DLOCK_FENCING_TOKENS")
+print(json.dumps({name: os.environ[name] for name in names}))
+"""

@@ -1,0 +1,232 @@
+"""Signals to ``dlock run`` in each phase: waiting, starting, running, releasing."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import PATIENCE_S, Shell, finish, finish_with_line, line
+
+ENDING = [signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
+each_signal = pytest.mark.parametrize("number", ENDING, ids=lambda number: number.name)
+
+# Raises the signal inside the command at one exact point of its way; everything else is the command's own code.
+HOOK = """
+import asyncio, contextlib, os, signal, sys
+from dlock_core import __main__, _cli_child, aio
+
+phase, number = sys.argv[1], int(sys.argv[2])
+
+def strike():
+    os.kill(os.getpid(), number)
+
+if phase == "granted":
+    lock_all = aio.AsyncLockClient.lock_all
+    @contextlib.asynccontextmanager
+    async def struck(client, keys, **options):
+        async with lock_all(client, keys, **options) as leases:
+            strike()
+            yield leases
+    aio.AsyncLockClient.lock_all = struck
+elif phase in ("before the start", "after the start"):
+    start = _cli_child.Child.start
+    def struck(child, environment):
+        if phase == "before the start":
+            strike()
+        start(child, environment)
+        if phase == "after the start":
+            strike()
+    _cli_child.Child.start = struck
+elif phase == "releasing":
+    release = aio.AsyncLease.release
+    async def struck(lease, **more):
+        strike()
+        await asyncio.sleep(0)
+        await release(lease, **more)
+    aio.AsyncLease.release = struck
+
+sys.argv[1:3] = []
+__main__.main()
+"""
+
+
+def hooked(shell: Shell, phase: str, number: signal.Signals, *arguments: str) -> subprocess.Popen[str]:
+    """Start the command with the signal raised at *phase*."""
+    return shell.start(phase, str(number.value), *arguments, program=("-c", HOOK))
+
+
+@each_signal
+def test_a_signal_while_waiting_abandons_the_wait(shell: Shell, number: signal.Signals) -> None:
+    """The wait ends at once, nothing is run, and no lock is left behind."""
+    holder = shell.holding()
+    waiter = shell.waiting()
+
+    waiter.send_signal(number)
+
+    code, out, err = finish(waiter)
+    assert (code, out) == (128 + number, "")
+    assert f"{number.name} while waiting for 'k'" in err
+    assert finish_with_line(holder) == 0
+    assert not shell.held()
+
+
+@each_signal
+@pytest.mark.parametrize("phase", ["before the start", "after the start"])
+def test_a_signal_while_the_child_starts_reaches_it(shell: Shell, phase: str, number: signal.Signals) -> None:
+    """Between the grant and the command's first instruction nothing is lost: the child dies of it."""
+    process = hooked(shell, phase, number, "run", "k", "--", "sleep", "600")
+
+    code, _, _ = finish(process)
+
+    assert code == 128 + number
+    assert not shell.held()
+
+
+@each_signal
+def test_a_signal_at_the_grant_ends_the_run(shell: Shell, number: signal.Signals) -> None:
+    """The lock is had, the child not started: whichever comes first, the command does not outlive the signal."""
+    process = hooked(shell, "granted", number, "run", "k", "--", "sleep", "600")
+
+    code, _, _ = finish(process)
+
+    assert code == 128 + number
+    assert not shell.held()
+
+
+@each_signal
+def test_a_signal_while_the_child_runs_is_forwarded(shell: Shell, number: signal.Signals) -> None:
+    """The command decides what it means; its code is the exit code."""
+    script = f"trap 'echo caught; exit 7' {number.value}; echo armed; while :; do read line; done"
+    process = shell.holding(script=script)
+    assert line(process.stdout) == "armed"
+
+    process.send_signal(number)
+
+    assert line(process.stdout) == "caught"
+    code, _, _ = finish(process)
+    assert code == 7
+    assert not shell.held()
+
+
+@each_signal
+def test_a_signal_that_ends_the_child_is_the_exit_code(shell: Shell, number: signal.Signals) -> None:
+    """A child without a handler ends by it."""
+    process = shell.start(
+        "run", "k", "--", sys.executable, "-c", "import time; print('running', flush=True); time.sleep(600)"
+    )
+    assert line(process.stdout) == "running"
+    # Python turns SIGINT into an exception, and then ends itself by the signal.
+
+    process.send_signal(number)
+
+    code, _, _ = finish(process)
+    assert code == 128 + number
+    assert not shell.held()
+
+
+@each_signal
+def test_a_signal_while_releasing_changes_nothing(shell: Shell, number: signal.Signals) -> None:
+    """The work is done: the release is finished, and the code stays the command's."""
+    process = hooked(shell, "releasing", number, "run", "k", "--", "sh", "-c", "exit 7")
+
+    code, _, _ = finish(process)
+
+    assert code == 7
+    assert not shell.held()
+
+
+def test_a_signal_reaches_the_whole_group(shell: Shell) -> None:
+    """What the command has started in its group hears it, too."""
+    script = "trap 'wait; exit 3' TERM; (trap 'echo inner caught; exit' TERM; echo inner armed; while :; do sleep 0.05; done) & wait"
+    process = shell.holding(script=script)
+    assert line(process.stdout) == "inner armed"
+
+    process.terminate()
+
+    assert line(process.stdout) == "inner caught"
+    assert finish(process)[0] == 3
+
+
+def test_a_second_signal_while_running_is_forwarded_too(shell: Shell) -> None:
+    """The first may have been refused."""
+    process = shell.holding(
+        script="trap 'echo one' HUP; trap 'echo two; exit 4' TERM; echo armed; while :; do read line; done"
+    )
+    assert line(process.stdout) == "armed"
+
+    process.send_signal(signal.SIGHUP)
+    assert line(process.stdout) == "one"
+    process.send_signal(signal.SIGTERM)
+    assert line(process.stdout) == "two"
+
+    assert finish(process)[0] == 4
+
+
+def test_sigkill_of_dlock_ends_the_child_and_its_group(shell: Shell) -> None:
+    """Nobody renews any more: the command is asked to end, and killed, with all of its group, after the grace."""
+    script = "trap '' TERM; exec 3>alive; echo armed; (while :; do sleep 0.05; done) & while :; do sleep 0.05; done"
+    alive = fifo(shell)
+    process = shell.holding("--grace", "0.3", script=script)
+    reading = os.open(alive, os.O_RDONLY)
+    assert line(process.stdout) == "armed"
+
+    process.kill()
+
+    assert os.read(reading, 1) == b""  # the end: nobody of the group is left
+    os.close(reading)
+    assert process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_sigkill_of_dlock_and_its_guard_ends_the_child(shell: Shell) -> None:
+    """The kernel does it then: PR_SET_PDEATHSIG."""
+    alive = fifo(shell)
+    process = shell.start(
+        "run",
+        "k",
+        "--",
+        sys.executable,
+        "-c",
+        "import os, time; f = open('alive', 'wb', 0); f.write(b'%d\\n' % os.getpid()); time.sleep(600)",
+    )
+    with alive.open("rb") as stream:
+        child = int(stream.readline())
+        [guard] = set(children(process.pid)) - {child}
+        os.kill(process.pid, signal.SIGSTOP)  # so that it cannot act on the guard's end
+        os.kill(guard, signal.SIGKILL)
+        process.kill()
+
+        assert stream.read() == b""
+
+
+def test_sigkill_while_waiting_leaves_no_process(shell: Shell) -> None:
+    """The child that waits for its start, and the guard, end with dlock; nothing is run."""
+    shell.holding()
+    waiter = shell.waiting()
+    helpers = children(waiter.pid)
+    ends = [os.pidfd_open(helper) for helper in helpers]
+
+    waiter.kill()
+
+    for end in ends:
+        assert select.select([end], [], [], PATIENCE_S)[0]
+        os.close(end)
+    assert len(helpers) == 2
+    assert finish(waiter)[1] == ""
+
+
+def fifo(shell: Shell) -> Path:
+    """Make a named pipe that the command opens for writing: its reader sees the end when the last process of the command is gone."""
+    path = shell.folder / "alive"
+    os.mkfifo(path)
+    return path
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that the main thread of *pid* has forked."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

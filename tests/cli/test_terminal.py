@@ -1,0 +1,144 @@
+"""``dlock run`` on a terminal: progress, the foreground, Ctrl-C and Ctrl-Z."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.support import PATIENCE_S, Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Takes the terminal on stdin as its own, as a login does, then becomes a shell with job control.
+LOGIN = """
+import fcntl, os, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"])
+"""
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
+
+
+class Terminal:
+    """A terminal with a shell in it."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.master, slave = pty.openpty()
+        environment = shell.environment | {
+            "PS1": "ready$ ",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        command = [sys.executable, "-c", LOGIN]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=environment, cwd=shell.folder
+        )
+        os.close(slave)
+        self.text = ""
+        self.expect(r"ready\$ ")
+
+    def type(self, text: str) -> None:
+        """Type *text*."""
+        os.write(self.master, text.encode())
+
+    def expect(self, pattern: str) -> str:
+        """Read until *pattern* appears; return what came until then."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := re.search(pattern, self.text)):
+            assert select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))[0], self.text
+            self.text += os.read(self.master, 4096).decode()
+        before, self.text = self.text[: found.end()], self.text[found.end() :]
+        return before
+
+
+@pytest.fixture
+def terminal(shell: Shell) -> Iterator[Terminal]:
+    """Return a terminal with a shell."""
+    terminal = Terminal(shell)
+    yield terminal
+    terminal.process.kill()
+    terminal.process.wait()
+    os.close(terminal.master)
+
+
+def test_the_command_has_the_terminal(terminal: Terminal) -> None:
+    """It reads what is typed, and the shell has the terminal again afterwards."""
+    terminal.type(f"{RUN} k -- sh -c 'echo armed; read line; echo got $line'\n")
+    terminal.expect(r"armed\r\n")
+
+    terminal.type("this\n")
+
+    terminal.expect(r"got this\r\n")
+    terminal.expect(r"ready\$ ")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 0\r\n")
+
+
+def test_an_interrupt_from_the_keyboard_ends_the_command(terminal: Terminal, shell: Shell) -> None:
+    """Ctrl-C goes to the command, which is in the foreground."""
+    terminal.type(f"{RUN} k -- sh -c 'echo armed; exec cat'\n")
+    terminal.expect(r"armed\r\n")
+
+    terminal.type("\x03")
+
+    terminal.expect(r"ready\$ ")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 130\r\n")
+    assert not shell.held()
+
+
+def test_a_wait_shows_its_progress_and_can_be_interrupted(terminal: Terminal, shell: Shell) -> None:
+    """Who holds it, and for how long we have waited; Ctrl-C gives up."""
+    shell.holding("--owner", "the holder")
+    terminal.type(f"{RUN} k -- true\n")
+    terminal.expect(r"waiting for 'k' for 1 s: held by the holder \(token 1\)")
+
+    terminal.type("\x03")
+
+    terminal.expect("SIGINT while waiting for 'k'")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 130\r\n")
+
+
+def test_a_stop_from_the_keyboard_stops_the_job_until_it_is_resumed(terminal: Terminal) -> None:
+    """Ctrl-Z gives the shell back; fg goes on where it was, the lock still held."""
+    terminal.type(f"{RUN} --lease 60 k -- sh -c 'echo armed; read line; echo got $line'\n")
+    terminal.expect(r"armed\r\n")
+
+    terminal.type("\x1a")
+    terminal.expect(r"resume it within \d+ s")
+    terminal.expect(r"Stopped[^\n]*\n")
+    terminal.expect(r"ready\$ ")
+    terminal.type("fg\n")
+    terminal.expect("dlock_core run")
+    terminal.type("this\n")
+
+    terminal.expect(r"got this\r\n")
+
+
+def test_a_stopped_job_does_not_outlive_its_lease(terminal: Terminal, shell: Shell) -> None:
+    """The guard ends what nobody resumes: another can have the lock, and the job says so with 76."""
+    terminal.type(f"{RUN} --lease 1 k -- sh -c 'echo armed; read line; echo got $line'\n")
+    terminal.expect(r"armed\r\n")
+    terminal.type("\x1a")
+    terminal.expect(r"Stopped[^\n]*\n")
+
+    assert shell.run("run", "k", "--", "true").returncode == 0
+    terminal.type("fg\n")
+
+    terminal.expect("exit code 76")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 76\r\n")
+
+
+RUN = f"{sys.executable} -m dlock_core run"

@@ -1,0 +1,1 @@
+"""Real processes, killed and raced, on a real file."""

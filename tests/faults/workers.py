@@ -1,0 +1,64 @@
+"""What the worker processes of these tests do; each tells in lines on standard output."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from dlock_core import LockClient, connect
+from dlock_core.clock import now_ns
+
+
+def say(*words: object) -> None:
+    """Tell one line."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+def hold(client: LockClient, key: str, lease_s: float) -> None:
+    """Hold *key* and renew it by hand, telling the instant before each renewal once it is acknowledged, until killed."""
+    sent = now_ns()
+    lease = client.acquire(key, lease_duration=lease_s, auto_renew=False)
+    say("held", lease.fencing_token, sent)
+    while True:
+        time.sleep(lease_s / 8)  # the work between two renewals
+        sent = now_ns()
+        lease.renew()
+        say("renewed", lease.fencing_token, sent)
+
+
+def count(client: LockClient, key: str, path: Path, seconds: float) -> None:
+    """Increment the number in the file *path* under the lock, without any other protection."""
+    until = time.monotonic() + seconds
+    done = 0
+    say("ready")
+    sys.stdin.readline()
+    while time.monotonic() < until:
+        with client.lock(key, lease_duration=10):
+            path.write_text(str(int(path.read_text()) + 1))
+            done += 1
+    say(done)
+
+
+def race(client: LockClient, rounds: int) -> None:
+    """Try each of *rounds* keys once, all contenders at the same time; tell which were won."""
+    say("ready")
+    won = []
+    for number in range(rounds):
+        sys.stdin.readline()
+        lease = client.try_acquire(f"race/{number}", lease_duration=60)
+        won.append(lease)
+        say("won" if lease is not None else "lost", number)
+    sys.stdin.readline()  # all have told: what was won may be released now
+
+
+if __name__ == "__main__":
+    url, work, *arguments = sys.argv[1:]
+    with connect(url) as opened:
+        if work == "hold":
+            hold(opened, arguments[0], float(arguments[1]))
+        elif work == "count":
+            count(opened, arguments[0], Path(arguments[1]), float(arguments[2]))
+        else:
+            race(opened, int(arguments[0]))
