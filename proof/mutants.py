@@ -1,0 +1,112 @@
+"""Break the protocol one line at a time, and see that it is noticed: ``python -m proof.mutants``.
+
+Each mutant is the shipped source with one text replaced, executed in place of the module in a process of its own. What must notice is
+named beside it (``mutant_list.py``): an exploration that violates an invariant, or a test. A survivor fails the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import multiprocessing
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import proof.explore
+from proof.mutant_list import MUTANTS, WORLDS, Mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Verdict", "main", "mutated", "run_mutants"]
+
+ROOT = Path(__file__).parents[1]
+SECONDS_MAX = 30.0
+
+
+class Verdict(NamedTuple):
+    """How a mutant ended: *by* names the invariant or the test that noticed, None if nobody did."""
+
+    name: str
+    rule: str
+    by: str | None
+    seconds: float
+    states: int
+
+
+def mutated(mutant: Mutant) -> str:
+    """Return the source with the one text replaced.
+
+    Raises: ValueError: the text is not there exactly once any more; the mutant must follow the code.
+    """
+    source = (ROOT / "dlock_core" / f"{mutant.file}.py").read_text()
+    begin = source.index(f"\ndef {mutant.within}(") if mutant.within else 0
+    end = source.find("\ndef ", begin + 1) if mutant.within else len(source)
+    body = source[begin : end if end > 0 else len(source)]
+    found = body.count(mutant.old)
+    if found != 1:
+        raise ValueError(
+            f"mutant {mutant.name!r}: {mutant.old!r} is {found} times in {mutant.within or mutant.file}, not once"
+        )
+    return source[:begin] + body.replace(mutant.old, mutant.new) + source[begin + len(body) :]
+
+
+def _judge(mutant: Mutant) -> Verdict:
+    """Run in a process of its own: the module is changed for good."""
+    module = importlib.import_module(f"dlock_core.{mutant.file}")
+    exec(compile(mutated(mutant), f"{mutant.file}.py", "exec"), module.__dict__)  # noqa: S102  # our own source, one text replaced
+    began = time.process_time()
+    if mutant.by in WORLDS:
+        report = proof.explore.explore(WORLDS[mutant.by], seconds_max=SECONDS_MAX, traced=False)
+        return Verdict(mutant.name, mutant.rule, report.violation, time.process_time() - began, report.states)
+    return Verdict(mutant.name, mutant.rule, _failing(mutant.by), time.process_time() - began, 0)
+
+
+def _failing(test: str) -> str | None:
+    """Return *test* if it fails."""
+    import pytest
+
+    output = io.StringIO()
+    with redirect_stdout(output):
+        quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    with redirect_stdout(output):
+        status = pytest.main([*quiet, "--rootdir", str(ROOT), str(ROOT / "tests" / "core" / test)])
+    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        raise RuntimeError(f"{test} could not be run: {output.getvalue()[-500:]}")
+    return test.split("::")[1] if status == pytest.ExitCode.TESTS_FAILED else None
+
+
+def run_mutants(mutants: Sequence[Mutant], processes: int = 2) -> Iterator[Verdict]:
+    """Judge each of *mutants*; the verdicts come as they are found."""
+    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
+        yield from pool.imap_unordered(_judge, mutants, chunksize=1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 1 if a mutant survives."""
+    parser = argparse.ArgumentParser(prog="python -m proof.mutants", description=__doc__)
+    parser.add_argument("names", nargs="*", help="mutants whose name contains one of these; default: all")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(argv)
+    chosen = [mutant for mutant in MUTANTS if not options.names or any(name in mutant.name for name in options.names)]
+    verdicts = []
+    for verdict in run_mutants(chosen, options.processes):
+        verdicts.append(verdict)
+        print(
+            f"{verdict.seconds:6.2f} s {verdict.states:8,} states  {verdict.name:50} {verdict.rule:12} {verdict.by or 'SURVIVED'}",
+            flush=True,
+        )
+    survivors = [verdict.name for verdict in verdicts if verdict.by is None]
+    seconds = sorted(verdict.seconds for verdict in verdicts)
+    print(
+        f"{len(verdicts)} mutants, {len(survivors)} survived; median {seconds[len(seconds) // 2]:.2f} s, longest {seconds[-1]:.2f} s"
+    )
+    return int(bool(survivors))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

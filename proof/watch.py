@@ -1,0 +1,106 @@
+"""What is watched at each step of the machine: that the step may be, and what it has reached."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlock_core import lease
+from dlock_core.record import LossReason
+from dlock_core.states import (
+    Answer,
+    Cleaning,
+    Effect,
+    Ended,
+    Event,
+    Free,
+    Fresh,
+    Held,
+    LeaseState,
+    Lost,
+    Outcome,
+    Releasing,
+    Risk,
+    Seeking,
+    Verb,
+)
+from dlock_core.store import Replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["notes", "problem"]
+
+_AFTER: dict[type, tuple[type, ...]] = {
+    Fresh: (Seeking,),
+    Seeking: (Seeking, Held, Cleaning, Ended),
+    Held: (Held, Lost, Releasing, Ended, Seeking),
+    Lost: (Lost, Releasing, Ended),
+    Releasing: (Releasing, Ended),
+    Cleaning: (Cleaning, Ended),
+}
+
+
+def problem(before: LeaseState, event: Event, after: LeaseState, now: int) -> str | None:
+    """Check what needs no store: the shape of a step."""
+    if type(after) not in _AFTER[type(before)]:
+        return f"I5: {type(before).__name__} became {type(after).__name__}"
+    if type(event) is Free and type(after) is Held:
+        return "F8c: a release was put off"
+    handed_before = type(before) is Held and before.way_back is None
+    handed_after = type(after) is Held and after.way_back is None
+    if handed_after and not handed_before and not lease.is_valid(after, now):
+        return "F5: a grant was handed out after its end"
+    if type(before) is not Held:
+        return None
+    if handed_before and type(after) is Seeking:
+        return "I5: a lease that was handed out is sought again"
+    if (
+        type(after) is Lost
+        and after.loss.reason in (LossReason.EXPIRED, LossReason.UNREACHABLE)
+        and before.deadline > now
+    ):
+        return "I6: lost before the deadline without a proof"
+    if handed_before and before.deadline <= now and type(after) is Held and before.asked != after.asked:
+        return "F8g: a lease is followed after its deadline"
+    return None
+
+
+def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Effect, ...]) -> Iterator[str]:
+    """Name what is worth having been reached."""
+    if Risk(at_risk=False) in effects:
+        yield "risk healed"
+    match before:
+        case Seeking():
+            yield from _notes_of_seeking(event, after, effects)
+        case Held():
+            yield from _notes_of_holding(before, event, after)
+        case Releasing():
+            refused = type(event) is Answer and not event.reply.applied
+            if type(after) is Releasing and after.version != before.version:
+                yield "release chasing a renewal"
+            if type(after) is Ended and refused and after.outcome is Outcome.RELEASED and after.holder is None:
+                yield "lost release adopted"
+        case Cleaning(asked=asked) if asked is not None and asked.verb is Verb.RELEASE and type(event) is Answer:
+            yield "abandoned acquire cleaned up" if event.reply.applied else "clean-up met another version"
+
+
+def _notes_of_seeking(event: Event, after: LeaseState, effects: tuple[Effect, ...]) -> Iterator[str]:
+    if type(after) is Held:
+        if type(event) is Answer and not event.reply.applied:
+            yield "lost claim adopted"
+        if after.way_back is not None:
+            yield "late grant"
+    elif type(after) is Cleaning:
+        yield "attempt abandoned"
+    elif type(event) is Answer and event.disowned and any(type(effect) is Replace for effect in effects):
+        yield "own orphan taken over"
+
+
+def _notes_of_holding(before: Held, event: Event, after: LeaseState) -> Iterator[str]:
+    if type(after) is Lost:
+        yield f"lost: {after.loss.reason.value}"
+    elif type(after) is Held:
+        if before.way_back is not None and after.way_back is None:
+            yield "late grant renewed before hand-out"
+        if type(event) is Answer and not event.reply.applied and before.version != after.version:
+            yield "lost renewal adopted"
