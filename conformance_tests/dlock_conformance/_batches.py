@@ -1,0 +1,218 @@
+"""B1 to B3: batch renewal, for stores that declare it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dlock_conformance.faults import Fault
+from dlock_conformance.records import held, next_version
+from dlock_conformance.trial import Trial
+from dlock_core.errors import OutcomeUnknownError, RecordError
+from dlock_core.record import LockRecord, State, Version
+from dlock_core.store import Replace, Reply
+
+__all__ = ["BatchClauses"]
+
+BATCH_MOST = 100
+
+
+class BatchClauses:
+    """Clauses of ``replace_many``."""
+
+    def test_b1_results_come_in_the_order_of_the_requests(self, trial: Trial) -> None:
+        """Each is the reply that ``replace`` would give, with the record as written."""
+        trial.needs("batch_renew")
+        records = [trial.hold(trial.key(), data=bytes([number])) for number in range(batch_size(trial, 7))]
+        order = [records[place] for place in sorted(range(len(records)), key=lambda place: place * 3 % 7)]
+
+        requests = [
+            Replace(next_version(record, attributes=(("n", number),)), record.version)
+            for number, record in enumerate(order)
+        ]
+        results = trial.store.replace_many(requests)
+
+        for request, result in zip(requests, results, strict=True):
+            if not isinstance(result, Reply) or not result.applied:
+                trial.fail("one of a batch of renewals that all expect what stands was not applied", came=result)
+            trial.exactly(
+                request.record,
+                result.record,
+                "the results of a batch are not in the order of its requests, or not what was written",
+            )
+            trial.exactly(request.record, trial.store.read(request.record.key), "a batch wrote something else")
+
+    def test_b1_a_batch_keeps_payloads_and_tokens_as_a_replace_does(self, trial: Trial) -> None:
+        """S4 and S5 hold for each."""
+        trial.needs("batch_renew")
+        old, new = trial.hold(trial.key(), data=b"old"), trial.hold(trial.key(), data=b"old")
+        kept = Replace(next_version(old, data=b"new"), old.version, keep_payload=True)
+        taken = Replace(next_version(new, data=b"new", fencing_token=new.fencing_token + 3), new.version)
+
+        trial.store.replace_many([kept][: batch_size(trial, 1)])
+        trial.store.replace_many([taken])
+
+        trial.exactly(
+            next_version(kept.record, rvn=kept.record.rvn, data=b"old"),
+            trial.store.read(old.key),
+            "keep_payload in a batch",
+        )
+        trial.exactly(taken.record, trial.store.read(new.key), "a batch must write the record, and its token, as it is")
+
+    def test_b1_an_empty_batch_has_no_results(self, trial: Trial) -> None:
+        """Nothing to do is not an error."""
+        trial.needs("batch_renew")
+
+        trial.require(trial.store.replace_many([]) == [], "replace_many([]) must return no results")
+
+    def test_b1_each_of_a_batch_is_atomic_against_a_race(self, trial: Trial) -> None:
+        """Of two batches that renew the same records at once, for each record one wins."""
+        trial.needs("batch_renew")
+        records = [trial.hold(trial.key()) for _ in range(batch_size(trial, 5))]
+        with trial.crowd() as crowd:
+            for _ in range(max(10, trial.harness.race_rounds // 20)):
+                batches = [
+                    [Replace(next_version(record), record.version) for record in records] for _ in range(crowd.size)
+                ]
+                columns = crowd.round([("replace_many", batch) for batch in batches])
+                for results in columns:
+                    good = isinstance(results, Sequence) and len(results) == len(records)
+                    trial.require(
+                        good, f"a batch of {len(records)} in a race got no list of {len(records)} results", came=results
+                    )
+                records = [won_by_one(trial, results) for results in zip(*columns, strict=True)]
+
+    def test_b2_a_refusal_touches_no_other(self, trial: Trial) -> None:
+        """One lock that was lost must not cost the others theirs, nor be told as renewed."""
+        trial.needs("batch_renew")
+        good = [trial.hold(trial.key()) for _ in range(3)]
+        stolen = trial.hold(trial.key())
+        thief = trial.renew(stolen, fencing_token=stolen.fencing_token + 1)
+        free = trial.free(trial.hold(trial.key()))
+        gone = trial.free(trial.hold(trial.key()), State.GONE)
+        absent = held(trial.key())
+        expected: list[tuple[LockRecord, bool, LockRecord | None]] = [
+            (good[0], True, None),
+            (stolen, False, thief),
+            (good[1], True, None),
+            (free, False, free),
+            (absent, False, None),
+            (gone, False, gone),
+            (good[2], True, None),
+        ]
+        if batch_size(trial, len(expected)) < len(expected):
+            expected = expected[:2]
+
+        requests = [Replace(held(record.key, token=record.fencing_token), record.version) for record, _, _ in expected]
+        results = trial.store.replace_many(requests)
+
+        for request, result, (_, applied, standing) in zip(requests, results, expected, strict=True):
+            right = request.record if applied else standing
+            if not isinstance(result, Reply) or result.applied is not applied:
+                trial.fail("a result in a mixed batch is wrong", expected=Reply(applied, right), came=result)
+            if right is None:
+                trial.require(result.record is None, "the refusal by an absent key must carry None", came=result)
+                trial.require(trial.store.read(request.record.key) is None, "a batch created a record")
+            else:
+                trial.exactly(right, result.record, "a result in a mixed batch carries the wrong record")
+                trial.exactly(right, trial.store.read(right.key), "a mixed batch wrote something else")
+
+    def test_b2_an_error_of_one_is_its_own_result(self, trial: Trial) -> None:
+        """A record that cannot be read is one RecordError among the results, not an exception that hides the others."""
+        trial.needs("batch_renew")
+        key = trial.plant()
+        first, last = trial.hold(trial.key()), trial.hold(trial.key())
+
+        requests = [
+            Replace(next_version(first), first.version),
+            Replace(held(key), Version("another", 1)),
+            Replace(next_version(last), last.version),
+        ]
+        came = trial.tried(lambda: trial.store.replace_many(requests))
+
+        trial.require(isinstance(came, list), "one bad record in a batch made the whole call raise", came=came)
+        trial.require(
+            isinstance(came[1], RecordError),
+            "the result for a record that is not dlock's must be a RecordError",
+            came=came[1],
+        )
+        for place in (0, 2):
+            trial.require(
+                isinstance(came[place], Reply) and came[place].applied,
+                "a bad record cost another its renewal",
+                came=came[place],
+            )
+
+    def test_b2_an_exception_stands_for_all_of_them(self, trial: Trial) -> None:
+        """A batch whose reply is lost is unknown as a whole, or for each; nothing is made up."""
+        trial.needs("batch_renew")
+        store = trial.disturbed(Fault.LOSE_REPLY)
+        records = [trial.hold(trial.key()) for _ in range(batch_size(trial, 3))]
+        requests = [Replace(next_version(record), record.version) for record in records]
+
+        with trial.fault(Fault.LOSE_REPLY):
+            came = trial.ended(lambda: store.replace_many(requests, timeout_s=2.0), 10.0)
+
+        each = came if isinstance(came, list) else [came]
+        wrong = (
+            "a batch was applied and its reply lost: replace_many must raise OutcomeUnknownError, or give it for each"
+        )
+        trial.require(all(isinstance(result, OutcomeUnknownError) for result in each), wrong, came=came)
+
+    def test_b3_a_full_batch_is_done(self, trial: Trial) -> None:
+        """Every request up to ``batch_limit`` counts, and has its result."""
+        trial.needs("batch_renew")
+        limit = getattr(trial.store.raw, "batch_limit", None)
+        trial.require(
+            isinstance(limit, int) and limit >= 1, f"batch_limit must be an integer of 1 or more; it is {limit!r}"
+        )
+        records = [trial.hold(trial.key()) for _ in range(batch_size(trial, BATCH_MOST))]
+
+        requests = [Replace(next_version(record), record.version) for record in records]
+        results = trial.store.replace_many(requests)
+
+        for request, result in zip(requests, results, strict=True):
+            if not isinstance(result, Reply) or not result.applied:
+                trial.fail(
+                    f"one of a batch of {len(requests)} renewals was not applied; batch_limit is {limit}", came=result
+                )
+            trial.exactly(
+                request.record,
+                trial.store.read(request.record.key),
+                f"one of a batch of {len(requests)} was not written",
+            )
+
+    @pytest.mark.parametrize("size", [1, 2])
+    def test_b3_a_small_batch_is_done(self, trial: Trial, size: int) -> None:
+        """One is a batch too."""
+        trial.needs("batch_renew")
+        records = [trial.hold(trial.key()) for _ in range(batch_size(trial, size))]
+
+        results = trial.store.replace_many([Replace(next_version(record), record.version) for record in records])
+
+        trial.require(
+            all(isinstance(result, Reply) and result.applied for result in results),
+            f"a batch of {len(records)}",
+            came=results,
+        )
+
+
+def batch_size(trial: Trial, most: int) -> int:
+    """Return how many requests a batch may have, at most *most*."""
+    return max(1, min(most, getattr(trial.store.raw, "batch_limit", 1)))
+
+
+def won_by_one(trial: Trial, results: Any) -> LockRecord:
+    """Return the record of the one grant among the *results* for one key."""
+    for result in results:
+        if not isinstance(result, Reply):
+            trial.fail("a result of a batch in a race is no Reply", came=result)
+    granted: list[LockRecord | None] = [result.record for result in results if result.applied]
+    if len(granted) != 1 or granted[0] is None:
+        trial.fail(
+            f"of {len(results)} batches that expect one version of a record, {len(granted)} renewed it; exactly one must",
+            came=list(results),
+        )
+    return granted[0]

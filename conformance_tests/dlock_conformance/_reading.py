@@ -1,0 +1,356 @@
+"""S9 to S12: reads see what was written, scans find all of it, nothing of it changes, and keys are kept apart."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from dlock_conformance._claiming import prepare
+from dlock_conformance.records import fresh, held, next_version, tombstone
+from dlock_conformance.trial import Trial
+from dlock_core.record import (
+    DATA_MAX_BYTES,
+    KEY_MAX_BYTES,
+    LEASE_MAX_MS,
+    TOKEN_MAX,
+    Broken,
+    LockRecord,
+    ProcessIdentity,
+    Stamp,
+    State,
+)
+from dlock_core.store import Claim, Expect, Replace
+
+__all__ = ["ReadingClauses"]
+
+READERS = 3
+WILDCARDS = [
+    "%",
+    "_",
+    "*",
+    "?",
+    "[a-z]",
+    ".",
+    "^",
+    "$",
+    "\\",
+    "{a}",
+    "'",
+    '"',
+    "`",
+    "(",
+    "+",
+    "|",
+    "#",
+    "\N{FULLWIDTH PERCENT SIGN}",
+]
+ALL_BYTES = bytes(range(256))
+INTEGERS = (0, 1, -1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63) + 1)
+TEXTS = (
+    "",
+    " ",
+    "plain",
+    "null",
+    "0",
+    "true",
+    "\u00e9",
+    "e\u0301",
+    "\U0001f512\U0001f5dd",
+    "a\x00b\r\n\t",
+    "\u2028",
+    "\ufeff",
+    "\uffff",
+    "{}[]\"'\\",
+)
+
+EXACT: dict[str, dict[str, Any]] = {
+    "no data": {"data": None},
+    "empty data": {"data": b""},
+    "one zero byte": {"data": b"\x00"},
+    "every byte": {"data": ALL_BYTES},
+    "text as data": {"data": '{"json": "\u00e9"}'.encode()},
+    "64 KiB of data": {"data": ALL_BYTES * (DATA_MAX_BYTES // 256)},
+    "64 KiB of zeros": {"data": bytes(DATA_MAX_BYTES)},
+    "no attributes": {"attributes": ()},
+    "text attributes": {"attributes": tuple((f"t{number:02}", text) for number, text in enumerate(TEXTS))},
+    "integer attributes": {"attributes": tuple((f"i{number}", each) for number, each in enumerate(INTEGERS))},
+    "truth attributes": {"attributes": (("no", False), ("yes", True))},
+    "one is not true": {"attributes": (("false", False), ("one", 1), ("true", True), ("zero", 0))},
+    "binary attributes": {"attributes": (("all", ALL_BYTES), ("empty", b""), ("text", b"text"))},
+    "text is not bytes": {"attributes": (("bytes", b"x"), ("text", "x"))},
+    "strange attribute names": {
+        "attributes": tuple(
+            (name, 1) for name in sorted({"$x", "a.b", "state", "rvn", "key", "_id", " ", "\u00e9", "0"})
+        )
+    },
+    "many attributes": {"attributes": tuple((f"name-{number:03}", number) for number in range(200))},
+    "60 KiB in an attribute": {"attributes": (("large", "\u00e9" * 30_000),)},
+    "an empty owner": {"owner": ""},
+    "a strange owner": {"owner": "h\u00f4te:\U0001f512 \"quoted\" 'too' \\ $x {} \n"},
+    "a long owner": {"owner": "o" * 1000},
+    "the shortest lease": {"lease_ms": 1},
+    "the longest lease": {"lease_ms": LEASE_MAX_MS},
+    "no lease": {"lease_ms": None},
+    "a short rvn": {"rvn": "r"},
+    "a long rvn": {"rvn": "0123456789abcdef" * 4},
+    "an rvn that looks like a number": {"rvn": "00012345678901234567890123456789"},
+    "a great token": {"fencing_token": TOKEN_MAX - 1},
+    "an odd great token": {"fencing_token": 1_795_000_000_123_457},
+    "a stamp": {"stamp": Stamp(1_795_000_000_123, "the rvn of its write")},
+    "a process": {"process": ProcessIdentity("5ce1\u00e9-boot", 4_026_531_836, 4_194_303, 987_654_321_012)},
+    "a process with children": {"process": ProcessIdentity("boot", 1, 2, 3, child_group=4)},
+    "a broken mark": {"broken": Broken("an operator \u00e9", 1_795_000_000_123)},
+    "all at once": {
+        "data": ALL_BYTES,
+        "attributes": (("bytes", b"\x00"), ("int", -(2**53) - 1), ("text", "\u00e9"), ("truth", True)),
+        "owner": "o",
+        "lease_ms": 86_399_999,
+        "stamp": Stamp(1, "r"),
+        "process": ProcessIdentity("b", 1, 2, 3, child_group=0),
+        "broken": Broken("", 0),
+    },
+}
+
+_LONG = KEY_MAX_BYTES - 60
+PAIRS: dict[str, tuple[str, str]] = {
+    "upper and lower case": ("Key", "key"),
+    "case of other letters": ("\u00c9", "\u00e9"),
+    "sharp s and ss": ("\u00df", "ss"),
+    "dotless i": ("I", "\u0131"),
+    "the Kelvin sign and K": ("\u212a", "K"),
+    "composed and decomposed": ("\u00e9", "e\u0301"),
+    "full width": ("\uff41", "a"),
+    "a ligature": ("\ufb01", "fi"),
+    "an accent or none": ("e", "\u00e9"),
+    "a trailing space": ("key", "key "),
+    "a leading space": ("key", " key"),
+    "a no-break space": ("a b", "a\u00a0b"),
+    "a trailing dot": ("key", "key."),
+    "a trailing slash": ("key", "key/"),
+    "a double slash": ("a/b", "a//b"),
+    "a dot folder": ("a/b", "a/./b"),
+    "a parent folder": ("b", "a/../b"),
+    "slash and backslash": ("a/b", "a\\b"),
+    "per cent coding": ("a/b", "a%2Fb"),
+    "plus and space": ("a b", "a+b"),
+    "a zero-width space": ("ab", "a\u200bb"),
+    "a zero-width joiner": ("ab", "a\u200db"),
+    "leading zeros": ("1", "01"),
+    "quotes": ("'", "''"),
+    "an escape": ("a", "\\a"),
+    "a wildcard": ("a%", "ab"),
+    "braces": ("{a}b", "{a}c"),
+    "the last byte of 1024": ("k" * _LONG + "1", "k" * _LONG + "2"),
+    "the last character of 1024 bytes": ("\u00e9" * (_LONG // 2) + "1", "\u00e9" * (_LONG // 2) + "2"),
+    "255 bytes and one more": ("k" * 200, "k" * 201),
+    "astral letters": ("\U0001d400", "\U0001d401"),
+}
+
+
+class ReadingClauses:
+    """Clauses of ``read``, ``scan``, stored data and keys."""
+
+    def test_s9_a_read_shows_what_another_connection_wrote_before(self, trial: Trial) -> None:
+        """Each answered write is seen by each read that begins after it."""
+        record = trial.hold(trial.key())
+        for number in range(50):
+            written = trial.renew(record, attributes=(("number", number),))
+
+            trial.exactly(written, trial.other.read(record.key), "a read after an answered write does not show it")
+            record = written
+
+    @pytest.mark.parametrize("standing", ["held", "free", "gone"])
+    def test_s9_a_read_shows_the_record_whatever_its_state(self, trial: Trial, standing: str) -> None:
+        """A tombstone is shown as it is: only an absent key reads as None."""
+        key, record = prepare(trial, standing, data=b"payload")
+        assert record is not None
+
+        trial.exactly(record, trial.store.read(key), f"a read must show a record that is {standing} as it is")
+
+    def test_s9_a_read_of_an_absent_key_is_none(self, trial: Trial) -> None:
+        """Nothing is made up, and nothing is created."""
+        key = trial.key()
+
+        trial.require(trial.store.read(key) is None, "a read of an absent key must be None")
+        trial.require(trial.store.read(key) is None, "a read of an absent key created a record")
+
+    def test_s9_reads_never_go_back(self, trial: Trial) -> None:
+        """While one connection writes, the others see each answered write at once, and none of them an older record again."""
+        record = trial.hold(trial.key(), attributes=(("number", 0),))
+        readers = [trial.open() for _ in range(READERS)]
+        answered, done, wrong = [0], threading.Event(), list[str]()
+
+        def look(place: int) -> None:
+            last = 0
+            while not done.is_set():
+                least = max(last, answered[0])
+                seen = readers[place].calling_read(record.key)()
+                last = int(dict(seen.attributes)["number"]) if seen is not None else -1
+                if last < least:
+                    wrong.append(f"write {least} was answered, and a read that began later showed write {last}")
+                    return
+
+        threads = [threading.Thread(target=look, args=(place,), daemon=True) for place in range(READERS)]
+        for thread in threads:
+            thread.start()
+        standing = record
+        for number in range(1, max(50, trial.harness.race_rounds // 10)):
+            standing = trial.renew(standing, attributes=(("number", number),))
+            answered[0] = number
+        done.set()
+        for thread in threads:
+            thread.join()
+
+        trial.require(not wrong, "; ".join(wrong[:1]))
+
+    def test_s10_a_scan_gives_the_records_under_its_prefix_and_no_others(self, trial: Trial) -> None:
+        """Held, free and gone; each once; and each exactly as it stands."""
+        prefix = trial.key("scan")
+        held_one = trial.hold(f"{prefix}/a", data=b"x")
+        free = trial.free(trial.hold(f"{prefix}/b"))
+        gone = trial.free(trial.hold(f"{prefix}/c"), State.GONE)
+        for other in (f"{prefix[:-1]}", f"x{prefix}/a", f"{prefix.upper()}/a"):
+            trial.hold(other)
+
+        found = trial.store.scan(f"{prefix}/")
+
+        same_records(trial, [held_one, free, gone], found)
+
+    @pytest.mark.parametrize("character", WILDCARDS)
+    def test_s10_nothing_in_a_prefix_is_a_wildcard(self, trial: Trial, character: str) -> None:
+        """The prefix is compared character by character."""
+        prefix = trial.key()
+        found = trial.hold(f"{prefix}{character}b")
+        for end in {"ab", "b", "\\b", "aab", ""} - {f"{character}b"}:
+            trial.hold(f"{prefix}{end}")
+
+        same_records(trial, [found], trial.store.scan(f"{prefix}{character}"))
+
+    def test_s10_a_prefix_is_compared_by_code_points(self, trial: Trial) -> None:
+        """No folding, no normalising, and no upper end that some character lies beyond."""
+        prefix = trial.key()
+        ends = ("a", "A", "\u00e9", "e\u0301", "\uffff", "\U0001f512", "\U0010fffe", "zz\U0010ffff", "z\uffffz")
+        records = {end: trial.hold(f"{prefix}{end}") for end in ends}
+
+        same_records(trial, list(records.values()), trial.store.scan(prefix))
+        same_records(trial, [records["e\u0301"]], trial.store.scan(f"{prefix}e"))
+        same_records(trial, [records["\u00e9"]], trial.store.scan(f"{prefix}\u00e9"))
+        same_records(trial, [records["z\uffffz"], records["zz\U0010ffff"]], trial.store.scan(f"{prefix}z"))
+
+    def test_s10_the_prefix_may_be_the_whole_key(self, trial: Trial) -> None:
+        """A key starts with itself."""
+        record = trial.hold(trial.key("whole"))
+        longer = trial.hold(f"{record.key}r")
+
+        same_records(trial, [record, longer], trial.store.scan(record.key))
+
+    def test_s10_an_empty_prefix_gives_every_record(self, trial: Trial) -> None:
+        """Other users' records too, so only ours are looked for."""
+        mine = [trial.hold(trial.key()) for _ in range(3)]
+
+        found = {record.key: record for record in trial.store.scan("")}
+
+        for record in mine:
+            trial.exactly(record, found.get(record.key), f"a scan of everything missed {record.key!r}")
+
+    @pytest.mark.parametrize(("count", "size"), [(250, 0), (24, DATA_MAX_BYTES)], ids=["250_small", "24_large"])
+    def test_s10_a_scan_of_several_pages_misses_and_repeats_nothing(self, trial: Trial, count: int, size: int) -> None:
+        """More records than a page holds, and more bytes than a page holds."""
+        prefix = trial.key()
+        written = [trial.hold(f"{prefix}/{number:04}", data=bytes(size) or None) for number in range(count)]
+
+        same_records(trial, written, trial.store.scan(f"{prefix}/"))
+
+    @pytest.mark.parametrize("case", EXACT)
+    def test_s11_a_record_comes_back_exactly(self, trial: Trial, case: str) -> None:
+        """By the grant, by a read, by a scan and by a refusal; written by a claim and by a replace."""
+        fields = {"rvn": fresh(), **EXACT[case]}
+        asked = held(trial.key(), token=fields.pop("fencing_token", 1), **fields)
+        claimed = trial.granted(trial.store.claim(Claim(asked, Expect.ANY)), "a claim of an absent key")
+        minted = claimed.fencing_token if trial.harness.token_floor else asked.fencing_token
+        right = next_version(asked, rvn=asked.rvn, fencing_token=max(minted, asked.fencing_token))
+        everywhere(trial, right, claimed)
+
+        before = trial.hold(trial.key())
+        change = next_version(
+            before, **{"fencing_token": max(before.fencing_token, asked.fencing_token), "rvn": asked.rvn, **EXACT[case]}
+        )
+        everywhere(trial, change, trial.granted(trial.store.replace(Replace(change, before.version)), "a replace"))
+
+    @pytest.mark.parametrize(
+        "case", ["no data", "empty data", "every byte", "64 KiB of data", "truth attributes", "a stamp"]
+    )
+    def test_s11_a_tombstone_comes_back_exactly(self, trial: Trial, case: str) -> None:
+        """What a release writes is a record as any other."""
+        free = trial.free(trial.hold(trial.key()), **EXACT[case])
+
+        everywhere(trial, tombstone(free, rvn=free.rvn, **EXACT[case]), free)
+
+    def test_s11_a_replace_removes_what_it_does_not_write(self, trial: Trial) -> None:
+        """Fields of the record before must not shine through."""
+        record = trial.hold(trial.key(), **EXACT["all at once"])
+        bare = held(record.key, token=record.fencing_token)
+
+        everywhere(trial, bare, trial.granted(trial.store.replace(Replace(bare, record.version)), "a replace"))
+
+    @pytest.mark.parametrize("pair", PAIRS)
+    def test_s12_two_keys_are_two_keys(self, trial: Trial, pair: str) -> None:
+        """Whatever a file system, a collation or a URL would make of them."""
+        prefix = trial.key()[:59]
+        one, two = (f"{prefix}{end}" for end in PAIRS[pair])
+        first = trial.hold(one, owner="one")
+
+        reply = trial.store.claim(Claim(held(two, owner="two"), Expect.ABSENT))
+
+        if not reply.applied or reply.record is None:
+            trial.fail(
+                f"the key {one[59:][-20:]!r} was claimed, and then {two[59:][-20:]!r} was not free: they are two keys",
+                came=reply,
+            )
+        trial.exactly(
+            first,
+            trial.store.read(one),
+            f"after a claim of {two[59:][-20:]!r} the record of {one[59:][-20:]!r} changed",
+        )
+        trial.exactly(reply.record, trial.store.read(two), f"the record of {two[59:][-20:]!r} is not what was written")
+        trial.free(reply.record)
+        trial.exactly(first, trial.store.read(one), f"a release of {two[59:][-20:]!r} changed {one[59:][-20:]!r}")
+
+    def test_s12_the_longest_key_of_the_widest_characters(self, trial: Trial) -> None:
+        """1024 bytes are 256 characters of four bytes."""
+        prefix = trial.key()
+        key = prefix + "k" * (KEY_MAX_BYTES % 4) + "\U0001f512" * ((KEY_MAX_BYTES - len(prefix) - 3) // 4)
+
+        record = trial.hold(key)
+
+        trial.exactly(record, trial.store.read(key), "the record of a long key is not what was written")
+        trial.require(trial.store.read(key[:-1]) is None, "a key and the key without its last character are two keys")
+
+
+def everywhere(trial: Trial, right: LockRecord, granted: LockRecord) -> None:
+    """Fail unless the grant, a read, a scan and a refusal all show *right*."""
+    trial.exactly(right, granted, "the record in the grant is not what was written")
+    trial.exactly(right, trial.store.read(right.key), "the record read is not what was written")
+    trial.exactly(right, next(iter(trial.store.scan(right.key)), None), "the record scanned is not what was written")
+    if right.held:
+        refusal = trial.store.claim(Claim(held(right.key), Expect.ABSENT))
+        trial.exactly(right, refusal.record, "the record in a refusal is not what was written")
+
+
+def same_records(trial: Trial, written: list[LockRecord], found: list[LockRecord]) -> None:
+    """Fail unless *found* are exactly the records *written*, in any order, each once."""
+    keys = [record.key for record in found]
+    missing, foreign = {record.key for record in written} - set(keys), set(keys) - {record.key for record in written}
+    trial.require(
+        not missing, f"the scan missed {len(missing)} of {len(written)} records, for example {sorted(missing)[:1]}"
+    )
+    trial.require(
+        not foreign,
+        f"the scan gave {len(foreign)} records that do not start with the prefix, for example {sorted(foreign)[:1]}",
+    )
+    trial.require(len(keys) == len(set(keys)), "the scan gave a record twice")
+    by_key = {record.key: record for record in found}
+    for record in written:
+        trial.exactly(record, by_key[record.key], "the record scanned is not what was written")

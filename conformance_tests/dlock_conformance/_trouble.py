@@ -1,0 +1,228 @@
+"""S13 to S17: what a store says when it gets no answer, or one that it cannot read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dlock_conformance.faults import Fault
+from dlock_conformance.records import describe, fresh, held, next_version, tombstone
+from dlock_conformance.subject import Subject
+from dlock_conformance.trial import Trial
+from dlock_core.errors import DLockError, OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
+from dlock_core.record import LockRecord, Version, newer_format
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
+
+__all__ = ["TroubleClauses"]
+
+STEPS = ["claim", "replace", "release"]
+VERBS = [*STEPS, "read", "scan"]
+SHORT_S = 0.25
+# What a call may take beyond its time-out on a busy machine.
+SLACK_S = 2.0
+FORMAT = 2
+
+
+def prepared(trial: Trial, verb: str) -> tuple[LockRecord | None, LockRecord]:
+    """Return what stands under a new key, and what *verb* will write there."""
+    if verb == "claim":
+        return None, held(trial.key())
+    record = trial.hold(trial.key())
+    return record, next_version(record) if verb == "replace" else tombstone(record)
+
+
+def asking(
+    store: Subject, verb: str, standing: LockRecord | None, written: LockRecord, timeout_s: float
+) -> Callable[[], Any]:
+    """Return the call of *verb* on *store* that writes *written*, or reads its key."""
+    key = written.key
+    if verb == "claim":
+        return lambda: store.claim(Claim(written, Expect.ANY), timeout_s=timeout_s)
+    if verb == "read":
+        return lambda: store.read(key, timeout_s=timeout_s)
+    if verb == "scan":
+        return lambda: store.scan(key, timeout_s=timeout_s)
+    version = standing.version if standing is not None else Version(fresh(), 1)
+    if verb == "replace":
+        return lambda: store.replace(Replace(written, version), timeout_s=timeout_s)
+    return lambda: store.release(Release(written, version), timeout_s=timeout_s)
+
+
+def ends_in_time(trial: Trial, fault: Fault, verb: str) -> None:
+    """Fail unless *verb*, which gets no answer by *fault*, raises within its time-out."""
+    store = trial.disturbed(fault)
+    standing, written = prepared(trial, verb)
+
+    with trial.fault(fault):
+        began = time.monotonic()
+        came = trial.ended(asking(store, verb, standing, written, SHORT_S), SHORT_S + 4 * SLACK_S)
+        took = time.monotonic() - began
+
+    trial.require(took <= SHORT_S + SLACK_S, f"a {verb} with timeout_s={SHORT_S} took {took:.2f} s without an answer")
+    trial.require(isinstance(came, StoreError), f"a {verb} without an answer must raise a StoreError", came=came)
+
+
+class TroubleClauses:
+    """Clauses of time-outs and errors."""
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_s13_a_call_ends_in_time_when_nothing_answers(self, trial: Trial, verb: str) -> None:
+        """A server that hangs holds no caller beyond its time-out."""
+        ends_in_time(trial, Fault.HANG, verb)
+
+    @pytest.mark.parametrize("verb", STEPS)
+    def test_s13_a_write_ends_in_time_when_another_goes_on(self, trial: Trial, verb: str) -> None:
+        """Somebody else's write that does not end holds no caller beyond its time-out."""
+        ends_in_time(trial, Fault.BUSY, verb)
+
+    def test_s13_the_time_out_is_of_each_call(self, trial: Trial) -> None:
+        """After a short one comes a long one, and then a short one, on the same store."""
+        store = trial.disturbed(Fault.HANG)
+        store.read(trial.key(), timeout_s=30)
+
+        with trial.fault(Fault.HANG):
+            began = time.monotonic()
+            trial.ended(asking(store, "read", None, held(trial.key()), SHORT_S), SHORT_S + 4 * SLACK_S)
+            took = time.monotonic() - began
+
+        trial.require(
+            took <= SHORT_S + SLACK_S, f"a read with timeout_s={SHORT_S} took {took:.2f} s; an earlier one had 30 s"
+        )
+
+    @pytest.mark.parametrize("timeout_s", [0.001, 0.05, 3600.0])
+    def test_s13_a_call_takes_any_time_out_above_zero(self, trial: Trial, timeout_s: float) -> None:
+        """It ends with an answer or a StoreError, never with a complaint about the number."""
+        for verb in VERBS:
+            standing, written = prepared(trial, verb)
+
+            came = trial.ended(asking(trial.store, verb, standing, written, timeout_s), 4 * SLACK_S)
+
+            if isinstance(came, StoreError):
+                kinds = (StoreUnavailableError, OutcomeUnknownError)
+                trial.require(
+                    isinstance(came, kinds),
+                    f"a {verb} with timeout_s={timeout_s} may end in no other error than these",
+                    came=came,
+                )
+
+    @pytest.mark.parametrize("fault", list(Fault))
+    @pytest.mark.parametrize("verb", STEPS)
+    def test_s14_what_was_certainly_not_applied_never_is(self, trial: Trial, verb: str, fault: Fault) -> None:
+        """StoreUnavailableError lets the caller forget the write, so it must not arrive later."""
+        store = trial.disturbed(fault)
+        standing, written = prepared(trial, verb)
+
+        with trial.fault(fault):
+            came = trial.ended(asking(store, verb, standing, written, SHORT_S), SHORT_S + 4 * SLACK_S)
+
+        trial.require(isinstance(came, StoreError), f"a {verb} without an answer must raise a StoreError", came=came)
+        if isinstance(came, StoreUnavailableError):
+            seen = trial.store.read(written.key)
+            wrong = f"a {verb} raised StoreUnavailableError, which says: not applied, now or later; and it was applied"
+            trial.require(seen is None or seen.rvn != written.rvn, wrong, came=seen)
+
+    def test_s14_a_server_that_cannot_be_reached_is_an_error_of_the_store(self, trial: Trial) -> None:
+        """Also when it comes back: the store goes on without being opened again."""
+        store = trial.disturbed(Fault.REFUSE)
+        record = held(trial.key())
+
+        with trial.fault(Fault.REFUSE):
+            came = trial.ended(lambda: store.claim(Claim(record, Expect.ANY), timeout_s=SHORT_S), SHORT_S + 4 * SLACK_S)
+
+        kinds = (StoreUnavailableError, OutcomeUnknownError)
+        trial.require(
+            isinstance(came, kinds),
+            "a claim while the server cannot be reached must raise one of the two errors",
+            came=came,
+        )
+        again = [
+            trial.tried(lambda: store.claim(Claim(held(trial.key()), Expect.ANY), timeout_s=5.0)) for _ in range(3)
+        ]
+        trial.require(
+            isinstance(again[-1], Reply),
+            "the server is back, and the third claim after that still fails",
+            came=again[-1],
+        )
+
+    @pytest.mark.parametrize("verb", STEPS)
+    def test_s15_a_lost_reply_is_an_unknown_outcome(self, trial: Trial, verb: str) -> None:
+        """The write was applied and its reply lost: neither a grant nor a refusal may be made up, and it is not sent again."""
+        store = trial.disturbed(Fault.LOSE_REPLY)
+        standing, written = prepared(trial, verb)
+
+        with trial.fault(Fault.LOSE_REPLY):
+            came = trial.ended(asking(store, verb, standing, written, 2.0), 2.0 + 4 * SLACK_S)
+
+        told = f"a {verb} was applied and its reply lost: the store must raise OutcomeUnknownError"
+        trial.require(isinstance(came, OutcomeUnknownError), told, came=came)
+        seen = trial.store.read(written.key)
+        if seen is None or seen.rvn != written.rvn:
+            trial.fail(
+                f"the reply to a {verb} was cut after the server had it, and yet it did not apply it once",
+                expected=written,
+                came=seen,
+            )
+
+    def test_s15_a_claim_without_a_reply_is_not_sent_twice(self, trial: Trial) -> None:
+        """A second send would be refused by the first, or would take the key after a release for nobody."""
+        store = trial.disturbed(Fault.LOSE_REPLY)
+        count = trial.hook("count_requests")
+        record = held(trial.key())
+
+        before = count()
+        with trial.fault(Fault.LOSE_REPLY):
+            trial.ended(lambda: store.claim(Claim(record, Expect.ANY), timeout_s=2.0), 2.0 + 4 * SLACK_S)
+        sent = count() - before
+
+        trial.require(
+            sent == 1, f"a claim whose reply was lost was sent {sent} times; the driver's own retries must be off"
+        )
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_s16_what_is_not_ours_raises_from_every_verb(self, trial: Trial, verb: str) -> None:
+        """A foreign record is neither free nor absent, and it is left as it is."""
+        key = trial.plant()
+
+        for ask in (verb, "read"):
+            written = held(key) if ask != "release" else tombstone(held(key))
+            came = trial.tried(asking(trial.store, ask, None, written, 5.0))
+            if ask == "scan" and came == []:
+                continue  # a scan may pass over what is not ours: the table may have other users
+            wrong = (
+                f"a {ask} met a record that is not dlock's: it must raise RecordError, and leave the record as it is"
+            )
+            trial.require(isinstance(came, RecordError), wrong, came=came)
+
+    @pytest.mark.parametrize("verb", STEPS)
+    def test_s16_a_newer_format_is_held_and_left_alone(self, trial: Trial, verb: str) -> None:
+        """An older program waits for its end: it can't know what else the record says."""
+        version = Version(fresh(), 7)
+        key = trial.plant(version)
+        right = newer_format(key, FORMAT, *version)
+
+        trial.exactly(right, trial.store.read(key), "a record of format 2 must be read as newer_format() shows it")
+        written = held(key, token=8)
+        request = asking(trial.store, verb, right, tombstone(right) if verb == "release" else written, 5.0)
+        came = trial.tried(request)
+        wrong = f"a {verb} met a record of format 2: it must be refused with that record, whatever it expects"
+        trial.require(isinstance(came, Reply) and not came.applied and came.record == right, wrong, came=came)
+
+    @pytest.mark.parametrize("fault", list(Fault))
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_s17_an_error_of_the_driver_is_the_cause_of_ours(self, trial: Trial, verb: str, fault: Fault) -> None:
+        """Who catches dlock's errors catches all, and who looks for the reason finds the driver's."""
+        if fault is Fault.BUSY and verb not in STEPS:
+            trial.skip("a read needs no turn among writes")
+        store = trial.disturbed(fault)
+        standing, written = prepared(trial, verb)
+
+        with trial.fault(fault):
+            came = trial.ended(asking(store, verb, standing, written, SHORT_S), SHORT_S + 4 * SLACK_S)
+
+        trial.require(isinstance(came, StoreError), f"a {verb} without an answer must raise a StoreError", came=came)
+        cause = came.__cause__
+        wrong = f"the cause of {describe(came)} must be what the driver raised; raise … from error"
+        trial.require(cause is not None and not isinstance(cause, DLockError), wrong, came=cause)

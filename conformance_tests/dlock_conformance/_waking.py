@@ -1,0 +1,289 @@
+"""N1 to N3: notification, for stores that declare it."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from typing import Any, Self
+
+import pytest
+
+from dlock_conformance.harness import Colour
+from dlock_conformance.records import fresh, held, tombstone
+from dlock_conformance.subject import Subject
+from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError, StoreUnavailableError
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Claim, Expect, Release
+
+__all__ = ["NotifyClauses"]
+
+HANDS = 25
+WAITERS = 6
+BRIEF_S = 0.01
+
+
+class NotifyClauses:
+    """Clauses of ``wait``."""
+
+    @pytest.mark.parametrize("state", [State.FREE, State.GONE])
+    def test_n1_a_wait_returns_soon_after_the_release(self, trial: Trial, state: State) -> None:
+        """It was waiting when the key was released, by another connection."""
+        trial.needs("notify")
+        record = trial.hold(trial.key())
+        with waiting(trial, record) as waiter:
+            waiter.began.wait()
+
+            trial.free(record, state)
+
+            trial.require(
+                waiter.ended(), f"a wait had not returned {trial.harness.soon_s:g} s after the release of its key"
+            )
+
+    @pytest.mark.parametrize("renewed", [False, True], ids=["at_once", "after_a_renewal"])
+    def test_n1_a_release_before_the_wait_is_not_missed(self, trial: Trial, *, renewed: bool) -> None:
+        """Between the refusal of a claim and the wait the key may be released: the wait must see that."""
+        trial.needs("notify")
+        record = trial.hold(trial.key())
+        newest = trial.renew(record) if renewed else record
+
+        trial.free(newest)
+
+        with waiting(trial, record) as waiter:
+            trial.require(
+                waiter.ended(), f"a wait that began after the release had not returned after {trial.harness.soon_s:g} s"
+            )
+
+    def test_n1_a_renewal_does_not_hide_the_release(self, trial: Trial) -> None:
+        """The waiter was given an older version; the release of a newer one follows it all the same."""
+        trial.needs("notify")
+        record = trial.hold(trial.key())
+        with waiting(trial, record) as waiter:
+            waiter.began.wait()
+
+            trial.free(trial.renew(trial.renew(record)))
+
+            trial.require(
+                waiter.ended(),
+                f"a wait had not returned {trial.harness.soon_s:g} s after the release of a later version",
+            )
+
+    def test_n1_hands_change_without_a_lost_wake_up(self, trial: Trial) -> None:
+        """Claim, and if refused wait and claim again: whenever the release comes, the next claim follows soon."""
+        trial.needs("notify")
+        standing = trial.hold(trial.key())
+        for _ in range(HANDS):
+            next_one = Next(trial.other, standing.key, trial.harness.soon_s)
+            next_one.refused.wait(trial.harness.soon_s)
+            free = trial.free(standing)
+
+            came = next_one.result()
+
+            lost = "its wake-up was lost, or came before the release"
+            wrong = f"the key was released, and the waiter did not get it within {trial.harness.soon_s:g} s: {lost}"
+            if not isinstance(came, LockRecord):
+                trial.fail(wrong, came=came)
+            trial.require(came.fencing_token > free.fencing_token, "a waiter was granted an old token", came=came)
+            standing = came
+
+    def test_n2_a_wait_ends_at_its_time_out(self, trial: Trial) -> None:
+        """Nobody releases, and the wait returns all the same, without an error."""
+        trial.needs("notify")
+        record = trial.hold(trial.key())
+        for timeout_s in (0.001, 0.05, 0.3):
+            began = time.monotonic()
+            with waiting(trial, record, timeout_s=timeout_s) as waiter:
+                ended = waiter.ended()
+                took = time.monotonic() - began
+                if not ended:
+                    trial.free(record)
+            trial.require(ended and took < timeout_s + 2.0, f"a wait with timeout_s={timeout_s} took {took:.2f} s")
+            # Within a millisecond not every server has answered once, and then the store may say so.
+            brief = timeout_s < BRIEF_S and isinstance(waiter.error, StoreUnavailableError)
+            trial.require(
+                waiter.error is None or brief, "a wait that timed out must return, not raise", came=waiter.error
+            )
+
+    def test_n2_a_claim_needs_no_notification(self, trial: Trial) -> None:
+        """Whoever just polls gets the key as well, also past somebody who waits."""
+        trial.needs("notify")
+        record = trial.hold(trial.key())
+        with waiting(trial, record) as waiter:
+            waiter.began.wait()
+            trial.free(record)
+            waiter.ended()
+
+            until = time.monotonic() + trial.harness.soon_s
+            reply = trial.store.claim(Claim(held(record.key), Expect.ANY))
+            while not reply.applied and time.monotonic() < until:
+                reply = trial.store.claim(Claim(held(record.key), Expect.ANY))
+
+            trial.require(
+                reply.applied,
+                f"a claim that never waited was refused for {trial.harness.soon_s:g} s after the release",
+                came=reply,
+            )
+
+    def test_n3_a_release_wakes_one_of_many(self, trial: Trial) -> None:
+        """A herd of claims would follow a release that wakes all; one that wakes none leaves the key unused."""
+        trial.needs("notify")
+        record = trial.hold(trial.key())
+        ends: queue.Queue[object] = queue.Queue()
+        long_s = trial.harness.soon_s + 1.0
+        waiters = [waiting(trial, record, store=trial.store, timeout_s=long_s, ends=ends) for _ in range(WAITERS)]
+        for waiter in waiters:
+            waiter.began.wait()
+        waiters[-1].settle()
+
+        trial.free(record)
+        woken = ended_of(ends, trial.harness.soon_s)
+        woken += ended_of(ends, 0.3) if woken else 0
+
+        left = [waiter for waiter in waiters if not waiter.ended(2 * long_s)]
+        trial.require(
+            woken >= 1, f"none of {WAITERS} waiters had returned {trial.harness.soon_s:g} s after the release"
+        )
+        trial.require(woken < WAITERS, f"one release woke all {WAITERS} waiters; it must wake one")
+        trial.require(not left, f"{len(left)} waits did not end at all")
+
+    def test_n3_a_waiter_that_has_left_takes_no_wake_up_with_it(self, trial: Trial) -> None:
+        """The first in the queue gave up before the release; the wake-up belongs to the next."""
+        trial.needs("notify")
+        record = trial.hold(trial.key())
+        with waiting(trial, record, store=trial.store, timeout_s=0.2) as left:
+            left.began.wait()
+            left.settle()
+            with waiting(trial, record, store=trial.store) as waiter:
+                waiter.began.wait()
+                left.ended()
+
+                trial.free(record)
+
+                trial.require(
+                    waiter.ended(), "a waiter had left before the release, and its wake-up reached nobody else"
+                )
+
+    def test_n3_a_cancelled_waiter_passes_its_wake_up_on(self, trial: Trial) -> None:
+        """It was woken and cancelled in the same instant: the next one is woken instead."""
+        trial.needs("notify")
+        if trial.colour is not Colour.ASYNC:
+            trial.skip("a thread in wait() cannot be cancelled")
+        for _ in range(5):
+            record = trial.hold(trial.key())
+
+            cancelled, passed = trial.store.loop.run(cancel_the_woken(trial.store.raw, record, trial.harness.soon_s))
+
+            what = "the first of two waiters was cancelled as the release woke it"
+            trial.require(
+                cancelled,
+                f"{what}: its wait must end with CancelledError; it returned as if nothing had been (asyncio.wait_for does so)",
+            )
+            trial.require(passed, f"{what}; the other was not woken within {trial.harness.soon_s:g} s")
+
+
+async def cancel_the_woken(store: Any, record: LockRecord, soon_s: float) -> tuple[bool, bool]:
+    """Cancel the first of two waiters right after the release; say whether it ended cancelled, and the second was woken."""
+    waiters = [
+        asyncio.create_task(store.wait(record, ticket=f"ticket {place}", timeout_s=4 * soon_s)) for place in range(2)
+    ]
+    await asyncio.sleep(0.05)  # both are waiting now; there is no sign of it
+    await store.release(Release(tombstone(record), record.version), timeout_s=5.0)
+    had_returned = waiters[0].done()
+    waiters[0].cancel()
+    # One that had returned has used its wake-up.
+    done, _ = await asyncio.wait(waiters, timeout=0 if had_returned else soon_s)
+    waiters[1].cancel()
+    await asyncio.gather(*waiters, return_exceptions=True)
+    return waiters[0].cancelled() or had_returned, waiters[1] in done or had_returned
+
+
+class waiting:  # noqa: N801  # read as a verb: with waiting(…)
+    """A ``wait`` in a thread of its own; leaving the block waits for its end."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        record: LockRecord,
+        *,
+        store: Subject | None = None,
+        timeout_s: float | None = None,
+        ends: queue.Queue[object] | None = None,
+    ) -> None:
+        self.began = threading.Event()
+        self.error: BaseException | None = None
+        self._store = store or trial.other
+        self._soon_s = trial.harness.soon_s
+        # One that was woken has returned long before.
+        self._timeout_s = 4 * self._soon_s if timeout_s is None else timeout_s
+        self._record, self._ends = record, ends
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def settle(self) -> None:
+        """Let those who began come as far as to wait: there is no sign of it."""
+        self._ended.wait(0.1)
+
+    def ended(self, within_s: float | None = None) -> bool:
+        """Whether it has returned, or does soon."""
+        return self._ended.wait(self._soon_s if within_s is None else within_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._thread.join(5 * self._soon_s)
+
+    def _run(self) -> None:
+        try:
+            self.began.set()
+            self._store.wait(self._record, ticket=fresh(), timeout_s=self._timeout_s)
+        except (StoreError, AssertionError) as error:
+            self.error = error
+        self._ended.set()
+        if self._ends is not None:
+            self._ends.put(self)
+
+
+class Next:
+    """Who wants the key next: claims, and while refused waits, in a thread of its own."""
+
+    def __init__(self, store: Subject, key: str, soon_s: float) -> None:
+        self.refused = threading.Event()
+        self._store, self._key, self._soon_s = store, key, soon_s
+        self._came: queue.Queue[object] = queue.Queue()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def result(self) -> object:
+        """Return the record that it was granted, the error that it met, or None if neither came soon."""
+        try:
+            return self._came.get(timeout=self._soon_s)
+        except queue.Empty:
+            return None
+
+    def _run(self) -> None:
+        until = time.monotonic() + 5 * self._soon_s
+        try:
+            while time.monotonic() < until:
+                reply = self._store.claim(Claim(held(self._key), Expect.ANY))
+                if reply.applied:
+                    self._came.put(reply.record)
+                    return
+                self.refused.set()
+                if reply.record is not None:
+                    self._store.wait(reply.record, ticket=fresh(), timeout_s=4 * self._soon_s)
+        except (StoreError, AssertionError) as error:
+            self._came.put(error)
+
+
+def ended_of(ends: queue.Queue[object], within_s: float) -> int:
+    """Return how many waiters end within *within_s*, or at once after the first."""
+    count, until = 0, time.monotonic() + within_s
+    try:
+        while True:
+            ends.get(timeout=max(0.0, until - time.monotonic()))
+            count, until = count + 1, min(until, time.monotonic() + 0.3)
+    except queue.Empty:
+        return count

@@ -1,0 +1,36 @@
+"""What a store author can let the suite do to the way between the store and its server."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+__all__ = ["Fault", "Faults"]
+
+
+class Fault(StrEnum):
+    """What may happen on the way.
+
+    ``lose_reply``: the next request reaches the server, its reply never comes back. ``hang``: requests are held back and nothing
+    answers, until healed: then they arrive late. ``refuse``: the server cannot be reached. ``busy``: somebody else is in the middle of a
+    write, and no other write comes through.
+    """
+
+    LOSE_REPLY = "lose_reply"
+    HANG = "hang"
+    REFUSE = "refuse"
+    BUSY = "busy"
+
+
+class Faults(Protocol):
+    """A way that can be disturbed. All stores opened through it go through one server and see one set of records."""
+
+    kinds: frozenset[Fault]
+
+    def begin(self, fault: Fault) -> None:
+        """Disturb the way from now on."""
+        ...
+
+    def heal(self) -> None:
+        """Let everything through again, and first what a ``hang`` held back."""
+        ...

@@ -1,0 +1,122 @@
+"""What the author of a store tells the suite: how it is opened, and what else may be done to it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import KW_ONLY, dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from dlock_conformance.faults import Faults
+from dlock_core.backend import backend_for
+from dlock_core.record import Version
+from dlock_core.store import AsyncLockStore, LockStore
+
+__all__ = ["AnyStore", "Colour", "Opening", "StoreHarness"]
+
+AnyStore: TypeAlias = LockStore | AsyncLockStore
+
+
+class Colour(StrEnum):
+    """Which of its two faces a store shows."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A way to open a store: by *url* through the installed backends, or by functions of one's own, which take precedence.
+
+    Each opening gives a store object of its own; all of them meet the same records.
+    """
+
+    url: str | None = None
+    _: KW_ONLY
+    open_store: Callable[[], LockStore] | None = None
+    aopen_store: Callable[[], Awaitable[AsyncLockStore]] | None = None
+
+    def open(self) -> LockStore:
+        """Return a new store for threads."""
+        if self.open_store is not None:
+            return self.open_store()
+        if self.url is None:
+            raise AssertionError("the harness has neither open_store nor url; give one, or set colours = ('async',)")
+        backend = backend_for(self.url)
+        return backend.open(backend.options.from_url(self.url))
+
+    @property
+    def has_async_face(self) -> bool:
+        """Whether a store for the event loop can be opened; otherwise tasks use the one for threads."""
+        if self.aopen_store is not None or self.url is None or self.open_store is not None:
+            return self.aopen_store is not None
+        backend = backend_for(self.url)
+        found = backend.aopen(backend.options.from_url(self.url))
+        if inspect.iscoroutine(found):
+            found.close()
+        return found is not None
+
+    async def aopen(self) -> AsyncLockStore:
+        """Return a new store for the running event loop."""
+        if self.aopen_store is not None:
+            opened = self.aopen_store()
+        elif self.url is None:
+            raise AssertionError("the harness has neither aopen_store nor url; give one, or set colours = ('sync',)")
+        else:
+            backend = backend_for(self.url)
+            found = backend.aopen(backend.options.from_url(self.url))
+            if found is None:
+                raise AssertionError("the backend has no async face (aopen returned None); set colours = ('sync',)")
+            opened = found
+        return await opened
+
+
+@dataclass(frozen=True)
+class StoreHarness(Opening):
+    """An opening, and what the suite may rely on. Only the opening is needed.
+
+    What is left out is not tested, and the report says so.
+
+    Attributes:
+        name, version: how the report calls the store; by default what ``guarantees()`` says.
+        found: how the server was found, for the report.
+        capabilities: what the store declares, once more, so that a capability cannot get lost unseen.
+        race_rounds: rounds of the race for a new key, the others have a part of it; 2,000 is thorough, 300 is for slow stores.
+        several_processes: other processes that open *url* meet the same records.
+        token_floor: the store has a floor of its own for tokens, so that they do not count from 1.
+        restart: end the server as hard as may be, and start it again. Without it nothing is said of what survives.
+        count_requests: how many requests the server had until now, those of the count itself not counted.
+        faults: the way to the server, to be disturbed; *through_faults* opens a store on that way (by default as always).
+        plant_foreign: put something under the key that no dlock wrote.
+        remove: clear away, after the test, what was planted under the key.
+        plant_newer: put a held record of the next format version under the key.
+        unprovisioned: opens the store where the table, or whatever it needs, is missing.
+        own_client: opens stores that are given one client, which they must not close.
+        lease_s: leases of the client's tests, in seconds; renewals must have their answers within a sixth of it.
+        allow_unsafe: names of what the client is told to accept.
+        soon_s: how many seconds after a release the longest sleeper of its waiters may still sleep.
+        reset: called before each test. Not needed for the suite itself: each test has keys of its own.
+    """
+
+    _: KW_ONLY
+    name: str = ""
+    version: str = ""
+    found: str = "in this process"
+    capabilities: Collection[str] = ()
+    race_rounds: int = 300
+    several_processes: bool = False
+    token_floor: bool = False
+    restart: Callable[[], None] | None = None
+    count_requests: Callable[[], int] | None = None
+    faults: Faults | None = None
+    through_faults: Opening | None = None
+    plant_foreign: Callable[[str], None] | None = None
+    remove: Callable[[str], None] | None = None
+    plant_newer: Callable[[str, Version], None] | None = None
+    unprovisioned: Opening | None = None
+    own_client: Opening | None = None
+    lease_s: float = 1.5
+    allow_unsafe: frozenset[str] = frozenset()
+    soon_s: float = 5.0
+    reset: Callable[[], None] | None = None

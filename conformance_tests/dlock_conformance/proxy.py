@@ -1,0 +1,187 @@
+"""A TCP proxy that can lose replies, hold requests back and refuse connections, and counts requests.
+
+It knows no protocol: a request is what a client says before the server answers. Where a driver talks in the background too
+(monitoring), *is_request* tells by the first bytes which of it counts.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from dlock_conformance.faults import Fault
+
+__all__ = ["FaultProxy"]
+
+_CHUNK = 1 << 16
+_CONNECT_S = 5.0
+_LATE_S = 2.0
+
+
+class FaultProxy:
+    """Listens on a free loopback port and passes on to *host*, *port*. Close it at the end."""
+
+    kinds = frozenset({Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE})
+
+    def __init__(self, host: str, port: int, is_request: Callable[[bytes], bool] = lambda _: True) -> None:
+        self._target = (host, port)
+        self._is_request = is_request
+        self._mutex = threading.Lock()
+        self._fault: Fault | None = None
+        self._pairs: set[_Pair] = set()
+        self._requests = 0
+        self._listener = self._listen(0)
+        self.port: int = self._listener.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        """Where clients connect to."""
+        return f"127.0.0.1:{self.port}"
+
+    def requests(self) -> int:
+        """How many requests have come until now."""
+        with self._mutex:
+            return self._requests
+
+    def begin(self, fault: Fault) -> None:
+        """Disturb the way from now on."""
+        with self._mutex:
+            self._fault = fault
+            pairs = list(self._pairs)
+        if fault is Fault.REFUSE:
+            self._stop_listening()
+            for pair in pairs:
+                pair.cut()
+
+    def heal(self) -> None:
+        """Let everything through; first what was held back, and it is answered when this returns."""
+        with self._mutex:
+            fault, self._fault = self._fault, None
+            pairs = list(self._pairs)
+        if fault is Fault.REFUSE:
+            self._listener = self._listen(self.port)
+        for pair in pairs:
+            pair.deliver()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._stop_listening()
+        with self._mutex:
+            pairs = list(self._pairs)
+        for pair in pairs:
+            pair.cut()
+
+    def _listen(self, port: int) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", port), backlog=128)
+        threading.Thread(target=self._accept, args=(listener,), name="fault-proxy", daemon=True).start()
+        return listener
+
+    def _stop_listening(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+        self._listener.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                try:
+                    server = socket.create_connection(self._target, _CONNECT_S)
+                except OSError:
+                    client.close()
+                    continue
+                server.settimeout(None)
+                for each in (client, server):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                pair = _Pair(self, client, server)
+                with self._mutex:
+                    self._pairs.add(pair)
+                pair.start()
+
+    def request(self, begins: bytes, *, first: bool) -> Fault | None:
+        """Return what happens to what a client said, and count it if it *first* speaks."""
+        counts = self._is_request(begins)
+        with self._mutex:
+            self._requests += first and counts
+            return self._fault if counts or self._fault is Fault.HANG else None
+
+    def ended(self, pair: _Pair) -> None:
+        """Forget a connection."""
+        with self._mutex:
+            self._pairs.discard(pair)
+
+
+class _Pair:
+    """A client's connection and ours to the server, with a thread for each direction."""
+
+    def __init__(self, proxy: FaultProxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._client, self._server = proxy, client, server
+        self._mutex = threading.Lock()
+        self._held = bytearray()
+        self._spoke = False  # the client did, and has no answer yet
+        self._loses = False
+        self._answered = threading.Event()
+        self._client_left = False
+
+    def start(self) -> None:
+        """Begin to pass on."""
+        for pump in (self._from_client, self._from_server):
+            threading.Thread(target=pump, name="fault-proxy", daemon=True).start()
+
+    def cut(self) -> None:
+        """End both connections at once."""
+        for each in (self._client, self._server):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        self._proxy.ended(self)
+
+    def deliver(self) -> None:
+        """Pass on what was held back, and wait until it is answered."""
+        with self._mutex:
+            held, self._held = bytes(self._held), bytearray()
+            self._answered.clear()
+        if held:
+            with suppress(OSError):
+                self._server.sendall(held)
+                self._answered.wait(_LATE_S)
+        if self._client_left:
+            self.cut()
+
+    def _from_client(self) -> None:
+        try:
+            while said := self._client.recv(_CHUNK):
+                self._pass_on(said)
+        except OSError:
+            pass  # a reset is an end, too
+        self._client_left = True
+        with self._mutex:
+            waits = bool(self._held)
+        if not waits:
+            self.cut()
+
+    def _pass_on(self, said: bytes) -> None:
+        with self._mutex:
+            fault = self._proxy.request(said, first=not self._spoke)
+            self._spoke = True
+            if fault is Fault.HANG or self._held:
+                self._held += said
+                return
+            self._loses = self._loses or fault is Fault.LOSE_REPLY
+        self._server.sendall(said)
+
+    def _from_server(self) -> None:
+        try:
+            while answered := self._server.recv(_CHUNK):
+                with self._mutex:
+                    self._spoke = False
+                    self._answered.set()
+                if self._loses:
+                    break
+                if not self._client_left:
+                    self._client.sendall(answered)
+        except OSError:
+            pass  # a reset is an end, too
+        self.cut()

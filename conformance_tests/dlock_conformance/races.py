@@ -1,0 +1,135 @@
+"""Contenders that ask for the same thing at the same instant: threads or tasks of this process, or processes."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from dlock_conformance.harness import Colour, Opening
+from dlock_conformance.records import held
+from dlock_core.store import Claim, Expect
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+    from multiprocessing.synchronize import Barrier
+
+    from dlock_conformance.subject import Subject
+
+__all__ = ["CONTENDERS", "Crowd", "race_of_processes"]
+
+CONTENDERS = 8
+# Threads change places this often in a race, so that a step that is not atomic is caught in the middle.
+_SWITCH_S = 1e-5
+_START_S = 60.0
+_ROUND_S = 60.0
+
+
+class Crowd:
+    """Contenders over several store objects of one colour, which start each round together.
+
+    A sync store is contended for by threads behind a barrier, an async one by tasks that its loop starts in one go.
+    """
+
+    def __init__(self, subjects: Sequence[Subject], size: int = CONTENDERS) -> None:
+        self.size = size
+        self.subjects = [subjects[place % len(subjects)] for place in range(size)]
+        self._tasks = subjects[0].colour is Colour.ASYNC
+        self._gate = threading.Barrier(size + 1)
+        self._calls: list[Callable[[], Any]] = []
+        self._came: list[Any] = [None] * size
+        self._threads: list[threading.Thread] = []
+        self._switch = sys.getswitchinterval()
+
+    def __enter__(self) -> Self:
+        if not self._tasks:
+            sys.setswitchinterval(_SWITCH_S)
+            self._threads = [
+                threading.Thread(target=self._contend, args=(place,), daemon=True) for place in range(self.size)
+            ]
+            for thread in self._threads:
+                thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sys.setswitchinterval(self._switch)
+        self._calls = []
+        if self._threads:
+            with suppress(threading.BrokenBarrierError):
+                self._gate.wait(_ROUND_S)
+        for thread in self._threads:
+            thread.join()
+
+    def round(self, asks: Sequence[tuple[str, Any]]) -> list[Any]:
+        """Ask (verb, request) of each contender at once; return replies and exceptions, in order."""
+        assert len(asks) == self.size
+        if self._tasks:
+            return self.subjects[0].loop.run(self._together(asks))
+        self._calls = [
+            subject.calling(verb, request) for subject, (verb, request) in zip(self.subjects, asks, strict=True)
+        ]
+        self._gate.wait(_ROUND_S)
+        self._gate.wait(_ROUND_S)
+        return list(self._came)
+
+    async def _together(self, asks: Sequence[tuple[str, Any]]) -> list[Any]:
+        calls = [
+            getattr(subject.raw, verb)(request, timeout_s=_ROUND_S)
+            for subject, (verb, request) in zip(self.subjects, asks, strict=True)
+        ]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    def _contend(self, place: int) -> None:
+        with suppress(threading.BrokenBarrierError):
+            while True:
+                self._gate.wait()
+                if not self._calls:
+                    return
+                try:
+                    self._came[place] = self._calls[place]()
+                except Exception as error:  # noqa: BLE001  # the round's caller judges it
+                    self._came[place] = error
+                self._gate.wait(_ROUND_S)
+
+
+def race_of_processes(url: str, keys: Sequence[str], size: int = CONTENDERS) -> list[list[int | str | None]]:
+    """Let *size* processes claim each key at the same instant.
+
+    Returns: for each key what each process got: a token, None where it was refused, or the text of an error.
+    """
+    context = multiprocessing.get_context("spawn")
+    gate, results = context.Barrier(size), context.Queue()
+    processes = [context.Process(target=_claim_each, args=(url, keys, gate, results), daemon=True) for _ in range(size)]
+    for process in processes:
+        process.start()
+    try:
+        columns = [results.get(timeout=_START_S + len(keys)) for _ in processes]
+    finally:
+        for process in processes:
+            process.join(_START_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        results.close()
+    return [list(row) for row in zip(*columns, strict=True)]
+
+
+def _claim_each(url: str, keys: Sequence[str], gate: Barrier, results: Queue[list[int | str | None]]) -> None:
+    store = Opening(url).open()
+    came: list[int | str | None] = []
+    try:
+        for key in keys:
+            gate.wait(_START_S)
+            try:
+                reply = store.claim(Claim(held(key), Expect.ANY), timeout_s=_ROUND_S)
+            except Exception as error:  # noqa: BLE001  # told to the process that judges
+                came.append(f"{type(error).__name__}: {error}")
+            else:
+                came.append(reply.record.fencing_token if reply.applied and reply.record is not None else None)
+    finally:
+        results.put(came + ["ended early"] * (len(keys) - len(came)))
+        store.close()

@@ -1,0 +1,111 @@
+"""What a run of the suite found, by store and colour."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from dlock_conformance.clauses import clause_of, clauses
+
+__all__ = ["PROPERTY", "Report"]
+
+# The name under which a test hands its facts over, as a user property of its result.
+PROPERTY = "dlock"
+_ORDER = ("failed", "passed", "not_applicable")
+
+
+@dataclass
+class Tried:
+    """One suite over one store in one colour. *clauses*: for each the worst that happened to one of its tests."""
+
+    facts: dict[str, Any] = field(default_factory=dict)
+    clauses: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    requests: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def note(self, clause: str, outcome: str, reason: str) -> None:
+        """Add the result of a test of *clause*."""
+        self.counts[outcome] += 1
+        if not clause:
+            return
+        before = self.clauses.get(clause, outcome)
+        self.clauses[clause] = min(before, outcome, key=_ORDER.index)
+        if reason:
+            self.reasons[clause].add(reason)
+
+    def of(self, outcome: str) -> list[str]:
+        """Return the clauses with *outcome*, in the order of the port."""
+        known = [*clauses(), *self.clauses]
+        return sorted((clause for clause, each in self.clauses.items() if each == outcome), key=known.index)
+
+
+class Report:
+    """All that was tried in one run."""
+
+    def __init__(self) -> None:
+        self._tried: dict[tuple[str, str], Tried] = {}
+
+    def add(self, results: Iterable[pytest.TestReport]) -> None:
+        """Take what the results say; each test has one for its set-up, its call and its end."""
+        for result in results:
+            facts = dict(result.user_properties).get(PROPERTY)
+            if not isinstance(facts, dict) or "colour" not in facts:
+                continue
+            if result.when != "call" and result.outcome == "passed":
+                continue
+            tried = self._tried.setdefault((str(facts["suite"]), str(facts["colour"])), Tried())
+            requests = facts.pop("requests", {})
+            tried.requests.update(requests)
+            tried.facts.update({name: value for name, value in facts.items() if name != "test" and value})
+            outcome = {"skipped": "not_applicable"}.get(result.outcome, result.outcome)
+            reason = str(result.longrepr[2]) if isinstance(result.longrepr, tuple) else ""
+            tried.note(clause_of(str(facts["test"])), outcome, reason.partition(": ")[2].partition(": ")[2])
+
+    def missing(self, required: Sequence[str]) -> list[str]:
+        """Return those of *required* of which no test has passed."""
+        names = {tried.facts.get("store") for tried in self._tried.values() if tried.counts.get("passed")}
+        return [name for name in required if name not in names]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it, for JSON."""
+        return {
+            "port": clauses(),
+            "tried": [
+                {
+                    "suite": suite,
+                    "colour": colour,
+                    **tried.facts,
+                    "clauses": {outcome: tried.of(outcome) for outcome in _ORDER},
+                    "reasons": {clause: sorted(reasons) for clause, reasons in sorted(tried.reasons.items())},
+                    "requests": dict(sorted(tried.requests.items())),
+                    "tests": dict(sorted(tried.counts.items())),
+                }
+                for (suite, colour), tried in sorted(self._tried.items())
+            ],
+        }
+
+    def lines(self) -> list[str]:
+        """Return the summary for a terminal."""
+        lines: list[str] = []
+        for (suite, colour), tried in sorted(self._tried.items()):
+            facts = tried.facts
+            store = f"{facts.get('store', '?')} {facts.get('version', '')}".strip()
+            lines.append(f"{suite} ({colour}): {store}, grade {facts.get('grade', '?')}, {facts.get('found', '?')}")
+            told = facts.get("capabilities")
+            lines.append(f"    capabilities: {', '.join(told) if told else 'none'}")
+            lines += [
+                f"    {outcome.replace('_', ' ')}: {len(found)} clauses ({' '.join(found)})"
+                for outcome in _ORDER
+                if (found := tried.of(outcome))
+            ]
+            lines.append(f"    tests: {', '.join(f'{count} {each}' for each, count in sorted(tried.counts.items()))}")
+            if tried.requests:
+                lines.append(
+                    f"    requests: {', '.join(f'{verb} {cost}' for verb, cost in sorted(tried.requests.items()))}"
+                )
+        return lines

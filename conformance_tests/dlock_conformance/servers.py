@@ -1,0 +1,324 @@
+"""Real servers for tests: found, or started on a free loopback port and ended with this process.
+
+    from dlock_conformance.servers import resolve
+
+    server = resolve("redis")           # once per process; ServerMissingError says what to do
+    print(server.url, server.found, server.version)
+
+The order: a URL in the environment (``DLOCK_TEST_REDIS_URL``); a container, where Docker or Podman answers (testcontainers); a server
+program on this machine; the project's own provisioning, in ``tools/servers`` of a checkout.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+__all__ = ["RECIPES", "Recipe", "Server", "ServerMissingError", "resolve"]
+
+_SCRIPTS = Path(__file__).parents[2] / "tools" / "servers"
+_ANSWER_S = 60.0
+_PROBE_S = 2.0
+_LOOK_EVERY_S = 0.05
+# Runs a server; a line on its standard input kills it and starts it again. When that input closes, which it does however the process at
+# the other end ends, the server is ended and its folder removed.
+_GUARD = """
+folder=$0
+while "$@" >/dev/null 2>&1 & server=$!; read -r _; do kill -KILL $server; wait $server; echo ended; done
+kill $server; wait $server; rm -rf "$folder"
+"""
+_STOP_AT_THE_END = 'read -r _; exec "$0" stop "$1" >/dev/null 2>&1'
+_PING_MONGO = (
+    b"\x33\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0\0\0\0\0\0\x1e\0\0\0\x10ping\0\x01\0\0\0\x02$db\0\x06\0\0\0admin\0\0"
+)
+
+
+class ServerMissingError(Exception):
+    """No such server could be had; the message says what was tried, and what to do."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers. *restart* kills and starts it with its data, where that can be done."""
+
+    name: str
+    url: str
+    found: str
+    version: str = ""
+    stand_in: bool = False
+    restart: Callable[[], None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, for a proxy."""
+        parts = urlsplit(self.url)
+        if parts.hostname is None or parts.port is None:
+            raise LookupError(f"the URL of the {self.name} server must have one host and a port")
+        return parts.hostname, parts.port
+
+
+class Recipe(NamedTuple):
+    """How a server of one kind is had. *url* is made of host and port; *ping* and *pong* tell that it answers."""
+
+    variable: str
+    url: str
+    ping: bytes
+    pong: bytes
+    image: str
+    port: int
+    command: str
+    after_start: tuple[str, ...]
+    program: str
+    arguments: tuple[str, ...]
+    version: str
+    script: str
+    script_gives: str
+    script_crashes: bool
+    advice: str
+
+
+RECIPES: dict[str, Recipe] = {
+    "redis": Recipe(
+        variable="DLOCK_TEST_REDIS_URL",
+        url="redis://{address}/0",
+        ping=b"PING\r\n",
+        pong=b"+PONG",
+        image="redis:7",
+        port=6379,
+        command="redis-server --appendonly yes --appendfsync always --maxmemory-policy noeviction",
+        after_start=(),
+        program="redis-server",
+        arguments=(
+            *("--port", "{port}", "--bind", "127.0.0.1", "--dir", "{folder}", "--save", ""),
+            *("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"),
+        ),
+        version=r"v=([\d.]+)",
+        script="redis.sh",
+        script_gives="",
+        script_crashes=True,
+        advice="start Docker, or install redis-server",
+    ),
+    "dynamodb": Recipe(
+        variable="DLOCK_TEST_DYNAMODB_URL",
+        url="http://{address}",
+        ping=b"GET / HTTP/1.0\r\n\r\n",
+        pong=b"HTTP/",
+        image="amazon/dynamodb-local:latest",
+        port=8000,
+        command="",
+        after_start=(),
+        program="",
+        arguments=(),
+        version="",
+        script="dynamodb-local.sh",
+        script_gives="DynamoDB Local",
+        script_crashes=False,
+        advice="start Docker, or have Java 17 and Maven fetch DynamoDB Local once",
+    ),
+    "mongodb": Recipe(
+        variable="DLOCK_TEST_MONGODB_URL",
+        url="mongodb://{address}/?directConnection=true",
+        ping=_PING_MONGO,
+        pong=b"",
+        image="mongo:7",
+        port=27017,
+        command="mongod --replSet dlock --bind_ip_all",
+        after_start=(
+            "mongosh",
+            "--quiet",
+            "--eval",
+            "rs.initiate({_id: 'dlock', members: [{_id: 0, host: 'localhost'}]})",
+        ),
+        program="mongod",
+        arguments=(),
+        version=r"v([\d.]+)",
+        script="mongo-wire.sh",
+        script_gives="SecantusDB, a stand-in: not MongoDB",
+        script_crashes=True,
+        advice="start Docker, or name a replica set in the environment",
+    ),
+}
+
+_resolved: dict[str, Server | ServerMissingError] = {}
+_mutex = threading.Lock()
+_guards: list[subprocess.Popen[bytes]] = []
+
+
+def resolve(name: str) -> Server:
+    """Return the server *name* (a key of ``RECIPES``), found or started once for this process.
+
+    Raises: ServerMissingError: none can be had here.
+    """
+    recipe = RECIPES[name]
+    with _mutex:
+        if name not in _resolved:
+            _resolved[name] = _look_for(name, recipe)
+        found = _resolved[name]
+    if isinstance(found, ServerMissingError):
+        raise found
+    return found
+
+
+def _look_for(name: str, recipe: Recipe) -> Server | ServerMissingError:
+    tried: list[str] = []
+    for way in (_named, _contained, _installed, _provisioned):
+        try:
+            return way(name, recipe)
+        except (LookupError, OSError, subprocess.SubprocessError) as error:
+            tried.append(str(error))
+    advice = f"set {recipe.variable}, or {recipe.advice}"
+    return ServerMissingError(f"there is no {name} server: {'; '.join(tried)}. To have one: {advice}")
+
+
+def _named(name: str, recipe: Recipe) -> Server:
+    url = os.environ.get(recipe.variable)
+    if not url:
+        raise LookupError(f"{recipe.variable} is not set")
+    server = Server(name, url, f"named by {recipe.variable}")
+    if not _answers(server.address, recipe):
+        raise LookupError(f"nothing answers at the address in {recipe.variable}")
+    return server
+
+
+def _contained(name: str, recipe: Recipe) -> Server:
+    try:
+        import docker  # type: ignore[import-untyped]  # published without types
+        from testcontainers.core.container import DockerContainer
+    except ImportError:
+        raise LookupError("testcontainers is not installed") from None
+    with warnings.catch_warnings():
+        # Where no engine answers, the docker package leaves a socket to the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        answers = _engine_answers(docker)
+        gc.collect()
+    if not answers:
+        raise LookupError("no container engine answers")
+    container: Any = DockerContainer(recipe.image).with_exposed_ports(recipe.port)
+    if recipe.command:
+        container.with_command(recipe.command)
+    try:
+        container.start()
+    except docker.errors.DockerException as error:
+        raise LookupError(f"the container {recipe.image} does not start: {error}") from None
+    atexit.register(container.stop)
+    host, port = container.get_container_host_ip(), int(container.get_exposed_port(recipe.port))
+    _wait_for((host, port), recipe)
+    if recipe.after_start:
+        container.exec(list(recipe.after_start))
+    url = recipe.url.format(address=f"{host}:{port}")
+    return Server(name, url, f"container {recipe.image}", recipe.image.partition(":")[2])
+
+
+def _engine_answers(docker: Any) -> bool:
+    try:
+        docker.from_env().close()
+    except docker.errors.DockerException:
+        return False
+    return True
+
+
+def _installed(name: str, recipe: Recipe) -> Server:
+    program = shutil.which(recipe.program) if recipe.program and recipe.arguments else None
+    if program is None:
+        raise LookupError(f"{recipe.program or 'no server program'} is not on this machine")
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
+    version = re.search(recipe.version, said)
+    port, folder = _free_port(), tempfile.mkdtemp(prefix=f"dlock-{name}-")
+    command = [program, *(word.format(port=port, folder=folder) for word in recipe.arguments)]
+    guard = _guarded(_GUARD, folder, *command)
+    _wait_for(("127.0.0.1", port), recipe)
+
+    def restart() -> None:
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        guard.stdin.write(b"restart\n")
+        guard.stdin.flush()
+        guard.stdout.readline()
+        _wait_for(("127.0.0.1", port), recipe)
+
+    url = recipe.url.format(address=f"127.0.0.1:{port}")
+    return Server(name, url, program, version.group(1) if version else "", restart=restart)
+
+
+def _provisioned(name: str, recipe: Recipe) -> Server:
+    script = _SCRIPTS / recipe.script
+    if not script.is_file():
+        raise LookupError("this is no checkout of dlock, whose tools/servers could install one")
+    if recipe.program and recipe.arguments:
+        _run(script, "install")
+        return _installed(name, recipe)
+    port = str(_free_port())
+    _run(script, "start", port)
+    _guarded(_STOP_AT_THE_END, str(script), port)
+
+    def restart() -> None:
+        _run(script, "crash", port)
+        _run(script, "start", port)
+
+    return Server(
+        name,
+        recipe.url.format(address=f"127.0.0.1:{port}"),
+        f"{recipe.script_gives} (tools/servers/{recipe.script})",
+        stand_in="stand-in" in recipe.script_gives,
+        restart=restart if recipe.script_crashes else None,
+    )
+
+
+def _run(script: Path, *arguments: str) -> str:
+    done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False, timeout=580)
+    if done.returncode:
+        raise LookupError(f"{script.name} {arguments[0]} failed: {done.stderr.strip()[-300:]}")
+    return done.stdout.strip()
+
+
+def _guarded(program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    guard = subprocess.Popen(
+        ["bash", "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    _guards.append(guard)
+    return guard
+
+
+def _wait_for(address: tuple[str, int], recipe: Recipe) -> None:
+    until = time.monotonic() + _ANSWER_S
+    while not _answers(address, recipe):
+        if time.monotonic() > until:
+            raise LookupError(
+                f"the server on port {address[1]} was started and does not answer within {_ANSWER_S:.0f} s"
+            )
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _answers(address: tuple[str, int], recipe: Recipe) -> bool:
+    with suppress(OSError), socket.create_connection(address, _PROBE_S) as probe:
+        probe.settimeout(_PROBE_S)
+        probe.sendall(recipe.ping)
+        said = probe.recv(64)
+        return bool(said) and said.startswith(recipe.pong)
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

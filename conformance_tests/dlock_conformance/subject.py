@@ -1,0 +1,233 @@
+"""The store under test, seen through one blocking face whatever its colour, with a transcript of what was asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar, cast
+
+from dlock_conformance.harness import AnyStore, Colour, Opening
+from dlock_conformance.records import describe
+from dlock_core.errors import DLockError, StoreError
+from dlock_core.record import LockRecord
+from dlock_core.store import Claim, Guarantees, Release, Replace, Reply
+
+__all__ = ["TIMEOUT_S", "Loop", "Subject", "Transcript"]
+
+T = TypeVar("T")
+
+TIMEOUT_S = 10.0
+# What a call may take beyond its own time-out before the test gives it up, so that a store that hangs fails and does not stop the run.
+PATIENCE_S = 60.0
+
+
+class Loop:
+    """An event loop on a thread of its own, on which async stores live. It is started on first use."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run *coroutine* on the loop and return its result; many threads may do so at once."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._started()).result(PATIENCE_S)
+
+    def finished(self, call: Callable[[], Any]) -> Any:
+        """Return what *call* returns; if that is to be awaited, what comes of it on the loop, where it is also called."""
+        if self._loop is None:
+            came = call()
+            if not inspect.isawaitable(came):
+                return came
+            raise AssertionError("nothing async has been opened on this loop")
+
+        async def done() -> Any:
+            came = call()
+            return await came if inspect.isawaitable(came) else came
+
+        return self.run(done())
+
+    def close(self) -> None:
+        """End the loop and whatever still runs on it."""
+        if self._loop is None or self._thread is None:
+            return
+        self.run(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="conformance-loop", daemon=True)
+            self._thread.start()
+        return self._loop
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class Transcript:
+    """The last things that were asked, by all stores of one test, and what came back."""
+
+    def __init__(self) -> None:
+        self._lines: deque[tuple[str, str]] = deque(maxlen=12)
+
+    def note(self, asked: str, came: object) -> None:
+        """Add a line."""
+        self._lines.append((asked, describe(came)))
+
+    def __str__(self) -> str:
+        return "\n".join(f"    {asked}  ->  {came}" for asked, came in self._lines)
+
+
+class Subject:
+    """One store object. Its verbs are those of :class:`~dlock_core.store.LockStore`, blocking in both colours.
+
+    They check what every verb owes: that answers are of the right type, and that no exception but dlock's comes out.
+    """
+
+    def __init__(self, name: str, opening: Opening, colour: Colour, loop: Loop, transcript: Transcript) -> None:
+        self.name = name
+        self.colour = colour
+        self.loop = loop
+        self.transcript = transcript
+        self.raw: AnyStore = loop.run(opening.aopen()) if colour is Colour.ASYNC else opening.open()
+
+    def claim(self, request: Claim, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask for a conditional create."""
+        expect = request.expect if isinstance(request.expect, tuple) else request.expect.value
+        flags = "".join(f" {flag}" for flag in ("must_exist", "keep_payload") if getattr(request, flag))
+        return self._step(f"claim {describe(request.record)} expect={describe(expect)}{flags}", request, timeout_s)
+
+    def replace(self, request: Replace, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask for a conditional update."""
+        return self._step(f"replace {_change(request)}", request, timeout_s)
+
+    def release(self, request: Release, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask for a conditional delete."""
+        return self._step(f"release {_change(request)}", request, timeout_s)
+
+    def send(self, request: Claim | Replace | Release, *, timeout_s: float = TIMEOUT_S) -> Reply:
+        """Ask for *request* by the verb that it belongs to."""
+        match request:
+            case Claim():
+                return self.claim(request, timeout_s=timeout_s)
+            case Replace():
+                return self.replace(request, timeout_s=timeout_s)
+            case Release():
+                return self.release(request, timeout_s=timeout_s)
+
+    def read(self, key: str, *, timeout_s: float = TIMEOUT_S) -> LockRecord | None:
+        """Read one key."""
+        came = self._ask(f"read {key[-24:]!r}", "read", (key,), {"timeout_s": timeout_s})
+        self._is(came, (LockRecord, type(None)), "read", "a LockRecord or None")
+        return cast("LockRecord | None", came)
+
+    def scan(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> list[LockRecord]:
+        """Read all records under *prefix*, to the end."""
+        came = self._ask(f"scan {prefix!r}", "scan", (prefix,), {"timeout_s": timeout_s})
+        for record in came:
+            self._is(record, (LockRecord,), "scan", "LockRecords")
+        return cast("list[LockRecord]", came)
+
+    def replace_many(self, requests: Sequence[Replace], *, timeout_s: float = TIMEOUT_S) -> list[Reply | StoreError]:
+        """Ask for many conditional updates in one request."""
+        asked = f"replace_many of {len(requests)}"
+        came = self._ask(asked, "replace_many", (requests,), {"timeout_s": timeout_s})
+        self._is(came, (Sequence,), "replace_many", "a sequence of results")
+        if len(came) != len(requests):
+            self.fail(
+                "B1",
+                f"replace_many of {len(requests)} requests returned {len(came)} results; there must be one for each",
+            )
+        for each in came:
+            self._is(each, (Reply, StoreError), "replace_many", "a Reply or a StoreError for each request")
+        return list(came)
+
+    def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """Wait for a release that follows *record*."""
+        self._ask(
+            f"wait {describe(record)} for {timeout_s} s", "wait", (record,), {"ticket": ticket, "timeout_s": timeout_s}
+        )
+
+    def guarantees(self) -> Guarantees:
+        """Ask what the store promises."""
+        came = self._ask("guarantees", "guarantees", (), {})
+        self._is(came, (Guarantees,), "guarantees", "a Guarantees")
+        return cast("Guarantees", came)
+
+    def provision(self) -> None:
+        """Have the store create what it needs."""
+        self._ask("provision", "provision", (), {})
+
+    def close(self) -> None:
+        """Close the store."""
+        self._ask("close", "close", (), {})
+
+    def fail(self, clause: str, wrong: str) -> None:
+        """Fail with *clause* named, and the transcript."""
+        __tracebackhide__ = True
+        raise AssertionError(
+            f"{clause}: {wrong}\n  what was asked (the last {self.colour} calls), and what came back:\n{self.transcript}"
+        )
+
+    def calling(self, verb: str, request: object, *, timeout_s: float = TIMEOUT_S) -> Callable[[], Any]:
+        """Return the bare call, to be made by a contender of a race: no transcript, nothing checked."""
+        return lambda: self._call(verb, (request,), {"timeout_s": timeout_s})
+
+    def calling_read(self, key: str) -> Callable[[], LockRecord | None]:
+        """As :meth:`calling`, of a read."""
+        return lambda: cast("LockRecord | None", self._call("read", (key,), {"timeout_s": TIMEOUT_S}))
+
+    def _step(self, asked: str, request: Claim | Replace | Release, timeout_s: float) -> Reply:
+        verb = asked.partition(" ")[0]
+        came = self._ask(asked, verb, (request,), {"timeout_s": timeout_s})
+        self._is(came, (Reply,), verb, "a Reply, also for a refusal")
+        return cast("Reply", came)
+
+    def _ask(self, asked: str, verb: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        try:
+            came = self._call(verb, arguments, keywords)
+        except DLockError as error:
+            self.transcript.note(asked, error)
+            raise
+        except Exception as error:
+            self.transcript.note(asked, error)
+            wrong = f"{verb} raised {type(error).__module__}.{type(error).__qualname__}; only errors of dlock_core.errors may come out"
+            message = f"S17: {wrong}, with the driver's as their cause\n  what was asked, and what came back:\n{self.transcript}"
+            raise AssertionError(message) from error
+        self.transcript.note(asked, came)
+        return came
+
+    def _call(self, verb: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        call = getattr(self.raw, verb)
+        if self.colour is Colour.ASYNC:
+            return self.loop.run(
+                _collected(call, arguments, keywords) if verb == "scan" else _awaited(call, arguments, keywords)
+            )
+        came = call(*arguments, **keywords)
+        return list(came) if verb == "scan" else came
+
+    def _is(self, came: object, kinds: tuple[type, ...], verb: str, expected: str) -> None:
+        if not isinstance(came, kinds):
+            self.fail("the port", f"{verb} returned {type(came).__name__}: {came!r}; it must return {expected}")
+
+
+async def _awaited(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return await call(*arguments, **keywords)
+
+
+async def _collected(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:
+    return [record async for record in call(*arguments, **keywords)]
+
+
+def _change(request: Replace | Release) -> str:
+    keep = " keep_payload" if request.keep_payload else ""
+    return f"{describe(request.record)} expected={describe(request.expected)}{keep}"

@@ -1,0 +1,108 @@
+"""The suite: subclass it, give it a harness, and pytest runs every clause of the port against your store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+
+from dlock_conformance._batches import BatchClauses
+from dlock_conformance._changing import ChangingClauses
+from dlock_conformance._claiming import ClaimingClauses
+from dlock_conformance._living import LivingClauses
+from dlock_conformance._reading import ReadingClauses
+from dlock_conformance._trouble import TroubleClauses
+from dlock_conformance._waking import NotifyClauses
+from dlock_conformance.harness import Colour, Opening, StoreHarness
+from dlock_conformance.report import PROPERTY
+from dlock_conformance.subject import Loop, Subject, Transcript
+from dlock_conformance.trial import Trial
+from dlock_core.errors import DLockError
+
+__all__ = ["LockStoreConformance", "overridden", "story_of"]
+
+_known: dict[type, dict[str, Any]] = {}
+
+
+def story_of(suite: type, harness: StoreHarness) -> dict[str, Any]:
+    """Return what the report says of the store that *suite* tries; the store is asked in the first test."""
+    if suite not in _known:
+        story: dict[str, Any] = {"store": harness.name, "version": harness.version, "found": harness.found, "grade": ""}
+        story["capabilities"] = sorted(harness.capabilities)
+        opening = Opening(harness.url, open_store=harness.open_store, aopen_store=harness.aopen_store)
+        colour = Colour.SYNC if harness.open_store or harness.url else Colour.ASYNC
+        loop = Loop()
+        try:
+            store = Subject("asked", opening, colour, loop, Transcript())
+            told = store.guarantees()
+            store.close()
+        except (DLockError, AssertionError):
+            return story  # the tests will say what is wrong
+        finally:
+            loop.close()
+        story["store"] = harness.name or told.store
+        story["version"] = harness.version or told.version
+        story["grade"] = str(told.grade)
+        _known[suite] = story
+    return _known[suite]
+
+
+def overridden(subclass: type, base: type) -> list[str]:
+    """Return the tests of *base* that *subclass* replaces or drops; an expected failure, strict and with a reason, is allowed."""
+    return [
+        name
+        for name in dir(base)
+        if name.startswith("test_")
+        and getattr(subclass, name) is not getattr(base, name)
+        and not _expected_to_fail(getattr(subclass, name))
+    ]
+
+
+def _expected_to_fail(test: Any) -> bool:
+    marks = getattr(test, "pytestmark", [])
+    return any(mark.name == "xfail" and mark.kwargs.get("strict") and mark.kwargs.get("reason") for mark in marks)
+
+
+class LockStoreConformance(
+    ClaimingClauses,
+    ChangingClauses,
+    ReadingClauses,
+    TroubleClauses,
+    LivingClauses,
+    BatchClauses,
+    NotifyClauses,
+):
+    """Every clause of :mod:`dlock_core.store`, for each colour that the store has.
+
+    A subclass gives the fixture ``harness``, of any scope. It may not override a test, unless by a strict ``xfail`` with a reason.
+    """
+
+    colours: ClassVar[tuple[str, ...]] = tuple(Colour)
+
+    @pytest.fixture
+    def harness(self) -> StoreHarness:
+        """To be overridden: how to open the store."""
+        message = f"{type(self).__name__} needs a fixture 'harness' that returns a StoreHarness; see dlock_conformance/README.md"
+        raise NotImplementedError(message)
+
+    @pytest.fixture
+    def trial(self, harness: StoreHarness, colour: str, request: pytest.FixtureRequest) -> Iterator[Trial]:
+        """One test's stores and keys."""
+        facts: dict[str, Any] = {"suite": type(self).__name__, "colour": colour, "test": request.function.__name__}
+        facts.update(story_of(type(self), harness))
+        request.node.user_properties.append((PROPERTY, facts))
+        with Trial(harness, Colour(colour), request.function.__name__) as trial:
+            trial.facts = facts  # the test may add to them
+            yield trial
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run every test once for each colour."""
+        if "trial" in metafunc.fixturenames:
+            metafunc.parametrize("colour", [str(Colour(colour)) for colour in self.colours])
+
+    def test_no_overrides(self) -> None:
+        """A subclass that replaces a test would pass without keeping the clause."""
+        found = overridden(type(self), LockStoreConformance)
+        message = f"{type(self).__name__} overrides {', '.join(found)}; mark each @pytest.mark.xfail(strict=True, reason=...) or remove it"
+        assert not found, message

@@ -1,0 +1,233 @@
+"""What each test of the suite is given: stores to ask, keys of its own, and a way to fail that tells an author what to mend."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import pytest
+
+from dlock_conformance.clauses import clause_of, clauses
+from dlock_conformance.faults import Fault
+from dlock_conformance.harness import Colour, Opening, StoreHarness
+from dlock_conformance.races import Crowd
+from dlock_conformance.records import describe, differences, held, next_version, tombstone
+from dlock_conformance.subject import Loop, Subject, Transcript
+from dlock_core.errors import StoreError
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Trial"]
+
+# Store objects that the contenders of a race share: more than one, so that a mutex inside an object hides nothing.
+RACING_STORES = 4
+
+
+class Trial:
+    """One test over one harness in one colour. Opens what it is asked for, and closes it at the end."""
+
+    def __init__(self, harness: StoreHarness, colour: Colour, test: str) -> None:
+        self.harness = harness
+        self.colour = colour
+        self.clause = clause_of(test) or "the suite"
+        self.facts: dict[str, Any] = {}
+        self.transcript = Transcript()
+        self._loop = Loop()
+        self._opened: list[Subject] = []
+        self._planted: list[str] = []
+        self._prefix = f"conformance/{secrets.token_hex(8)}/"
+        self._numbers = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        if self.harness.reset is not None:
+            self.harness.reset()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            if self.harness.faults is not None:
+                self.harness.faults.heal()
+            for subject in self._opened:
+                subject.close()
+            if self.harness.remove is not None:
+                for key in self._planted:
+                    self.harness.remove(key)
+        finally:
+            self._loop.close()
+
+    # ---- what a test asks for
+
+    @property
+    def store(self) -> Subject:
+        """The store; opened on first use."""
+        return self._opened[0] if self._opened else self.open()
+
+    @property
+    def other(self) -> Subject:
+        """A second object of the same store: what one writes the other sees."""
+        first = self.store
+        return next((subject for subject in self._opened if subject is not first), None) or self.open()
+
+    def open(self, opening: Opening | None = None) -> Subject:
+        """Open one more object of the store."""
+        subject = Subject(
+            f"store {len(self._opened)}", opening or self.harness, self.colour, self._loop, self.transcript
+        )
+        self._opened.append(subject)
+        return subject
+
+    def key(self, end: str = "") -> str:
+        """Return a key that nobody has used; *end* is how it ends."""
+        return f"{self._prefix}{next(self._numbers)}{end and '/'}{end}"
+
+    def plant(self, *more: Any) -> str:
+        """Put a foreign record, or with a version one of a newer format, under a new key; return the key."""
+        put = self.hook("plant_newer" if more else "plant_foreign")
+        key = self.key()
+        self.store.read(key)  # what the store makes on first use is there then
+        put(key, *more)
+        self._planted.append(key)
+        return key
+
+    def crowd(self) -> Crowd:
+        """Return contenders over several objects of the store."""
+        while len(self._opened) < RACING_STORES:
+            self.open()
+        return Crowd(self._opened[:RACING_STORES])
+
+    @contextmanager
+    def fault(self, fault: Fault) -> Iterator[None]:
+        """Disturb the way to the server, and heal it at the end."""
+        faults = self.harness.faults
+        assert faults is not None
+        faults.begin(fault)
+        try:
+            yield
+        finally:
+            faults.heal()
+
+    def disturbed(self, fault: Fault) -> Subject:
+        """Return a store on a way that can have *fault*, its connections warm; skip the test where there is no such way."""
+        faults = self.harness.faults
+        if faults is None or fault not in faults.kinds:
+            self.skip(f"the harness declares no faults that can {fault}")
+        subject = self.open(self.harness.through_faults)
+        subject.read(self.key())
+        return subject
+
+    # ---- steps that must succeed before the fact of the test can be looked at
+
+    def hold(
+        self, key: str, *, store: Subject | None = None, expect: ClaimExpect = Expect.ANY, **fields: Any
+    ) -> LockRecord:
+        """Claim a key that is free, and return the record that stands."""
+        return self.granted(
+            (store or self.store).claim(Claim(held(key, **fields), expect)), "a claim of a key that nobody holds"
+        )
+
+    def renew(
+        self, record: LockRecord, *, store: Subject | None = None, keep: bool = False, **changes: Any
+    ) -> LockRecord:
+        """Replace *record*, which stands, by its next version."""
+        request = Replace(next_version(record, **changes), record.version, keep)
+        return self.granted((store or self.store).replace(request), "a replace that expects the version that stands")
+
+    def free(self, record: LockRecord, state: State = State.FREE, *, keep: bool = False, **changes: Any) -> LockRecord:
+        """Release *record*, which stands."""
+        request = Release(tombstone(record, state, **changes), record.version, keep)
+        return self.granted(self.store.release(request), "a release that expects the version that stands")
+
+    def tried(self, ask: Callable[[], Any]) -> Any:
+        """Return what *ask* returns, or the :class:`~dlock_core.errors.StoreError` that it raises."""
+        try:
+            return ask()
+        except StoreError as error:
+            return error
+
+    def ended(self, ask: Callable[[], Any], within_s: float) -> Any:
+        """As :meth:`tried`, for a call that may hang: fail if it has not ended after *within_s*."""
+        came: list[Any] = []
+
+        def call() -> None:
+            try:
+                came.append(self.tried(ask))
+            except BaseException as error:  # noqa: BLE001  # raised again below, in the thread of the test
+                came.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        began = time.monotonic()
+        thread.start()
+        thread.join(within_s)
+        if thread.is_alive():
+            if self.harness.faults is not None:
+                self.harness.faults.heal()
+            thread.join(within_s)
+            self.fail(f"a call had not ended after {time.monotonic() - began:.1f} s")
+        if isinstance(came[0], BaseException) and not isinstance(came[0], StoreError):
+            raise came[0]
+        return came[0]
+
+    # ---- verdicts
+
+    def granted(self, reply: Reply, what: str) -> LockRecord:
+        """Return the record of a grant; fail if it was refused."""
+        if not reply.applied or reply.record is None:
+            self.fail(f"{what} must be applied and carry the record as written", came=reply)
+        return reply.record
+
+    def refused(self, reply: Reply, what: str, standing: LockRecord | None) -> None:
+        """Fail unless *reply* is a refusal, and *standing* is what still stands under the key."""
+        if reply.applied:
+            self.fail(f"{what} was applied; it must be refused and change nothing", expected=standing, came=reply)
+        if standing is not None:
+            self.exactly(standing, self.store.read(standing.key), f"{what} was refused, and yet changed the record")
+
+    def exactly(self, written: LockRecord, came: LockRecord | None, wrong: str) -> None:
+        """Fail with *wrong* unless the two records are the same in every field and type."""
+        if found := differences(written, came):
+            self.fail(f"{wrong} ({found})", expected=written, came=came)
+
+    def require(self, fact: object, wrong: str, *, came: object = None) -> None:
+        """Fail with *wrong* unless *fact* is true."""
+        if not fact:
+            self.fail(wrong, came=came)
+
+    def fail(self, wrong: str, *, expected: object = None, came: object = None) -> NoReturn:
+        """Fail: say which clause, what it says, what was done, and what came back."""
+        __tracebackhide__ = True
+        lines = [f"{self.clause} does not hold for the {self.colour} store: {wrong}"]
+        if text := clauses().get(self.clause):
+            lines += textwrap.wrap(text, 110, initial_indent=f"  {self.clause}  ", subsequent_indent="      ")
+        if expected is not None:
+            lines.append(f"  expected:   {describe(expected)}")
+        if came is not None:
+            lines.append(f"  came back:  {describe(came)}")
+        if transcript := str(self.transcript):
+            lines.append(f"  what was asked, and what came back:\n{transcript}")
+        raise AssertionError("\n".join(lines))
+
+    def skip(self, reason: str) -> NoReturn:
+        """Say that the clause does not apply, and why, in one line."""
+        __tracebackhide__ = True
+        pytest.skip(f"{self.clause} does not apply: {reason}")
+
+    def needs(self, capability: str) -> None:
+        """Skip the test unless the harness declares *capability*."""
+        if capability not in self.harness.capabilities:
+            self.skip(f"the harness does not declare {capability!r}")
+
+    def hook(self, name: str) -> Any:
+        """Return what the harness gives under *name*; skip the test if it gives nothing."""
+        given = getattr(self.harness, name)
+        if not given:
+            self.skip(f"the harness gives no {name!r}")
+        return given

@@ -1,0 +1,45 @@
+"""The memory store keeps every clause."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from dlock_conformance import LockClientConformance, LockStoreConformance, StoreHarness
+from dlock_conformance.wired import Wire, wired_harness
+
+_SPACES = itertools.count()
+
+
+class TestMemoryStore(LockStoreConformance):
+    """``memory://`` in both colours."""
+
+    @pytest.fixture
+    def harness(self) -> StoreHarness:
+        """Give each test a space of its own."""
+        return StoreHarness(
+            f"memory://conformance-{next(_SPACES)}",
+            capabilities={"batch_renew", "notify"},
+            race_rounds=2000,
+            soon_s=1.0,
+        )
+
+
+class TestWiredMemoryStore(LockStoreConformance):
+    """The memory store behind a pretended wire: here no clause is left out but the race of processes."""
+
+    @pytest.fixture
+    def harness(self) -> StoreHarness:
+        """Give each test a server of its own."""
+        return wired_harness(Wire(), race_rounds=200, soon_s=0.5)
+
+
+class TestMemoryClient(LockClientConformance):
+    """Both clients over ``memory://``."""
+
+    @pytest.fixture
+    def harness(self) -> StoreHarness:
+        """Give each test a space of its own."""
+        return StoreHarness(
+            f"memory://conformance-{next(_SPACES)}", capabilities={"batch_renew", "notify"}, lease_s=0.6
+        )

@@ -1,0 +1,103 @@
+"""What the plugin reports, and what makes a run fail that looks green."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PLUGINS = ("-p", "no:cacheprovider", "-p", "dlock_conformance.plugin")
+SUITE = """
+import pytest
+from dlock_conformance import LockStoreConformance, StoreHarness
+from dlock_conformance.wired import Wire, wired_harness
+
+class TestWired(LockStoreConformance):
+    colours = ("sync",)
+
+    @pytest.fixture
+    def harness(self):
+        return wired_harness(Wire(), name="wired")
+"""
+
+
+def run(folder: Path, *options: str, suite: str = SUITE, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run *suite* as a stranger would, in a process and a folder of its own."""
+    (folder / "test_wired.py").write_text(suite, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", *PLUGINS, "--rootdir", str(folder), *options]
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_report_says_what_was_tried(tmp_path: Path) -> None:
+    """On the terminal and as JSON: the store, its clauses, and what each verb costs."""
+    target = tmp_path / "report.json"
+
+    done = run(tmp_path, "-k", "s8 or s23 or s22", f"--dlock-report={target}", "--dlock-require=wired")
+
+    assert done.returncode == 0, done.stdout
+    assert "TestWired (sync): wired 1, grade A, in this process" in done.stdout
+    assert "passed: 3 clauses (S8 S22 S23)" in done.stdout
+    [tried] = json.loads(target.read_text(encoding="utf-8"))["tried"]
+    assert tried["clauses"] == {"failed": [], "passed": ["S8", "S22", "S23"], "not_applicable": []}
+    assert tried["requests"]["claim"] == tried["requests"]["replace_many_refused"] == 1
+
+
+def test_a_required_store_that_was_not_tried_fails_the_run(tmp_path: Path) -> None:
+    """All tests passed, and the run is a failure that names the store."""
+    done = run(tmp_path, "-k", "s8", "--dlock-require=wired,redis")
+
+    assert done.returncode == 1, done.stdout
+    assert "required and not tried: redis" in done.stdout
+
+
+def test_a_server_that_is_missing_skips_unless_it_is_required(tmp_path: Path) -> None:
+    """The reason says what was tried, and what to do."""
+    suite = (
+        "from dlock_conformance import servers\n"
+        "def test_it(dlock_server):\n"
+        "    servers._contained = servers._installed = servers._provisioned = servers._named\n"
+        "    dlock_server('redis')\n"
+    )
+
+    lenient = run(tmp_path, "-rs", suite=suite, DLOCK_TEST_REDIS_URL="")
+    strict = run(tmp_path, "--dlock-require=redis", suite=suite, DLOCK_TEST_REDIS_URL="")
+
+    assert lenient.returncode == 0, lenient.stdout
+    assert "1 skipped" in lenient.stdout
+    assert "set DLOCK_TEST_REDIS_URL" in lenient.stdout
+    assert strict.returncode == 1
+    assert "redis is required" in strict.stdout
+
+
+def test_a_failure_says_what_to_mend(tmp_path: Path) -> None:
+    """The clause, its text, what was expected, and what was asked."""
+    suite = SUITE.replace("wired_harness(Wire()", "wired_harness(broken()") + (
+        "\n\ndef broken():\n"
+        "    from dlock_conformance.broken import BROKEN\n"
+        "    wire = Wire()\n"
+        "    next(each for each in BROKEN if each.name == 'a release has no condition').patch(wire)\n"
+        "    return wire\n"
+    )
+
+    done = run(tmp_path, "-k", "expired_holder", suite=suite)
+
+    assert done.returncode == 1
+    for part in (
+        "S6 does not hold for the sync store: a release by the holder before the takeover was applied",
+        "Release condition. A release is applied if the record is ``held``",
+        "expected:   [held rvn=",
+        "came back:  granted [free rvn=",
+        "what was asked, and what came back:",
+    ):
+        assert part in done.stdout

@@ -1,0 +1,118 @@
+"""The proxy does to a way what it says, and nothing else."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from dlock_conformance import Fault
+from dlock_conformance.proxy import FaultProxy
+
+
+class Echo:
+    """A server that remembers what it was told, and says it back."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        except OSError:
+            return
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while said := connection.recv(1024):
+                    self.heard.append(said)
+                    connection.sendall(said)
+            except OSError:
+                return
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    """Start a server."""
+    with closing(Echo()) as echo:
+        yield echo
+
+
+@pytest.fixture
+def proxy(echo: Echo) -> Iterator[FaultProxy]:
+    """Stand before it."""
+    with closing(FaultProxy("127.0.0.1", echo.port)) as proxy:
+        yield proxy
+
+
+def connected(proxy: FaultProxy) -> socket.socket:
+    """Return a connection through the proxy."""
+    connection = socket.create_connection(("127.0.0.1", proxy.port), 5)
+    connection.settimeout(5)
+    return connection
+
+
+def test_what_is_said_is_passed_on_and_counted(proxy: FaultProxy) -> None:
+    """A request is what is said before the answer comes."""
+    with connected(proxy) as connection:
+        for number in range(1, 4):
+            connection.sendall(b"hello")
+
+            assert connection.recv(100) == b"hello"
+            assert proxy.requests() == number
+
+
+def test_a_lost_reply_is_lost_after_the_server_had_the_request(proxy: FaultProxy, echo: Echo) -> None:
+    """The client sees the end of the connection, the server the request."""
+    with connected(proxy) as connection:
+        proxy.begin(Fault.LOSE_REPLY)
+        connection.sendall(b"write")
+
+        assert connection.recv(100) == b""
+
+    proxy.heal()
+    assert echo.heard == [b"write"]
+
+
+def test_what_was_held_back_arrives_late_also_when_the_client_has_left(proxy: FaultProxy, echo: Echo) -> None:
+    """And it has arrived when the way is healed."""
+    with connected(proxy) as connection:
+        proxy.begin(Fault.HANG)
+        connection.sendall(b"ghost")
+        connection.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            connection.recv(100)
+    assert echo.heard == []
+
+    proxy.heal()
+
+    assert echo.heard == [b"ghost"]
+
+
+def test_a_refused_way_refuses_and_comes_back(proxy: FaultProxy) -> None:
+    """Connections that were open end, new ones are refused, until it is healed."""
+    with connected(proxy) as connection:
+        connection.sendall(b"hello")
+        connection.recv(100)
+        proxy.begin(Fault.REFUSE)
+        with pytest.raises(OSError, match=r"refused|reset"):
+            connected(proxy)
+
+    proxy.heal()
+
+    with connected(proxy) as connection:
+        connection.sendall(b"again")
+        assert connection.recv(100) == b"again"

@@ -1,0 +1,76 @@
+"""The SQLite store keeps every clause."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from dlock_conformance import Fault, LockClientConformance, LockStoreConformance, StoreHarness
+
+
+class BusyFile:
+    """The only way to disturb a file: somebody else is in the middle of a transaction."""
+
+    kinds = frozenset({Fault.BUSY})
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._other: sqlite3.Connection | None = None
+
+    def begin(self, fault: Fault) -> None:
+        """Begin a transaction, and leave it open."""
+        self._other = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        self._other.execute("BEGIN IMMEDIATE")
+
+    def heal(self) -> None:
+        """End it."""
+        if self._other is not None:
+            self._other.close()
+            self._other = None
+
+
+@pytest.fixture
+def sqlite_harness(tmp_path: Path) -> StoreHarness:
+    """Give each test a file of its own."""
+    path = tmp_path / "locks.db"
+
+    def plant(key: str, version: int, rvn: str = "rvn", token: int = 1) -> None:
+        columns = "key, format, state, rvn, fencing_token, owner, lease_ms"
+        values = (key, version, "held", rvn, token, "somebody", 1000)
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"INSERT INTO lock ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+
+    return StoreHarness(
+        f"sqlite:///{path}",
+        capabilities={"batch_renew", "notify"},
+        race_rounds=2000,
+        soon_s=1.0,
+        lease_s=0.8,
+        several_processes=True,
+        restart=lambda: None,  # nothing runs between two processes: each new connection is a restart
+        faults=BusyFile(path),
+        plant_foreign=lambda key: plant(key, -1),
+        plant_newer=lambda key, version: plant(key, 2, *version),
+    )
+
+
+class TestSqliteStore(LockStoreConformance):
+    """``sqlite:///path``, for threads; tasks use it through threads."""
+
+    colours = ("sync",)
+
+    @pytest.fixture
+    def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:
+        """As above."""
+        return sqlite_harness
+
+
+class TestSqliteClient(LockClientConformance):
+    """Both clients over ``sqlite:///path``."""
+
+    @pytest.fixture
+    def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:
+        """As above."""
+        return sqlite_harness

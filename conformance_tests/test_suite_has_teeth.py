@@ -1,0 +1,94 @@
+"""The suite rejects every broken store by the clause that it breaks, and accepts the one that is not broken."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from dlock_conformance import LockStoreConformance
+from dlock_conformance.broken import BROKEN, Broken
+from dlock_conformance.clauses import clause_of, clauses
+from dlock_conformance.harness import Colour
+from dlock_conformance.trial import Trial
+from dlock_conformance.wired import Wire, wired_harness
+
+from dlock_core.errors import DLockError
+
+BROKEN_MIN = 30
+ROUNDS = 200
+SOON_S = 0.4
+CASES = [
+    pytest.param(broken, colour, id=f"{broken.clause}-{broken.name.replace(' ', '_')}-{colour}")
+    for broken in BROKEN
+    for colour in broken.colours
+]
+
+
+class Suite(LockStoreConformance):
+    """The suite, to be called test by test."""
+
+
+def judges_of(clause: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each test of *clause*, with each of its parameters."""
+    for name, test in inspect.getmembers(LockStoreConformance, inspect.isfunction):
+        if clause_of(name) == clause:
+            for case in cases(test):
+                yield name, case
+
+
+def cases(test: Any) -> Iterator[dict[str, Any]]:
+    """Yield the parameters of *test*, as pytest would multiply them."""
+    tables: list[list[dict[str, Any]]] = []
+    for mark in getattr(test, "pytestmark", []):
+        names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
+        rows = [getattr(row, "values", row) for row in mark.args[1]]
+        tables.append([dict(zip(names, row if isinstance(row, tuple) else (row,), strict=True)) for row in rows])
+    for picked in itertools.product(*tables):
+        yield {name: value for row in picked for name, value in row.items()}
+
+
+def verdict(patch: Any, clause: str, colour: Colour) -> tuple[str, BaseException] | None:
+    """Run the tests of *clause* until one fails; return its name and what it raised.
+
+    An error of dlock's that comes out of a test is the store's own doing, and neither a verdict nor a crash: the next test judges.
+    """
+    for name, case in judges_of(clause):
+        wire = Wire()
+        patch(wire)
+        try:
+            with Trial(wired_harness(wire, race_rounds=ROUNDS, soon_s=SOON_S), colour, name) as trial:
+                getattr(Suite(), name)(trial, **case)
+        except (pytest.skip.Exception, DLockError):
+            continue
+        except BaseException as error:  # noqa: BLE001  # judged by the caller: a crash is not a verdict
+            return name, error
+    return None
+
+
+@pytest.mark.parametrize(("broken", "colour"), CASES)
+def test_a_broken_store_is_rejected_by_its_clause(broken: Broken, colour: Colour) -> None:
+    """A failed assertion of a test of that clause, and no crash."""
+    found = verdict(broken.patch, broken.clause, colour)
+
+    assert found is not None, f"no test of {broken.clause} noticed that {broken.name}"
+    name, error = found
+    assert isinstance(error, AssertionError), f"{name} did not judge but crash: {error!r}"
+    assert str(error).startswith((broken.clause, "S17", "B1", "the port")), (
+        f"{name} failed with a message that names no clause: {error}"
+    )
+
+
+@pytest.mark.parametrize("clause", clauses())
+def test_the_correct_store_passes(clause: str) -> None:
+    """So it is the patch that is rejected, and not the store that is patched."""
+    assert verdict(lambda _: None, clause, Colour.SYNC) is None
+
+
+def test_there_are_broken_stores_for_every_clause() -> None:
+    """A clause that no broken store breaks might as well not be tested."""
+    assert len(BROKEN) >= BROKEN_MIN
+    assert len({broken.name for broken in BROKEN}) == len(BROKEN)
+    assert {broken.clause for broken in BROKEN} == set(clauses())
