@@ -1,0 +1,151 @@
+"""What an error of redis-py, or an error that the server answers, means for the request: one table for each, and what is done with them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import redis.exceptions
+from redis.exceptions import ResponseError
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ACL_RULES = (
+    "+eval +evalsha +hmget +hset +exists +time +rpush +pexpire +del +blpop "  # the verbs
+    "+hello +auth +select +client|setname +scan +info +config|get"  # connecting, listing, guarantees
+)
+_SETUP_HINT = (
+    f"see that the URL names a user with the right password, the key pattern ~prefix* and the rights {ACL_RULES}"
+)
+
+# What an error code of the server means. Scripts fail before they write, so what is refused was not applied.
+CODES: dict[str, tuple[type[StoreError], str]] = {
+    "ASK": (StoreUnavailableError, "the slot is being moved"),
+    "BUSY": (StoreUnavailableError, "another script has been running for too long"),
+    "CLUSTERDOWN": (StoreUnavailableError, "the Cluster has no owner for the slot"),
+    "CROSSSLOT": (StoreSetupError, "a proxy or Cluster spreads one lock over slots"),
+    "DLOCKCLOCK": (StoreSetupError, "set the clock of the server right; fencing tokens are made of it"),
+    "DLOCKEND": (StoreUnavailableError, "use another key"),
+    "LOADING": (StoreUnavailableError, "the server is still reading its data"),
+    "MASTERDOWN": (StoreUnavailableError, "a replica without its primary"),
+    "MISCONF": (StoreUnavailableError, "the server cannot write its data to disk and refuses writes"),
+    "MOVED": (StoreUnavailableError, "the slot has moved; on a Cluster bring a RedisCluster client"),
+    "NOAUTH": (StoreSetupError, _SETUP_HINT),
+    "NOPERM": (StoreSetupError, _SETUP_HINT),
+    "NOPROTO": (StoreSetupError, "the server is older than Redis 6"),
+    "NOREPLICAS": (StoreUnavailableError, "fewer replicas than min-replicas-to-write"),
+    "OOM": (StoreUnavailableError, "the server is at its maxmemory"),
+    "READONLY": (StoreUnavailableError, "this is a replica, or was made one; name the primary"),
+    "TRYAGAIN": (StoreUnavailableError, "the slot is being moved"),
+    "UNKILLABLE": (StoreUnavailableError, "another script has been running for too long"),
+    "WRONGPASS": (StoreSetupError, _SETUP_HINT),
+    "WRONGTYPE": (RecordError, "the key holds something else than a record of dlock"),
+}
+_CODE = re.compile(rf"(?:^|[\s:-])({'|'.join(CODES)})\b")
+
+# What an exception class of redis-py means once the request may have left; until then nothing was applied, whatever it is. A class that
+# stands for a code is that code. Any other class counts as its nearest base in the table.
+CLASSES: dict[str, str | type[StoreError]] = {
+    "AskError": "ASK",
+    "AuthenticationError": "NOAUTH",
+    "AuthenticationWrongNumberOfArgsError": "NOAUTH",
+    "AuthorizationError": "NOPERM",
+    "BusyLoadingError": "LOADING",
+    "ChildDeadlockedError": OutcomeUnknownError,
+    "ClusterCrossSlotError": "CROSSSLOT",
+    "ClusterDownError": "CLUSTERDOWN",
+    "ClusterError": OutcomeUnknownError,
+    "ConnectionError": OutcomeUnknownError,
+    "CrossSlotTransactionError": "CROSSSLOT",
+    "DataError": OutcomeUnknownError,
+    "ExecAbortError": OutcomeUnknownError,
+    "ExternalAuthProviderError": "NOAUTH",
+    "IncorrectPolicyType": OutcomeUnknownError,
+    "InvalidPipelineStack": OutcomeUnknownError,
+    "InvalidResponse": OutcomeUnknownError,
+    "LockError": OutcomeUnknownError,
+    "LockNotOwnedError": OutcomeUnknownError,
+    "MasterDownError": "MASTERDOWN",
+    "MaxConnectionsError": StoreUnavailableError,
+    "ModuleError": OutcomeUnknownError,
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "NoScriptError": StoreUnavailableError,
+    "NoSuchFieldsetError": OutcomeUnknownError,
+    "OutOfMemoryError": "OOM",
+    "PubSubError": OutcomeUnknownError,
+    "ReadOnlyError": "READONLY",
+    "RedisClusterException": OutcomeUnknownError,
+    "RedisError": OutcomeUnknownError,
+    "ResponseError": OutcomeUnknownError,
+    "SlotNotCoveredError": "CLUSTERDOWN",
+    "TimeoutError": OutcomeUnknownError,
+    "TryAgainError": "TRYAGAIN",
+    "WatchError": OutcomeUnknownError,
+}
+
+
+def is_unknown_script(error: ResponseError) -> bool:
+    """Whether the server does not know the script that it was to run."""
+    return str(error).startswith("NOSCRIPT")
+
+
+def is_misplaced(answer: Any) -> bool:
+    """Whether the server says that another one has to be asked; the connection is then of no more use."""
+    return type(answer) is ResponseError and str(answer).startswith(("MOVED", "READONLY"))
+
+
+def check(answers: list[Any], key: str | None) -> list[Any]:
+    """Return *answers* if no error is among them."""
+    for answer in answers:
+        if type(answer) is ResponseError:
+            raise trouble(answer, key, sent=True) from answer
+    return answers
+
+
+def check_entered(read: bytes, key: str) -> None:
+    """Raise what the server had against entering the queue, as far as its answer was *read*."""
+    if read.startswith(b"-"):
+        check([ResponseError(read.partition(b"\r\n")[0][1:].decode(errors="replace"))], key)
+
+
+# All that the driver lets through: its errors have several roots, not all in each version, and a broken stream is an OSError or EOFError.
+TROUBLE = (*(each for name, each in vars(redis.exceptions).items() if name in CLASSES), OSError, EOFError)
+
+
+@contextmanager
+def unsent(key: str | None) -> Iterator[None]:
+    """Translate the driver's errors where no request has been made yet."""
+    try:
+        yield
+    except TROUBLE as error:
+        raise trouble(error, key, sent=False) from error
+
+
+def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
+    """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server."""
+    known = next(
+        (CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), OutcomeUnknownError
+    )
+    code = _CODE.search(str(error)[:300]) if known is OutcomeUnknownError else None
+    if code is not None:
+        known = code.group(1)
+    elif re.search("user executing the script|acl failure in script", str(error), re.IGNORECASE):
+        known = "NOPERM"
+    if isinstance(known, str):
+        kind, hint = CODES[known]
+    elif "unknown command" in str(error):
+        kind, hint = (
+            StoreSetupError,
+            "the server, or a proxy before it, lacks this command; dlock needs Redis 6 or newer, with scripts",
+        )
+    elif known is OutcomeUnknownError and sent:
+        kind, hint = known, "it may have been applied"
+    else:
+        kind, hint = StoreUnavailableError, "nothing was applied"
+    where = "" if key is None else f" for key {key!r}"
+    return kind(f"the request{where} failed at Redis: {error} ({hint})", key=key)

@@ -1,0 +1,56 @@
+"""What a Redis URL says: it is redis-py's own, with every option that its connections know."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import redis
+import redis.asyncio
+from pydantic import Field, SecretStr, ValidationError
+
+from dlock_core.backend import StoreOptions, redact
+from dlock_core.errors import ConfigurationError
+
+__all__ = ["RedisStoreOptions"]
+
+
+class RedisStoreOptions(StoreOptions):
+    """``redis://[[user]:password@]host[:port][/db]``, ``rediss://…`` for TLS, ``unix://[user:password@]/path?db=0``.
+
+    The query takes redis-py's options for connections (``ssl_ca_certs``, ``protocol``, ``client_name``, …), and so does the table
+    ``[store]``. Time-outs, retries and decoding are dlock's own; those given here are not used.
+    """
+
+    url: SecretStr
+    settings: dict[str, Any] = Field(default={}, repr=False)
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Check *url* and *settings* by making, not opening, a connection.
+
+        Raises: ConfigurationError: the URL is malformed, or has an option that redis-py does not know.
+        """
+        try:
+            parts = urlsplit(url)
+            if parts.fragment or "#" in url:
+                raise ConfigurationError(f"{redact(url)!r} cannot be used: it has a '#'; write %23 in a password")
+            if parts.scheme != "unix" and not parts.path.strip("/").isdecimal() and parts.path not in ("", "/"):
+                raise ConfigurationError(f"{redact(url)!r} cannot be used: its path is not the number of a database")
+            options = cls(url=SecretStr(url), settings=settings)
+            pool = options.client(redis).connection_pool
+            pool.connection_class(**pool.connection_kwargs)
+        except ValidationError as error:
+            raise ConfigurationError(f"{redact(url)!r}: {error}") from error
+        except ConfigurationError:
+            raise
+        except TypeError as error:
+            raise ConfigurationError(f"{redact(url)!r} cannot be used: {error}") from None
+        except (ValueError, redis.RedisError):
+            # What the parsers say may quote the password.
+            raise ConfigurationError(f"{redact(url)!r} cannot be used: it is malformed") from None
+        return options
+
+    def client(self, colour: Any) -> Any:
+        """Return redis-py's client for this URL, not connected; *colour* is ``redis`` or ``redis.asyncio``."""
+        return colour.Redis.from_url(self.url.get_secret_value(), **self.settings)

@@ -1,0 +1,138 @@
+"""URLs, brought clients, and what they may not change."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from dlock_core.backend import backend_for
+from dlock_core.errors import ConfigurationError
+from dlock_redis import AsyncRedisStore, RedisStore, RedisStoreOptions
+from dlock_redis._servers import source_of
+from tests.redis.support import claim, granted, release
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://h:70000/0",
+        "redis://h/first",
+        "redis://h/0?socket_timout=3",
+        "redis://h/0?protocol=4",
+        "redis://h/0?db=x",
+        "redis://u:p#q@h/0",
+    ],
+)
+def test_url_that_is_wrong_is_refused_without_its_secrets(url: str) -> None:
+    """Each part is checked before anything is connected."""
+    with pytest.raises(ConfigurationError) as caught:
+        RedisStoreOptions.from_url(url.replace("redis://h", "redis://user:hunter2@h"))
+
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://",
+        "redis://h",
+        "redis://:p@h:1/2",
+        "rediss://h/0?ssl_cert_reqs=none",
+        "unix:///tmp/r.sock?db=1",
+        "redis://h?protocol=2",
+    ],
+)
+def test_url_of_the_driver_is_taken(url: str) -> None:
+    """Nothing of ours is needed in it."""
+    assert RedisStoreOptions.from_url(url).client(redis) is not None
+
+
+def test_settings_of_the_table_yield_to_the_url() -> None:
+    """A password may stand in the file and the host in the URL."""
+    options = RedisStoreOptions.from_url("redis://h:7", port=8, password="hunter2")
+
+    kwargs = options.client(redis).connection_pool.connection_kwargs
+    assert (kwargs["port"], kwargs["password"]) == (7, "hunter2")
+    assert "hunter2" not in repr(options)
+    with pytest.raises(ConfigurationError, match="pasword"):
+        RedisStoreOptions.from_url("redis://h", pasword="hunter2")
+
+
+def test_missing_driver_is_named_with_its_install_line() -> None:
+    """Whoever has not installed redis-py is told what to type."""
+    program = "import sys; sys.modules['redis'] = None; import dlock_redis"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+
+    assert "MissingDriverError" in done.stderr
+    assert "pip install 'dlock-core[redis]'" in done.stderr
+
+
+def test_both_schemes_lead_to_this_backend() -> None:
+    """With and without TLS."""
+    assert backend_for("redis://h") is backend_for("rediss://h")
+
+
+@pytest.mark.parametrize(
+    "options", [{"decode_responses": True}, {"protocol": 2}, {"protocol": 2, "decode_responses": True}]
+)
+def test_client_that_decodes_or_speaks_resp2_is_neutral(
+    open_store: Callable[..., Any], url: str, key: str, options: dict[str, Any]
+) -> None:
+    """The store has connections of its own: the same bytes, whatever the client does with answers."""
+    store = open_store(url, **options)
+
+    record = granted(store, key, fields={"data": b"\xff\x00", "attributes": (("a", b"\xfe"),)})
+
+    assert store.read(key, timeout_s=5.0) == record
+    assert claim(store, key).record == record
+    assert [each.key for each in store.scan(key, timeout_s=5.0)] == [key]
+    assert release(store, record).applied
+
+
+def test_client_cannot_bring_its_retries_and_time_outs() -> None:
+    """What would send again, outlast a call, or decode is replaced."""
+    client = redis.Redis(
+        retry=Retry(NoBackoff(), 5),
+        retry_on_error=[OSError],
+        socket_timeout=99,
+        health_check_interval=1,
+        decode_responses=True,
+    )
+    pool = client.connection_pool
+
+    connection = source_of(pool.connection_class, pool.connection_kwargs).connection(0.5)
+
+    assert connection.retry._retries == 0
+    assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.5, 0.5)
+    assert connection.health_check_interval == 0
+    assert not connection.encoder.decode_responses
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("store", "client"), [(RedisStore, redis.asyncio.Redis()), (AsyncRedisStore, redis.Redis()), (RedisStore, 5)]
+)
+def test_client_of_the_other_colour_is_refused(store: Any, client: Any) -> None:
+    """With the name of the right one."""
+    with pytest.raises(ConfigurationError, match="Redis"):
+        store(client)
+
+
+def test_client_that_was_brought_stays_open(url: str, key: str) -> None:
+    """Closing the store closes what the store has opened."""
+    with redis.Redis.from_url(url) as client:
+        store = RedisStore(client)
+        granted(store, key)
+
+        store.close()
+
+        assert client.ping()

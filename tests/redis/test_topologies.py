@@ -1,0 +1,215 @@
+"""Other ways to a server: a Cluster, Sentinel, a socket in the file system, TLS. Each is used for real, and says what it is."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.sentinel
+import redis.sentinel
+
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.store import Grade, Replace
+from dlock_redis import AsyncRedisStore, RedisStore
+from tests.redis.support import Blocking, Server, binary, claim, free_port, granted, held, release, renew
+
+BRACES = ["plain", "{tag}a", "a{tag}b", "a{b", "a}b", "{}a", "a{}{b}", "}{"]
+
+
+def exercise(store: Any, prefix: str) -> None:
+    """Go through every verb and a wait."""
+    for ending in BRACES:
+        key = f"{prefix}{ending}"
+        record = renew(store, granted(store, key)).record
+        assert record is not None
+        assert store.read(key, timeout_s=5.0) == record
+        store.wait(record, ticket="t", timeout_s=0.05)
+        assert release(store, record).applied
+        began = time.monotonic()
+        store.wait(record, ticket="t", timeout_s=5.0)
+        assert time.monotonic() - began < 2.0
+        assert claim(store, key, ticket="t").applied
+    records = [store.read(f"{prefix}{ending}", timeout_s=5.0) for ending in BRACES]
+    results = store.replace_many(
+        [Replace(held(each.key, each.fencing_token), each.version) for each in records], timeout_s=5.0
+    )
+    assert all(result.applied for result in results)
+    assert {each.key for each in store.scan(prefix, timeout_s=5.0)} == {f"{prefix}{ending}" for ending in BRACES}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Start three primaries that share the slots."""
+    with ExitStack() as stack:
+        nodes = []
+        for _ in range(3):
+            nodes.append(Server(tmp_path_factory.mktemp("node"), "--cluster-enabled", "yes"))
+            stack.callback(nodes[-1].stop)
+        clients: list[Any] = [stack.enter_context(redis.Redis(port=node.port)) for node in nodes]
+        for number, client in enumerate(clients):
+            first, after = 16384 * number // 3, 16384 * (number + 1) // 3
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(first, after))
+            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+        until = time.monotonic() + 30
+        while not all(client.cluster("info")["cluster_state"] == "ok" for client in clients):
+            assert time.monotonic() < until
+            time.sleep(0.1)  # the nodes get to know each other
+        yield nodes
+
+
+@pytest.fixture
+def cluster_store(colour: str, cluster: list[Server]) -> Iterator[Any]:
+    """Return a store on the Cluster."""
+    if colour == "sync":
+        with redis.RedisCluster(host="127.0.0.1", port=cluster[0].port) as client:
+            store = RedisStore(client)
+            yield store
+            store.close()
+        return
+    made: list[Any] = []
+
+    def opening() -> AsyncRedisStore:
+        made.append(redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster[0].port))
+        return AsyncRedisStore(made[0])
+
+    blocking = Blocking(opening)
+    yield blocking
+    blocking.close()
+    blocking.run(made[0].aclose())
+    blocking.end()
+
+
+def test_cluster_serves_every_verb_whatever_the_braces(cluster_store: Any) -> None:
+    """Record and place of a waiter share a slot; a batch goes slot by slot; a scan to every node."""
+    exercise(cluster_store, f"{secrets.token_hex(4)}/")
+
+
+def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
+    """It must be asked for."""
+    found = cluster_store.guarantees()
+
+    assert found.grade is Grade.C
+    assert [name for name, _ in found.unsafe] == ["redis-cluster"]
+
+
+def test_store_that_was_closed_refuses_on_a_cluster_too(cluster_store: Any) -> None:
+    """Also for nodes that it never met."""
+    cluster_store.close()
+
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        claim(cluster_store, "k")
+
+
+def sentinels(module: Any, port: int) -> Any:
+    """Return the driver's object for one sentinel."""
+    return module.Sentinel([("127.0.0.1", port)])
+
+
+@pytest.fixture
+def sentinel(server: Server, tmp_path: Path) -> Iterator[int]:
+    """Start a sentinel that knows the server as "locks"; return its port."""
+    port = free_port()
+    (tmp_path / "sentinel.conf").write_text(
+        f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nsentinel monitor locks 127.0.0.1 {server.port} 1\n"
+    )
+    with subprocess.Popen(
+        [binary(), str(tmp_path / "sentinel.conf"), "--sentinel"], stdout=subprocess.DEVNULL
+    ) as process:
+        until = time.monotonic() + 20
+        while True:
+            try:
+                sentinels(redis.sentinel, port).discover_master("locks")
+                break
+            except redis.ConnectionError:
+                assert time.monotonic() < until
+                time.sleep(0.05)  # it comes up when it likes
+        yield port
+        process.kill()
+
+
+def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
+    """The address comes from the sentinels with every connection; it must be asked for by name."""
+    driver = sentinels(redis.sentinel if colour == "sync" else redis.asyncio.sentinel, sentinel)
+    client = driver.master_for("locks")
+    store: Any = RedisStore(client) if colour == "sync" else Blocking(lambda: AsyncRedisStore(client))
+
+    exercise(store, "s/")
+
+    assert [name for name, _ in store.guarantees().unsafe] == ["redis-sentinel"]
+    store.close()
+    for each in driver.sentinels:
+        if isinstance(store, Blocking):
+            store.run(each.aclose())
+        else:
+            each.close()
+    if isinstance(store, Blocking):
+        store.end()
+
+
+def test_socket_in_the_file_system(tmp_path: Path, open_store: Any) -> None:
+    """The ``unix`` URL is the driver's own."""
+    server = Server(tmp_path, "--unixsocket", str(tmp_path / "r.sock"))
+
+    exercise(open_store(f"unix://{tmp_path}/r.sock?db=1"), "u/")
+
+    server.stop()
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Iterator[tuple[int, Path]]:
+    """Start a server with a certificate of our own; return its TLS port and the certificate."""
+    certificate, secret, port = tmp_path / "cert.pem", tmp_path / "key.pem", free_port()
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    where = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(secret), "-out", str(certificate)]
+    subprocess.run([*request.split(), *where], check=True, capture_output=True)
+    options = [
+        "--tls-port",
+        str(port),
+        "--tls-cert-file",
+        str(certificate),
+        "--tls-key-file",
+        str(secret),
+        "--tls-auth-clients",
+        "no",
+    ]
+    server = Server(tmp_path, *options, "--tls-ca-cert-file", str(certificate))
+    yield port, certificate
+    server.stop()
+
+
+def test_tls_with_the_right_certificate(tls: tuple[int, Path], open_store: Any) -> None:
+    """Big payloads too: they come in several records of TLS."""
+    port, certificate = tls
+    store = open_store(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}")
+
+    exercise(store, "t/")
+    record = granted(store, "big", fields={"data": secrets.token_bytes(65536)})
+    assert store.read("big", timeout_s=5.0) == record
+
+
+def test_tls_that_cannot_be_verified_is_refused(tls: tuple[int, Path], open_store: Any) -> None:
+    """Nothing was sent to whoever that is."""
+    with pytest.raises(StoreUnavailableError, match=r"(?i)certificate"):
+        claim(open_store(f"rediss://127.0.0.1:{tls[0]}/0"), "k")
+
+
+def test_plain_client_on_a_cluster_is_told_what_to_do(cluster: list[Server], open_store: Any) -> None:
+    """A slot of another node: nothing was applied, and the message names the right client."""
+    store = open_store(cluster[0].url)
+    failed = []
+    for number in range(20):
+        try:
+            claim(store, f"k{number}")
+        except StoreUnavailableError as error:
+            failed.append(str(error))
+
+    assert failed
+    assert all("RedisCluster" in each for each in failed)

@@ -1,0 +1,172 @@
+"""When the way or the server fails: what is told, and that nothing is sent twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
+from dlock_core.record import LockRecord, Version
+from dlock_core.store import Replace
+from tests.redis.support import Proxy, Server, calls, claim, fresh, granted, held, release, renew, version
+
+CUTS = 25
+
+
+def through(proxy: Proxy) -> str:
+    """Return the URL of the disturbed way."""
+    return f"redis://127.0.0.1:{proxy.port}/0"
+
+
+def send(store: Any, verb: str, record: LockRecord) -> object:
+    """Send a write that will be applied."""
+    match verb:
+        case "claim":
+            return claim(store, record.key)
+        case "renew":
+            return renew(store, record)
+        case "release":
+            return release(store, record)
+    return store.replace_many([Replace(held(record.key, record.fencing_token), record.version)], timeout_s=5.0)
+
+
+@pytest.mark.parametrize("verb", ["claim", "renew", "release", "batch"])
+def test_lost_reply_is_an_unknown_outcome_and_never_sent_again(
+    open_store: Callable[..., Any], server: Server, admin: Any, proxy: Proxy, verb: str
+) -> None:
+    """The server got each request once, applied it, and its answer was lost."""
+    store, direct = open_store(through(proxy)), open_store(server.url)
+    nobody = Replace(held("none"), Version("x", 1))
+    for known in (
+        lambda: claim(store, "other"),
+        lambda: renew(store, held("none")),
+        lambda: store.replace_many([nobody], timeout_s=5.0),
+    ):
+        known()
+    for number in range(CUTS):
+        key = f"k{number}"
+        record = held(key) if verb == "claim" else granted(direct, key)
+        store.read(key, timeout_s=5.0)
+        before = calls(admin, "evalsha", "eval")
+        proxy.mode = "cut"
+
+        with pytest.raises(OutcomeUnknownError) as caught:
+            send(store, verb, record)
+
+        proxy.mode = "pass"
+        assert caught.value.__cause__ is not None
+        assert calls(admin, "evalsha", "eval") - before == 1
+        standing = direct.read(key, timeout_s=5.0)
+        assert standing.version != record.version
+        assert standing.held == (verb != "release")
+
+
+def test_refused_connection_was_not_sent(open_store: Callable[..., Any], server: Server, key: str) -> None:
+    """Nobody listens: certainly not applied; when the server is back, so is the store."""
+    store = open_store(server.url)
+    granted(store, key)
+    server.crash()
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError):
+            claim(store, key)
+
+    server.start()
+    granted(store, key)
+
+
+@pytest.mark.parametrize("timeout_s", [0.05, 0.3])
+def test_stopped_server_is_given_up_in_time(
+    open_store: Callable[..., Any], server: Server, key: str, timeout_s: float
+) -> None:
+    """On a kept connection the outcome is unknown; a new one is not even made, unless the driver greets nobody."""
+    kept, new = open_store(server.url), open_store(server.url)
+    kept.read(key, timeout_s=5.0)
+    server.pause()
+    try:
+        for store, kind in ((kept, OutcomeUnknownError), (new, (StoreUnavailableError, OutcomeUnknownError))):
+            began = time.monotonic()
+            with pytest.raises(kind):
+                claim(store, key, timeout_s=timeout_s)
+            assert timeout_s * 0.9 <= time.monotonic() - began < timeout_s + 0.25
+    finally:
+        server.resume()
+
+
+def test_reply_that_trickles_ends_in_time_too(open_store: Callable[..., Any], proxy: Proxy, key: str) -> None:
+    """The time-out is for the whole answer, not for each of its bytes."""
+    store = open_store(through(proxy))
+    record = granted(store, key)
+    proxy.mode = "trickle"
+
+    began = time.monotonic()
+    with pytest.raises(OutcomeUnknownError):
+        claim(store, key, timeout_s=0.5)
+
+    assert time.monotonic() - began < 0.8
+    proxy.mode = "pass"
+    assert store.read(key, timeout_s=5.0) == record
+
+
+def test_late_answer_is_never_taken_for_another(open_store: Callable[..., Any], server: Server, key: str) -> None:
+    """A connection whose answer did not come in time is not used again."""
+    store = open_store(server.url)
+    first, second = granted(store, f"{key}/1"), granted(store, f"{key}/2")
+    for _ in range(10):
+        server.pause()
+        with pytest.raises((OutcomeUnknownError, StoreUnavailableError)):
+            store.read(first.key, timeout_s=0.02)
+        server.resume()
+
+        assert store.read(second.key, timeout_s=5.0) == second
+
+
+def test_connections_that_the_server_dropped_are_replaced_unseen(
+    open_store: Callable[..., Any], server: Server, admin: Any, key: str
+) -> None:
+    """An idle connection that is dead is not found out by a request."""
+    store = open_store(server.url)
+    record = granted(store, key)
+    admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    time.sleep(0.05)  # the end of a connection takes its way through the kernel
+
+    assert release(store, record).applied
+
+
+def test_store_that_was_closed_refuses_everything(open_store: Callable[..., Any], server: Server, key: str) -> None:
+    """Also what it never connected for."""
+    store = open_store(server.url)
+    record = granted(store, key)
+    store.close()
+    store.close()
+
+    for ask in (
+        lambda: claim(store, key),
+        lambda: release(store, record),
+        lambda: store.read(key, timeout_s=1.0),
+        lambda: store.wait(record, ticket=fresh(), timeout_s=1.0),
+        lambda: list(store.scan("", timeout_s=1.0)),
+        store.guarantees,
+    ):
+        with pytest.raises(StoreUnavailableError, match="closed"):
+            ask()
+
+
+def test_full_memory_refuses_and_changes_nothing(
+    open_store: Callable[..., Any], server: Server, admin: Any, key: str
+) -> None:
+    """A server at its limit says so before it writes."""
+    store = open_store(server.url)
+    record = granted(store, key)
+    admin.config_set("maxmemory", 1)
+
+    with pytest.raises(StoreUnavailableError, match="maxmemory"):
+        claim(store, key + "2")
+    with pytest.raises(StoreUnavailableError, match="maxmemory"):
+        release(store, record)
+
+    admin.config_set("maxmemory", 0)
+    assert version(store.read(key, timeout_s=5.0)) == record.version

@@ -1,0 +1,232 @@
+"""What is pure: the wire format, the record's fields, places, and the table of errors."""
+
+from __future__ import annotations
+
+import inspect
+import random
+
+import pytest
+import redis
+from redis.exceptions import InvalidResponse, ResponseError
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.record import Broken, LockRecord, ProcessIdentity, Stamp, State, Version, newer_format
+from dlock_core.store import Claim, Expect, Replace, Reply
+from dlock_redis import _errors as errors
+from dlock_redis import _wire as wire
+from dlock_redis._resp import IncompleteError, answers_in, pack
+from tests.redis.support import fresh, held
+
+FULL = LockRecord(
+    "k",
+    State.HELD,
+    fresh(),
+    2**53 - 1,
+    "ho\ud800st",
+    86_400_000,
+    b"\x00\n+",
+    (("a", True), ("b", 1), ("c", b"\xff"), ("d", "ü\n"), ("e", -(2**63 - 1))),
+    Stamp(1, "r"),
+    ProcessIdentity("boot", 1, 2, 3, None),
+    Broken("by", 5),
+)
+EMPTY = LockRecord("k", State.FREE, "r", 1, "", None)
+
+
+def row(record: LockRecord) -> list[bytes]:
+    """Return the fields that the scripts write for *record*."""
+    number = b"%d" % record.fencing_token
+    return [
+        b"1",
+        record.state.value.encode(),
+        record.rvn.encode(),
+        number,
+        wire.about_of(record),
+        wire.payload_of(record),
+    ]
+
+
+@pytest.mark.parametrize("record", [FULL, EMPTY, held("k", data=b""), held("k", data=b"-\n")])
+def test_record_written_and_read_is_the_same(record: LockRecord) -> None:
+    """Every field comes back, of every kind; no data is not empty data."""
+    assert wire.record_of("k", row(record)) == record
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (place, wrong)
+        for place in range(6)
+        for wrong in (None, b"", b"\xff", b"[1]", b"nonsense")
+        if (place, wrong)
+        not in ((2, b"[1]"), (2, b"nonsense"), (5, b""))  # an RVN is any text; most payloads are empty
+    ],
+)
+def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None) -> None:
+    """Whatever is damaged is told, and never read as something else."""
+    fields: list[bytes | None] = [*row(held("k", data=b"d"))]
+    fields[place] = wrong
+
+    with pytest.raises(RecordError, match="'k'"):
+        wire.record_of("k", fields)
+
+
+@pytest.mark.parametrize("fields", [[], [None] * 6, [b"0", b"held", b"r", b"1", b"{}", b""]])
+def test_row_without_a_format_is_foreign(fields: list[bytes | None]) -> None:
+    """A string, another program's hash, and a format that never was."""
+    with pytest.raises(RecordError):
+        wire.record_of("k", fields)
+
+
+def test_row_of_a_newer_format_is_held() -> None:
+    """It is waited for, whatever else it says."""
+    assert wire.record_of("k", [b"2", None, b"r", b"7", None, None]) == newer_format("k", 2, "r", 7)
+
+
+def test_refusal_of_a_kept_key_shows_it_held_by_the_first_waiter() -> None:
+    """So the engine waits, where it would claim a free key again and again."""
+    shown = wire.record_of("k", [*row(EMPTY), 1])
+
+    assert shown is not None
+    assert (shown.state, shown.version) == (State.HELD, EMPTY.version)
+    assert shown.lease_ms == 1000
+
+
+def test_claim_names_its_expectation() -> None:
+    """Nothing, absence, or a version; the flags beside it."""
+    plain, absent = (
+        wire.claim_words(Claim(EMPTY, Expect.ANY)),
+        wire.claim_words(Claim(EMPTY, Expect.ABSENT, must_exist=True)),
+    )
+    exact = wire.claim_words(Claim(EMPTY, Version("x", 9), keep_payload=True, ticket="t"))
+
+    assert plain[4:] == [b"", b""]
+    assert absent[4:] == [b"ma", b""]
+    assert exact[4:] == [b"kv", b"k\x1d{k}t", b"x", b"9"]
+
+
+def test_reply_carries_what_was_written() -> None:
+    """A token alone means the payload of the request; a pair, the one that was kept."""
+    request = Replace(FULL, FULL.version, keep_payload=True)
+
+    assert wire.reply_of(request, FULL.fencing_token) == Reply(applied=True, record=FULL)
+    kept = wire.reply_of(request, [FULL.fencing_token, b"[]\n+d"]).record
+    assert kept is not None
+    assert (kept.data, kept.attributes) == (b"d", ())
+    assert wire.reply_of(request, None) == Reply(applied=False, record=None)
+
+
+@pytest.mark.parametrize(
+    "lock", ["a", "a/ü", "{a}b", "a{b}c{d}", "a{b", "a}b", "{}", "a{}b{c}", "}{", "{{a}}", "{", "}"]
+)
+def test_place_of_a_waiter_is_in_the_slot_of_its_key(lock: str) -> None:
+    """Whatever braces a key has: one script may touch both on a Cluster."""
+    place = wire.place_of(lock, "t" * 32)
+
+    assert place.startswith(lock.encode() + b"\x1d")
+    assert b"\x1e" not in place
+    assert b"\x1f" not in place
+    assert redis.crc.key_slot(place) == redis.crc.key_slot(lock.encode()) == wire.slot_of(lock.encode())
+
+
+def test_places_differ_between_waiters() -> None:
+    """Two waiters never block on one list."""
+    assert len({wire.place_of(lock, ticket) for lock in ("a", "a{", "{}") for ticket in ("t", "u", "t1")}) == 9
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b":12\r\n", [12]),
+        (b"$3\r\na\r\n\r\n", [b"a\r\n"]),
+        (b"$-1\r\n", [None]),
+        (b"_\r\n", [None]),
+        (b"*2\r\n:1\r\n*-1\r\n", [[1, None]]),
+        (b"%1\r\n+a\r\n:1\r\n", [[b"a", 1]]),
+        (b"=7\r\ntxt:abc\r\n", [b"abc"]),
+        (b">2\r\n+invalidate\r\n_\r\n:5\r\n", [5]),
+    ],
+)
+def test_answer_in_both_versions_of_the_protocol(data: bytes, expected: list[object]) -> None:
+    """RESP2 and RESP3 say the same in different words; what was pushed unasked is skipped."""
+    assert answers_in(data, 1) == expected
+    for end in range(len(data)):
+        with pytest.raises(IncompleteError):
+            answers_in(data[:end], 1)
+
+
+def test_answers_that_are_too_many_are_refused() -> None:
+    """They would be read as those to the next request."""
+    with pytest.raises(InvalidResponse):
+        answers_in(b":1\r\n:2\r\n", 1)
+
+
+def test_random_bytes_are_never_an_answer_by_accident(rng: random.Random) -> None:
+    """Whatever comes, the reader ends with an answer or with one of its two errors."""
+    for _ in range(3000):
+        data = bytes(rng.choice(b"*$:%~>-_=!#,(0123456789\r\n \xff") for _ in range(rng.randrange(30)))
+        try:
+            answers_in(data, 1)
+        except (IncompleteError, InvalidResponse):
+            continue
+
+
+def test_command_is_packed_as_bytes() -> None:
+    """Lengths count bytes."""
+    assert pack(b"GET", "ü".encode()) == b"*2\r\n$3\r\nGET\r\n$2\r\n\xc3\xbc\r\n"
+
+
+DRIVERS = [each for _, each in inspect.getmembers(redis.exceptions, inspect.isclass) if issubclass(each, Exception)]
+
+
+@pytest.mark.parametrize("error", DRIVERS, ids=lambda each: str(each.__name__))
+def test_every_error_of_the_driver_is_in_the_table(error: type[Exception]) -> None:
+    """A new version of redis-py that adds one fails here, and somebody decides."""
+    assert error.__name__ in errors.CLASSES
+    assert issubclass(error, errors.TROUBLE)
+
+
+def made(error: type[Exception]) -> Exception:
+    """Return an instance, whatever its constructor asks for."""
+    made = error.__new__(error, "x")
+    made.args = ("x",)
+    return made
+
+
+@pytest.mark.parametrize("error", DRIVERS, ids=lambda each: str(each.__name__))
+def test_before_anything_was_sent_nothing_was_applied(error: type[Exception]) -> None:
+    """No unknown outcome without a request."""
+    assert not isinstance(errors.trouble(made(error), "k", sent=False), OutcomeUnknownError)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("LOADING Redis is loading the dataset in memory", StoreUnavailableError),
+        ("BUSY Redis is busy running a script.", StoreUnavailableError),
+        ("READONLY You can't write against a read only replica.", StoreUnavailableError),
+        ("ERR Error running script (call to f_1): @user_script:3: -READONLY You can't write", StoreUnavailableError),
+        ("MASTERDOWN Link with MASTER is down", StoreUnavailableError),
+        ("OOM command not allowed when used memory > 'maxmemory'.", StoreUnavailableError),
+        ("MISCONF Redis is configured to save RDB snapshots", StoreUnavailableError),
+        ("NOREPLICAS Not enough good replicas to write.", StoreUnavailableError),
+        ("CLUSTERDOWN Hash slot not served", StoreUnavailableError),
+        ("MOVED 3999 127.0.0.1:6381", StoreUnavailableError),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", StoreUnavailableError),
+        ("NOPERM this user has no permissions to run the 'evalsha' command", StoreSetupError),
+        ("NOAUTH Authentication required.", StoreSetupError),
+        ("WRONGPASS invalid username-password pair or user is disabled.", StoreSetupError),
+        ("NOPROTO unsupported protocol version", StoreSetupError),
+        ("ERR unknown command 'EVALSHA', with args beginning with:", StoreSetupError),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", RecordError),
+        ("DLOCKCLOCK its clock shows 5", StoreSetupError),
+        ("DLOCKEND the fencing token", StoreUnavailableError),
+        ("ERR something that nobody has thought of", OutcomeUnknownError),
+    ],
+)
+def test_every_code_of_the_server_is_decided(text: str, kind: type[StoreError]) -> None:
+    """Refused, misconfigured, or foreign; what is not known is unknown."""
+    error = errors.trouble(ResponseError(text), "k", sent=True)
+
+    assert type(error) is kind
+    assert "'k'" in str(error)
