@@ -1,0 +1,133 @@
+"""What an error of boto3 or DynamoDB says about the request: not applied, unknown, or something to set up. One table. Pure."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, TypeAlias
+
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    CredentialRetrievalError,
+    EndpointConnectionError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProxyConnectionError,
+    SSLError,
+    SSOError,
+)
+
+from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from dlock_core.errors import StoreError
+
+Verdict: TypeAlias = "tuple[type[StoreError], str]"
+
+_THROTTLED: Verdict = (StoreUnavailableError, "DynamoDB throttled the request; nothing was written")
+_BUSY: Verdict = (StoreUnavailableError, "a transaction was under way on the item; nothing was written")
+_FAILED: Verdict = (OutcomeUnknownError, "DynamoDB failed; the write may have been applied")
+_IDENTITY: Verdict = (
+    StoreSetupError,
+    "the credentials are wrong or expired, or this machine's clock is; 'aws sts get-caller-identity' checks them",
+)
+_RIGHTS: Verdict = (StoreSetupError, "the credentials lack a right; 'dlock doctor --policy' prints what dlock needs")
+_NO_TABLE: Verdict = (StoreSetupError, "there is no such table in this region, or not yet; 'dlock init' creates it")
+_OTHER_KEYS: Verdict = (
+    StoreSetupError,
+    "the table has other keys than partition_key and sort_key say; 'dlock init' creates one that fits",
+)
+_NO_VERB: Verdict = (StoreSetupError, "the server does not know this operation; 'dlock doctor' shows what it is")
+# Codes without their ending "Exception", which a batch leaves out. What is not here is unknown.
+CODES: dict[str, Verdict] = {
+    "ProvisionedThroughputExceeded": _THROTTLED,
+    "Throttling": _THROTTLED,
+    "ThrottlingError": _THROTTLED,
+    "RequestLimitExceeded": _THROTTLED,
+    "TransactionConflict": _BUSY,
+    "TransactionInProgress": _BUSY,
+    "InternalFailure": _FAILED,
+    "InternalServerError": _FAILED,
+    "ServiceUnavailable": _FAILED,
+    "ReplicatedWriteConflict": _FAILED,
+    "AccessDenied": _RIGHTS,
+    "ExpiredToken": _IDENTITY,
+    "IncompleteSignature": _IDENTITY,
+    "InvalidClientTokenId": _IDENTITY,
+    "InvalidSignature": _IDENTITY,
+    "MissingAuthenticationToken": _IDENTITY,
+    "OptInRequired": _IDENTITY,
+    "RequestExpired": _IDENTITY,
+    "SignatureDoesNotMatch": _IDENTITY,
+    "UnrecognizedClient": _IDENTITY,
+    "ResourceNotFound": _NO_TABLE,
+    "TableNotFound": _NO_TABLE,
+    "Validation": _OTHER_KEYS,
+    "ValidationError": _OTHER_KEYS,
+    "UnknownOperation": _NO_VERB,
+}
+
+_UNSENT: Verdict = (StoreUnavailableError, "no connection; nothing was sent")
+_STALE: Verdict = (StoreUnavailableError, "the credentials could not be refreshed; nothing was sent")
+_KEYLESS: Verdict = (
+    StoreSetupError,
+    "boto3 finds no usable credentials (environment, profile, role); 'aws sts get-caller-identity' checks them",
+)
+_UNTRUSTED: Verdict = (
+    StoreSetupError,
+    "the endpoint's certificate is not trusted; AWS_CA_BUNDLE names another authority",
+)
+_NO_ANSWER: Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
+# What is not here may have been sent.
+DRIVER_ERRORS: dict[type[Exception], Verdict] = {
+    EndpointConnectionError: _UNSENT,
+    ConnectTimeoutError: _UNSENT,
+    ProxyConnectionError: _UNSENT,
+    CredentialRetrievalError: _STALE,
+    MetadataRetrievalError: _STALE,
+    NoCredentialsError: _KEYLESS,
+    PartialCredentialsError: _KEYLESS,
+    SSOError: _KEYLESS,
+}
+
+
+def code_of(error: Exception) -> str:
+    """Return the code of an answer of AWS, without its ending; "" for another error."""
+    return (
+        str(error.response["Error"].get("Code", "")).removesuffix("Exception") if isinstance(error, ClientError) else ""
+    )
+
+
+def translate(error: Exception, what: str, *, key: str | None, writes: bool) -> StoreError:
+    """Return our error for one of the driver's, whose message it leaves out: that may hold secrets."""
+    if not isinstance(error, ClientError):
+        return _judged(_verdict(error), f"{what}: {type(error).__name__}", key, writes=writes)
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    code = code_of(error)
+    return _judged(CODES.get(code, _FAILED), f"{what}: {code or 'an error'} (HTTP {status})", key, writes=writes)
+
+
+def statement_error(code: str, what: str, *, key: str) -> StoreError:
+    """Return our error for the *code* of one statement of a batch."""
+    return _judged(CODES.get(code, _FAILED), f"{what}: {code}", key, writes=True)
+
+
+def _verdict(error: Exception) -> Verdict:
+    if isinstance(error, SSLError) and _is_untrusted(error.kwargs.get("error")):
+        return _UNTRUSTED
+    return next((verdict for kind, verdict in DRIVER_ERRORS.items() if isinstance(error, kind)), _NO_ANSWER)
+
+
+def _is_untrusted(cause: object) -> bool:
+    if isinstance(cause, BaseException) and not isinstance(cause, ssl.SSLCertVerificationError):
+        return any(_is_untrusted(inner) for inner in (cause.__cause__, *cause.args))
+    return isinstance(cause, ssl.SSLCertVerificationError)
+
+
+def _judged(verdict: Verdict, what: str, key: str | None, *, writes: bool) -> StoreError:
+    kind, told = verdict
+    if kind is OutcomeUnknownError and not writes:
+        # Whatever became of it, nothing was written.
+        return StoreUnavailableError(f"{what}: no usable answer", key=key)
+    return kind(f"{what}: {told}", key=key)

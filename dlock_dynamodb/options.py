@@ -1,0 +1,125 @@
+"""The options of the DynamoDB store, and how they are written as a URL: ``dynamodb://REGION/TABLE?partition_key=…&endpoint_url=…``.
+
+Credentials are never part of it: they come from where boto3 finds them (environment, profile, role).
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from typing import Annotated, Any, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, ValidationError
+
+from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.errors import ConfigurationError
+
+__all__ = ["RECORD_ATTRIBUTES", "DynamoDBStoreOptions"]
+
+# A key attribute of such a name would be written over.
+RECORD_ATTRIBUTES = frozenset({"v", "state", "rvn", "token", "owner", "lease_ms", "payload", "gone_payload", "context"})
+_FORM = "write dynamodb://REGION/TABLE, for example dynamodb://eu-west-1/locks"
+
+
+def _like(pattern: str, told: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(told)
+        return value
+
+    return AfterValidator(check)
+
+
+_Region = Annotated[str, _like(r"[a-z0-9-]{1,63}", f"no region such as eu-west-1; {_FORM}")]
+_Table = Annotated[
+    str, _like(r"[A-Za-z0-9_.-]{3,255}", f"no table name (3 to 255 letters, digits, '_', '-', '.'); {_FORM}")
+]
+_KeyName = Annotated[
+    str, _like(r'[^"\x00-\x1f]{1,255}', "no attribute name (1 to 255 characters, none a quotation mark)")
+]
+_SortValue = Annotated[str, _like(r"(?s).{1,256}", "a sort key of 1 to 256 characters is needed")]
+_Endpoint = Annotated[
+    str,
+    _like(
+        r"https?://[^/?#@\s]+(/[^?#@\s]*)?",
+        "no endpoint; write http://HOST:PORT or https://HOST, without user, password or query",
+    ),
+]
+
+
+class DynamoDBStoreOptions(StoreOptions):
+    """Which table holds the records, where it is, and what its key attributes are called.
+
+    *sort_key* is for a table that has one: each record then stands under *sort_key_value*, beside items of other kinds.
+    *profile* is a profile of the AWS configuration files; *endpoint_url* another endpoint than the region's own.
+    """
+
+    region: _Region
+    table: _Table
+    partition_key: _KeyName = "key"
+    sort_key: _KeyName | None = None
+    sort_key_value: _SortValue = "dlock"
+    endpoint_url: _Endpoint | None = None
+    profile: str | None = None
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Take the region from the host, the table from the path, the rest from the query; *settings* yield to them.
+
+        Raises: ConfigurationError: a part is missing, doubled, unknown or malformed.
+        """
+        known = cls.model_fields.keys() - {"region", "table"}
+        rest, pairs = split_url(url, dict.fromkeys(known))
+        try:
+            parts = urlsplit(rest)
+        except ValueError:
+            raise ConfigurationError(f"{redact(url)!r} is malformed; {_FORM}") from None
+        if "@" in parts.netloc:
+            raise ConfigurationError(
+                f"{redact(url)!r} holds credentials; give them to boto3 instead (environment, profile=…, role)"
+            )
+        if parts.query or parts.fragment:
+            raise ConfigurationError(
+                f"{redact(rest)!r} has a query key or fragment that is not known; known are {', '.join(sorted(known))}"
+            )
+        names = [unquote(name) for name in parts.path.strip("/").split("/")]
+        if len(names) > 1:
+            raise ConfigurationError(
+                f"{redact(url)!r} has {len(names)} table names, {' and '.join(map(repr, names))}; {_FORM}"
+            )
+        if not parts.netloc:
+            raise ConfigurationError(f"{redact(url)!r} names no region; {_FORM}")
+        return cls.checked(**settings | {"region": parts.netloc, "table": names[0]} | pairs)
+
+    @classmethod
+    def checked(cls, **values: Any) -> Self:
+        """Return the options made of *values*.
+
+        Raises: ConfigurationError: a value is missing, unknown or malformed; all faults are named.
+        """
+        try:
+            options = cls(**values)
+        except ValidationError as error:
+            faults = (
+                f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
+                for fault in error.errors()
+            )
+            raise ConfigurationError(f"wrong options for the DynamoDB store: {'; '.join(faults)}") from None
+        keys = {options.partition_key, options.sort_key}
+        if len(keys) == 1:
+            raise ConfigurationError(f"partition key and sort key have the same name, {options.sort_key!r}")
+        if taken := keys & RECORD_ATTRIBUTES:
+            raise ConfigurationError(
+                f"{taken.pop()!r} is an attribute of the record itself; name the key attribute otherwise"
+            )
+        return options
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether *endpoint_url* is on this machine, as DynamoDB Local's is."""
+        host = urlsplit(self.endpoint_url or "").hostname or ""
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"

@@ -1,0 +1,112 @@
+"""The whole of it: from a URL to a lease, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dlock_core import UnsafeStoreError, aconnect, connect
+from dlock_dynamodb import DynamoDBStore
+from tests.dynamodb.support import TABLE, session, stubbed
+
+
+@pytest.fixture
+def url(endpoint: str, table: str) -> str:
+    """Return the URL of the provisioned table."""
+    return f"dynamodb://eu-west-1/{table}?endpoint_url={endpoint}"
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give boto3 what a local server takes."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+
+
+def test_a_lock_is_taken_refused_and_handed_on(url: str, key: str) -> None:
+    """Two clients, one key: the tokens count on."""
+    with connect(url, lease_duration=5) as one, connect(url, lease_duration=5) as other:
+        with one.lock(key, data=b"x") as lease:
+            assert lease.fencing_token == 1
+            assert other.try_acquire(key) is None
+            seen = other.get(key)
+            assert seen is not None
+            assert (seen.data, seen.owner) == (b"x", lease.owner)
+        with other.lock(key) as lease:
+            assert lease.fencing_token == 2
+
+
+def test_tasks_take_it_in_turn(url: str, key: str) -> None:
+    """The async client runs the same store on threads."""
+
+    async def main() -> list[int]:
+        async with aconnect(url, lease_duration=5) as client:
+
+            async def take() -> int:
+                async with client.lock(key, timeout=30) as lease:
+                    return lease.fencing_token
+
+            return sorted(await asyncio.gather(*(take() for _ in range(4))))
+
+    assert asyncio.run(main()) == [1, 2, 3, 4]
+
+
+def test_a_crashed_holder_is_taken_over(url: str, key: str) -> None:
+    """Its lease ends, and the next token is greater."""
+    program = (
+        "import os, sys; from dlock_core import connect; client = connect(sys.argv[1], lease_duration=1.2); "
+        "print(client.acquire(sys.argv[2]).fencing_token, flush=True); os._exit(9)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, url, key], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "1\n", done.stderr
+
+    with connect(url, lease_duration=5) as client, client.lock(key, timeout=10) as lease:
+        assert lease.fencing_token == 2
+
+
+def test_a_global_table_is_refused_unless_named() -> None:
+    """Before any lock is taken."""
+    table = {
+        "TableStatus": "ACTIVE",
+        "AttributeDefinitions": [{"AttributeName": "key", "AttributeType": "S"}],
+        "KeySchema": [{"AttributeName": "key", "KeyType": "HASH"}],
+        "Replicas": [{"RegionName": "us-east-1"}],
+    }
+    with stubbed() as stub:
+        stub.says((200, {"Table": table}), (200, {"TimeToLiveDescription": {"TimeToLiveStatus": "DISABLED"}}))
+
+        with pytest.raises(UnsafeStoreError, match="dynamodb-global-table"):
+            connect(f"dynamodb://eu-west-1/locks?endpoint_url={stub.endpoint}")
+
+        assert [name for name, _ in stub.requests] == ["DescribeTable", "DescribeTimeToLive"]
+
+
+def test_the_command_prints_the_policy(url: str) -> None:
+    """As JSON that IAM takes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dlock_core", "doctor", "--policy", "--url", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["Statement"][0]["Resource"].endswith(f":table/{TABLE}")
+
+
+def test_a_given_session_serves_a_client(endpoint: str, table: str, key: str) -> None:
+    """Without a URL."""
+    from dlock_core import LockClient
+
+    with (
+        LockClient(DynamoDBStore(session(), table=table, endpoint_url=endpoint)) as client,
+        client.lock(key) as lease,
+    ):
+        assert lease.fencing_token == 1

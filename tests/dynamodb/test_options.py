@@ -1,0 +1,168 @@
+"""The options of the DynamoDB store: what a URL may say, and what is told where it may not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dlock_core.backend import backend_for
+from dlock_core.errors import ConfigurationError, MissingDriverError, StoreSetupError
+from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions, backend
+from tests.dynamodb.support import session
+
+KEYS_OF_AWS = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"]
+
+
+@pytest.fixture
+def no_credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    """Hide whatever boto3 could find on this machine."""
+    for name in KEYS_OF_AWS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def test_a_url_names_region_and_table() -> None:
+    """All else has a default."""
+    options = DynamoDBStoreOptions.from_url("dynamodb://eu-west-1/locks")
+
+    assert (options.region, options.table, options.partition_key, options.sort_key) == (
+        "eu-west-1",
+        "locks",
+        "key",
+        None,
+    )
+    assert (options.endpoint_url, options.profile) == (None, None)
+
+
+def test_a_url_may_name_everything_in_its_query() -> None:
+    """Percent-encoded values are decoded; a slash at the end does no harm."""
+    options = DynamoDBStoreOptions.from_url(
+        "dynamodb://eu-west-1/locks/?endpoint_url=http%3A%2F%2F127.0.0.1:8000&profile=ops&partition_key=PK"
+        "&sort_key=SK&sort_key_value=a%20lock"
+    )
+
+    assert (options.endpoint_url, options.profile) == ("http://127.0.0.1:8000", "ops")
+    assert (options.partition_key, options.sort_key, options.sort_key_value) == ("PK", "SK", "a lock")
+
+
+def test_settings_yield_to_the_url() -> None:
+    """The table ``[store]`` of the TOML file is weaker than what the URL says."""
+    options = DynamoDBStoreOptions.from_url(
+        "dynamodb://eu-west-1/locks?profile=ops", profile="other", sort_key="SK", table="x"
+    )
+
+    assert (options.table, options.profile, options.sort_key) == ("locks", "ops", "SK")
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("dynamodb:///locks", "names no region"),
+        ("dynamodb://[eu-west-1/locks", "malformed"),
+        ("dynamodb://eu-west-1", "no table name"),
+        ("dynamodb://eu-west-1/", "no table name"),
+        ("dynamodb://eu-west-1/a-table/b-table", "2 table names, 'a-table' and 'b-table'"),
+        ("dynamodb://eu-west-1/ab", "3 to 255"),
+        ("dynamodb://eu-west-1/lo%20cks", "3 to 255"),
+        ("dynamodb://EU_west/locks", "no region"),
+        ("dynamodb://localhost:8000/locks", "no region"),
+        ("dynamodb://eu-west-1/locks?retries=3", "not known; known are endpoint_url"),
+        ("dynamodb://eu-west-1/locks?region=eu-west-2", "not known"),
+        ("dynamodb://eu-west-1/locks?profile=a&profile=b", "stands twice"),
+        ("dynamodb://eu-west-1/locks#x", "fragment"),
+        ("dynamodb://AKIA:hunter2@eu-west-1/locks", "holds credentials"),
+        ("dynamodb://eu-west-1/locks?endpoint_url=localhost:8000", "no endpoint"),
+        ("dynamodb://eu-west-1/locks?endpoint_url=http://AKIA:hunter2@host", "no endpoint"),
+        ("dynamodb://eu-west-1/locks?partition_key=owner", "attribute of the record"),
+        ('dynamodb://eu-west-1/locks?sort_key=a"b', "no attribute name"),
+        ("dynamodb://eu-west-1/locks?sort_key=key", "the same name"),
+        ("dynamodb://eu-west-1/locks?sort_key=SK&sort_key_value=", "1 to 256 characters"),
+    ],
+)
+def test_a_wrong_url_is_told_without_its_secrets(url: str, told: str) -> None:
+    """Each fault has its own words."""
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        DynamoDBStoreOptions.from_url(url)
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_an_unknown_setting_is_told() -> None:
+    """A typing error in the TOML file is not overlooked."""
+    with pytest.raises(ConfigurationError, match="tabel"):
+        DynamoDBStoreOptions.from_url("dynamodb://eu-west-1/locks", tabel="x")
+
+
+def test_the_scheme_leads_to_this_backend() -> None:
+    """By the same way as a stranger's."""
+    found: object = backend_for("dynamodb://eu-west-1/locks")
+
+    assert found is backend
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_missing_credentials_are_told_at_open() -> None:
+    """Not by the first lock."""
+    options = DynamoDBStoreOptions.from_url("dynamodb://eu-west-1/locks")
+
+    with pytest.raises(StoreSetupError, match="AWS_ACCESS_KEY_ID"):
+        backend.open(options)
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_a_local_endpoint_needs_no_credentials() -> None:
+    """DynamoDB Local takes any."""
+    options = DynamoDBStoreOptions.from_url("dynamodb://eu-west-1/locks?endpoint_url=http://localhost:1")
+
+    backend.open(options).close()
+
+
+@pytest.mark.usefixtures("no_credentials")
+def test_an_unknown_profile_is_told_at_open() -> None:
+    """With its name."""
+    with pytest.raises(ConfigurationError, match="nobody"):
+        backend.open(DynamoDBStoreOptions.from_url("dynamodb://eu-west-1/locks?profile=nobody"))
+
+
+def test_what_is_no_session_or_client_is_refused_with_the_reason() -> None:
+    """A resource, a client of another service, anything else."""
+    queue = session().client("sqs")
+    for driver, told in [
+        (session().resource("dynamodb"), "is no driver"),
+        (queue, "a client for 'sqs'"),
+        ("dynamodb://eu-west-1/locks", "builtins.str is no driver"),
+    ]:
+        with pytest.raises(ConfigurationError, match=told):
+            DynamoDBStore(driver, table="locks")
+    queue.close()
+
+
+def test_an_endpoint_of_the_environment_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3 takes it from there where the URL names none."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "nonsense")
+
+    with pytest.raises(ConfigurationError, match=r"cannot make a client for region 'eu-west-1'.*nonsense"):
+        DynamoDBStore(session(), table="locks")
+
+
+def test_a_session_without_a_region_is_told() -> None:
+    """Unless the caller names one."""
+    import boto3
+
+    with pytest.raises(ConfigurationError, match="region"):
+        DynamoDBStore(boto3.Session("key", "secret"), table="locks", region="")
+
+
+def test_importing_it_without_boto3_names_the_install_line() -> None:
+    """The adapter is installed with the core, its driver is not."""
+    program = "import sys; sys.modules['boto3'] = None; import dlock_dynamodb"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert MissingDriverError.__name__ in done.stderr
+    assert "pip install 'dlock-core[dynamodb]'" in done.stderr

@@ -1,0 +1,257 @@
+"""Requests, items and errors of the DynamoDB adapter, without a server."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import ssl
+from typing import Any
+
+import botocore.exceptions as raised
+import pytest
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, LockRecord, State, Version
+from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_dynamodb._errors import CODES, statement_error, translate
+from dlock_dynamodb._wire import Table
+from tests.dynamodb.support import record
+
+PLAIN = Table("locks", "key", None, "dlock")
+SORTED = Table("locks", "PK", "SK", "lock")
+
+EXPECTS: tuple[Version | Expect, ...] = (Expect.ANY, Expect.ABSENT, Version("r", 3), Version("r", TOKEN_MAX))
+FLAGS = (False, True)
+CLAIMS = [
+    (Claim(record("k", token=token, data=b"x"), expect, must_exist, keep), above)
+    for token, expect, must_exist, keep, above in itertools.product((1, 9, TOKEN_MAX), EXPECTS, FLAGS, FLAGS, FLAGS)
+    if not above or (expect is Expect.ANY and 1 < token < TOKEN_MAX)
+]
+KINDS_OF_CHANGE: tuple[type[Replace | Release], ...] = (Replace, Release)
+CHANGES: list[Replace | Release] = [
+    kind(record("k", state, token, data=b"x"), Version("r", 3), keep)
+    for kind, state, token, keep in itertools.product(KINDS_OF_CHANGE, State, (3, 4), FLAGS)
+]
+REQUESTS = [
+    request
+    for table in (PLAIN, SORTED)
+    for request in (
+        *(table.claim(claim, above=above) for claim, above in CLAIMS),
+        *(table.replace(change) for change in CHANGES),
+        table.scan(""),
+        table.scan("a"),
+    )
+]
+
+
+def placeholders(request: dict[str, Any]) -> tuple[set[str], set[str]]:
+    """Return what the expressions of *request* use, and what it defines."""
+    text = " ".join(value for name, value in request.items() if name.endswith("Expression"))
+    used = set(re.findall(r"[#:][a-z]+", text))
+    return used, request.get("ExpressionAttributeNames", {}).keys() | request.get(
+        "ExpressionAttributeValues", {}
+    ).keys()
+
+
+def test_every_request_defines_what_it_uses_and_nothing_else() -> None:
+    """DynamoDB refuses a request with a name too many or too few."""
+    assert len(REQUESTS) > 100
+    for request in REQUESTS:
+        used, defined = placeholders(request)
+        assert used == defined, request
+
+
+def test_bounds_of_a_token_are_never_the_wrong_way_round() -> None:
+    """DynamoDB refuses BETWEEN with a lower bound above the upper."""
+    seen = 0
+    for request in REQUESTS:
+        values = request.get("ExpressionAttributeValues", {})
+        if ":low" in values:
+            seen += 1
+            assert int(values[":low"]["N"]) <= int(values[":high"]["N"])
+    assert seen > 50
+
+
+def test_absence_is_asked_of_the_partition_key_only() -> None:
+    """An item of another program has none of our attributes."""
+    asked = [request for request in REQUESTS if "attribute_not_exists" in request.get("ConditionExpression", "")]
+
+    assert asked
+    for request in asked:
+        assert re.findall(r"attribute_not_exists\((.*?)\)", request["ConditionExpression"]) == ["#k"]
+        assert request["ExpressionAttributeNames"]["#k"] in request["Key"]
+
+
+def test_every_write_is_conditional_and_shows_the_item_either_way() -> None:
+    """So that neither a grant nor a refusal costs a second request."""
+    for request in REQUESTS:
+        if "UpdateExpression" in request:
+            assert request["ConditionExpression"]
+            assert (request["ReturnValues"], request["ReturnValuesOnConditionCheckFailure"]) == ("ALL_NEW", "ALL_OLD")
+
+
+def test_a_statement_has_a_parameter_for_each_mark() -> None:
+    """Names of key attributes are quoted, values never stand in the text."""
+    for table, change in itertools.product((PLAIN, SORTED), CHANGES):
+        if isinstance(change, Replace) and change.record.state is State.HELD:
+            request = table.statement(change)
+            assert request["Statement"].count("?") == len(request["Parameters"])
+            assert change.record.rvn not in request["Statement"]
+            assert request["ReturnValuesOnConditionCheckFailure"] == "ALL_OLD"
+            assert request["Statement"].endswith("RETURNING ALL NEW *")
+
+
+def item(**changes: Any) -> dict[str, Any]:
+    """Return the item of a free record, changed; None takes an attribute away."""
+    whole: dict[str, Any] = {
+        "key": {"S": "k"},
+        "v": {"N": "1"},
+        "state": {"S": "free"},
+        "rvn": {"S": "r"},
+        "token": {"N": "7"},
+        "owner": {"S": "o"},
+        "lease_ms": {"NULL": True},
+        "payload": {"M": {}},
+        "context": {"M": {}},
+    }
+    return {name: value for name, value in (whole | changes).items() if value is not None}
+
+
+def test_an_item_becomes_its_record() -> None:
+    """Members that are missing are None; what is not ours is overlooked."""
+    assert PLAIN.record(item(note={"S": "theirs"})) == LockRecord("k", State.FREE, "r", 7, "o", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"v": None}, "no attribute 'v' of type N"),
+        ({"v": {"S": "1"}}, "no attribute 'v' of type N"),
+        ({"v": {"N": "0"}}, "format 0"),
+        ({"v": {"N": "1.5"}}, "1.5"),
+        ({"state": {"S": "sold"}}, "sold"),
+        ({"rvn": {"S": ""}}, "record version number"),
+        ({"token": {"N": "0"}}, "fencing token"),
+        ({"token": {"N": "1.5"}}, "1.5"),
+        ({"token": {"N": str(TOKEN_MAX + 1)}}, "fencing token"),
+        ({"owner": None}, "'owner'"),
+        ({"lease_ms": {"N": "86400001"}}, "lease"),
+        ({"lease_ms": {"S": "20000"}}, "cannot be read"),
+        ({"payload": None}, "payload"),
+        ({"payload": {"M": {"data": {"S": "text"}}}}, "cannot be read"),
+        ({"payload": {"M": {"data": {"B": bytes(DATA_MAX_BYTES + 1)}}}}, "data of 65537 bytes"),
+        ({"payload": {"M": {"attributes": {"M": {"a": {"L": []}}}}}}, "type L"),
+        ({"payload": {"M": {"attributes": {"M": {"a": {"N": str(2**63)}}}}}}, "64 bits"),
+        ({"payload": {"M": {"attributes": {"S": "a"}}}}, "cannot be read"),
+        ({"context": {"M": {"stamp": {"M": {"at_ms": {"S": "1"}, "rvn": {"S": "r"}}}}}}, "cannot be read"),
+        ({"context": {"M": {"stamp": {"M": {"at_ms": {"N": "1"}}}}}}, "cannot be read"),
+        ({"context": {"M": {"broken": {"S": "x"}}}}, "cannot be read"),
+    ],
+)
+def test_an_item_that_is_no_record_is_named(changes: dict[str, Any], told: str) -> None:
+    """With its key and the first thing that is wrong with it."""
+    with pytest.raises(RecordError, match=told) as caught:
+        PLAIN.record(item(**changes))
+
+    assert caught.value.key == "k"
+
+
+@pytest.mark.parametrize("changes", [{"v": {"N": "2"}, "rvn": None}, {"v": {"N": "2"}, "token": {"S": "7"}}])
+def test_a_newer_format_without_a_version_is_damaged(changes: dict[str, Any]) -> None:
+    """RVN and token are what every format has."""
+    with pytest.raises(RecordError):
+        PLAIN.record(item(**changes))
+
+
+def answer(code: str, status: int = 400, operation: str = "UpdateItem") -> raised.ClientError:
+    """Return what botocore raises for an error of the service."""
+    details = {"Error": {"Code": code, "Message": "hunter2"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return raised.ClientError(details, operation)
+
+
+BY_CODE: list[tuple[str, type[StoreError]]] = [
+    ("ProvisionedThroughputExceededException", StoreUnavailableError),
+    ("ThrottlingException", StoreUnavailableError),
+    ("RequestLimitExceeded", StoreUnavailableError),
+    ("TransactionConflictException", StoreUnavailableError),
+    ("InternalServerError", OutcomeUnknownError),
+    ("ServiceUnavailable", OutcomeUnknownError),
+    ("ReplicatedWriteConflictException", OutcomeUnknownError),
+    ("SomethingNewException", OutcomeUnknownError),
+    ("", OutcomeUnknownError),
+    ("AccessDeniedException", StoreSetupError),
+    ("ExpiredTokenException", StoreSetupError),
+    ("UnrecognizedClientException", StoreSetupError),
+    ("InvalidSignatureException", StoreSetupError),
+    ("MissingAuthenticationTokenException", StoreSetupError),
+    ("ResourceNotFoundException", StoreSetupError),
+    ("ValidationException", StoreSetupError),
+    ("UnknownOperationException", StoreSetupError),
+]
+
+
+@pytest.mark.parametrize(("code", "kind"), BY_CODE)
+def test_a_code_has_its_class_and_leaks_no_message(code: str, kind: type[StoreError]) -> None:
+    """The server's words may hold secrets: a wrong signature is answered with the headers of the request."""
+    error = translate(answer(code), "could not claim key 'k'", key="k", writes=True)
+
+    assert type(error) is kind
+    assert error.key == "k"
+    assert "could not claim key 'k'" in str(error)
+    assert "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_a_batch_reads_the_same_table(code: str) -> None:
+    """There the ending is left out."""
+    error = statement_error(code, "could not renew key 'k'", key="k")
+
+    assert type(error) is type(translate(answer(code + "Exception"), "", key="k", writes=True)) is CODES[code][0]
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_what_has_to_be_set_up_names_a_command(code: str) -> None:
+    """A person reads it."""
+    error = statement_error(code, "could not renew key 'k'", key="k")
+
+    if isinstance(error, StoreSetupError):
+        assert re.search(r"'(dlock|aws) [a-z ]+.*'", str(error))
+
+
+URL = "https://dynamodb.eu-west-1.amazonaws.com/"
+UNTRUSTED = ssl.SSLCertVerificationError(1, "certificate verify failed")
+BY_CLASS: list[tuple[Exception, type[StoreError]]] = [
+    (raised.EndpointConnectionError(endpoint_url=URL, error="refused"), StoreUnavailableError),
+    (raised.ConnectTimeoutError(endpoint_url=URL), StoreUnavailableError),
+    (raised.ProxyConnectionError(proxy_url="http://u:hunter2@proxy"), StoreUnavailableError),
+    (raised.CredentialRetrievalError(provider="x", error_msg="hunter2"), StoreUnavailableError),
+    (raised.MetadataRetrievalError(error_msg="x"), StoreUnavailableError),
+    (raised.NoCredentialsError(), StoreSetupError),
+    (raised.PartialCredentialsError(provider="env", cred_var="x"), StoreSetupError),
+    (raised.UnauthorizedSSOTokenError(), StoreSetupError),
+    (raised.SSLError(endpoint_url=URL, error=UNTRUSTED), StoreSetupError),
+    (raised.SSLError(endpoint_url=URL, error=OSError(UNTRUSTED)), StoreSetupError),
+    (raised.SSLError(endpoint_url=URL, error=ssl.SSLError(1, "bad record mac")), OutcomeUnknownError),
+    (raised.ReadTimeoutError(endpoint_url=URL), OutcomeUnknownError),
+    (raised.ConnectionClosedError(endpoint_url=URL), OutcomeUnknownError),
+    (raised.HTTPClientError(error="x"), OutcomeUnknownError),
+    (raised.ChecksumError(checksum_type="crc32", expected_checksum=1, actual_checksum=2), OutcomeUnknownError),
+    (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "x"), OutcomeUnknownError),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), BY_CLASS, ids=lambda value: type(value).__name__)
+def test_an_exception_of_the_driver_has_its_class(error: Exception, kind: type[StoreError]) -> None:
+    """What was not sent, what may have been applied, what must be set up."""
+    ours = translate(error, "could not claim key 'k'", key="k", writes=True)
+
+    assert type(ours) is kind
+    assert "hunter2" not in str(ours)
+
+
+@pytest.mark.parametrize(("error", "kind"), BY_CLASS, ids=lambda value: type(value).__name__)
+def test_a_read_is_never_of_unknown_outcome(error: Exception, kind: type[StoreError]) -> None:
+    """It writes nothing, so nothing was written."""
+    ours = translate(error, "could not read key 'k'", key="k", writes=False)
+
+    assert type(ours) is (StoreUnavailableError if kind is OutcomeUnknownError else kind)
