@@ -1,0 +1,199 @@
+"""What each error of pymongo, and each error code of the server, says about a write: the one table."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import pymongo
+from bson.errors import BSONError
+from pymongo import errors
+
+from dlock_core.errors import (
+    DLockError,
+    OutcomeUnknownError,
+    RecordError,
+    StoreError,
+    StoreSetupError,
+    StoreUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["CLASSES", "CODES", "Asking", "Kind", "check_concern", "error_of", "kind_of", "setup_error"]
+
+
+class Kind(Enum):
+    """What an error says about the write that it answers, as the error that dlock raises.
+
+    ``NOT_APPLIED``: certainly not, now or later; ``UNKNOWN``: anything less certain; ``SETUP``: not applied, and an operator must
+    mend something; ``RECORD``: not applied, since a document cannot be written or read.
+    """
+
+    NOT_APPLIED = StoreUnavailableError
+    UNKNOWN = OutcomeUnknownError
+    SETUP = StoreSetupError
+    RECORD = RecordError
+
+
+# The class decides where there is no code of the server in CODES.
+CLASSES: dict[type[BaseException], Kind] = {
+    errors.PyMongoError: Kind.UNKNOWN,
+    errors.ProtocolError: Kind.UNKNOWN,
+    # A broken connection cannot be told from one that was never made: both are AutoReconnect.
+    errors.ConnectionFailure: Kind.UNKNOWN,
+    errors.AutoReconnect: Kind.UNKNOWN,
+    errors.NetworkTimeout: Kind.UNKNOWN,
+    errors.NotPrimaryError: Kind.UNKNOWN,
+    errors.WaitQueueTimeoutError: Kind.NOT_APPLIED,
+    errors.ServerSelectionTimeoutError: Kind.NOT_APPLIED,
+    errors.ConfigurationError: Kind.SETUP,
+    errors.InvalidURI: Kind.SETUP,
+    errors.OperationFailure: Kind.UNKNOWN,
+    errors.CursorNotFound: Kind.UNKNOWN,
+    errors.ExecutionTimeout: Kind.UNKNOWN,
+    errors.WriteConcernError: Kind.UNKNOWN,
+    errors.WTimeoutError: Kind.UNKNOWN,
+    errors.WriteError: Kind.UNKNOWN,
+    errors.DuplicateKeyError: Kind.UNKNOWN,
+    errors.BulkWriteError: Kind.UNKNOWN,
+    errors.ClientBulkWriteException: Kind.UNKNOWN,
+    # The client was closed.
+    errors.InvalidOperation: Kind.NOT_APPLIED,
+    errors.InvalidName: Kind.SETUP,
+    errors.CollectionInvalid: Kind.SETUP,
+    errors.DocumentTooLarge: Kind.RECORD,
+    errors.EncryptionError: Kind.SETUP,
+    errors.EncryptedCollectionError: Kind.SETUP,
+    BSONError: Kind.RECORD,
+    UnicodeError: Kind.RECORD,
+    OverflowError: Kind.RECORD,
+    # An AsyncMongoClient in another event loop, or an interpreter that is going down.
+    RuntimeError: Kind.UNKNOWN,
+    OSError: Kind.UNKNOWN,
+}
+
+# Codes of a command that failed as a whole. In a writeConcernError every code means that the write may stand or be rolled back.
+CODES: dict[int, Kind] = {
+    112: Kind.NOT_APPLIED,  # WriteConflict: rolled back
+    10107: Kind.NOT_APPLIED,  # NotWritablePrimary: refused at the door
+    13435: Kind.NOT_APPLIED,  # NotPrimaryNoSecondaryOk: likewise
+    50: Kind.UNKNOWN,  # MaxTimeMSExpired
+    64: Kind.UNKNOWN,  # WriteConcernTimeout
+    91: Kind.UNKNOWN,  # ShutdownInProgress
+    189: Kind.UNKNOWN,  # PrimarySteppedDown
+    262: Kind.UNKNOWN,  # ExceededTimeLimit
+    11000: Kind.UNKNOWN,  # DuplicateKey: the claim looks what stands before it says so
+    11600: Kind.UNKNOWN,  # InterruptedAtShutdown
+    11602: Kind.UNKNOWN,  # InterruptedDueToReplStateChange
+    13436: Kind.UNKNOWN,  # NotPrimaryOrSecondary
+    2: Kind.SETUP,  # BadValue
+    9: Kind.SETUP,  # FailedToParse
+    13: Kind.SETUP,  # Unauthorized
+    14: Kind.SETUP,  # TypeMismatch
+    18: Kind.SETUP,  # AuthenticationFailed
+    26: Kind.SETUP,  # NamespaceNotFound
+    59: Kind.SETUP,  # CommandNotFound
+    61: Kind.SETUP,  # ShardKeyNotFound
+    72: Kind.SETUP,  # InvalidOptions
+    73: Kind.SETUP,  # InvalidNamespace
+    121: Kind.SETUP,  # DocumentValidationFailure
+    123: Kind.SETUP,  # NotAReplicaSet
+    166: Kind.SETUP,  # CommandNotSupportedOnView
+    238: Kind.SETUP,  # NotImplemented
+    323: Kind.SETUP,  # APIStrictError
+    8000: Kind.SETUP,  # AtlasError
+}
+
+_MENDS = {
+    13: "give the user the role readWrite on the database",
+    18: "check user, password and authSource",
+    26: "create it with `dlock init URL` or provision()",
+    61: "shard the collection by _id or hashed _id, or not at all",
+    121: "drop the validator of the collection",
+    123: "reads need a replica set; start mongod with --replSet",
+    8000: "check user, password and the access list of the cluster",
+}
+_MEND = "see `dlock doctor URL`"
+
+
+def kind_of(error: BaseException) -> Kind | None:
+    """Return what *error* says about the command that raised it, or None if it is not the driver's."""
+    if isinstance(error, errors.NotPrimaryError | errors.OperationFailure):
+        kind = CODES.get(_code(error))
+        if kind is not None:
+            return kind
+    return next((CLASSES[each] for each in type(error).__mro__ if each in CLASSES), None)
+
+
+def error_of(error: BaseException, key: str | None, *, writes: bool) -> StoreError | None:
+    """Return dlock's error for *error*, or None if it is none of the driver's. A read that got no answer wrote nothing."""
+    kind = kind_of(error)
+    if kind is None or isinstance(error, DLockError):
+        return None
+    if kind is Kind.SETUP:
+        return setup_error(_said(error), _MENDS.get(_code(error), _MEND), key=key)
+    about = f"lock {key!r}" if key is not None else "the locks"
+    if kind is Kind.RECORD:
+        return RecordError(f"the record of {about} has no form in BSON: {type(error).__name__}", key=key)
+    if kind is Kind.UNKNOWN and writes:
+        return OutcomeUnknownError(
+            f"MongoDB did not confirm a write to {about}, it may be applied: {_said(error)}", key=key
+        )
+    return StoreUnavailableError(
+        f"MongoDB could not be asked about {about}, nothing was written: {_said(error)}", key=key
+    )
+
+
+def setup_error(what: str, mend: str, *, key: str | None = None) -> StoreSetupError:
+    """Return the error of a server, collection or user that does not fit, with what mends it."""
+    return StoreSetupError(f"MongoDB cannot keep locks here: {what}; {mend}", key=key)
+
+
+def check_concern(answer: Any, key: str | None) -> None:
+    """Refuse an answer whose write may yet be rolled back: its record must never be adopted."""
+    trouble = answer.get("writeConcernError")
+    if trouble:
+        cause = errors.WriteConcernError(f"code {trouble.get('code')}", trouble.get("code"), trouble)
+        raise OutcomeUnknownError(
+            f"a write to lock {key!r} was made and not confirmed by a majority: {_said(cause)}", key=key
+        ) from cause
+
+
+class Asking(AbstractContextManager[None]):
+    """Bounds the driver's calls inside by *timeout_s*, all of them together, and raises dlock's errors for the driver's."""
+
+    def __init__(self, key: str | None, timeout_s: float, *, writes: bool) -> None:
+        self._key, self._writes = key, writes
+        self._limit: AbstractContextManager[Any] = pymongo.timeout(timeout_s)
+
+    def __enter__(self) -> None:
+        self._limit.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._limit.__exit__(kind, error, trace)
+        if error is not None and (ours := error_of(error, self._key, writes=self._writes)) is not None:
+            raise ours from error
+
+
+def _code(error: BaseException) -> int:
+    details = getattr(error, "details", None)
+    code = getattr(error, "code", None) or (details.get("code") if isinstance(details, dict) else None)
+    return code if isinstance(code, int) else 0
+
+
+def _said(error: BaseException) -> str:
+    """Return what *error* says that may be shown: a server's message repeats the command, and that holds the user's data."""
+    name, code = type(error).__name__, _code(error)
+    if code:
+        details = getattr(error, "details", None)
+        named = details.get("codeName") if isinstance(details, dict) else None
+        return f"{name} (code {code}{f', {named}' if isinstance(named, str) else ''})"
+    if isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError):
+        # Host, port and reason; what follows is the driver's picture of the topology.
+        return f"{name}: {str(error).partition(', Timeout: ')[0].partition(' (configured timeouts')[0][:300]}"
+    return name

@@ -1,0 +1,220 @@
+"""Who waits for which key, and the one change stream of a client that wakes them.
+
+The stream is opened when somebody first waits, and closed when nobody has waited for a while. A release wakes, in each client, the one
+who has waited there longest. A stream that breaks wakes everybody: they try, and whoever waits again opens it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from typing import Any
+
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.collection import Collection
+from pymongo.errors import PyMongoError
+
+__all__ = ["AsyncWatch", "Queues", "Watch"]
+
+_AWAIT_MS = 500
+_IDLE_ROUNDS = 60
+# A pipeline update may be told as an update or as a replacement.
+_RELEASES: list[dict[str, Any]] = [
+    {
+        "$match": {
+            "$or": [
+                {"fullDocument.state": {"$in": ["free", "gone"]}},
+                {"updateDescription.updatedFields.state": {"$in": ["free", "gone"]}},
+            ]
+        }
+    },
+    {"$project": {"documentKey": 1}},
+]
+Wake = Callable[[], None]
+
+
+class Queues:
+    """Who waits, first come first woken, by key."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.Lock()
+        self._queues: dict[str, deque[Wake]] = {}
+
+    def enter(self, key: str, wake: Wake) -> None:
+        """Queue *wake* for the next release of *key*."""
+        with self.mutex:
+            self._queues.setdefault(key, deque()).append(wake)
+
+    def leave(self, key: str, wake: Wake, *, used: bool) -> None:
+        """Take *wake* out of the queue; if it was woken and has not *used* that, wake the next one."""
+        with self.mutex:
+            queue = self._queues.get(key, deque())
+            if wake in queue:
+                queue.remove(wake)
+            elif not used and queue:
+                queue.popleft()()
+            if not queue:
+                self._queues.pop(key, None)
+
+    def wake(self, key: str) -> None:
+        """Wake the first who waits for *key*."""
+        with self.mutex:
+            if queue := self._queues.get(key):
+                queue.popleft()()
+
+    def wake_all(self) -> None:
+        """Wake everybody."""
+        with self.mutex:
+            for queue in self._queues.values():
+                while queue:
+                    queue.popleft()()
+
+    def waited_for(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._queues)
+
+
+class _Following:
+    """One run of the stream. *opened* is set once it is open, or *error* says why it is not."""
+
+    def __init__(self, opened: Any) -> None:
+        self.opened = opened
+        self.error: Exception | None = None
+        self.task: Any = None
+
+
+class Watch:
+    """The queues of the threads of a client, and the thread that follows the stream for them."""
+
+    def __init__(self, collection: Collection[Any]) -> None:
+        self._collection = collection
+        self._queues = Queues()
+        self._mutex = threading.Lock()
+        self._following: _Following | None = None
+        self._closed = False
+
+    def wait(self, key: str, timeout_s: float, is_free: Callable[[], bool]) -> None:
+        """Return when *key* was released, at *timeout_s*, or at once if it *is_free*, asked when no release can be missed."""
+        end = time.monotonic() + timeout_s
+        woken = threading.Lock()
+        woken.acquire()
+        wake = woken.release
+        self._queues.enter(key, wake)
+        used = False
+        try:
+            used = (self._open(end) and is_free()) or woken.acquire(timeout=_left(end))
+        finally:
+            self._queues.leave(key, wake, used=used)
+
+    def close(self) -> None:
+        """End the stream, and every wait."""
+        self._closed = True
+        following = self._following
+        if following is not None:
+            following.task.join(2 * _AWAIT_MS / 1000)
+        self._queues.wake_all()
+
+    def _open(self, end: float) -> bool:
+        with self._mutex:
+            following = self._following
+            if following is None:
+                following = self._following = _Following(threading.Event())
+                # A context of its own: the stream must not inherit the time-out of the call that opens it.
+                following.task = threading.Thread(
+                    target=Context().run, args=(self._follow, following), name="dlock-mongodb-watch", daemon=True
+                )
+                following.task.start()
+        opened: bool = following.opened.wait(_left(end))
+        if following.error is not None:
+            raise following.error
+        return opened
+
+    def _follow(self, following: _Following) -> None:
+        idle = 0
+        try:
+            with self._collection.watch(_RELEASES, max_await_time_ms=_AWAIT_MS) as stream:
+                following.opened.set()
+                while not self._closed and idle < _IDLE_ROUNDS:
+                    change = stream.try_next()
+                    if change is not None:
+                        self._queues.wake(change["documentKey"]["_id"])
+                    idle = 0 if self._queues.waited_for() else idle + 1
+        except (PyMongoError, OSError, RuntimeError) as error:
+            following.error = error
+        finally:
+            with self._mutex:
+                self._following = None
+            following.opened.set()
+            self._queues.wake_all()
+
+
+class AsyncWatch:
+    """As :class:`Watch`, for the tasks of one event loop."""
+
+    def __init__(self, collection: AsyncCollection[Any]) -> None:
+        self._collection = collection
+        self._queues = Queues()
+        self._following: _Following | None = None
+
+    async def wait(self, key: str, timeout_s: float, is_free: Callable[[], Awaitable[bool]]) -> None:
+        """As :meth:`Watch.wait`; a cancelled waiter passes an unused wake-up on."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not woken.done():
+                woken.set_result(None)
+
+        self._queues.enter(key, wake)
+        used = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._open()
+                if not await is_free():
+                    await woken
+                used = True
+        except TimeoutError:
+            return
+        finally:
+            self._queues.leave(key, wake, used=used)
+
+    async def close(self) -> None:
+        """As :meth:`Watch.close`."""
+        following = self._following
+        if following is not None:
+            following.task.cancel()
+            await asyncio.gather(following.task, return_exceptions=True)
+        self._queues.wake_all()
+
+    async def _open(self) -> None:
+        following = self._following
+        if following is None:
+            following = self._following = _Following(asyncio.Event())
+            following.task = asyncio.get_running_loop().create_task(self._follow(following), context=Context())
+        await following.opened.wait()
+        if following.error is not None:
+            raise following.error
+
+    async def _follow(self, following: _Following) -> None:
+        idle = 0
+        try:
+            async with await self._collection.watch(_RELEASES, max_await_time_ms=_AWAIT_MS) as stream:
+                following.opened.set()
+                while idle < _IDLE_ROUNDS:
+                    change = await stream.try_next()
+                    if change is not None:
+                        self._queues.wake(change["documentKey"]["_id"])
+                    idle = 0 if self._queues.waited_for() else idle + 1
+        except (PyMongoError, OSError, RuntimeError) as error:
+            following.error = error
+        finally:
+            self._following = None
+            following.opened.set()
+            self._queues.wake_all()
+
+
+def _left(end: float) -> float:
+    return min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)

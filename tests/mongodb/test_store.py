@@ -1,0 +1,474 @@
+"""The MongoDB stores of both colours against a server: what they ask, what they answer, what they leave alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.read_preferences import SecondaryPreferred
+from pymongo.write_concern import WriteConcern
+
+from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.record import TOKEN_MAX, Broken, LockRecord, ProcessIdentity, Stamp, State, Version, newer_format
+from dlock_core.store import (
+    AsyncBatchRenew,
+    AsyncNotify,
+    BatchRenew,
+    Capability,
+    Claim,
+    Expect,
+    Grade,
+    Notify,
+    Release,
+    Replace,
+    Reply,
+)
+from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
+from tests.mongodb.support import DATABASE, Counted, Face, Opener, any_claim, freed, fresh, held
+
+THREADS, ROUNDS = 8, 100
+
+EXACT: dict[str, dict[str, Any]] = {
+    "no data": {"data": None},
+    "empty data": {"data": b""},
+    "zero bytes": {"data": bytes(65_536)},
+    "truth is not one": {"attributes": (("false", False), ("one", 1), ("true", True), ("zero", 0))},
+    "64-bit integers": {"attributes": (("a", 2**63 - 1), ("b", -(2**63) + 1), ("c", 2**31), ("d", -1))},
+    "bytes are not text": {"attributes": (("b", b"x"), ("t", "x"))},
+    "names like operators": {
+        "attributes": tuple((name, "$$ROOT") for name in sorted(["$set", "_id", "a.b", "v", "\u00e9"]))
+    },
+    "values like operators": {"owner": "$_id", "attributes": (("a", "$owner"), ("b", "$$NOW"), ("c", "a\x00b"))},
+    "unicode": {"owner": "h\u00f4te \U0001f512", "data": "\u00e9".encode()},
+    "a great token": {"fencing_token": TOKEN_MAX - 1},
+    "all the rest": {
+        "lease_ms": None,
+        "stamp": Stamp(1_795_000_000_123, "an rvn"),
+        "process": ProcessIdentity("boot", 4_026_531_836, 17, 987_654_321_012, child_group=4),
+        "broken": Broken("an operator", 1_795_000_000_123),
+    },
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_a_record_comes_back_exactly(store: Face, key: str, case: str) -> None:
+    """Every field of a grant, of a read and of a refusal is what was written, in value and type."""
+    record = held(key, **EXACT[case])
+
+    granted = store.claim(Claim(record, Expect.ANY))
+
+    for came in (granted.record, store.read(key), store.claim(any_claim(key)).record):
+        assert came == record
+        assert [type(value) for _, value in came.attributes] == [type(value) for _, value in record.attributes]
+        assert type(came.fencing_token) is int
+
+
+@pytest.mark.parametrize("name", ["a.b", "$a", "$$ROOT", "$_id", "{'$gt': ''}", "a/b", "\u00e9", "e\u0301", "k" * 1024])
+def test_a_key_is_never_an_operator(store: Face, key: str, name: str) -> None:
+    """Whatever is written in it, a key names one document."""
+    name = f"{key}{name}"[:1024]
+
+    granted = store.claim(any_claim(name))
+
+    assert granted.applied
+    assert granted.record.key == name
+    assert store.read(name) == granted.record
+    assert store.scan(name) == [granted.record]
+
+
+def test_every_verb_is_one_request(opener: Opener, key: str) -> None:
+    """Granted or refused, a verb sends one command, and never a transaction number that a server would keep a row for."""
+    counted = Counted()
+    store = opener.store(event_listeners=[counted])
+    store.guarantees()
+    record = held(key)
+    renewed, other = held(key), held(key)
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("findAndModify", lambda: store.claim(Claim(record, Expect.ANY))),
+        ("findAndModify", lambda: store.claim(any_claim(key))),
+        ("findAndModify", lambda: store.replace(Replace(renewed, record.version))),
+        ("findAndModify", lambda: store.replace(Replace(other, record.version))),
+        ("update", lambda: store.replace_many([Replace(other, renewed.version)])),
+        ("find", lambda: store.read(key)),
+        ("find", lambda: store.scan(key)),
+        ("findAndModify", lambda: store.release(Release(freed(other), record.version))),
+        ("findAndModify", lambda: store.release(Release(freed(other), other.version))),
+    ]
+    for name, call in calls:
+        counted.commands.clear()
+
+        call()
+
+        assert counted.names == [name]
+        assert "txnNumber" not in counted.commands[0]
+        if name == "findAndModify":
+            assert counted.commands[0]["writeConcern"]["w"] == "majority"
+            assert counted.commands[0]["writeConcern"]["j"] is True
+            assert counted.commands[0]["maxTimeMS"] > 0
+
+
+def test_a_client_of_the_user_weakens_nothing(opener: Opener, key: str) -> None:
+    """Its write concern, read preference, retries and time-outs are not those of the commands."""
+    counted = Counted()
+    settings: dict[str, Any] = {
+        "w": 0,
+        "journal": False,
+        "retryWrites": True,
+        "retryReads": True,
+        "timeoutMS": 60_000,
+        "tz_aware": True,
+    }
+    client = opener.client(
+        event_listeners=[counted], readPreference="secondaryPreferred", uuidRepresentation="standard", **settings
+    )
+    assert client.write_concern == WriteConcern(w=0, j=False)
+    assert isinstance(client.read_preference, SecondaryPreferred)
+    store = Face((MongoDBStore if opener.loop is None else AsyncMongoDBStore)(client, database=DATABASE), opener.loop)
+
+    granted = store.claim(any_claim(key))
+    store.read(key)
+
+    assert granted.applied
+    *_, claim, read = counted.commands
+    assert claim["writeConcern"]["w"] == "majority"
+    assert read["readConcern"] == {"level": "linearizable"}
+    assert all("txnNumber" not in command and command["maxTimeMS"] <= 10_000 for command in (claim, read))
+    store.close()
+    assert opener.store().read(key) == granted.record
+
+
+def test_a_client_of_the_other_colour_is_refused(url: str) -> None:
+    """The mistake is told when the store is made."""
+    with (
+        MongoClient[Any](url) as client,
+        pytest.raises(ConfigurationError, match=r"works with a pymongo\.AsyncMongoClient"),
+    ):
+        AsyncMongoDBStore(client)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"works with a pymongo\.MongoClient, not with AsyncMongoClient"):
+        MongoDBStore(AsyncMongoClient(url, connect=False))  # type: ignore[arg-type]
+
+
+def test_close_leaves_the_users_client_open(opener: Opener, key: str) -> None:
+    """Whoever made the client closes it; the store says that it is closed."""
+    client = opener.client()
+    kind = MongoDBStore if opener.loop is None else AsyncMongoDBStore
+    store, other = (Face(kind(client, database=DATABASE), opener.loop) for _ in range(2))
+    record = store.claim(any_claim(key)).record
+
+    store.close()
+    store.close()
+
+    with pytest.raises(StoreUnavailableError, match="was closed"):
+        store.read(key)
+    assert other.read(key) == record
+    other.close()
+
+
+@pytest.mark.parametrize("state", ["absent", "free"])
+def test_of_racing_claims_one_wins(opener: Opener, key: str, state: str) -> None:
+    """Eight threads or tasks, a hundred rounds: one winner each, shown to all, and every token is new."""
+    stores = [opener.store() for _ in range(4)]
+    gate = threading.Barrier(THREADS)
+    came: list[list[Any]] = [[None] * THREADS for _ in range(ROUNDS)]
+    standing: list[LockRecord] = []
+    if state == "free":
+        standing.append(stores[0].claim(any_claim(key)).record)
+        stores[0].release(Release(freed(standing[0]), standing[0].version))
+
+    def contend(place: int) -> None:
+        store = stores[place % len(stores)]
+        for number, row in enumerate(came):
+            gate.wait()
+            try:
+                row[place] = store.claim(any_claim(key if state == "free" else f"{key}/{number}"))
+            except Exception as error:  # noqa: BLE001  # judged below
+                row[place] = error
+            if gate.wait() == 0 and state == "free":
+                [won] = [reply.record for reply in row if isinstance(reply, Reply) and reply.applied and reply.record]
+                standing.append(won)
+                store.release(Release(freed(won), won.version))
+            gate.wait()
+
+    threads = [threading.Thread(target=contend, args=(place,)) for place in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    for row in came:
+        assert [type(reply) for reply in row] == [Reply] * THREADS
+        [winner] = [reply.record for reply in row if reply.applied]
+        if state == "absent":
+            assert {reply.record for reply in row} == {winner}
+    tokens = [record.fencing_token for record in standing]
+    assert tokens == list(range(1, ROUNDS + 2)) if state == "free" else not tokens
+
+
+def test_a_batch_renews_all_in_one_request(opener: Opener, key: str) -> None:
+    """Fifty renewals are one command; where some are refused one more tells their records."""
+    counted = Counted()
+    store = opener.store(event_listeners=[counted])
+    records = [store.claim(any_claim(f"{key}/{number}", data=b"d")).record for number in range(50)]
+    counted.commands.clear()
+
+    requests = [Replace(held(record.key, data=b"d"), record.version, keep_payload=True) for record in records]
+    results = store.replace_many(requests)
+
+    assert counted.names == ["update"]
+    assert results == [Reply(applied=True, record=request.record) for request in requests]
+    assert store.scan(key) == sorted((request.record for request in requests), key=lambda record: record.key)
+
+
+def test_a_batch_tells_each_lock_its_own_result(opener: Opener, raw: Any, key: str) -> None:
+    """A refusal, an absent key and a foreign document touch none of the others."""
+    counted = Counted()
+    store = opener.store(event_listeners=[counted])
+    first, stolen, last = (store.claim(any_claim(f"{key}/{name}")).record for name in ("first", "stolen", "last"))
+    thief = store.replace(Replace(held(stolen.key, fencing_token=2), stolen.version)).record
+    absent = held(f"{key}/absent")
+    raw.insert_one({"_id": f"{key}/foreign", "x": 1})
+    counted.commands.clear()
+
+    renewals = [Replace(held(each.key), each.version) for each in (first, stolen, absent, held(f"{key}/foreign"), last)]
+    results = store.replace_many(renewals)
+
+    assert results[:3] == [Reply(True, renewals[0].record), Reply(False, thief), Reply(False, None)]
+    assert isinstance(results[3], RecordError)
+    assert results[4] == Reply(True, renewals[4].record)
+    assert counted.names == ["update", "find"]
+    assert store.replace_many([]) == []
+
+
+FOREIGN: dict[str, dict[str, Any]] = {
+    "another program's": {"x": 1, "when": {"$date": 1}},
+    "no format": {"state": "free", "rvn": "r", "token": 1},
+    "a format that is no number": {"v": "1", "state": "free", "rvn": "r", "token": 1},
+    "a token that is text": {"token": "7"},
+    "a token that is a double": {"token": 7.0},
+    "a negative token": {"token": -1},
+    "an rvn that is a number": {"rvn": 7},
+    "an unknown state": {"state": "gone fishing"},
+    "an owner that is none": {"owner": None},
+    "data that is text": {"data": "text"},
+    "attributes that are a document": {"attrs": {"a": 1}},
+    "a lease that is text": {"lease_ms": "1"},
+}
+
+
+@pytest.mark.parametrize("state", ["held", "free"])
+@pytest.mark.parametrize("case", FOREIGN)
+def test_what_cannot_be_read_is_left_alone(store: Face, raw: Any, key: str, case: str, state: str) -> None:
+    """A foreign or damaged document raises from every verb, and is after that what it was before."""
+    sound = {"v": 1, "state": state, "rvn": "r", "token": 7, "owner": "", "lease_ms": None, "data": None, "attrs": []}
+    wrong = FOREIGN[case]
+    # What names its own RVN is whole; the others are sound but for one field.
+    document = {"_id": key, **({} if "x" in wrong or wrong.get("rvn") == "r" else sound), **wrong}
+    raw.insert_one(document)
+    mine, version = held(key), Version("r", 7)
+    calls: list[Callable[[], Any]] = [
+        lambda: store.read(key),
+        lambda: store.scan(key),
+        lambda: store.claim(Claim(mine, Expect.ANY)),
+        lambda: store.claim(Claim(mine, Expect.ABSENT)),
+        lambda: store.claim(Claim(mine, version)),
+        lambda: store.claim(Claim(mine, Expect.ANY, must_exist=True, keep_payload=True)),
+        lambda: store.replace(Replace(mine, version)),
+        lambda: store.release(Release(freed(mine), version, keep_payload=True)),
+    ]
+
+    for call in calls:
+        with pytest.raises(RecordError) as caught:
+            call()
+        assert caught.value.key == key
+    [result] = store.replace_many([Replace(mine, version)])
+    assert isinstance(result, RecordError)
+
+    assert raw.find_one({"_id": key}) == document
+
+
+def test_one_unreadable_document_does_not_hide_the_others_from_a_scan(store: Face, raw: Any, key: str) -> None:
+    """It is raised after them."""
+    records = [store.claim(any_claim(f"{key}/{name}")).record for name in "ac"]
+    raw.insert_one({"_id": f"{key}/b", "x": 1})
+    seen: list[LockRecord] = []
+
+    def look() -> None:
+        if store.loop is None:
+            seen.extend(store.raw.scan(key, timeout_s=5))  # type: ignore[arg-type]
+        else:
+            store.loop.run(_extend(seen, store.raw.scan(key, timeout_s=5)))
+
+    with pytest.raises(RecordError):
+        look()
+
+    assert seen == records
+
+
+def test_a_newer_format_is_held_and_left_alone(store: Face, raw: Any, key: str) -> None:
+    """An older program waits for its end."""
+    document = {"_id": key, "v": 2, "state": "resting", "rvn": "r", "token": 7, "new": [1]}
+    raw.insert_one(document)
+    shown = newer_format(key, 2, "r", 7)
+    mine = held(key, fencing_token=8)
+
+    replies = [
+        store.claim(Claim(mine, Expect.ANY)),
+        store.replace(Replace(mine, shown.version)),
+        store.release(Release(freed(mine), shown.version)),
+        *store.replace_many([Replace(mine, shown.version)]),
+    ]
+
+    assert replies == [Reply(False, shown)] * 4
+    assert raw.find_one({"_id": key}) == document
+
+
+def test_a_verb_makes_no_collection(opener: Opener, raw: Any, key: str) -> None:
+    """A mistyped name is an error that names the command, until the collection is provisioned."""
+    name = f"missing-{fresh()}"
+    store = opener.store(collection=name)
+    calls: list[Callable[[], Any]] = [
+        lambda: store.claim(any_claim(key)),
+        lambda: store.read(key),
+        lambda: store.scan(""),
+        lambda: store.replace_many([Replace(held(key), Version("r", 1))]),
+    ]
+
+    store.guarantees()
+    for call in calls:
+        with pytest.raises(StoreSetupError, match="dlock init"):
+            call()
+    assert name not in raw.database.list_collection_names()
+    store.provision()
+    store.provision()
+
+    assert store.claim(any_claim(key)).applied
+    raw.database.drop_collection(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "index", "named"),
+    [
+        ({"capped": True, "size": 100_000}, {}, "capped"),
+        ({}, {"keys": "at", "expireAfterSeconds": 60}, "TTL"),
+        ({}, {"keys": "owner", "unique": True}, "unique"),
+    ],
+)
+def test_a_collection_that_loses_or_refuses_locks_is_refused(
+    opener: Opener, raw: Any, options: dict[str, Any], index: dict[str, Any], named: str
+) -> None:
+    """A capped collection, a TTL index and a unique one are named before anything is locked."""
+    name = f"unfit-{fresh()}"
+    made = raw.database.create_collection(name, **options)
+    if index:
+        made.create_index(**index)
+    store = opener.store(collection=name)
+
+    with pytest.raises(StoreSetupError, match=named):
+        store.guarantees()
+
+    made.drop()
+
+
+def test_the_guarantees_say_what_the_server_is(store: Face) -> None:
+    """They are the same for every store, and tell a stand-in from MongoDB."""
+    told = store.guarantees()
+
+    assert (told.store, told.deletes, told.refusal_linearizable, told.durable) == ("mongodb", False, False, True)
+    assert told.unsafe == ()
+    assert told.grade in (Grade.A, Grade.B)
+    assert ("secantus" in told.version) == any("not MongoDB" in note for note in told.notes)
+
+
+def test_the_capabilities_are_what_is_there(opener: Opener) -> None:
+    """A store that has not seen its server can't notify; neither can one whose client has a single connection."""
+    batch, notify = (BatchRenew, Notify) if opener.loop is None else (AsyncBatchRenew, AsyncNotify)
+    store, single = opener.store(), opener.store(maxPoolSize=1)
+
+    assert store.raw.capabilities == {Capability.BATCH_RENEW}
+    assert not isinstance(store.raw, notify)
+    store.guarantees()
+    single.guarantees()
+
+    assert store.raw.capabilities == {Capability.BATCH_RENEW, Capability.NOTIFY}
+    assert isinstance(store.raw, batch)
+    assert isinstance(store.raw, notify)
+    assert single.raw.capabilities == {Capability.BATCH_RENEW}
+    assert not isinstance(single.raw, notify)
+
+
+def test_all_waiters_share_one_change_stream(opener: Opener, key: str) -> None:
+    """Ten waiters for ten keys open one stream, and each returns soon after its own release, not after another's."""
+    counted = Counted()
+    store, other = opener.store(event_listeners=[counted]), opener.store()
+    store.guarantees()
+    counted.commands.clear()
+    records = [other.claim(any_claim(f"{key}/{number}")).record for number in range(10)]
+    returned: dict[str, float] = {}
+
+    def wait(record: LockRecord) -> None:
+        store.wait(record, ticket=fresh(), timeout_s=20.0)
+        returned[record.key] = time.monotonic()
+
+    threads = [threading.Thread(target=wait, args=(record,)) for record in records]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 10
+    while counted.names.count("find") < 10 and time.monotonic() < until:
+        time.sleep(0.01)  # each waiter asks once whether its key is free already
+    time.sleep(0.2)  # and then waits, of which there is no sign
+    assert not returned
+    for record, thread in zip(records, threads, strict=True):
+        released = time.monotonic()
+        other.release(Release(freed(record), record.version))
+        thread.join(10)
+        assert returned[record.key] - released < 2.0
+        assert len(returned) == records.index(record) + 1
+
+    assert counted.names.count("aggregate") == 1
+
+
+def test_a_release_before_the_wait_is_seen(store: Face, key: str) -> None:
+    """Between the refusal and the wait the key may be freed; a renewal may have come first."""
+    store.guarantees()
+    seen = store.claim(any_claim(key)).record
+    renewed = store.replace(Replace(held(key), seen.version)).record
+    store.release(Release(freed(renewed), renewed.version))
+
+    began = time.monotonic()
+    store.wait(seen, ticket=fresh(), timeout_s=20.0)
+
+    assert time.monotonic() - began < 2.0
+
+
+def test_the_state_gone_and_must_exist(store: Face, key: str) -> None:
+    """What is gone refuses a claim that wants it to exist, and gives its token on to one that doesn't."""
+    first = store.claim(any_claim(key, data=b"old", fencing_token=41)).record
+    gone = freed(first, state=State.GONE)
+    store.release(Release(gone, first.version))
+
+    assert store.claim(Claim(held(key), Expect.ANY, must_exist=True)) == Reply(False, gone)
+    again = store.claim(Claim(held(key, data=b"new"), gone.version, keep_payload=True))
+
+    assert again.applied
+    assert (again.record.fencing_token, again.record.data) == (42, b"new")
+
+
+def test_the_last_token_is_not_passed(store: Face, key: str) -> None:
+    """Where the numbers end the key is never granted again, and the error says so."""
+    last = store.claim(any_claim(key, fencing_token=TOKEN_MAX)).record
+    free = freed(last)
+    store.release(Release(free, last.version))
+
+    with pytest.raises(StoreUnavailableError, match="has reached its end"):
+        store.claim(any_claim(key))
+
+    assert store.read(key) == free
+
+
+async def _extend(seen: list[LockRecord], records: Any) -> None:
+    async for record in records:
+        seen.append(record)  # noqa: PERF401  # one by one: what came before the error counts
