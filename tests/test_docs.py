@@ -1,0 +1,173 @@
+"""What the documentation shows works: its Python runs, its commands run, its links lead somewhere.
+
+A comment on the line before a block says otherwise: ``<!-- no-run -->`` (compiled only), ``<!-- continue -->`` (goes
+on where the block before ended), ``<!-- run -->`` (commands, which are run on request only).
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import re
+import shlex
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMAND_TIMEOUT_S = 60
+PROGRAMS = {"dlock": [sys.executable, "-m", "dlock_core"], "python": [sys.executable]}
+
+_BLOCK = re.compile(
+    r"^(?:[ \t]*<!-- (?P<mark>[a-z-]+) -->[ \t]*\n(?:[ \t]*\n)*)?"
+    r"(?P<indent>[ \t]*)```(?P<language>[a-z]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ \t]*$",
+    re.DOTALL | re.MULTILINE,
+)
+_LINK = re.compile(r"\[[^\]\n]*\]\((?P<inline>[^)\s]+)[^)\n]*\)|^\[[^\]\n]+\]:\s+(?P<reference>\S+)", re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]*`")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    mark: str | None
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The page and the line on which the code begins."""
+        return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
+
+
+@cache
+def blocks(language: str) -> tuple[Block, ...]:
+    """Return the blocks in one language, in the order of reading."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8") if page.is_file() else ""
+        for match in _BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start("text")) + 1
+            indent = re.compile(f"^{match['indent']}", re.MULTILINE)
+            found.append(Block(page, line, match["language"], match["mark"], indent.sub("", match["text"])))
+    return tuple(block for block in found if block.language == language)
+
+
+def chains() -> list[list[Block]]:
+    """Return the Python blocks to run, those that continue one another together."""
+    result: list[list[Block]] = []
+    for block in blocks("python"):
+        if block.mark == "continue":
+            assert result, f"{block.where} continues nothing"
+            result[-1].append(block)
+        elif block.mark != "no-run":
+            result.append([block])
+    return result
+
+
+def compiled(block: Block) -> ast.Module:
+    """Parse a block so that an error in it names the line of the page."""
+    return ast.parse("\n" * (block.line - 1) + block.text, filename=str(block.page))
+
+
+def commands(block: Block) -> list[tuple[list[str], str]]:
+    """Return the commands of a console block, each with the output that is shown for it."""
+    found = []
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.replace("\\\n", "").partition("\n")
+        program, *arguments = shlex.split(command)
+        assert program in PROGRAMS, f"{block.where}: only {', '.join(PROGRAMS)} can be run, not {program}"
+        found.append(([*PROGRAMS[program], *(_from_root(argument) for argument in arguments)], output))
+    return found
+
+
+def _from_root(argument: str) -> str:
+    path = ROOT / argument
+    return str(path) if argument.endswith(".py") and path.is_file() else argument
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.where)
+def test_python_in_the_documentation_is_python(block: Block) -> None:
+    """Even what can't run here has to be valid."""
+    compile(compiled(block), str(block.page), "exec")
+
+
+@pytest.mark.parametrize("chain", chains(), ids=lambda chain: chain[0].where)
+def test_python_in_the_documentation_runs(chain: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader who copies it gets what the text promises."""
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": "__main__"}
+
+    for block in chain:
+        exec(compile(compiled(block), str(block.page), "exec"), namespace)  # noqa: S102 - the documentation is ours
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("console") if block.mark == "run"], ids=lambda block: block.where
+)
+def test_commands_in_the_documentation_run(block: Block, tmp_path: Path) -> None:
+    """The command succeeds, and prints what is shown where something is shown; ``...`` stands for anything."""
+    matches = doctest.OutputChecker().check_output
+    for command, expected in commands(block):
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S
+        )
+
+        printed = done.stdout + done.stderr
+        assert done.returncode == 0, printed
+        if expected.strip():
+            assert matches(expected, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE), printed
+
+
+def test_marks_are_known() -> None:
+    """A mistyped mark would quietly mean nothing."""
+    known = {"python": {None, "no-run", "continue"}, "console": {None, "run"}}
+
+    assert [
+        block.where for language, marks in known.items() for block in blocks(language) if block.mark not in marks
+    ] == []
+
+
+def test_the_readme_shows_code() -> None:
+    """A scan that finds no block would pass whatever the pages say."""
+    assert [block for block in blocks("python") if block.page.name == "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file of the project, and a heading in it where it names one."""
+    text = _CODE.sub("", _BLOCK.sub("", page.read_text(encoding="utf-8")))
+    targets = [match["inline"] or match["reference"] for match in _LINK.finditer(text)]
+
+    assert [
+        target
+        for target in targets
+        if "://" not in target and not target.startswith("mailto:") and not resolves(page, target)
+    ] == []
+
+
+def resolves(page: Path, target: str) -> bool:
+    """Tell whether a relative link of *page* leads to something in the project."""
+    name, _, anchor = target.partition("#")
+    path = (page.parent / name).resolve() if name else page
+    if not path.exists() or not path.is_relative_to(ROOT):
+        return False
+    return not anchor or path.suffix != ".md" or anchor in anchors(path)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, numbered where a heading occurs again."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", _BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        candidates = [slug, *(f"{slug}-{number}" for number in range(1, 100))]
+        found.add(next(candidate for candidate in candidates if candidate not in found))
+    return found
