@@ -309,7 +309,7 @@ def test_the_engine_waits_through_its_ports_only() -> None:
     assert offenders == []
 
 
-def test_wall_clock_time_is_read_where_it_is_allowed_only() -> None:
+def test_hazard_15_wall_clock_time_is_read_where_it_is_allowed_only() -> None:
     """No decision can read a clock that somebody may set."""
     readers = {
         module.where: f"{module.where}:{line} reads {name}"

@@ -464,7 +464,7 @@ async def test_callback_may_close_the_client(world: World) -> None:
 # ---- loops
 
 
-def test_client_used_in_another_loop_is_refused() -> None:
+def test_hazard_29_client_used_in_another_loop_is_refused() -> None:
     """A lease and its client belong to the loop that made them; elsewhere each call says so, and nothing is sent."""
     space = MemorySpace()
 

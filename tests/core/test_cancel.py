@@ -318,7 +318,7 @@ async def run_interrupted(
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
 @pytest.mark.parametrize("colour", ["async", "sync"])
-def test_interrupted_at_every_point_leaks_nothing(colour: str, operation: Any) -> None:
+def test_hazard_28_interrupted_at_every_point_leaks_nothing(colour: str, operation: Any) -> None:
     """At each await (asyncio) or store call and wait (threads): the interruption leaves, and the key is free within one lease."""
     run = run_cancelled if colour == "async" else run_interrupted
     points = 0

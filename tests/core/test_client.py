@@ -870,7 +870,7 @@ async def test_only_if_exists_takes_nothing_that_is_not_there(world: World) -> N
 
 
 @both_colours
-async def test_delete_on_release_hides_the_key_and_keeps_its_token(world: World) -> None:
+async def test_hazard_08_delete_on_release_hides_the_key_and_keeps_its_token(world: World) -> None:
     """A deleted lock is not seen any more, and its next grant still has a greater token."""
     async with world.client() as client:
         async with client.lock("k", data=b"x", delete_on_release=True):
@@ -1043,7 +1043,7 @@ async def test_client_and_lease_refuse_to_be_pickled_or_copied(world: World) -> 
 
 
 @both_colours
-async def test_dropped_lease_warns_and_lapses(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_hazard_31_dropped_lease_warns_and_lapses(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A leak ends itself: no I/O in the finalizer, no renewal after it, and others obtain the key a lease later."""
     async with world.client(lease_duration=8) as client, world.client() as other:
         lease = await client.acquire("k")

@@ -480,7 +480,7 @@ async def test_body_that_raises_after_a_loss_gets_the_loss_as_a_note(world: Worl
 
 
 @both_colours
-async def test_body_that_raises_gets_a_release_without_an_answer_as_a_note(world: World) -> None:
+async def test_hazard_32_body_that_raises_gets_a_release_without_an_answer_as_a_note(world: World) -> None:
     """What failed at the end of the block hides nothing."""
     async with world.client(lease_duration=10) as client:
         error = Boom("body")
@@ -777,7 +777,9 @@ async def test_on_risk_with_a_bad_safe_time_is_refused(world: World, safe_time: 
 
 
 @both_colours
-async def test_callbacks_that_raise_are_logged_and_stop_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_hazard_30_callbacks_that_raise_are_logged_and_stop_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Neither the other callbacks nor the renewals suffer from one that is wrong (hazard 30)."""
     async with world.client(lease_duration=20) as client, client.lock("k") as lease:
         told: list[Any] = []
@@ -817,7 +819,7 @@ async def test_callback_may_use_the_lease_and_the_client(world: World) -> None:
 
 
 @both_colours
-async def test_callback_that_blocks_stops_no_renewal_and_is_left_behind(
+async def test_hazard_30_callback_that_blocks_stops_no_renewal_and_is_left_behind(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Callbacks are time-boxed: the next one comes after the limit, and the lock is renewed all the while (hazard 30)."""
@@ -1245,7 +1247,7 @@ async def test_requests_get_a_share_of_the_lease_as_their_time(world: World) -> 
 
 
 @async_only
-async def test_herd_of_waiters_is_spread_and_has_one_winner(world: World) -> None:
+async def test_hazard_21_herd_of_waiters_is_spread_and_has_one_winner(world: World) -> None:
     """A hundred waiters poll with growing, jittered pauses; of them one obtains the key, with a bounded number of requests (hazard 21)."""
     async with world.client(lease_duration=20) as holder:
         lease = await holder.acquire("k")
@@ -1269,7 +1271,7 @@ async def test_herd_of_waiters_is_spread_and_has_one_winner(world: World) -> Non
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="another clock counts the time asleep here")
-def test_clock_that_decides_counts_while_the_machine_sleeps() -> None:
+def test_hazard_16_clock_that_decides_counts_while_the_machine_sleeps() -> None:
     """CLOCK_MONOTONIC stands still while a machine is suspended, and a lease does not (hazard 16)."""
     before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 

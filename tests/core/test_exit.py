@@ -24,7 +24,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="signals are sent")
     ids=["end", "sys.exit", "exception", "interrupt", "other-thread"],
 )
 @posix
-def test_exit_releases_what_is_held(ending: str, code: int) -> None:
+def test_hazard_26_exit_releases_what_is_held(ending: str, code: int) -> None:
     """However the program ends by itself, its locks are free at once (hazard 26)."""
     ended = run_program(
         f"""
@@ -56,7 +56,7 @@ def test_exit_releases_the_locks_of_a_client_that_only_its_leases_keep() -> None
     assert (ended.code, ended.out, ended.err) == (0, "released k\n", "")
 
 
-def test_many_exits_with_held_locks_are_clean() -> None:
+def test_hazard_26_many_exits_with_held_locks_are_clean() -> None:
     """No hang, no traceback, all released: with a thread of renewals at work, waiters, callbacks and short leases."""
     ended = run_program(
         """
@@ -241,7 +241,7 @@ def test_signal_handler_that_exits_releases() -> None:
 
 
 @posix
-def test_five_hundred_signals_whose_handler_asks_the_lease_never_deadlock() -> None:
+def test_hazard_27_five_hundred_signals_whose_handler_asks_the_lease_never_deadlock() -> None:
     """A handler runs on top of whatever the main thread was doing inside the client; what needs no request may be asked in it."""
     ended = run_program(
         """

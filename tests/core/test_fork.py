@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "win3
 QUIET = ("-W", "ignore::DeprecationWarning")
 
 
-def test_child_never_touches_the_store_and_the_parent_goes_on() -> None:
+def test_hazard_22_child_never_touches_the_store_and_the_parent_goes_on() -> None:
     """Forked inside 200 critical sections, the children that leave the block release nothing; the parent's locks stay valid (hazard 22)."""
     ended = run_program(
         """
@@ -155,7 +155,7 @@ def test_child_of_a_fork_that_met_a_held_mutex_does_not_hang() -> None:
     assert (ended.code, ended.err) == (0, "")
 
 
-def test_record_version_numbers_of_parent_and_child_have_none_in_common() -> None:
+def test_hazard_17_record_version_numbers_of_parent_and_child_have_none_in_common() -> None:
     """A thousand of each side, drawn after the fork, are two thousand (F10)."""
     ended = run_program(
         """

@@ -47,7 +47,7 @@ def test_release_with_a_payload_puts_it() -> None:
     assert not attempt.request.keep_payload
 
 
-def test_release_that_hides_keeps_nothing_but_the_token() -> None:
+def test_f9_release_that_hides_keeps_the_token_and_nothing_else() -> None:
     """Logically deleted."""
     request = holding(plan(delete_on_release=True, data=b"x"), token=3).at(1).free().request
 

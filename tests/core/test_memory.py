@@ -146,7 +146,7 @@ def test_token_is_at_least_what_the_claim_asks_for() -> None:
 
 @pytest.mark.parametrize("state", [State.FREE, State.GONE])
 @pytest.mark.parametrize("attributes", [(), (("n", 1),)], ids=["data", "data-and-attributes"])
-def test_payload_is_kept_through_a_release_and_not_through_a_deletion(state: State, attributes: Any) -> None:
+def test_f9_payload_is_kept_through_a_release_and_not_through_a_deletion(state: State, attributes: Any) -> None:
     """What was deleted on release is not seen again."""
     store = MemoryStore()
     record = store.claim(Claim(held("a", data=b"x", attributes=attributes), Expect.ANY), timeout_s=T).record
@@ -300,7 +300,7 @@ def test_renewal_wakes_nobody() -> None:
 
 
 @pytest.mark.parametrize("ticks", range(6))
-def test_waiting_task_cancelled_with_its_wake_up_unused_passes_it_on(ticks: int) -> None:
+def test_f16_waiting_task_cancelled_with_its_wake_up_unused_passes_it_on(ticks: int) -> None:
     """Whenever the cancellation strikes, it leaves the task, and the next waiter is woken (clause N3)."""
 
     async def use() -> None:

@@ -234,7 +234,9 @@ async def test_close_ends_the_thread_and_the_timer(world: World) -> None:
     assert not any(lease.is_valid for lease in leases)
 
 
-def test_loss_is_known_at_the_deadline_though_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hazard_25_loss_is_known_at_the_deadline_though_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What decides is the clock at the use: a process that is out of threads does not believe in a lease that is over."""
     from dlock_core.testing import FakeClock
 
@@ -410,7 +412,7 @@ ENDS_A_LOOP = (SystemExit, KeyboardInterrupt)
 @both_colours
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_renewals_survive_every_exception_of_the_store(world: World, kind: type[BaseException]) -> None:
+async def test_hazard_24_renewals_survive_every_exception_of_the_store(world: World, kind: type[BaseException]) -> None:
     """One renewal that raises is tried again, and those of all other locks go on (hazard 24)."""
     if world.colour == "async" and issubclass(kind, ENDS_A_LOOP):
         return
@@ -509,7 +511,7 @@ async def test_batch_of_which_a_part_was_applied_unheard_loses_nothing(world: Wo
 
 
 @both_colours
-async def test_batch_refused_from_an_old_snapshot_loses_nothing(world: World) -> None:
+async def test_hazard_19_batch_refused_from_an_old_snapshot_loses_nothing(world: World) -> None:
     """Where refusals may be stale, a loss is proved by a read: one answer of a replica that lags behind is none (F12)."""
     stale = [True]
 

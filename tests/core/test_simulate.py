@@ -31,12 +31,12 @@ def test_simulate_within_the_drift_bound_violates_nothing() -> None:
     assert sum(outcome.unfenced for outcome in outcomes) > 0
 
 
-def test_simulate_at_the_drift_bound_violates_nothing() -> None:
+def test_hazard_14_simulate_at_the_drift_bound_violates_nothing() -> None:
     """The slowest holder and the fastest waiter."""
     assert [outcome for seed in range(200) if (outcome := Sim(seed, extreme(0.01)).run(seed, 1_500)).violation] == []
 
 
-def test_simulate_three_times_beyond_the_drift_bound_finds_two_valid_leases() -> None:
+def test_hazard_14_simulate_three_times_beyond_the_drift_bound_finds_two_valid_leases() -> None:
     """A simulator that can not see it would prove nothing."""
     violations = {Sim(seed, extreme(0.03)).run(seed, 1_500).violation for seed in range(200)}
 

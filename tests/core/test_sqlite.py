@@ -1216,7 +1216,7 @@ store.close()
 """
         assert output(start(program, path)) == "40\n"
 
-    def test_an_inherited_connection_is_never_used(self, path: Path, store: SqliteStore) -> None:
+    def test_hazard_23_an_inherited_connection_is_never_used(self, path: Path, store: SqliteStore) -> None:
         """Where a fork could not close it, neither this store nor a new one touches the file, and closing leaves it alone."""
         take(store)
         inherited = store._file._connection

@@ -48,7 +48,7 @@ def test_one_of_racing_claims_is_granted(url: str, key: str) -> None:
     assert tokens == sorted(set(tokens))
 
 
-def test_token_rises_over_lost_data(open_store: Callable[..., Any], server: Server, admin: Any, key: str) -> None:
+def test_f10_token_rises_over_lost_data(open_store: Callable[..., Any], server: Server, admin: Any, key: str) -> None:
     """After FLUSHALL the next token is greater than all before: the server's clock is its floor."""
     store, last = open_store(server.url), 0
     for _ in range(50):
