@@ -74,6 +74,7 @@ def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
             "store_version": guarantees.version,
             "grade": guarantees.grade.value,
             "token": guarantees.token.value,
+            "token_floor": options.token_floor,
             "durable": guarantees.durable,
             "deletes": guarantees.deletes,
             "failover": guarantees.failover,
@@ -109,7 +110,7 @@ def in_words(facts: Mapping[str, Any]) -> dict[str, object]:
         "store": f"{facts['store']} {facts['store_version']} at {facts['url']}",
         "configured by": facts["configuration"],
         "grade": f"{facts['grade']}: {_GRADES[facts['grade']]}",
-        "tokens": f"{facts['token']}: {_TOKENS[facts['token']]}",
+        "tokens": f"{facts['token']}: {_TOKENS[facts['token']]}{_floor(facts)}",
         "durable": "yes: a restart forgets nothing" if facts["durable"] else "NO: a restart may forget locks",
         "failover": facts["failover"],
         "store's clock": facts["store_clock"],
@@ -123,6 +124,13 @@ def in_words(facts: Mapping[str, Any]) -> dict[str, object]:
         ),
         "versions": ", ".join(f"{name} {value}" for name, value in facts["versions"].items()),
     }
+
+
+def _floor(facts: Mapping[str, Any]) -> str:
+    """Say where tokens begin: a fenced resource that has seen those of another store refuses every lower one."""
+    if facts["token_floor"] > 1:
+        return f", from {facts['token_floor']} on (token_floor)"
+    return "; another store's begin anew: set token_floor above its highest before you move"
 
 
 def _reads_ms(client: LockClient) -> list[float]:

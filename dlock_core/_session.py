@@ -160,6 +160,7 @@ class Session:
             delete_on_release=options.delete_on_release,
             notify=self._notify,
             refusals_linearizable=self._linearizable,
+            token_floor=options.token_floor,
         )
         _check_texts({"owner": self.owner, **options.attributes})
         try:

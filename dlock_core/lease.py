@@ -127,7 +127,7 @@ def _begin(state: Fresh, event: Begin, now: int) -> Step:
 
 def _claim(state: Seeking, expect: ClaimExpect, fresh: str, now: int) -> Step:
     key, ticket, plan = state.terms
-    record = _record(key, plan, fresh, 1, (plan.data, plan.attributes))
+    record = _record(key, plan, fresh, plan.token_floor, (plan.data, plan.attributes))
     # Stamp before sending: the lease runs from the request, not from a reply that may never come.
     sent = Sent(Verb.CLAIM, fresh, expect, now, plan)
     waits = ticket if plan.wait_ns else None
@@ -136,7 +136,7 @@ def _claim(state: Seeking, expect: ClaimExpect, fresh: str, now: int) -> Step:
 
 def _take_over(state: Seeking, version: Version, fresh: str, now: int) -> Step:
     plan = state.terms.plan
-    token = version.fencing_token + 1
+    token = max(version.fencing_token + 1, plan.token_floor)
     record = _record(state.terms.key, plan, fresh, token, (plan.data, plan.attributes))
     sent = Sent(Verb.TAKE, fresh, version, now, plan)
     return state._replace(asked=sent), (Replace(record, version, plan.keep_payload),)

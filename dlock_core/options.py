@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, Secret
 
 from dlock_core.backend import split_url
 from dlock_core.errors import ConfigurationError
-from dlock_core.record import DATA_MAX_BYTES, AttributeValue
+from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,6 +131,7 @@ class ClientKeywords(LockKeywords, total=False):
     drift_bound: float
     max_lease_duration: Seconds
     allow_unsafe: frozenset[str]
+    token_floor: int
 
 
 class LockOptions(_Options):
@@ -171,6 +172,7 @@ class ClientOptions(LockOptions):
     drift_bound: float = 0.01
     max_lease_duration: _Duration = 86400.0
     allow_unsafe: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
+    token_floor: int = 1
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -179,6 +181,11 @@ class ClientOptions(LockOptions):
         if not 0 <= self.drift_bound < _DRIFT_END:  # at a half nothing of a lease could be used
             raise ConfigurationError(
                 f"drift_bound={self.drift_bound!r} must be 0 or more and less than 0.5; 0.01 means 1 %"
+            )
+        if not 0 < self.token_floor < TOKEN_MAX:
+            raise ConfigurationError(
+                f"token_floor={self.token_floor} must be from 1 to {TOKEN_MAX - 1}; "
+                "give the highest token of the store that you left, plus 1"
             )
 
     def with_(self, **changes: Unpack[ClientKeywords]) -> Self:
@@ -269,6 +276,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "request_timeout": _optional_number,
     "drift_bound": _number,
     "max_lease_duration": _number,
+    "token_floor": int,
     "allow_unsafe": lambda text: frozenset(filter(None, map(str.strip, text.split(",")))),
 }
 

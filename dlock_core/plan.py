@@ -55,6 +55,7 @@ class Plan(NamedTuple):
     notify: bool
     refusals_linearizable: bool
     process: ProcessIdentity | None
+    token_floor: int = 1
 
     def poll_ns(self, polls: int, jitter: float) -> int:
         """Return how long to wait before poll number *polls* (from 0); *jitter* in [0, 1) spreads a herd.
@@ -92,6 +93,7 @@ def make_plan(  # the one place where all options meet
     notify: bool,
     refusals_linearizable: bool,
     process: ProcessIdentity | None = None,
+    token_floor: int = 1,
 ) -> Plan:
     """Return the plan of these options (seconds).
 
@@ -117,6 +119,7 @@ def make_plan(  # the one place where all options meet
         notify=notify,
         refusals_linearizable=refusals_linearizable,
         process=process,
+        token_floor=token_floor,
     )
     if plan.auto_renew:
         _check_renewal_fits(plan, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)

@@ -240,4 +240,20 @@ CLAIMS = (
     Mutant(
         "takeover skips a token", "I2", "_take_over", "version.fencing_token + 1", "version.fencing_token + 2", "plain"
     ),
+    Mutant(
+        "claim ignores the floor of the tokens",
+        "F11",
+        "_claim",
+        "plan.token_floor, ",
+        "1, ",
+        f"{SEEKING}f11_claim_asks_for_a_token_of_at_least_the_floor",
+    ),
+    Mutant(
+        "takeover ignores the floor of the tokens",
+        "F11",
+        "_take_over",
+        "max(version.fencing_token + 1, plan.token_floor)",
+        "version.fencing_token + 1",
+        f"{SEEKING}f11_takeover_writes_a_token_of_at_least_the_floor",
+    ),
 )

@@ -241,6 +241,16 @@ def test_doctor_speaks_to_people(dlock: Command, url: str) -> None:
         assert words in out
 
 
+def test_f11_doctor_tells_of_the_token_floor(dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who moves to another store must know that tokens begin anew there, and what to do."""
+    assert "set token_floor above its highest" in dlock("doctor")[1]
+
+    monkeypatch.setenv("DLOCK_TOKEN_FLOOR", "5000")
+
+    assert dlock.json("doctor")["token_floor"] == 5000
+    assert "from 5000 on (token_floor)" in dlock("doctor")[1]
+
+
 def test_doctor_says_which_file_was_taken(
     dlock: Command, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

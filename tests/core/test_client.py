@@ -116,6 +116,18 @@ async def test_tokens_rise_with_each_grant(world: World) -> None:
 
 
 @both_colours
+async def test_f11_tokens_begin_at_the_floor(world: World) -> None:
+    """A client that came from another store goes on above its tokens; one without the floor then goes on above these."""
+    async with world.client(token_floor=500) as client, world.client() as other:
+        first = await client.acquire("k")
+        await first.release()
+        second = await other.acquire("k")
+
+        assert (first.fencing_token, second.fencing_token) == (500, 501)
+        await second.release()
+
+
+@both_colours
 async def test_acquire_is_a_context_manager_itself(world: World) -> None:
     """What ``acquire`` returns releases at the end of its block."""
     async with world.client() as client:

@@ -398,3 +398,22 @@ def test_pending_claims_of_a_long_attempt_are_bounded() -> None:
             attempt.unknown()
 
     assert len(attempt.seeking.pending) <= 33
+
+
+def test_f11_claim_asks_for_a_token_of_at_least_the_floor() -> None:
+    """A resource that has seen the tokens of another store refuses all that are lower."""
+    attempt = Attempt(plan(token_floor=1_000)).begin()
+
+    assert attempt.asks is Claim
+    assert attempt.request.record.fencing_token == 1_000
+
+
+@pytest.mark.parametrize(("seen", "taken"), [(7, 1_000), (999, 1_000), (1_000, 1_001), (5_000, 5_001)])
+def test_f11_takeover_writes_a_token_of_at_least_the_floor(seen: int, taken: int) -> None:
+    """Whoever held it may have been a client without the floor; above it, each takeover adds one as ever."""
+    attempt = Attempt(plan(token_floor=1_000)).begin().answer(held("other", seen))
+
+    attempt.at(10).due()
+
+    assert attempt.asks is Replace
+    assert attempt.request.record.fencing_token == taken

@@ -46,6 +46,7 @@ CLIENT_FIELDS = [
     "drift_bound",
     "max_lease_duration",
     "allow_unsafe",
+    "token_floor",
 ]
 DURATIONS = ["lease_duration", "timeout", "heartbeat_period", "max_hold", "request_timeout", "max_lease_duration"]
 FLAGS = [
@@ -85,6 +86,7 @@ SOURCES: dict[str, tuple[tuple[Any, str, str, str], tuple[Any, Any, Any, Any]]] 
         ({"a"}, "b,c", "d, e ,", '["f", "g"]'),
         (frozenset("a"), frozenset("bc"), frozenset("de"), frozenset("fg")),
     ),
+    "token_floor": ((2, "3", "4", "5"), (2, 3, 4, 5)),
 }
 
 
@@ -136,6 +138,7 @@ def test_options_are_the_contracts() -> None:
         "drift_bound": 0.01,
         "max_lease_duration": 86400.0,
         "allow_unsafe": frozenset(),
+        "token_floor": 1,
     }
 
 
@@ -284,6 +287,13 @@ def test_flag_takes_a_truth_value_only(name: str, value: Any) -> None:
         ({"drift_bound": True}, "drift_bound"),
         ({"drift_bound": "0.1"}, "drift_bound: "),
         ({"allow_unsafe": "redis-replica"}, "allow_unsafe: "),
+        (
+            {"token_floor": 0},
+            r"token_floor=0 must be from 1 to \d+; give the highest token of the store that you left, plus 1",
+        ),
+        ({"token_floor": 2**53 - 1}, "token_floor=9007199254740991 must be from 1 to 9007199254740990"),
+        ({"token_floor": True}, "token_floor: "),
+        ({"token_floor": 1.5}, "token_floor: "),
         ({"allow_unsafe": [1]}, "allow_unsafe: a name is a text"),
         ({"allow_unsafe": [["a"]]}, "allow_unsafe: a name is a text"),
         ({"allow_unsafe": {"a": 1}}, "allow_unsafe: "),
