@@ -173,15 +173,7 @@ def refused_error(handle: Handle, waited_ns: int, error: StoreError | None) -> E
     assert isinstance(state, (Ended, Cleaning, Releasing))  # our own mistake otherwise
     unreachable = isinstance(state, (Ended, Cleaning)) and state.outcome is Outcome.UNREACHABLE
     if unreachable and error is not None:
-        if type(state) is Ended or isinstance(error, OutcomeUnknownError):
-            return error
-        # The last request was certainly not applied, an earlier one may have been.
-        unresolved = OutcomeUnknownError(
-            f"a claim of lock {handle.key!r} got no answer and is being cleaned up; since then: {error}",
-            key=handle.key,
-        )
-        unresolved.__cause__ = error
-        return unresolved
+        return _unreachable_error(handle, error)
     holder = state.holder if isinstance(state, (Ended, Cleaning)) else None
     if holder is not None and not holder.held:
         holder = None
@@ -194,9 +186,21 @@ def refused_error(handle: Handle, waited_ns: int, error: StoreError | None) -> E
     )
     who = absent if holder is None else f"held by {holder.owner!r}"
     turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
+    within = f"within {timeout:.1f} s" if plan.wait_ns else "in one try"
     doubt = "; a write got no answer and is being cleaned up" if unknown else ""
-    message = f"could not acquire lock {handle.key!r} within {timeout:.1f} s: {who}{turnover}{doubt}"
+    message = f"could not acquire lock {handle.key!r} {within}: {who}{turnover}{doubt}"
     return AcquireTimeoutError(message, key=handle.key, timeout=timeout, holder=holder, outcome_unknown=unknown)
+
+
+def _unreachable_error(handle: Handle, error: StoreError) -> StoreError:
+    if type(handle.state) is Ended or isinstance(error, OutcomeUnknownError):
+        return error
+    # The last request was certainly not applied, an earlier one may have been.
+    unresolved = OutcomeUnknownError(
+        f"a claim of lock {handle.key!r} got no answer and is being cleaned up; since then: {error}", key=handle.key
+    )
+    unresolved.__cause__ = error
+    return unresolved
 
 
 def unresolved_error(state: LeaseState) -> OutcomeUnknownError:

@@ -1,20 +1,18 @@
 """The lease/RVN protocol as a pure function: ``step(state, event, now)`` gives the next state and the effects to perform.
 
 Theory of operation. A key has one record {state, RVN, token, lease}. Each write has a fresh RVN (record version number) and is
-conditional on
-the RVN and the token that it expects, so of two writers that saw the same record one wins. A holder renews: each renewal changes the RVN. A
-waiter that sees one RVN unchanged for a whole lease, on its own clock, takes the record over. No clock of another host is ever read. This
-is the protocol of the AWS DynamoDB Lock Client; the rules for lost replies, late duplicates and abandoned attempts are this project's.
+conditional on the RVN and the token that it expects, so of two writers that saw the same record one wins. A holder renews: each renewal
+changes the RVN. A waiter that sees one RVN unchanged for a whole lease, on its own clock, takes the record over. No clock of another host
+is ever read. This is the protocol of the AWS DynamoDB Lock Client; the rules for lost replies, late duplicates and abandoned attempts are
+this project's.
 
 Rule 1: every protocol decision is in this file. Rule 2: nothing here waits, reads a clock, draws a random number, logs or touches a
-store: times
-(integer nanoseconds of one clock), RVNs and jitter come in with the events, requests go out as effects. States are frozen and hashable,
-so the same code is simulated, explored exhaustively and shipped.
+store: times (integer nanoseconds of one clock), RVNs and jitter come in with the events, requests go out as effects. States are frozen
+and hashable, so the same code is simulated, explored exhaustively and shipped.
 
 The two clocks that matter run in opposite directions, both on the safe side: a holder counts its lease from *before* the first send of
-the write
-that set the current RVN, and uses ``L(1 - 2r)`` of it; a waiter counts ``L`` from *after* the answer that first showed the RVN. Clock
-rates may differ by the drift bound *r*.
+the write that set the current RVN, and uses ``L(1 - 2r)`` of it; a waiter counts ``L`` from *after* the answer that first showed the RVN.
+Clock rates may differ by the drift bound *r*.
 
 One attempt at a key goes through these states::
 

@@ -99,14 +99,9 @@ def make_plan(  # the one place where all options meet
 
     Raises: ConfigurationError: they do not fit together; the message names the numbers and the option that breaks the rule.
     """
+    lease_ms = _lease_ms(lease_duration, max_lease_duration)
     plan = Plan(
-        **_durations(
-            _lease_ms(lease_duration, max_lease_duration),
-            heartbeat_period,
-            request_timeout,
-            drift_bound,
-            fail_closed=fail_closed,
-        ),
+        **_durations(lease_ms, heartbeat_period, request_timeout, drift_bound, fail_closed=fail_closed),
         owner=owner,
         wait_ns=NEVER if timeout is None else nanoseconds(timeout),
         auto_renew=auto_renew and not fail_closed,

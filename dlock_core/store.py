@@ -15,7 +15,8 @@ S2   Claim condition. A claim is applied if the key is absent, or its record is 
      is may refuse a claim with another *ticket* for a bounded time, showing the record as held. With *must_exist* an absent key
      and a ``gone`` record refuse.
 S3   Claim token. The token is minted in the same step: ``max(previous token + 1, floor, record.fencing_token)``; *previous* is the
-     token of the record that stood there, *floor* the store's own (often none).
+     token of the record that stood there, *floor* the store's own (often none). Where no greater one can be stored, the claim raises
+     :class:`~dlock_core.errors.StoreUnavailableError`: nothing is granted any more.
 S4   Payload. With *keep_payload* the data and the attributes of the record that stood there stay, where there was one that is not
      ``gone``; otherwise, and without *keep_payload*, those of *request.record* are written. All other fields come from *request.record*.
 S5   Replace condition. A replace is applied if the record is ``held`` and has exactly the expected RVN and token. It writes
@@ -31,7 +32,7 @@ S8   A refusal is a value, not an exception: ``Reply(False, record)``, with the 
 **Reading**
 
 S9   ``read`` is linearizable: it shows every write whose answer was given before it began. ``free`` and ``gone`` records are shown as
-they are.
+     they are.
 S10  ``scan`` gives each record whose key starts with the prefix (compared by code points, nothing is a wildcard), page by page. It may be
      stale, and is never the basis of a write.
 S11  Exact. What is read is what was written: every field, binary data of 0 to 64 KiB (None is not empty), every kind of attribute value.
@@ -41,11 +42,11 @@ S12  Keys are opaque. Two keys that differ in any byte are two keys: no folding,
 
 S13  Each verb ends within *timeout_s* (seconds, more than 0), by an answer or by an exception.
 S14  :class:`~dlock_core.errors.StoreUnavailableError` means: certainly not applied, now or later.
-S15  :class:`~dlock_core.errors.OutcomeUnknownError` means anything less certain. A store never reports an unknown outcome as a grant or a
-     refusal, and never sends a write twice by itself.
+S15  :class:`~dlock_core.errors.OutcomeUnknownError` means anything less certain, also a write that was applied with an answer that cannot
+     be read. A store never reports an unknown outcome as a grant or a refusal, and never sends a write twice by itself.
 S16  A record that cannot be read (foreign, damaged) raises :class:`~dlock_core.errors.RecordError` from every verb that meets it. It is
-     never free and never overwritten; a scan may end at it. A higher format version is not damage: it is shown as held, without a lease
-     (:func:`~dlock_core.record.newer_format`).
+     never free and never overwritten; a scan may end at it or pass it over. A higher format version is not damage: it is shown as held,
+     without a lease (:func:`~dlock_core.record.newer_format`), and refuses every claim, replace and release.
 S17  Nothing of the driver leaks: every error is one of :mod:`dlock_core.errors`, with the driver's as its ``__cause__``.
 
 **Life**
@@ -58,7 +59,7 @@ S21  No verb provisions. Where a table, index or right is missing, it raises :cl
      command that mends it; ``provision()`` may be repeated.
 S22  ``close()`` may be repeated. It closes what the store opened itself, never a client it was given. After it every verb raises
      :class:`~dlock_core.errors.StoreUnavailableError`.
-S23  Each verb costs one request to the server, granted or refused.
+S23  Each verb costs one request to the server, granted or refused; a batch one more at most, where something was refused.
 
 **Batch renewal** (:class:`BatchRenew`)
 
@@ -68,7 +69,8 @@ B3   At most ``batch_limit`` requests come in one call, no key twice.
 
 **Notification** (:class:`Notify`)
 
-N1   ``wait`` returns soon after the key was freed since the version it was given, also when that came before the call.
+N1   ``wait`` returns soon after the key was freed, also when that came before the call. Where another has taken it since, it may go on
+     until the next time.
 N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness.
 N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
 """
