@@ -228,7 +228,8 @@ class _AsyncLink:
                 continue
 
     def close(self) -> None:
-        """Close at once, without waiting for the other side."""
+        """Close at once, without waiting for the other side: TLS would shake hands once more, and the loop may end before it has."""
+        self._writer.transport.abort()
         self._connection._close()  # its disconnect() needs a running task, which a closing loop has not
 
 
