@@ -1,6 +1,7 @@
 """Every error that dlock raises, and nothing else.
 
 The facts of an error are its attributes, the driver's error is its ``__cause__``, and all of them survive pickle and copy.
+A key in an error, in a loss and in the log is the one of the store, with the client's prefix: it is for whoever looks there.
 """
 
 from __future__ import annotations

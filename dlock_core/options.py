@@ -163,7 +163,11 @@ class LockOptions(_Options):
 
 
 class ClientOptions(LockOptions):
-    """A client's options: the defaults of its locks, and what is the same for all of them."""
+    """A client's options: the defaults of its locks, and what is the same for all of them.
+
+    *prefix* is put before every key; leases, records and scans show keys without it, errors and the log with it. *token_floor* is the least
+    token that is granted: set it in every client of a fleet that moves to another store, above the highest token of the old one.
+    """
 
     url: SecretStr | None = None
     prefix: str = ""
