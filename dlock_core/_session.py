@@ -9,7 +9,7 @@ from dlock_core._process import generation
 from dlock_core.backend import backend_for, redact
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds
-from dlock_core.plan import NANOS, Plan, make_plan
+from dlock_core.plan import NANOS, Plan, Waiting, make_plan
 from dlock_core.record import LockRecord, State, check_key
 from dlock_core.store import (
     AsyncAtomicMulti,
@@ -147,6 +147,7 @@ class Session:
             lease_duration=_s(options.lease_duration),
             heartbeat_period=_optional_s(options.heartbeat_period),
             timeout=_optional_s(options.timeout),
+            waiting=Waiting(options.timeout_after_lease, options.retries, _optional_s(options.poll_period)),
             request_timeout=_optional_s(options.request_timeout),
             drift_bound=options.drift_bound,
             max_lease_duration=_s(options.max_lease_duration),

@@ -187,10 +187,18 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
         return _take_over(state, version, event.fresh, now)
     if seen is None or seen.version != version:
         seen = observe(record, now)
-        state = state._replace(seen=seen)
+        state = _extended(state._replace(seen=seen), seen)
     if now >= seen.seen_at + seen.lease_ns:
         return _take_over(state, version, event.fresh, now)
     return _wait(state, event.jitter, now)
+
+
+def _extended(state: Seeking, seen: Observation) -> Seeking:
+    """Add the lease of the first holder seen to the wait, once, where the options say so; a single try stays one."""
+    plan = state.terms.plan
+    if not plan.wait_after_lease or plan.wait_ns == 0 or state.extended or seen.lease_ns == NEVER:
+        return state
+    return state._replace(give_up_at=state.give_up_at + seen.lease_ns, extended=True)
 
 
 def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
@@ -201,9 +209,9 @@ def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
 
 
 def _wait(state: Seeking, jitter: float, now: int) -> Step:
-    if now >= state.give_up_at:
-        return _leave(state, Outcome.DENIED, now)
     plan, shown, seen = state.terms.plan, state.shown, state.seen
+    if now >= state.give_up_at or state.polls >= plan.retries_max:
+        return _leave(state, Outcome.DENIED, now)
     until = min(now + plan.poll_ns(state.polls, jitter), state.give_up_at)
     if seen is not None:
         until = min(until, seen.seen_at + seen.lease_ns)

@@ -67,6 +67,12 @@ def _data(value: object) -> object:
     return value
 
 
+def _count(value: object) -> object:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"{value!r} is not a number of tries; give a whole number, 0 or more")
+    return value
+
+
 def _names(value: object) -> object:
     if isinstance(value, (set, list, tuple)):
         if not all(isinstance(name, str) for name in value):
@@ -108,6 +114,9 @@ class LockKeywords(TypedDict, total=False):
 
     lease_duration: Seconds
     timeout: Seconds | None
+    timeout_after_lease: bool
+    retries: int | None
+    poll_period: Seconds | None
     heartbeat_period: Seconds | None
     auto_renew: bool
     data: bytes | None
@@ -141,6 +150,9 @@ class LockOptions(_Options):
 
     lease_duration: _Duration = 20.0
     timeout: _Wait | None = None
+    timeout_after_lease: bool = False
+    retries: Annotated[int | None, BeforeValidator(_count)] = None
+    poll_period: _Duration | None = None
     heartbeat_period: _Duration | None = None
     auto_renew: bool = True
     data: Annotated[bytes | None, BeforeValidator(_data)] = None
@@ -232,6 +244,10 @@ def _boolean(text: str) -> bool:
     return values[text.lower()]
 
 
+def _optional_count(text: str) -> int | None:
+    return None if text.lower() in ("", "none") else int(text)
+
+
 def _number(text: str) -> float:
     return float(text)
 
@@ -253,6 +269,9 @@ def _mapping(text: str) -> dict[str, Any]:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "lease_duration": _number,
     "timeout": _optional_number,
+    "timeout_after_lease": _boolean,
+    "retries": _optional_count,
+    "poll_period": _optional_number,
     "heartbeat_period": _optional_number,
     "auto_renew": _boolean,
     "data": str.encode,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
 
-__all__ = ["NANOS", "NEVER", "Plan", "make_plan", "nanoseconds"]
+__all__ = ["NANOS", "NEVER", "Plan", "Waiting", "make_plan", "nanoseconds"]
 
 NANOS = 1_000_000_000
 
@@ -28,6 +28,19 @@ _ATTEMPTS = 2
 _POLL_FIRST_NS = 10 * _MILLI
 _POLL_MAX_NS = NANOS // 2
 _FALLBACK_POLL_MAX_NS = 2 * NANOS
+# A poll after so many doublings comes a day after the one before it; no lease is longer.
+_DOUBLINGS_MAX = 24
+
+
+class Waiting(NamedTuple):
+    """How a wait goes, beside its timeout: whether that counts after the first holder's lease, how many polls, how far apart (seconds)."""
+
+    after_lease: bool = False
+    retries: int | None = None
+    poll_period: float | None = None
+
+
+WAITING = Waiting()
 
 
 class Plan(NamedTuple):
@@ -44,6 +57,7 @@ class Plan(NamedTuple):
     backoff_ns: int
     patience_ns: int
     poll_max_ns: int
+    fallback_ns: int
     wait_ns: int
     auto_renew: bool
     max_hold_ns: int | None
@@ -55,15 +69,17 @@ class Plan(NamedTuple):
     notify: bool
     refusals_linearizable: bool
     process: ProcessIdentity | None
+    wait_after_lease: bool = False
+    retries_max: int = NEVER
 
     def poll_ns(self, polls: int, jitter: float) -> int:
         """Return how long to wait before poll number *polls* (from 0); *jitter* in [0, 1) spreads a herd.
 
         A store that notifies is polled slowly, in case a notification is lost; any other with growing steps.
         """
-        longest = min(_POLL_FIRST_NS << min(polls, 10), self.poll_max_ns)
+        longest = min(_POLL_FIRST_NS << min(polls, _DOUBLINGS_MAX), self.poll_max_ns)
         if self.notify:
-            longest = min(self.lease_ns // 4, _FALLBACK_POLL_MAX_NS)
+            longest = self.fallback_ns
         return longest - int(jitter * longest / 2)
 
 
@@ -92,6 +108,7 @@ def make_plan(  # the one place where all options meet
     notify: bool,
     refusals_linearizable: bool,
     process: ProcessIdentity | None = None,
+    waiting: Waiting = WAITING,
 ) -> Plan:
     """Return the plan of these options (seconds).
 
@@ -103,6 +120,7 @@ def make_plan(  # the one place where all options meet
             heartbeat_period,
             request_timeout,
             drift_bound,
+            waiting.poll_period,
             fail_closed=fail_closed,
         ),
         owner=owner,
@@ -117,6 +135,8 @@ def make_plan(  # the one place where all options meet
         notify=notify,
         refusals_linearizable=refusals_linearizable,
         process=process,
+        wait_after_lease=waiting.after_lease,
+        retries_max=NEVER if waiting.retries is None else waiting.retries,
     )
     if plan.auto_renew:
         _check_renewal_fits(plan, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)
@@ -128,12 +148,14 @@ def _durations(
     heartbeat_period: float | None,
     request_timeout: float | None,
     drift_bound: float,
+    poll_period: float | None,
     *,
     fail_closed: bool,
 ) -> dict[str, Any]:
     """Return the fields that follow from the lease; a fail-closed lock takes its time-outs from the lease that it would have."""
     lease_ns = lease_ms * _MILLI
     usable_ns = lease_ns * (_PPM - 2 * math.ceil(drift_bound * _PPM)) // _PPM
+    poll_ns = None if poll_period is None else nanoseconds(poll_period)
     cap_ns = _REQUEST_MAX_NS if request_timeout is None else min(_REQUEST_MAX_NS, nanoseconds(request_timeout))
     return {
         "lease_ms": None if fail_closed else lease_ms,
@@ -145,7 +167,8 @@ def _durations(
         "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
         "backoff_ns": lease_ns // _BACKOFF,
         "patience_ns": min(lease_ns, _REQUEST_MAX_NS),
-        "poll_max_ns": min(lease_ns // 10, _POLL_MAX_NS),
+        "poll_max_ns": poll_ns or min(lease_ns // 10, _POLL_MAX_NS),
+        "fallback_ns": poll_ns or min((NEVER if fail_closed else lease_ns) // 4, _FALLBACK_POLL_MAX_NS),
     }
 
 

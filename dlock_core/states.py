@@ -112,7 +112,10 @@ class Fresh(NamedTuple):
 
 
 class Seeking(NamedTuple):
-    """Trying to obtain the key. *shown* is the record of the last answer; *pending* are writes of this attempt without a known outcome."""
+    """Trying to obtain the key. *shown* is the record of the last answer; *pending* are writes of this attempt without a known outcome.
+
+    *extended*: the lease of the first holder seen was added to the wait, where that was asked for.
+    """
 
     terms: Terms
     give_up_at: int
@@ -123,6 +126,7 @@ class Seeking(NamedTuple):
     polls: int = 0
     hurries: int = 0
     failing_since: int | None = None
+    extended: bool = False
 
 
 class Held(NamedTuple):

@@ -25,6 +25,9 @@ SECRET = "S3CRETw0rd"
 LOCK_FIELDS = [
     "lease_duration",
     "timeout",
+    "timeout_after_lease",
+    "retries",
+    "poll_period",
     "heartbeat_period",
     "auto_renew",
     "data",
@@ -47,8 +50,17 @@ CLIENT_FIELDS = [
     "max_lease_duration",
     "allow_unsafe",
 ]
-DURATIONS = ["lease_duration", "timeout", "heartbeat_period", "max_hold", "request_timeout", "max_lease_duration"]
+DURATIONS = [
+    "lease_duration",
+    "timeout",
+    "poll_period",
+    "heartbeat_period",
+    "max_hold",
+    "request_timeout",
+    "max_lease_duration",
+]
 FLAGS = [
+    "timeout_after_lease",
     "auto_renew",
     "replace_data",
     "only_if_exists",
@@ -63,6 +75,9 @@ FLAGS = [
 SOURCES: dict[str, tuple[tuple[Any, str, str, str], tuple[Any, Any, Any, Any]]] = {
     "lease_duration": ((11, "12", "13.0", "14"), (11, 12, 13, 14)),
     "timeout": ((1, "2", "3", "4.5"), (1, 2, 3, 4.5)),
+    "timeout_after_lease": ((True, "yes", "on", "true"), (True, True, True, True)),
+    "retries": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "poll_period": ((1, "2", "3", "1.5"), (1, 2, 3, 1.5)),
     "heartbeat_period": ((1, "2", "3", "1.5"), (1, 2, 3, 1.5)),
     "auto_renew": ((False, "0", "no", "false"), (False, False, False, False)),
     "data": ((b"a", "b", "c", '"d"'), (b"a", b"b", b"c", b"d")),
@@ -115,6 +130,9 @@ def test_options_are_the_contracts() -> None:
     assert LockOptions().model_dump() == {
         "lease_duration": 20.0,
         "timeout": None,
+        "timeout_after_lease": False,
+        "retries": None,
+        "poll_period": None,
         "heartbeat_period": None,
         "auto_renew": True,
         "data": None,
@@ -275,6 +293,9 @@ def test_flag_takes_a_truth_value_only(name: str, value: Any) -> None:
         ({"attributes": {"a": 1.5}}, "attributes"),
         ({"attributes": {"a": None}}, "attributes"),
         ({"attributes": {1: "a"}}, "attributes"),
+        ({"retries": -1}, "retries: -1 is not a number of tries; give a whole number, 0 or more"),
+        ({"retries": True}, "retries: True is not"),
+        ({"retries": 1.5}, "retries: 1.5 is not"),
         ({"prefix": None}, "prefix: "),
         ({"owner": 5}, "owner: "),
         ({"url": 5}, "url: "),
