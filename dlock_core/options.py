@@ -11,24 +11,26 @@ import math
 import os
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, SecretStr, ValidationError
 
 from dlock_core.backend import split_url
 from dlock_core.errors import ConfigurationError
-from dlock_core.record import DATA_MAX_BYTES, AttributeValue
+from dlock_core.record import DATA_MAX_BYTES, AttributeValue, LockRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["ClientKeywords", "ClientOptions", "LockKeywords", "LockOptions", "Seconds"]
+__all__ = ["ClientKeywords", "ClientOptions", "LockKeywords", "LockOptions", "OwnerProbe", "Seconds"]
 
 Seconds: TypeAlias = float | timedelta
 """A duration: seconds as a number, or a timedelta. Never a bool, NaN, infinite or negative."""
+
+
+OwnerProbe: TypeAlias = Literal["same-host"] | Callable[[LockRecord], Any]
+"""Tells whether the owner of a record lives, by an OwnerState or its value: a function (in asyncio also a coroutine one) or, built in, the
+processes of this host."""
 
 
 def to_seconds(value: object) -> float:
@@ -70,6 +72,12 @@ def _data(value: object) -> object:
 def _count(value: object) -> object:
     if value is not None and (type(value) is not int or value < 0):
         raise ValueError(f"{value!r} is not a number of tries; give a whole number, 0 or more")
+    return value
+
+
+def _probe(value: object) -> object:
+    if value is not None and value != "same-host" and not callable(value):
+        raise ValueError(f"{value!r} is no probe; give 'same-host', or a function of a record")
     return value
 
 
@@ -128,6 +136,9 @@ class LockKeywords(TypedDict, total=False):
     fail_closed: bool
     max_hold: Seconds | None
     cancel_on_loss: bool
+    clock_skew: Seconds | None
+    server_clock: bool
+    owner_probe: OwnerProbe | None
 
 
 class ClientKeywords(LockKeywords, total=False):
@@ -140,6 +151,7 @@ class ClientKeywords(LockKeywords, total=False):
     drift_bound: float
     max_lease_duration: Seconds
     allow_unsafe: frozenset[str]
+    observations: str | Path | None
 
 
 class LockOptions(_Options):
@@ -164,6 +176,9 @@ class LockOptions(_Options):
     fail_closed: bool = False
     max_hold: _Duration | None = None
     cancel_on_loss: bool = False
+    clock_skew: _Duration | None = None
+    server_clock: bool = False
+    owner_probe: Annotated[OwnerProbe | None, BeforeValidator(_probe)] = None
 
     def with_(self, **changes: Unpack[LockKeywords]) -> Self:
         """Return a copy with *changes*, checked as a whole.
@@ -183,6 +198,7 @@ class ClientOptions(LockOptions):
     drift_bound: float = 0.01
     max_lease_duration: _Duration = 86400.0
     allow_unsafe: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
+    observations: str | Path | None = None
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -256,6 +272,12 @@ def _optional_number(text: str) -> float | None:
     return None if text.lower() in ("", "none") else float(text)
 
 
+def _probe_name(text: str) -> str:
+    if text != "same-host":
+        raise ValueError("write same-host; a function can be given in Python only")
+    return text
+
+
 def _mapping(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
@@ -283,6 +305,10 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "fail_closed": _boolean,
     "max_hold": _optional_number,
     "cancel_on_loss": _boolean,
+    "clock_skew": _optional_number,
+    "server_clock": _boolean,
+    "owner_probe": _probe_name,
+    "observations": str,
     "prefix": str,
     "owner": str,
     "request_timeout": _optional_number,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
 
-__all__ = ["NANOS", "NEVER", "Plan", "Waiting", "make_plan", "nanoseconds"]
+__all__ = ["NANOS", "NEVER", "Early", "Plan", "Waiting", "make_plan", "nanoseconds"]
 
 NANOS = 1_000_000_000
 
@@ -43,6 +43,22 @@ class Waiting(NamedTuple):
 WAITING = Waiting()
 
 
+class Early(NamedTuple):
+    """What a waiter takes for the end of a holder's lease, beside one unchanged for a lease; all of it opt-in.
+
+    *process* is what our own records say of us. *skew_ns* bounds how far two wall clocks are apart, *drift_ppm* their rates.
+    """
+
+    process: ProcessIdentity | None = None
+    probes: bool = False
+    server_clock: bool = False
+    skew_ns: int | None = None
+    drift_ppm: int = 0
+
+
+EARLY = Early()
+
+
 class Plan(NamedTuple):
     """The numbers of one lock; shared by all locks of a client with the same options."""
 
@@ -68,9 +84,9 @@ class Plan(NamedTuple):
     hide_on_release: bool
     notify: bool
     refusals_linearizable: bool
-    process: ProcessIdentity | None
-    wait_after_lease: bool = False
-    retries_max: int = NEVER
+    wait_after_lease: bool
+    retries_max: int
+    early: Early
 
     def poll_ns(self, polls: int, jitter: float) -> int:
         """Return how long to wait before poll number *polls* (from 0); *jitter* in [0, 1) spreads a herd.
@@ -107,24 +123,18 @@ def make_plan(  # the one place where all options meet
     delete_on_release: bool,
     notify: bool,
     refusals_linearizable: bool,
-    process: ProcessIdentity | None = None,
     waiting: Waiting = WAITING,
+    early: Early = EARLY,
 ) -> Plan:
     """Return the plan of these options (seconds).
 
     Raises: ConfigurationError: they do not fit together; the message names the numbers and the option that breaks the rule.
     """
+    lease_ms = _lease_ms(lease_duration, max_lease_duration)
     plan = Plan(
-        **_durations(
-            _lease_ms(lease_duration, max_lease_duration),
-            heartbeat_period,
-            request_timeout,
-            drift_bound,
-            waiting.poll_period,
-            fail_closed=fail_closed,
-        ),
+        **_durations(lease_ms, heartbeat_period, request_timeout, drift_bound, fail_closed=fail_closed),
+        **_polling(lease_ms, timeout, waiting, fail_closed=fail_closed),
         owner=owner,
-        wait_ns=NEVER if timeout is None else nanoseconds(timeout),
         auto_renew=auto_renew and not fail_closed,
         max_hold_ns=None if max_hold is None else nanoseconds(max_hold),
         data=data,
@@ -134,9 +144,7 @@ def make_plan(  # the one place where all options meet
         hide_on_release=delete_on_release,
         notify=notify,
         refusals_linearizable=refusals_linearizable,
-        process=process,
-        wait_after_lease=waiting.after_lease,
-        retries_max=NEVER if waiting.retries is None else waiting.retries,
+        early=early,
     )
     if plan.auto_renew:
         _check_renewal_fits(plan, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)
@@ -148,14 +156,12 @@ def _durations(
     heartbeat_period: float | None,
     request_timeout: float | None,
     drift_bound: float,
-    poll_period: float | None,
     *,
     fail_closed: bool,
 ) -> dict[str, Any]:
     """Return the fields that follow from the lease; a fail-closed lock takes its time-outs from the lease that it would have."""
     lease_ns = lease_ms * _MILLI
     usable_ns = lease_ns * (_PPM - 2 * math.ceil(drift_bound * _PPM)) // _PPM
-    poll_ns = None if poll_period is None else nanoseconds(poll_period)
     cap_ns = _REQUEST_MAX_NS if request_timeout is None else min(_REQUEST_MAX_NS, nanoseconds(request_timeout))
     return {
         "lease_ms": None if fail_closed else lease_ms,
@@ -167,8 +173,19 @@ def _durations(
         "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
         "backoff_ns": lease_ns // _BACKOFF,
         "patience_ns": min(lease_ns, _REQUEST_MAX_NS),
+    }
+
+
+def _polling(lease_ms: int, timeout: float | None, waiting: Waiting, *, fail_closed: bool) -> dict[str, Any]:
+    """Return the fields that say how a wait goes."""
+    lease_ns = lease_ms * _MILLI
+    poll_ns = None if waiting.poll_period is None else nanoseconds(waiting.poll_period)
+    return {
         "poll_max_ns": poll_ns or min(lease_ns // 10, _POLL_MAX_NS),
         "fallback_ns": poll_ns or min((NEVER if fail_closed else lease_ns) // 4, _FALLBACK_POLL_MAX_NS),
+        "wait_ns": NEVER if timeout is None else nanoseconds(timeout),
+        "wait_after_lease": waiting.after_lease,
+        "retries_max": NEVER if waiting.retries is None else waiting.retries,
     }
 
 

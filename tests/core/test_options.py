@@ -39,6 +39,9 @@ LOCK_FIELDS = [
     "fail_closed",
     "max_hold",
     "cancel_on_loss",
+    "clock_skew",
+    "server_clock",
+    "owner_probe",
 ]
 CLIENT_FIELDS = [
     *LOCK_FIELDS,
@@ -49,6 +52,7 @@ CLIENT_FIELDS = [
     "drift_bound",
     "max_lease_duration",
     "allow_unsafe",
+    "observations",
 ]
 DURATIONS = [
     "lease_duration",
@@ -56,6 +60,7 @@ DURATIONS = [
     "poll_period",
     "heartbeat_period",
     "max_hold",
+    "clock_skew",
     "request_timeout",
     "max_lease_duration",
 ]
@@ -91,6 +96,10 @@ SOURCES: dict[str, tuple[tuple[Any, str, str, str], tuple[Any, Any, Any, Any]]] 
     "reentrant": ((True, "true", "1", "true"), (True, True, True, True)),
     "fail_closed": ((True, "true", "1", "true"), (True, True, True, True)),
     "max_hold": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "clock_skew": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "server_clock": ((True, "true", "1", "true"), (True, True, True, True)),
+    "owner_probe": (("same-host", "same-host", "same-host", '"same-host"'), ("same-host",) * 4),
+    "observations": (("a", "b", "c", '"d"'), ("a", "b", "c", "d")),
     "cancel_on_loss": ((True, "true", "1", "true"), (True, True, True, True)),
     "prefix": (("a/", "b%2F", "c/", '"d/"'), ("a/", "b/", "c/", "d/")),
     "request_timeout": ((1, "2", "3", "4"), (1, 2, 3, 4)),
@@ -144,6 +153,9 @@ def test_options_are_the_contracts() -> None:
         "fail_closed": False,
         "max_hold": None,
         "cancel_on_loss": False,
+        "clock_skew": None,
+        "server_clock": False,
+        "owner_probe": None,
     }
     own = {name: value for name, value in ClientOptions().model_dump().items() if name not in LOCK_FIELDS}
     assert own == {
@@ -154,6 +166,7 @@ def test_options_are_the_contracts() -> None:
         "drift_bound": 0.01,
         "max_lease_duration": 86400.0,
         "allow_unsafe": frozenset(),
+        "observations": None,
     }
 
 
@@ -296,6 +309,8 @@ def test_flag_takes_a_truth_value_only(name: str, value: Any) -> None:
         ({"retries": -1}, "retries: -1 is not a number of tries; give a whole number, 0 or more"),
         ({"retries": True}, "retries: True is not"),
         ({"retries": 1.5}, "retries: 1.5 is not"),
+        ({"owner_probe": "host"}, "owner_probe: 'host' is no probe; give 'same-host', or a function of a record"),
+        ({"observations": 5}, "observations"),
         ({"prefix": None}, "prefix: "),
         ({"owner": 5}, "owner: "),
         ({"url": 5}, "url: "),
@@ -446,7 +461,7 @@ def test_owner_has_no_environment_variable(monkeypatch: pytest.MonkeyPatch) -> N
     assert ClientOptions.load(url="memory://x?owner=me").owner == "me"
 
 
-@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"data", "prefix"}))
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"data", "prefix", "observations"}))
 def test_bad_text_is_told_with_its_place(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment variable, the query key or the file that is wrong is named."""
     bad = "\ud800" if name == "allow_unsafe" else "nonsense"

@@ -20,6 +20,7 @@ IllegalArgumentException IllegalStateException
 _MONGO = "LOCK_DATABASE_NAME LOCK_COLLECTION_NAME createLockTable getAllLocksFromDB lastUpdatedTime"
 _NODE = """
 FailOpen FailClosed dynamodb lockTable partitionKey sortKey leaseDurationMs heartbeatPeriodMs owner acquirePeriodMs retryCount
+trustLocalTime
 acquireLock lock.release lock.fencingToken
 """
 _GO = """

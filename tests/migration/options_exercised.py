@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import pytest
 
-from dlock_core import AcquireTimeoutError, AttributeValue, ConfigurationError, LockLostError, LossReason
+from dlock_core import (
+    AcquireTimeoutError,
+    AttributeValue,
+    Capability,
+    ConfigurationError,
+    LockLostError,
+    LossReason,
+    UnsupportedError,
+)
 from dlock_core.record import DATA_MAX_BYTES
 from dlock_core.testing import FaultyStore
 from tests.migration.shop import Shop, exercise
@@ -234,3 +244,50 @@ def request_timeout(shop: Shop) -> None:
     client = shop.client(request_timeout=0.5)
 
     assert client._session.default.plan.timeout_ns == client._session.default.plan.acquire_timeout_ns == 500_000_000
+
+
+@exercise("clock_skew")
+def clock_skew(shop: Shop) -> None:
+    """A newcomer that has seen nothing takes over at once, when the time stamp says that it may."""
+    shop.dies("k", clock_skew=2)
+    shop.dies("unstamped")
+    shop.clock.advance(12.2)
+
+    assert shop.client().try_acquire("k", clock_skew=2) is not None
+    assert shop.client().try_acquire("unstamped", clock_skew=2) is None
+
+
+@exercise("owner_probe")
+def owner_probe(shop: Shop) -> None:
+    """Only ``dead`` takes over; what the record says of its process comes back from every store."""
+    shop.dies("k", owner_probe="same-host")
+    assert shop.client().try_acquire("k", owner_probe="same-host") is None
+
+    assert (
+        shop.client().try_acquire("k", owner_probe=lambda record: "dead" if record.process else "unknown") is not None
+    )
+
+
+@exercise("observations")
+def observations(shop: Shop) -> None:
+    """The next client goes on where the last one stopped."""
+    shop.dies("k")
+    with tempfile.TemporaryDirectory() as folder:
+        assert shop.client(observations=f"{folder}/seen").try_acquire("k") is None
+        shop.clock.advance(10)
+
+        assert shop.client().try_acquire("k") is None
+        assert shop.client(observations=f"{folder}/seen").try_acquire("k") is not None
+
+
+@exercise("server_clock", any_store=True)
+def server_clock(shop: Shop) -> None:
+    """Told by the store itself where it can; refused where it cannot."""
+    if Capability.SERVER_CLOCK not in shop.store.capabilities:
+        with pytest.raises(UnsupportedError, match="server_clock"):
+            shop.client(shop.store, server_clock=True)
+        return
+    shop.client(shop.store, auto_renew=False).acquire("k", lease_duration=0.05)
+    client = shop.client(shop.store, server_clock=True)
+
+    shop.eventually(lambda: client.try_acquire("k") is not None)
