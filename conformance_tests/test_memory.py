@@ -19,7 +19,7 @@ class TestMemoryStore(LockStoreConformance):
         """Give each test a space of its own."""
         return StoreHarness(
             f"memory://conformance-{next(_SPACES)}",
-            capabilities={"batch_renew", "notify"},
+            capabilities={"batch_renew", "notify", "server_clock"},
             race_rounds=2000,
             soon_s=1.0,
         )
@@ -41,5 +41,5 @@ class TestMemoryClient(LockClientConformance):
     def harness(self) -> StoreHarness:
         """Give each test a space of its own."""
         return StoreHarness(
-            f"memory://conformance-{next(_SPACES)}", capabilities={"batch_renew", "notify"}, lease_s=0.6
+            f"memory://conformance-{next(_SPACES)}", capabilities={"batch_renew", "notify", "server_clock"}, lease_s=0.6
         )

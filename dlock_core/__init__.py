@@ -24,7 +24,17 @@ from dlock_core.errors import (
     UnsupportedError,
 )
 from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, LockOptions, Seconds
-from dlock_core.record import AttributeValue, Broken, LockRecord, Loss, LossReason, ProcessIdentity, Stamp, State
+from dlock_core.record import (
+    AttributeValue,
+    Broken,
+    LockRecord,
+    Loss,
+    LossReason,
+    OwnerState,
+    ProcessIdentity,
+    Stamp,
+    State,
+)
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
@@ -85,6 +95,7 @@ __all__ = [
     "MissingDriverError",
     "Notify",
     "OutcomeUnknownError",
+    "OwnerState",
     "ProcessIdentity",
     "RecordError",
     "Release",

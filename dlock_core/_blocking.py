@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dlock_core._asking import begun
 from dlock_core._engine import Engine
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.plan import NANOS, NEVER, nanoseconds
@@ -82,6 +83,11 @@ class BlockingStore:
         """Wait; asked only of a store that can."""
         self.store.wait(record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]
 
+    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Read with the age; asked only of a store that can."""
+        found: tuple[LockRecord, int] | None = self.store.read_age(key, timeout_s=timeout_s)  # type: ignore[attr-defined]
+        return found
+
     async def guarantees(self) -> Guarantees:
         """Say what the store promises."""
         return self.store.guarantees()
@@ -111,6 +117,7 @@ class BlockingPorts:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.now = clock.now
+        self.wall_ms = clock.wall_ms
         self.mutex = threading.RLock()
         self.engine: Engine
         self.client: object = None
@@ -147,6 +154,10 @@ class BlockingPorts:
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run *callback* on the callbacks' thread."""
         self._callbacks.post(callback, argument)
+
+    async def ask(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Any:
+        """Run *question* on a thread of its own, which is left behind where it takes too long."""
+        return begun(question, argument).result(timeout_s)
 
     def arm(self, due: int) -> None:
         """Wake the thread, or start it, if *due* is before what it waits for."""

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from dlock_core import _cli_store
-from dlock_core._cli_options import client_options, configuration_source, connection_options
+from dlock_core._cli_options import (
+    client_options,
+    configuration_source,
+    connection_options,
+    early_options,
+    early_takeover,
+)
 from dlock_core._cli_run import LOST, SIGNALLED, Request, grace_within, hold
 from dlock_core._cli_show import OutputClosedError, Say
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LockLostError, StoreError
@@ -124,6 +130,7 @@ def command() -> None:
     metavar="SECONDS",
     help="Between TERM and KILL, both within the lease. Default: a quarter of it.",
 )
+@early_options
 @click.option("--data", metavar="TEXT", help="Data for the record, shown by 'dlock show'.")
 @click.option("-q", "--quiet", is_flag=True, help="Errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Say what is done.")
@@ -142,7 +149,10 @@ def _run(ctx: click.Context, /, keys: tuple[str, ...], **given: Any) -> int:
     conflict = _conflict_code(ctx, given)
     names = ("url", "prefix", "owner", "allow_unsafe")
     options = client_options(
-        **{name: given[name] for name in names}, lease_duration=given["lease"], **_waiting(ctx, given)
+        **{name: given[name] for name in names},
+        **early_takeover(given),
+        lease_duration=given["lease"],
+        **_waiting(ctx, given),
     )
     try:
         grace = grace_within(options.lease_duration, given["grace"])  # type: ignore[arg-type]  # checked: seconds

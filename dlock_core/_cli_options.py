@@ -13,7 +13,14 @@ from dlock_core.options import ClientOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["client_options", "configuration_source", "connection_options", "output_option"]
+__all__ = [
+    "client_options",
+    "configuration_source",
+    "connection_options",
+    "early_options",
+    "early_takeover",
+    "output_option",
+]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -30,6 +37,32 @@ def connection_options(function: _F) -> _F:
     ):
         function = option(function)
     return function
+
+
+def early_options(function: _F) -> _F:
+    """Give a command the options that take a dead owner's lock over sooner."""
+    for option in (
+        click.option("--server-clock", is_flag=True, help="Trust the store's clock for how old a record is."),
+        click.option(
+            "--clock-skew", type=float, metavar="SECONDS", help="Trust that no two wall clocks are further apart."
+        ),
+        click.option("--probe-owner", is_flag=True, help="Take over at once from a process of this host that is dead."),
+        click.option(
+            "--observations", metavar="FILE", help="Go on with what earlier runs have seen, and keep it for later ones."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def early_takeover(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the client's options that those of :func:`early_options` amount to."""
+    return {
+        "observations": given["observations"],
+        "owner_probe": "same-host" if given["probe_owner"] else None,
+        "clock_skew": given["clock_skew"],
+        "server_clock": given["server_clock"] or None,
+    }
 
 
 def output_option(function: _F) -> _F:

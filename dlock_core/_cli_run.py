@@ -139,7 +139,10 @@ class _Run:
             signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
 
     async def _connected(self) -> int:
-        client = await aconnect(self._options)
+        client = aconnect(self._options)
+        # The command works on when this process is killed: whoever probes for the owner must know of both.
+        client._session.include_group(self._child.pid)
+        await client
         try:
             return await self._locked(client)
         finally:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
 from dlock_core._agenda import Agenda
+from dlock_core.early import stamped
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.plan import NANOS, NEVER, Plan
 from dlock_core.record import Loss
@@ -77,7 +78,7 @@ class Driver:
             elif type(effect) is Disown:
                 self._disown(effect.rvns)
             else:
-                request = effect
+                request = self._dated(effect, state)
         if type(state) is not type(old):
             self._moved(handle, old, state)
         elif type(state) is Held:
@@ -93,6 +94,10 @@ class Driver:
             handle.signals.clear()
         self.schedule(handle)
         return request
+
+    def _dated(self, request: Any, state: LeaseState) -> Any:
+        trusted = plan_of(state).early
+        return request if trusted.skew_ns is None else stamped(request, trusted, self.ports.wall_ms())
 
     def settle(self, handle: Handle) -> None:
         """Hand what is left to do over to the scheduler."""
@@ -177,11 +182,19 @@ class Driver:
                 reply = await self.store.replace(effect, timeout_s=timeout_s)
             elif kind is Release:
                 reply = await self.store.release(effect, timeout_s=timeout_s)
+            elif effect.aged:
+                return await self._read_age(effect, timeout_s), None
             else:
                 reply = Reply(applied=False, record=await self.store.read(effect.key, timeout_s=timeout_s))
         except StoreError as error:
             return self.event("", id_of(effect), error), error
         return self.event("", id_of(effect), reply), None
+
+    async def _read_age(self, effect: Read, timeout_s: float) -> Event:
+        found = await self.store.read_age(effect.key, timeout_s=timeout_s)  # type: ignore[attr-defined]  # the capability is declared
+        record, age_ms = (None, 0) if found is None else found
+        event = self.event("", effect.rvn, Reply(applied=False, record=record))
+        return event._replace(age_ms=age_ms) if type(event) is Answer else event
 
     def event(self, key: str, rvn: str, result: Reply | StoreError) -> Event:
         if isinstance(result, StoreError):
@@ -193,7 +206,8 @@ class Driver:
             _log.warning("the store granted a request for lock %r without a record (clause S7)", key)
             return Failure(rvn, unknown=True, fresh=fresh(), jitter=jitter())
         disowned = record is not None and not result.applied and record.rvn in self._disowned
-        return Answer(rvn, result, fresh(), disowned, jitter() if not result.applied else 0.0)
+        wall_ms = None if result.applied or record is None or record.stamp is None else self.ports.wall_ms()
+        return Answer(rvn, result, fresh(), disowned, jitter() if not result.applied else 0.0, wall_ms)
 
     async def wait(self, effect: Wait, ticket: str) -> Event:
         seconds = (effect.until - self.ports.now()) / NANOS

@@ -11,11 +11,12 @@ request of a held lock is under way, the machine's own state keeps a second one 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
-from dlock_core._driver import Driver, fresh, id_of
+from dlock_core._driver import Driver, fresh, id_of, jitter
 from dlock_core._handle import Handle, Ports, Watch, closed_error, lost_error, refused_error, unresolved_error
+from dlock_core._observations import ObservationFile, Observations
+from dlock_core._probe import owner_of
 from dlock_core._renewals import Renewals
 from dlock_core.errors import (
     ConfigurationError,
@@ -25,7 +26,7 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_core.lease import is_valid, observe
+from dlock_core.lease import is_valid
 from dlock_core.plan import NANOS, NEVER, Plan
 from dlock_core.record import LockRecord, State
 from dlock_core.states import (
@@ -40,8 +41,9 @@ from dlock_core.states import (
     GiveUp,
     Held,
     Lost,
-    Observation,
     Payload,
+    Probe,
+    Probed,
     Releasing,
     Renew,
     Seeking,
@@ -59,7 +61,6 @@ __all__ = ["Engine"]
 
 _log = logging.getLogger("dlock.engine")
 
-OBSERVATIONS_MAX = 10_000
 _RENEWAL_TRIES = 2
 # How often a client that is being closed looks for what is unresolved, within one request time-out.
 _LOOKS = 8
@@ -68,13 +69,13 @@ _LOOKS = 8
 class Engine:
     """Drives all locks of one client. *store* is the async face; the ports decide the colour."""
 
-    def __init__(self, store: AsyncLockStore, ports: Ports) -> None:
+    def __init__(self, store: AsyncLockStore, ports: Ports, observed_in: ObservationFile | None = None) -> None:
         self.store = store
         self.ports = ports
         self.driver = Driver(store, ports)
         self.renewals = Renewals(self.driver)
         self.closed = False
-        self._observations: OrderedDict[str, Observation] = OrderedDict()
+        self._observations = Observations(ports, observed_in)
 
     # ---- acquiring
 
@@ -97,9 +98,11 @@ class Engine:
                 if others and type(effect) is Wait:
                     await self._look_ahead(others, plan)
                     others = ()
-                event, error = await self._answer_to(effect, ticket, plan, error)
+                event, error = await self._answer_to(effect, handle, plan, error)
                 effect = self.driver.advance(handle, event)
-                self._remember(handle)
+                state = handle.state
+                if type(state) is Seeking and state.seen is not None and self._observations.keep(key, state.seen):
+                    handle.changes += 1
                 if isinstance(error, (RecordError, StoreSetupError)):
                     raise error
                 if self.closed:
@@ -110,14 +113,20 @@ class Engine:
         if type(handle.state) is Held:
             return handle
         self.driver.settle(handle)
-        self._note(key, getattr(handle.state, "holder", None))
+        self._observations.note(key, getattr(handle.state, "holder", None))
+        self._observations.save()
         raise refused_error(handle, self.ports.now() - started, error)
 
     async def _answer_to(
-        self, effect: Any, ticket: str, plan: Plan, error: StoreError | None
+        self, effect: Any, handle: Handle, plan: Plan, error: StoreError | None
     ) -> tuple[Event, StoreError | None]:
         if type(effect) is Wait:
-            return await self.driver.wait(effect, ticket), error
+            return await self.driver.wait(effect, handle.state.terms.ticket), error
+        if type(effect) is Probe:
+            probe = handle.options.owner_probe
+            assert probe is not None  # the plan says so
+            owner = await owner_of(effect.record, probe, self.ports, plan.acquire_timeout_ns / NANOS)
+            return Probed(effect.rvn, owner, fresh(), jitter()), error
         return await self.driver.perform(effect, plan.acquire_timeout_ns)
 
     async def _leave(self, handle: Handle) -> None:
@@ -125,13 +134,6 @@ class Engine:
         if type(handle.state) is Held:
             await self.release(handle, None)
         raise closed_error(handle.key)
-
-    def _remember(self, handle: Handle) -> None:
-        """Keep what was observed for the next attempt: tries that never wait take over a dead lock by it."""
-        state = handle.state
-        if type(state) is Seeking and state.seen is not None and state.seen is not self._observations.get(handle.key):
-            handle.changes += 1
-            self._observe(handle.key, state.seen)
 
     async def _look_ahead(self, keys: Sequence[str], plan: Plan) -> None:
         """Begin to observe *keys*: a dead holder of several then costs one lease, and not one lease for each."""
@@ -141,13 +143,7 @@ class Engine:
             except StoreError as error:
                 _log.debug("looking ahead at lock %r failed: %s", key, error)
                 return
-            self._note(key, record)
-
-    def _note(self, key: str, record: LockRecord | None) -> None:
-        """Begin to observe *record*, unless that was begun, for the next attempt: one that never waits could not take over otherwise."""
-        seen = self._observations.get(key)
-        if record is not None and record.held and (seen is None or seen.version != record.version):
-            self._observe(key, observe(record, self.ports.now()))
+            self._observations.note(key, record)
 
     def discard(self, handle: Handle) -> None:
         """Have the scheduler release what nobody will get, or what whoever should release it cannot."""
@@ -184,14 +180,6 @@ class Engine:
                 self.driver.step(handle, Due(fresh()))
             return handle.views == 0
 
-    def _observe(self, key: str, seen: Observation) -> None:
-        with self.ports.mutex:
-            observations = self._observations
-            observations[key] = seen
-            observations.move_to_end(key)
-            if len(observations) > OBSERVATIONS_MAX:
-                observations.popitem(last=False)
-
     def _abandon(self, handle: Handle) -> None:
         state = handle.state
         if type(state) is Seeking or type(state) is Held:
@@ -200,6 +188,7 @@ class Engine:
             if effect is not None:
                 self.driver.advance(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
         self.driver.settle(handle)
+        self._observations.save()
 
     # ---- giving back
 

@@ -49,6 +49,7 @@ class Ports(Protocol):
     """What the engine needs besides a store."""
 
     now: Callable[[], int]
+    wall_ms: Callable[[], int]
 
     @property
     def mutex(self) -> AbstractContextManager[object]:
@@ -69,6 +70,10 @@ class Ports(Protocol):
 
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run a callback of the user outside the engine."""
+        ...
+
+    def ask(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Awaitable[Any]:
+        """Return what a function of the user answers; raise what it raises, and TimeoutError where it takes longer."""
         ...
 
     def arm(self, due: int) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dlock_core._observations import ObservationFile
+from dlock_core._probe import SAME_HOST, boot, identity
 from dlock_core._process import generation
 from dlock_core.backend import backend_for, redact
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds
-from dlock_core.plan import NANOS, Plan, make_plan
+from dlock_core.plan import NANOS, Early, Plan, Waiting, make_plan, nanoseconds
 from dlock_core.record import LockRecord, State, check_key
 from dlock_core.store import (
     AsyncAtomicMulti,
@@ -74,6 +79,9 @@ class Session:
         self._plans: dict[Any, Ask] = {}
         self._notify = False
         self._linearizable = True
+        self._capabilities: frozenset[Capability] | None = None
+        self._group: int | None = None
+        self.observed_in = _observed_in(options.observations)
         # Options that cannot work are refused before anything is opened.
         self.default = self._ask(options)
 
@@ -89,6 +97,7 @@ class Session:
                     name=name,
                 )
             _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)
+        self._capabilities = capabilities
         self._notify = Capability.NOTIFY in capabilities
         self._linearizable = guarantees.refusal_linearizable
         self._plans.clear()
@@ -141,12 +150,15 @@ class Session:
             raise UnsupportedError(
                 "cancel_on_loss is for asyncio: a thread cannot be cancelled; use on_lost, lost or ensure() instead"
             )
+        self._check_probe(options)
         attributes = tuple(sorted(options.attributes.items()))
         plan = make_plan(
             owner=self.owner,
             lease_duration=_s(options.lease_duration),
             heartbeat_period=_optional_s(options.heartbeat_period),
             timeout=_optional_s(options.timeout),
+            waiting=Waiting(options.timeout_after_lease, options.retries, _optional_s(options.poll_period)),
+            early=self._early(options),
             request_timeout=_optional_s(options.request_timeout),
             drift_bound=options.drift_bound,
             max_lease_duration=_s(options.max_lease_duration),
@@ -168,6 +180,42 @@ class Session:
         except RecordError as error:
             raise ConfigurationError(str(error).partition(": ")[2].partition(";")[0]) from None
         return Ask(options, plan)
+
+    def include_group(self, group: int) -> None:
+        """Have the records say that the process group *group* works under the locks, too: the owner lives as long as any of it does."""
+        self._group = group
+        self._plans.clear()
+        self.default = self._ask(self.options)
+
+    def _check_probe(self, options: LockOptions) -> None:
+        probe = options.owner_probe
+        if (
+            options.server_clock
+            and self._capabilities is not None
+            and Capability.SERVER_CLOCK not in self._capabilities
+        ):
+            raise UnsupportedError(
+                "server_clock needs a store that tells the age of a record by its own clock, and this one does not; "
+                "use clock_skew, owner_probe or observations instead"
+            )
+        if probe == SAME_HOST and identity() is None:
+            raise UnsupportedError(
+                "owner_probe='same-host' needs Linux, and a /proc of this process's own pid namespace"
+            )
+        if self._blocking and inspect.iscoroutinefunction(probe):
+            raise UnsupportedError(
+                f"owner_probe {probe!r} is a coroutine function, which only the asyncio client can await"
+            )
+
+    def _early(self, options: ClientOptions) -> Early:
+        skew = options.clock_skew
+        return Early(
+            process=None if options.owner_probe is None else identity(self._group),
+            probes=options.owner_probe is not None,
+            server_clock=options.server_clock,
+            skew_ns=None if skew is None else nanoseconds(_s(skew)),
+            drift_ppm=math.ceil(options.drift_bound * 1_000_000),
+        )
 
     def with_lease(self, options: LockOptions, lease_duration: float) -> Plan:
         """Return the plan of *options* with another lease.
@@ -260,6 +308,23 @@ def _check_texts(texts: dict[str, object]) -> None:
                 raise ConfigurationError(
                     f"{name!r}: {text!r} holds a lone surrogate at position {error.start}; it has no UTF-8 form"
                 ) from None
+
+
+def _observed_in(path: str | Path | None) -> ObservationFile | None:
+    """Return the file of observations that the options name.
+
+    Raises: UnsupportedError: this machine does not tell one boot from another. ConfigurationError: there is no such folder.
+    """
+    if path is None:
+        return None
+    name = boot()
+    if name is None:
+        raise UnsupportedError(
+            "observations need a boot id (Linux): what was seen before a reboot must not count after it"
+        )
+    if not Path(path).parent.is_dir():
+        raise ConfigurationError(f"observations: the folder of {str(path)!r} is not there; make it, or name another")
+    return ObservationFile(Path(path), name)
 
 
 def _s(value: Any) -> float:

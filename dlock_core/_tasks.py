@@ -8,6 +8,7 @@ import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from dlock_core._asking import begun
 from dlock_core.clock import SYSTEM_CLOCK, Cancellable, Clock
 from dlock_core.errors import LeaseStateError
 from dlock_core.plan import NANOS, NEVER
@@ -48,6 +49,7 @@ class AsyncPorts:
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.now = clock.now
+        self.wall_ms = clock.wall_ms
         self.engine: Engine
         self.loop = asyncio.get_running_loop()
         self._clock = clock
@@ -81,6 +83,13 @@ class AsyncPorts:
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run *callback* as a callback of the loop, or as a task where it is a coroutine function."""
         self.loop.call_soon(self._call, callback, argument)
+
+    async def ask(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Any:
+        """Await *question* where it is a coroutine function; else run it on a thread of its own."""
+        async with asyncio.timeout(timeout_s):
+            if inspect.iscoroutinefunction(question):
+                return await question(argument)
+            return await asyncio.wrap_future(begun(question, argument))
 
     def arm(self, due: int) -> None:
         """Set the timer, if *due* is before what it is set to."""

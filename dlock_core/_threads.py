@@ -109,6 +109,10 @@ class ThreadedStore:
         finally:
             self._waiting -= 1
 
+    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Read with the age; asked only of a store that can."""
+        return await self._run(partial(self.store.read_age, key, timeout_s=timeout_s))  # type: ignore[attr-defined]
+
     async def guarantees(self) -> Guarantees:
         """Say what the store promises."""
         return await self._run(self.store.guarantees)

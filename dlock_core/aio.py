@@ -365,7 +365,7 @@ class AsyncLockClient:
                 await store.close()
             raise
         self._ports = AsyncPorts(self._clock)
-        engine = Engine(store, self._ports)
+        engine = Engine(store, self._ports, self._session.observed_in)
         self._ports.engine = engine
         self._opened = engine
 

@@ -185,7 +185,7 @@ class LockClient:
         self._owns_store = False
         self._session.learn(store.guarantees(), store.capabilities)
         self._ports = BlockingPorts(self._clock)
-        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._ports)
+        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._ports, self._session.observed_in)
         self._ports.engine = self._engine
         # Whoever holds a lease keeps its client, which releases it at exit.
         self._ports.client = self

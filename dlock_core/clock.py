@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-__all__ = ["NANOS", "SYSTEM_CLOCK", "Cancellable", "Clock", "SystemClock", "now_ns"]
+__all__ = ["NANOS", "SYSTEM_CLOCK", "Cancellable", "Clock", "SystemClock", "now_ns", "wall_ms"]
 
 
 def _clock() -> Callable[[], int]:
@@ -34,6 +34,11 @@ now_ns: Callable[[], int] = _clock()
 """Nanoseconds since an arbitrary instant of this boot; the only clock that a decision may read."""
 
 
+def wall_ms() -> int:
+    """Return the wall clock in ms since 1970: for people, and for whoever has stated how far two of them are apart (``clock_skew``)."""
+    return time.time_ns() // 1_000_000
+
+
 class Cancellable(Protocol):
     """A timer that can be called off."""
 
@@ -46,6 +51,7 @@ class Clock(Protocol):
     """Time, and waiting for it, in both colours."""
 
     now: Callable[[], int]
+    wall_ms: Callable[[], int]
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
         """Wait for a notification of *condition*, whose lock is held, or for *seconds*; may return early."""
@@ -62,6 +68,7 @@ class SystemClock:
     """The clock of this machine."""
 
     now = staticmethod(now_ns)
+    wall_ms = staticmethod(wall_ms)
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
         """As :meth:`Clock.wait`."""

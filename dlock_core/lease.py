@@ -28,9 +28,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from dlock_core import early
 from dlock_core.errors import LeaseStateError
 from dlock_core.plan import NEVER, Plan
-from dlock_core.record import Attributes, Broken, LockRecord, Loss, LossReason, State, Version
+from dlock_core.record import Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, State, Version
 from dlock_core.states import (
     Answer,
     Begin,
@@ -50,6 +51,8 @@ from dlock_core.states import (
     Observation,
     Outcome,
     Payload,
+    Probe,
+    Probed,
     Read,
     Releasing,
     Renew,
@@ -185,10 +188,40 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
         return _take_over(state, version, event.fresh, now)
     if seen is None or seen.version != version:
         seen = observe(record, now)
-        state = state._replace(seen=seen)
-    if now >= seen.seen_at + seen.lease_ns:
+        state = _extended(state._replace(seen=seen, ends_at=NEVER), seen)
+    trusted = state.terms.plan.early
+    ends_at = early.ends_at(record, trusted, now, wall_ms=event.wall_ms, age_ms=event.age_ms)
+    state = state._replace(ends_at=min(state.ends_at, ends_at))
+    if now >= _over_at(state, seen):
         return _take_over(state, version, event.fresh, now)
+    if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER:
+        return _read(state, event.fresh, now)
+    if early.is_probed(record, trusted):
+        sent = Sent(Verb.READ, event.fresh, Expect.ANY, now, state.terms.plan)
+        return state._replace(asked=sent), (Probe(record, event.fresh),)
     return _wait(state, event.jitter, now)
+
+
+def _over_at(state: Seeking, seen: Observation) -> int:
+    """When the lease that was seen has ended: by having stood unchanged so long, or by a clock that is trusted."""
+    return min(seen.seen_at + seen.lease_ns, state.ends_at)
+
+
+def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
+    """Take over from an owner that is dead. One that may be alive is waited for."""
+    _asked(state, event.rvn)
+    state, seen = state._replace(asked=None), state.seen
+    if event.owner is OwnerState.DEAD and seen is not None:
+        return _take_over(state, seen.version, event.fresh, now)
+    return _wait(state, event.jitter, now)
+
+
+def _extended(state: Seeking, seen: Observation) -> Seeking:
+    """Add the lease of the first holder seen to the wait, once, where the options say so; a single try stays one."""
+    plan = state.terms.plan
+    if not plan.wait_after_lease or plan.wait_ns == 0 or state.extended or seen.lease_ns == NEVER:
+        return state
+    return state._replace(give_up_at=state.give_up_at + seen.lease_ns, extended=True)
 
 
 def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
@@ -199,12 +232,12 @@ def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
 
 
 def _wait(state: Seeking, jitter: float, now: int) -> Step:
-    if now >= state.give_up_at:
-        return _leave(state, Outcome.DENIED, now)
     plan, shown, seen = state.terms.plan, state.shown, state.seen
+    if now >= state.give_up_at or state.polls >= plan.retries_max:
+        return _leave(state, Outcome.DENIED, now)
     until = min(now + plan.poll_ns(state.polls, jitter), state.give_up_at)
     if seen is not None:
-        until = min(until, seen.seen_at + seen.lease_ns)
+        until = min(until, _over_at(state, seen))
     notice = shown if plan.notify and shown is not None and shown.state is _HELD else None
     return state._replace(polls=state.polls + 1, hurries=0), (Wait(until, notice),)
 
@@ -212,7 +245,7 @@ def _wait(state: Seeking, jitter: float, now: int) -> Step:
 def _seek_due(state: Seeking, event: Due, now: int) -> Step:
     _idle(state, event)
     seen = state.seen
-    if seen is not None and now >= seen.seen_at + seen.lease_ns:
+    if seen is not None and now >= _over_at(state, seen):
         return _take_over(state, seen.version, event.fresh, now)
     if now >= state.give_up_at:
         return _leave(state, Outcome.DENIED if state.failing_since is None else Outcome.UNREACHABLE, now)
@@ -608,12 +641,15 @@ def _clean_later(state: Cleaning, now: int) -> Step:
 def _record(key: str, plan: Plan, rvn: str, fencing_token: int, payload: tuple[bytes | None, Attributes]) -> LockRecord:
     """Return what a holder under *plan* writes."""
     data, attributes = payload
-    return LockRecord(key, _HELD, rvn, fencing_token, plan.owner, plan.lease_ms, data, attributes, None, plan.process)
+    return LockRecord(
+        key, _HELD, rvn, fencing_token, plan.owner, plan.lease_ms, data, attributes, None, plan.early.process
+    )
 
 
 def _read(state: Any, fresh: str, now: int) -> Step:
     sent = Sent(Verb.READ, fresh, Expect.ANY, now, state.terms.plan)
-    return state._replace(asked=sent), (Read(state.terms.key, fresh),)
+    aged = type(state) is Seeking and state.terms.plan.early.server_clock
+    return state._replace(asked=sent), (Read(state.terms.key, fresh, aged),)
 
 
 def _asked(state: Seeking | Held, rvn: str) -> Sent:
@@ -635,6 +671,7 @@ def _ignore(state: Any, event: Event, now: int) -> Step:  # every transition has
 TRANSITIONS: dict[tuple[type, type], Callable[[Any, Any, int], Step]] = {
     (Fresh, Begin): _begin,
     (Seeking, Answer): _seek_answer,
+    (Seeking, Probed): _seek_probed,
     (Seeking, Failure): _seek_failure,
     (Seeking, Due): _seek_due,
     (Seeking, Woken): _seek_woken,

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from dlock_core._process import generation
 from dlock_core.backend import StoreOptions, redact
+from dlock_core.clock import now_ns
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, State
 from dlock_core.store import Capability, Claim, Expect, Grade, Guarantees, Release, Replace, Reply, TokenOrder
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncMemoryStore", "MemoryOptions", "MemorySpace", "MemoryStore", "backend"]
 
-_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
+_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
 _HELD, _GONE = State.HELD, State.GONE
 
 
@@ -53,9 +54,14 @@ def _standing(record: LockRecord, token: int, kept: LockRecord | None) -> LockRe
 
 
 class MemorySpace:
-    """The records of one space, and who waits for them. Both colours work on it; every step is under one mutex."""
+    """The records of one space, and who waits for them. Both colours work on it; every step is under one mutex.
 
-    def __init__(self) -> None:
+    *now* is its clock in ns, which only tells how old a record is.
+    """
+
+    def __init__(self, now: Callable[[], int] = now_ns) -> None:
+        self.now = now
+        self.written_at: dict[str, int] = {}
         self.mutex = threading.Lock()
         self.records: dict[str, LockRecord] = {}
         self.waiters: dict[str, deque[Callable[[], None]]] = {}
@@ -69,6 +75,7 @@ class MemorySpace:
                 if request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT):
                     return Reply(applied=False, record=None)
                 self.records[record.key] = record
+                self.written_at[record.key] = self.now()
                 return Reply(applied=True, record=record)
             if (
                 old.state is _HELD
@@ -84,6 +91,7 @@ class MemorySpace:
                 )
             keeps = request.keep_payload and old.state is not _GONE
             new = self.records[record.key] = _standing(record, token, old if keeps else None)
+            self.written_at[record.key] = self.now()
             return Reply(applied=True, record=new)
 
     def replace(self, request: Replace) -> Reply:
@@ -115,9 +123,18 @@ class MemorySpace:
         ):
             return Reply(applied=False, record=old)
         new = self.records[record.key] = _standing(record, record.fencing_token, old if request.keep_payload else None)
+        self.written_at[record.key] = self.now()
         if new.state is not _HELD and type(request) is Replace:
             self._wake(record.key)
         return Reply(applied=True, record=new)
+
+    def read_age(self, key: str) -> tuple[LockRecord, int] | None:
+        """Clause C1."""
+        with self.mutex:
+            record = self.records.get(key)
+            return (
+                None if record is None else (record, (self.now() - self.written_at.get(key, self.now())) // 1_000_000)
+            )
 
     def _wake(self, key: str) -> None:
         queue = self.waiters.get(key)
@@ -190,6 +207,11 @@ class MemoryStore:
         self.check(None)
         return self.space.replace_many(requests)
 
+    def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Return the record under *key* and the ms since it was written."""
+        self.check(key)
+        return self.space.read_age(key)
+
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
         """Return when *record*'s key was released after it, or after *timeout_s*."""
         self.check(record.key)
@@ -255,6 +277,10 @@ class AsyncMemoryStore:
     async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """As :meth:`MemoryStore.replace_many`."""
         return self._sync.replace_many(requests, timeout_s=timeout_s)
+
+    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """As :meth:`MemoryStore.read_age`."""
+        return self._sync.read_age(key, timeout_s=timeout_s)
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
         """As :meth:`MemoryStore.wait`; a cancelled waiter passes an unused wake-up on."""

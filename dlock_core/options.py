@@ -11,24 +11,26 @@ import math
 import os
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, SecretStr, ValidationError
 
 from dlock_core.backend import split_url
 from dlock_core.errors import ConfigurationError
-from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue
+from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue, LockRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-__all__ = ["ClientKeywords", "ClientOptions", "LockKeywords", "LockOptions", "Seconds"]
+__all__ = ["ClientKeywords", "ClientOptions", "LockKeywords", "LockOptions", "OwnerProbe", "Seconds"]
 
 Seconds: TypeAlias = float | timedelta
 """A duration: seconds as a number, or a timedelta. Never a bool, NaN, infinite or negative."""
+
+
+OwnerProbe: TypeAlias = Literal["same-host"] | Callable[[LockRecord], Any]
+"""Tells whether the owner of a record lives, by an OwnerState or its value: a function (in asyncio also a coroutine one) or, built in, the
+processes of this host."""
 
 
 def to_seconds(value: object) -> float:
@@ -64,6 +66,18 @@ def _data(value: object) -> object:
         raise ValueError(
             f"{len(value)} bytes exceed {DATA_MAX_BYTES} (64 KiB); store the payload elsewhere and put its name here"
         )
+    return value
+
+
+def _count(value: object) -> object:
+    if value is not None and (type(value) is not int or value < 0):
+        raise ValueError(f"{value!r} is not a number of tries; give a whole number, 0 or more")
+    return value
+
+
+def _probe(value: object) -> object:
+    if value is not None and value != "same-host" and not callable(value):
+        raise ValueError(f"{value!r} is no probe; give 'same-host', or a function of a record")
     return value
 
 
@@ -108,6 +122,9 @@ class LockKeywords(TypedDict, total=False):
 
     lease_duration: Seconds
     timeout: Seconds | None
+    timeout_after_lease: bool
+    retries: int | None
+    poll_period: Seconds | None
     heartbeat_period: Seconds | None
     auto_renew: bool
     data: bytes | None
@@ -119,6 +136,9 @@ class LockKeywords(TypedDict, total=False):
     fail_closed: bool
     max_hold: Seconds | None
     cancel_on_loss: bool
+    clock_skew: Seconds | None
+    server_clock: bool
+    owner_probe: OwnerProbe | None
 
 
 class ClientKeywords(LockKeywords, total=False):
@@ -132,6 +152,7 @@ class ClientKeywords(LockKeywords, total=False):
     max_lease_duration: Seconds
     allow_unsafe: frozenset[str]
     token_floor: int
+    observations: str | Path | None
 
 
 class LockOptions(_Options):
@@ -142,6 +163,9 @@ class LockOptions(_Options):
 
     lease_duration: _Duration = 20.0
     timeout: _Wait | None = None
+    timeout_after_lease: bool = False
+    retries: Annotated[int | None, BeforeValidator(_count)] = None
+    poll_period: _Duration | None = None
     heartbeat_period: _Duration | None = None
     auto_renew: bool = True
     data: Annotated[bytes | None, BeforeValidator(_data)] = None
@@ -153,6 +177,9 @@ class LockOptions(_Options):
     fail_closed: bool = False
     max_hold: _Duration | None = None
     cancel_on_loss: bool = False
+    clock_skew: _Duration | None = None
+    server_clock: bool = False
+    owner_probe: Annotated[OwnerProbe | None, BeforeValidator(_probe)] = None
 
     def with_(self, **changes: Unpack[LockKeywords]) -> Self:
         """Return a copy with *changes*, checked as a whole.
@@ -177,6 +204,7 @@ class ClientOptions(LockOptions):
     max_lease_duration: _Duration = 86400.0
     allow_unsafe: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
     token_floor: int = 1
+    observations: str | Path | None = None
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -243,12 +271,22 @@ def _boolean(text: str) -> bool:
     return values[text.lower()]
 
 
+def _optional_count(text: str) -> int | None:
+    return None if text.lower() in ("", "none") else int(text)
+
+
 def _number(text: str) -> float:
     return float(text)
 
 
 def _optional_number(text: str) -> float | None:
     return None if text.lower() in ("", "none") else float(text)
+
+
+def _probe_name(text: str) -> str:
+    if text != "same-host":
+        raise ValueError("write same-host; a function can be given in Python only")
+    return text
 
 
 def _mapping(text: str) -> dict[str, Any]:
@@ -264,6 +302,9 @@ def _mapping(text: str) -> dict[str, Any]:
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "lease_duration": _number,
     "timeout": _optional_number,
+    "timeout_after_lease": _boolean,
+    "retries": _optional_count,
+    "poll_period": _optional_number,
     "heartbeat_period": _optional_number,
     "auto_renew": _boolean,
     "data": str.encode,
@@ -275,6 +316,10 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "fail_closed": _boolean,
     "max_hold": _optional_number,
     "cancel_on_loss": _boolean,
+    "clock_skew": _optional_number,
+    "server_clock": _boolean,
+    "owner_probe": _probe_name,
+    "observations": str,
     "prefix": str,
     "owner": str,
     "request_timeout": _optional_number,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
 
-__all__ = ["NANOS", "NEVER", "Plan", "make_plan", "nanoseconds"]
+__all__ = ["NANOS", "NEVER", "Early", "Plan", "Waiting", "make_plan", "nanoseconds"]
 
 NANOS = 1_000_000_000
 
@@ -28,6 +28,35 @@ _ATTEMPTS = 2
 _POLL_FIRST_NS = 10 * _MILLI
 _POLL_MAX_NS = NANOS // 2
 _FALLBACK_POLL_MAX_NS = 2 * NANOS
+# A poll after so many doublings comes a day after the one before it; no lease is longer.
+_DOUBLINGS_MAX = 24
+
+
+class Waiting(NamedTuple):
+    """How a wait goes, beside its timeout: whether that counts after the first holder's lease, how many polls, how far apart (seconds)."""
+
+    after_lease: bool = False
+    retries: int | None = None
+    poll_period: float | None = None
+
+
+WAITING = Waiting()
+
+
+class Early(NamedTuple):
+    """What a waiter takes for the end of a holder's lease, beside one unchanged for a lease; all of it opt-in.
+
+    *process* is what our own records say of us. *skew_ns* bounds how far two wall clocks are apart, *drift_ppm* their rates.
+    """
+
+    process: ProcessIdentity | None = None
+    probes: bool = False
+    server_clock: bool = False
+    skew_ns: int | None = None
+    drift_ppm: int = 0
+
+
+EARLY = Early()
 
 
 class Plan(NamedTuple):
@@ -44,6 +73,7 @@ class Plan(NamedTuple):
     backoff_ns: int
     patience_ns: int
     poll_max_ns: int
+    fallback_ns: int
     wait_ns: int
     auto_renew: bool
     max_hold_ns: int | None
@@ -54,7 +84,9 @@ class Plan(NamedTuple):
     hide_on_release: bool
     notify: bool
     refusals_linearizable: bool
-    process: ProcessIdentity | None
+    wait_after_lease: bool
+    retries_max: int
+    early: Early
     token_floor: int = 1
 
     def poll_ns(self, polls: int, jitter: float) -> int:
@@ -62,9 +94,9 @@ class Plan(NamedTuple):
 
         A store that notifies is polled slowly, in case a notification is lost; any other with growing steps.
         """
-        longest = min(_POLL_FIRST_NS << min(polls, 10), self.poll_max_ns)
+        longest = min(_POLL_FIRST_NS << min(polls, _DOUBLINGS_MAX), self.poll_max_ns)
         if self.notify:
-            longest = min(self.lease_ns // 4, _FALLBACK_POLL_MAX_NS)
+            longest = self.fallback_ns
         return longest - int(jitter * longest / 2)
 
 
@@ -92,7 +124,8 @@ def make_plan(  # the one place where all options meet
     delete_on_release: bool,
     notify: bool,
     refusals_linearizable: bool,
-    process: ProcessIdentity | None = None,
+    waiting: Waiting = WAITING,
+    early: Early = EARLY,
     token_floor: int = 1,
 ) -> Plan:
     """Return the plan of these options (seconds).
@@ -102,8 +135,8 @@ def make_plan(  # the one place where all options meet
     lease_ms = _lease_ms(lease_duration, max_lease_duration)
     plan = Plan(
         **_durations(lease_ms, heartbeat_period, request_timeout, drift_bound, fail_closed=fail_closed),
+        **_polling(lease_ms, timeout, waiting, fail_closed=fail_closed),
         owner=owner,
-        wait_ns=NEVER if timeout is None else nanoseconds(timeout),
         auto_renew=auto_renew and not fail_closed,
         max_hold_ns=None if max_hold is None else nanoseconds(max_hold),
         data=data,
@@ -113,7 +146,7 @@ def make_plan(  # the one place where all options meet
         hide_on_release=delete_on_release,
         notify=notify,
         refusals_linearizable=refusals_linearizable,
-        process=process,
+        early=early,
         token_floor=token_floor,
     )
     if plan.auto_renew:
@@ -143,7 +176,19 @@ def _durations(
         "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
         "backoff_ns": lease_ns // _BACKOFF,
         "patience_ns": min(lease_ns, _REQUEST_MAX_NS),
-        "poll_max_ns": min(lease_ns // 10, _POLL_MAX_NS),
+    }
+
+
+def _polling(lease_ms: int, timeout: float | None, waiting: Waiting, *, fail_closed: bool) -> dict[str, Any]:
+    """Return the fields that say how a wait goes."""
+    lease_ns = lease_ms * _MILLI
+    poll_ns = None if waiting.poll_period is None else nanoseconds(waiting.poll_period)
+    return {
+        "poll_max_ns": poll_ns or min(lease_ns // 10, _POLL_MAX_NS),
+        "fallback_ns": poll_ns or min((NEVER if fail_closed else lease_ns) // 4, _FALLBACK_POLL_MAX_NS),
+        "wait_ns": NEVER if timeout is None else nanoseconds(timeout),
+        "wait_after_lease": waiting.after_lease,
+        "retries_max": NEVER if waiting.retries is None else waiting.retries,
     }
 
 

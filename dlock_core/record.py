@@ -25,6 +25,7 @@ __all__ = [
     "LockRecord",
     "Loss",
     "LossReason",
+    "OwnerState",
     "ProcessIdentity",
     "Stamp",
     "State",
@@ -186,6 +187,14 @@ class LossReason(StrEnum):
     BROKEN = "broken"
     UNREACHABLE = "unreachable"
     OVERRUN = "overrun"
+
+
+class OwnerState(StrEnum):
+    """What an owner probe knows of whoever wrote a record. Only ``dead`` changes anything."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from dlock_core.plan import Plan
-from dlock_core.record import Attributes, LockRecord, Loss, Version
+from dlock_core.plan import NEVER, Plan
+from dlock_core.record import Attributes, LockRecord, Loss, OwnerState, Version
 from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
 
 __all__ = [
@@ -31,6 +31,8 @@ __all__ = [
     "Observation",
     "Outcome",
     "Payload",
+    "Probe",
+    "Probed",
     "Read",
     "Releasing",
     "Renew",
@@ -112,7 +114,11 @@ class Fresh(NamedTuple):
 
 
 class Seeking(NamedTuple):
-    """Trying to obtain the key. *shown* is the record of the last answer; *pending* are writes of this attempt without a known outcome."""
+    """Trying to obtain the key. *shown* is the record of the last answer; *pending* are writes of this attempt without a known outcome.
+
+    *extended*: the lease of the first holder seen was added to the wait, where that was asked for. *ends_at*: when the lease of what
+    was seen ends by a clock that this attempt trusts (:mod:`dlock_core.early`).
+    """
 
     terms: Terms
     give_up_at: int
@@ -123,6 +129,8 @@ class Seeking(NamedTuple):
     polls: int = 0
     hurries: int = 0
     failing_since: int | None = None
+    extended: bool = False
+    ends_at: int = NEVER
 
 
 class Held(NamedTuple):
@@ -210,12 +218,26 @@ class Begin(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The store answered the request *rvn*. *disowned*: the record shown was written by an attempt that this client has given up."""
+    """The store answered the request *rvn*. *disowned*: the record shown was written by an attempt that this client has given up.
+
+    *wall_ms*: this machine's wall clock, and *age_ms*: the record's age by the store's clock, where there is one to ask.
+    """
 
     rvn: str
     reply: Reply
     fresh: str
     disowned: bool = False
+    jitter: float = 0.0
+    wall_ms: int | None = None
+    age_ms: int | None = None
+
+
+class Probed(NamedTuple):
+    """What the owner probe *rvn* knows of the owner."""
+
+    rvn: str
+    owner: OwnerState
+    fresh: str
     jitter: float = 0.0
 
 
@@ -262,16 +284,24 @@ class GiveUp(NamedTuple):
     fresh: str
 
 
-Event: TypeAlias = Begin | Answer | Failure | Due | Woken | Renew | Free | GiveUp
+Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Woken | Renew | Free | GiveUp
 
 
 # ---- effects: the port's requests, and ------------------------------------------------------------------------------------------------
 
 
 class Read(NamedTuple):
-    """Read *key*; *rvn* is the id by which the answer comes back."""
+    """Read *key*; *rvn* is the id by which the answer comes back. *aged*: with its age by the store's clock."""
 
     key: str
+    rvn: str
+    aged: bool = False
+
+
+class Probe(NamedTuple):
+    """Ask whether the owner of *record* lives; *rvn* is the id by which the answer comes back."""
+
+    record: LockRecord
     rvn: str
 
 
@@ -294,4 +324,4 @@ class Risk(NamedTuple):
     at_risk: bool
 
 
-Effect: TypeAlias = Claim | Replace | Release | Read | Wait | Disown | Risk
+Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Disown | Risk

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncFaultyStore", "FakeClock", "FaultyStore"]
 
 _GLANCE_S = 0.02
+_WALL_MS = 1_700_000_000_000
 VERBS = ("claim", "replace", "release", "read")
 
 
@@ -52,6 +53,7 @@ class FakeClock:
 
     def __init__(self) -> None:
         self._now = 1_000_000_000
+        self.skew = 0.0
         self._mutex = threading.Lock()
         self._waiting: dict[threading.Condition, int] = {}
         self._timers: dict[_Timer, None] = {}  # in the order of making: what is due at one instant is called in it
@@ -59,6 +61,10 @@ class FakeClock:
     def now(self) -> int:
         """Return the instant, in ns."""
         return self._now
+
+    def wall_ms(self) -> int:
+        """Return the wall clock, in ms since 1970: it goes on with the clock, and :attr:`skew` seconds wrong."""
+        return _WALL_MS + self._now // 1_000_000 + round(self.skew * 1000)
 
     def advance(self, seconds: float) -> None:
         """Let *seconds* pass, and wake whoever waited for that."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from proof.mutant import HOLDING, PLAN, RELEASE, SEEKING, WORLDS, Mutant
 from proof.mutants_of_claims import CLAIMS, TIME
+from proof.mutants_of_early import EARLY
 
 __all__ = ["MUTANTS", "WORLDS", "Mutant"]
 
@@ -230,4 +231,4 @@ _PLANS = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TIME, *CLAIMS, *_RENEWALS, *_RELEASES, *_PLANS)
+MUTANTS: tuple[Mutant, ...] = (*TIME, *CLAIMS, *_RENEWALS, *_RELEASES, *_PLANS, *EARLY)

@@ -30,7 +30,7 @@ ADAPTER_FILES = {"__init__.py", "_wire.py", "options.py", "provision.py", "store
 ADAPTER_MAY_IMPORT = {f"{CORE}.{name}" for name in ("record", "store", "errors", "backend", "options")}
 
 PURE_MAY_IMPORT = {"__future__", "collections", "dataclasses", "enum", "functools", "typing"}
-PURE_MAY_IMPORT_OURS = {f"{CORE}.{name}" for name in ("errors", "plan", "record", "states", "store")}
+PURE_MAY_IMPORT_OURS = {f"{CORE}.{name}" for name in ("early", "errors", "plan", "record", "states", "store")}
 EFFECTS = {
     "asyncio",
     "datetime",
@@ -50,7 +50,7 @@ MODULE_LINES_MAX = 400
 # A longer module needs a reason.
 LONGER_MODULES: dict[str, int] = {
     "dlock_core/aio.py": 430,  # the asyncio face, in one piece beside its twin
-    "dlock_core/lease.py": 700,  # one state machine under its theory of operation, to be read in one piece
+    "dlock_core/lease.py": 750,  # one state machine under its theory of operation, to be read in one piece
 }
 
 WALL_CLOCK = {
@@ -65,6 +65,7 @@ WALL_CLOCK = {
 WALL_CLOCK_READERS: dict[str, str] = {
     "dlock_core/client.py": "tells people when an operator broke a lock",
     "dlock_core/aio.py": "as its twin",
+    "dlock_core/clock.py": "for the option clock_skew, whose user has said how far two wall clocks are apart",
 }
 
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}

@@ -1345,7 +1345,7 @@ def test_store_that_connect_opened_is_closed_when_it_is_refused_and_its_error_to
 @both_colours
 async def test_what_is_remembered_of_others_locks_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that tries a great many keys does not keep them all; forgetting only delays a takeover."""
-    monkeypatch.setattr("dlock_core._engine.OBSERVATIONS_MAX", 5)
+    monkeypatch.setattr("dlock_core._observations.OBSERVATIONS_MAX", 5)
     async with world.client(auto_renew=False, lease_duration=10) as dead, world.client() as client:
         for number in range(20):
             raw(await dead.acquire(f"k{number}"))._closed = True

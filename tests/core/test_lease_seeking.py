@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlock_core.plan import NEVER
+from dlock_core.plan import NEVER, Waiting
 from dlock_core.record import LockRecord, State, Version, newer_format
 from dlock_core.states import Cleaning, Disown, Ended, Held, Observation, Outcome, Read, Releasing, Seeking, Wait
 from dlock_core.store import Claim, Expect, Replace
@@ -417,3 +417,40 @@ def test_f11_takeover_writes_a_token_of_at_least_the_floor(seen: int, taken: int
 
     assert attempt.asks is Replace
     assert attempt.request.record.fencing_token == taken
+
+
+# ---- how long it is waited
+
+
+def test_wait_counts_on_top_of_the_lease_first_seen_where_it_is_asked_for() -> None:
+    """Once: a holder that renews, or another one, does not make it longer."""
+    attempt = Attempt(plan(timeout=1.0, waiting=Waiting(after_lease=True))).begin(give_up=1.0)
+
+    attempt.answer(held("x", lease=5.0))
+    attempt.at(2.0).due().answer(held("y", lease=100.0))
+
+    assert attempt.seeking.give_up_at == 6 * SECOND
+    attempt.at(6.0).due()
+    assert isinstance(attempt.state, Ended)
+
+
+def test_wait_without_a_lease_to_count_is_not_made_longer() -> None:
+    """Nobody knows when a lock without a lease ends; and a single try stays one."""
+    closed = (
+        Attempt(plan(timeout=1.0, waiting=Waiting(after_lease=True))).begin(give_up=1.0).answer(held("x", lease=None))
+    )
+    once = Attempt(plan(timeout=0.0, waiting=Waiting(after_lease=True))).begin(give_up=0.0).answer(held("x", lease=5.0))
+
+    assert closed.seeking.give_up_at == SECOND
+    assert isinstance(once.state, Ended)
+
+
+def test_retries_bound_how_often_it_is_asked() -> None:
+    """After so many waits the next refusal is the last."""
+    attempt = Attempt(plan(waiting=Waiting(retries=1))).begin().answer(held("x"))
+    assert attempt.wait_s is not None
+
+    attempt.at(1.0).due().answer(held("y"))
+
+    assert isinstance(attempt.state, Ended)
+    assert attempt.state.outcome is Outcome.DENIED

@@ -9,13 +9,15 @@ import pytest
 from dlock_core import lease
 from dlock_core.errors import LeaseStateError
 from dlock_core.plan import NEVER
-from dlock_core.states import Answer, Begin, Due, Event, Failure, Free, Fresh, GiveUp, LeaseState, Renew, Woken
+from dlock_core.record import OwnerState
+from dlock_core.states import Answer, Begin, Due, Event, Failure, Free, Fresh, GiveUp, LeaseState, Probed, Renew, Woken
 from dlock_core.store import Reply
 from tests.core.attempts import Attempt, held, holding
 
 EVENTS: dict[type[Event], Event] = {
     Begin: Begin("x", 0),
     Answer: Answer("f1", Reply(applied=False, record=None), "x"),
+    Probed: Probed("f1", OwnerState.UNKNOWN, "x"),
     Failure: Failure("f1", unknown=True, fresh="x"),
     Due: Due("x"),
     Woken: Woken("x"),
@@ -36,7 +38,7 @@ STATES: dict[str, LeaseState] = {
 
 POSSIBLE: dict[str, set[type[Event]]] = {
     "Fresh": {Begin},
-    "Seeking": {Answer, Failure, Due, Woken, GiveUp},
+    "Seeking": {Answer, Probed, Failure, Due, Woken, GiveUp},
     "Held": {Answer, Failure, Due, Renew, Free, GiveUp},
     "Releasing": {Answer, Failure, Due},
     "Cleaning": {Answer, Failure, Due},

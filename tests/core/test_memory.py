@@ -111,7 +111,15 @@ def test_what_is_promised_is_what_a_dictionary_can() -> None:
         True,
     )
     assert "one process" in guarantees.notes[0]
-    assert MemoryStore.capabilities == AsyncMemoryStore.capabilities == {Capability.BATCH_RENEW, Capability.NOTIFY}
+    assert (
+        MemoryStore.capabilities
+        == AsyncMemoryStore.capabilities
+        == {
+            Capability.BATCH_RENEW,
+            Capability.NOTIFY,
+            Capability.SERVER_CLOCK,
+        }
+    )
 
 
 # ---- tokens and records

@@ -25,6 +25,9 @@ SECRET = "S3CRETw0rd"
 LOCK_FIELDS = [
     "lease_duration",
     "timeout",
+    "timeout_after_lease",
+    "retries",
+    "poll_period",
     "heartbeat_period",
     "auto_renew",
     "data",
@@ -36,6 +39,9 @@ LOCK_FIELDS = [
     "fail_closed",
     "max_hold",
     "cancel_on_loss",
+    "clock_skew",
+    "server_clock",
+    "owner_probe",
 ]
 CLIENT_FIELDS = [
     *LOCK_FIELDS,
@@ -47,9 +53,20 @@ CLIENT_FIELDS = [
     "max_lease_duration",
     "allow_unsafe",
     "token_floor",
+    "observations",
 ]
-DURATIONS = ["lease_duration", "timeout", "heartbeat_period", "max_hold", "request_timeout", "max_lease_duration"]
+DURATIONS = [
+    "lease_duration",
+    "timeout",
+    "poll_period",
+    "heartbeat_period",
+    "max_hold",
+    "clock_skew",
+    "request_timeout",
+    "max_lease_duration",
+]
 FLAGS = [
+    "timeout_after_lease",
     "auto_renew",
     "replace_data",
     "only_if_exists",
@@ -64,6 +81,9 @@ FLAGS = [
 SOURCES: dict[str, tuple[tuple[Any, str, str, str], tuple[Any, Any, Any, Any]]] = {
     "lease_duration": ((11, "12", "13.0", "14"), (11, 12, 13, 14)),
     "timeout": ((1, "2", "3", "4.5"), (1, 2, 3, 4.5)),
+    "timeout_after_lease": ((True, "yes", "on", "true"), (True, True, True, True)),
+    "retries": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "poll_period": ((1, "2", "3", "1.5"), (1, 2, 3, 1.5)),
     "heartbeat_period": ((1, "2", "3", "1.5"), (1, 2, 3, 1.5)),
     "auto_renew": ((False, "0", "no", "false"), (False, False, False, False)),
     "data": ((b"a", "b", "c", '"d"'), (b"a", b"b", b"c", b"d")),
@@ -77,6 +97,10 @@ SOURCES: dict[str, tuple[tuple[Any, str, str, str], tuple[Any, Any, Any, Any]]] 
     "reentrant": ((True, "true", "1", "true"), (True, True, True, True)),
     "fail_closed": ((True, "true", "1", "true"), (True, True, True, True)),
     "max_hold": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "clock_skew": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "server_clock": ((True, "true", "1", "true"), (True, True, True, True)),
+    "owner_probe": (("same-host", "same-host", "same-host", '"same-host"'), ("same-host",) * 4),
+    "observations": (("a", "b", "c", '"d"'), ("a", "b", "c", "d")),
     "cancel_on_loss": ((True, "true", "1", "true"), (True, True, True, True)),
     "prefix": (("a/", "b%2F", "c/", '"d/"'), ("a/", "b/", "c/", "d/")),
     "request_timeout": ((1, "2", "3", "4"), (1, 2, 3, 4)),
@@ -117,6 +141,9 @@ def test_options_are_the_contracts() -> None:
     assert LockOptions().model_dump() == {
         "lease_duration": 20.0,
         "timeout": None,
+        "timeout_after_lease": False,
+        "retries": None,
+        "poll_period": None,
         "heartbeat_period": None,
         "auto_renew": True,
         "data": None,
@@ -128,6 +155,9 @@ def test_options_are_the_contracts() -> None:
         "fail_closed": False,
         "max_hold": None,
         "cancel_on_loss": False,
+        "clock_skew": None,
+        "server_clock": False,
+        "owner_probe": None,
     }
     own = {name: value for name, value in ClientOptions().model_dump().items() if name not in LOCK_FIELDS}
     assert own == {
@@ -139,6 +169,7 @@ def test_options_are_the_contracts() -> None:
         "max_lease_duration": 86400.0,
         "allow_unsafe": frozenset(),
         "token_floor": 1,
+        "observations": None,
     }
 
 
@@ -278,6 +309,11 @@ def test_flag_takes_a_truth_value_only(name: str, value: Any) -> None:
         ({"attributes": {"a": 1.5}}, "attributes"),
         ({"attributes": {"a": None}}, "attributes"),
         ({"attributes": {1: "a"}}, "attributes"),
+        ({"retries": -1}, "retries: -1 is not a number of tries; give a whole number, 0 or more"),
+        ({"retries": True}, "retries: True is not"),
+        ({"retries": 1.5}, "retries: 1.5 is not"),
+        ({"owner_probe": "host"}, "owner_probe: 'host' is no probe; give 'same-host', or a function of a record"),
+        ({"observations": 5}, "observations"),
         ({"prefix": None}, "prefix: "),
         ({"owner": 5}, "owner: "),
         ({"url": 5}, "url: "),
@@ -435,7 +471,7 @@ def test_owner_has_no_environment_variable(monkeypatch: pytest.MonkeyPatch) -> N
     assert ClientOptions.load(url="memory://x?owner=me").owner == "me"
 
 
-@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"data", "prefix"}))
+@pytest.mark.parametrize("name", sorted(set(SOURCES) - {"data", "prefix", "observations"}))
 def test_bad_text_is_told_with_its_place(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment variable, the query key or the file that is wrong is named."""
     bad = "\ud800" if name == "allow_unsafe" else "nonsense"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlock_core.errors import ConfigurationError
-from dlock_core.plan import NEVER, nanoseconds
+from dlock_core.plan import NEVER, Waiting, nanoseconds
 from dlock_core.record import LEASE_MAX_MS
 from tests.core.attempts import SECOND, plan
 
@@ -141,3 +141,26 @@ def test_no_timeout_is_for_ever_and_none_is_now() -> None:
     assert plan(timeout=None).wait_ns == NEVER
     assert plan(timeout=0).wait_ns == 0
     assert nanoseconds(0.1) == 100_000_000
+
+
+def test_poll_period_is_the_longest_pause_between_two_polls() -> None:
+    """Reached by doubling, and also where the store notifies."""
+    made = plan(waiting=Waiting(poll_period=40))
+
+    assert [made.poll_ns(polls, 0.0) for polls in (0, 1, 11, 12, 13)] == [
+        10_000_000,
+        20_000_000,
+        20_480_000_000,
+        40_000_000_000,
+        40_000_000_000,
+    ]
+    assert plan(waiting=Waiting(poll_period=40), notify=True).poll_ns(0, 0.0) == 40_000_000_000
+
+
+def test_poll_period_is_a_share_of_the_lease_by_default() -> None:
+    """A tenth, half a second at most; where the store notifies a quarter, two seconds at most."""
+    assert plan(lease_duration=1).poll_ns(24, 0.0) == 100_000_000
+    assert plan(lease_duration=100).poll_ns(24, 0.0) == 500_000_000
+    assert plan(lease_duration=1, notify=True).poll_ns(24, 0.0) == 250_000_000
+    assert plan(lease_duration=100, notify=True).poll_ns(24, 0.0) == 2_000_000_000
+    assert plan(fail_closed=True, notify=True).poll_ns(24, 0.0) == 2_000_000_000

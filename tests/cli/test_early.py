@@ -1,0 +1,128 @@
+"""``dlock run`` and the locks of those that have died."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import PATIENCE_S, Shell, line
+
+# So long that no test could wait for it: what is had before is had early.
+LONG = ("--lease", "600")
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    """End dlock as nothing can prevent it."""
+    process.send_signal(signal.SIGKILL)
+    process.wait(PATIENCE_S)
+
+
+def test_lock_of_a_killed_dlock_and_its_dead_command_is_had_at_once(shell: Shell) -> None:
+    """The guard ends the command; then nobody is left who could work under the lock."""
+    process = shell.holding("--probe-owner", *LONG)
+    killed(process)
+
+    done = shell.run("run", "--probe-owner", *LONG, "--timeout", str(PATIENCE_S - 5), "k", "--", "echo", "ran")
+
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+
+
+def test_lock_of_a_killed_dlock_whose_command_lives_is_not_taken(shell: Shell) -> None:
+    """It works on until the guard kills it, which is a quarter of the lease later; only its end frees the lock."""
+    process = shell.holding("--probe-owner", *LONG, script="trap '' TERM; echo $$; while :; do sleep 0.05; done")
+    command = int(line(process.stdout))
+    killed(process)
+
+    refused = shell.run("run", "--probe-owner", "--no-wait", "k", "--", "echo", "ran")
+    alive = Path(f"/proc/{command}").exists()
+    os.killpg(command, signal.SIGKILL)
+    done = shell.run("run", "--probe-owner", "--timeout", str(PATIENCE_S - 5), "k", "--", "echo", "ran")
+
+    assert alive
+    assert (refused.stdout, refused.returncode) == ("", 75), refused.stderr
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+
+
+def test_lock_of_a_dead_process_is_waited_for_without_the_flag(shell: Shell) -> None:
+    """The default is observation, whatever the record says."""
+    killed(shell.holding("--probe-owner", *LONG))
+
+    assert shell.run("run", "--timeout", "1", "k", "--", "true").returncode == 75
+
+
+def test_runs_that_try_once_go_on_with_each_others_observations(shell: Shell) -> None:
+    """The second takes over what the first saw a lease ago."""
+    killed(shell.holding("--lease", "1"))
+    once = ("run", "--no-wait", "--observations", "seen", "k", "--", "echo", "ran")
+    assert shell.run(*once).returncode == 75
+    time.sleep(1.1)  # a lease has to pass in real time
+
+    done = shell.run(*once)
+
+    assert (done.stdout, done.returncode) == ("ran\n", 0), done.stderr
+
+
+def test_first_run_takes_over_by_wall_clocks(shell: Shell) -> None:
+    """It has seen nothing, and need not."""
+    killed(shell.holding("--lease", "1", "--clock-skew", "0.2"))
+    time.sleep(1.3)  # lease, drift and skew have to pass in real time
+    assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 75
+
+    assert shell.run("run", "--no-wait", "--clock-skew", "0.2", "k", "--", "true").returncode == 0
+
+
+def test_store_without_a_clock_is_a_usage_error(shell: Shell) -> None:
+    """Before anything is asked of it."""
+    done = shell.run("run", "--server-clock", "k", "--", "true")
+
+    assert done.returncode == 64
+    assert "server_clock needs a store that tells the age" in done.stderr
+
+
+# A cron job, without the time that an interpreter takes to start: a new process each 0.3 s that tries once.
+CRON = """
+import os, sys, time
+from dlock_core import connect
+url, lease, seen = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+began = time.monotonic()
+while time.monotonic() - began < 10 * lease:
+    tried = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        with connect(url, observations=seen[0] if seen else None) as client:
+            lock = client.try_acquire("k")
+            print(f"{time.monotonic() - began:.3f}" if lock else "", end="", flush=True)
+            os._exit(0 if lock else 75)
+    if os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0:
+        break
+    time.sleep(max(0, tried + 0.3 - time.monotonic()))
+"""
+
+
+@pytest.mark.parametrize("resumed", [True, False], ids=["resumed", "control"])
+def test_cron_takes_over_a_dead_owners_lock_one_lease_after_its_first_try(shell: Shell, resumed: bool) -> None:
+    """Lease + 0.4 s on a machine that has nothing else to do; without the file never."""
+    lease = 2.0 if resumed else 0.5
+    killed(shell.holding("--lease", str(lease)))
+    arguments = [shell.url, str(lease), *(["seen"] if resumed else [])]
+
+    done = subprocess.run(
+        [sys.executable, "-c", CRON, *arguments],
+        cwd=shell.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+    assert done.stderr == ""
+    if not resumed:
+        assert done.stdout == ""
+        return
+    assert lease <= float(done.stdout) < lease + 0.4 + 3.0  # the last is for a machine that is busy

@@ -1,0 +1,1 @@
+"""What docs/coming-from-other-clients.md says of ours is true."""
