@@ -74,13 +74,16 @@ class Session:
         self._plans: dict[Any, Ask] = {}
         self._notify = False
         self._linearizable = True
+        self._refuses: dict[str, str] = {}
         # Options that cannot work are refused before anything is opened.
         self.default = self._ask(options)
 
     def learn(self, guarantees: Guarantees, capabilities: frozenset[Capability]) -> None:
         """Take note of what the store is.
 
-        Raises: UnsafeStoreError: it has an unsafe trait that ``allow_unsafe`` does not name.
+        Raises:
+            UnsafeStoreError: it has an unsafe trait that ``allow_unsafe`` does not name.
+            UnsupportedError: it has no place for an option that the client was given.
         """
         for name, reason in guarantees.unsafe:
             if name not in self.options.allow_unsafe:
@@ -91,6 +94,7 @@ class Session:
             _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)
         self._notify = Capability.NOTIFY in capabilities
         self._linearizable = guarantees.refusal_linearizable
+        self._refuses = dict(guarantees.refuses)
         self._plans.clear()
         self.default = self._ask(self.options)
 
@@ -141,6 +145,8 @@ class Session:
             raise UnsupportedError(
                 "cancel_on_loss is for asyncio: a thread cannot be cancelled; use on_lost, lost or ensure() instead"
             )
+        if self._refuses:
+            self.check_supported(*_used(options))
         attributes = tuple(sorted(options.attributes.items()))
         plan = make_plan(
             owner=self.owner,
@@ -167,6 +173,12 @@ class Session:
         except RecordError as error:
             raise ConfigurationError(str(error).partition(": ")[2].partition(";")[0]) from None
         return Ask(options, plan)
+
+    def check_supported(self, *used: str) -> None:
+        """Raise UnsupportedError if the store refuses one of the options *used*."""
+        for name in used:
+            if name in self._refuses:
+                raise UnsupportedError(f"{name} cannot be had from this store: {self._refuses[name]}")
 
     def with_lease(self, options: LockOptions, lease_duration: float) -> Plan:
         """Return the plan of *options* with another lease.
@@ -243,6 +255,20 @@ def check_seconds(value: Any, name: str) -> float:
 def describe(options: ClientOptions) -> str:
     """Name the store for messages, without secrets."""
     return "no URL" if options.url is None else redact(options.url.get_secret_value())
+
+
+def _used(options: LockOptions) -> list[str]:
+    """Return the names under which a store may refuse what *options* ask for."""
+    asked = {
+        "fail_closed": options.fail_closed,
+        "lease_duration": not options.fail_closed,
+        "data": options.data is not None,
+        "attributes": bool(options.attributes),
+        "replace_data": not options.replace_data,
+        "only_if_exists": options.only_if_exists,
+        "delete_on_release": options.delete_on_release,
+    }
+    return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
 
 
 def _check_texts(texts: dict[str, object]) -> None:

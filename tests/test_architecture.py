@@ -65,6 +65,7 @@ WALL_CLOCK = {
 WALL_CLOCK_READERS: dict[str, str] = {
     "dlock_core/client.py": "tells people when an operator broke a lock",
     "dlock_core/aio.py": "as its twin",
+    "dlock_dynamodb/store.py": "writes the time by which some Node clients judge our rows",
 }
 
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
