@@ -82,13 +82,16 @@ class Session:
         self._capabilities: frozenset[Capability] | None = None
         self._group: int | None = None
         self.observed_in = _observed_in(options.observations)
+        self._refuses: dict[str, str] = {}
         # Options that cannot work are refused before anything is opened.
         self.default = self._ask(options)
 
     def learn(self, guarantees: Guarantees, capabilities: frozenset[Capability]) -> None:
         """Take note of what the store is.
 
-        Raises: UnsafeStoreError: it has an unsafe trait that ``allow_unsafe`` does not name.
+        Raises:
+            UnsafeStoreError: it has an unsafe trait that ``allow_unsafe`` does not name.
+            UnsupportedError: it has no place for an option that the client was given.
         """
         for name, reason in guarantees.unsafe:
             if name not in self.options.allow_unsafe:
@@ -100,6 +103,7 @@ class Session:
         self._capabilities = capabilities
         self._notify = Capability.NOTIFY in capabilities
         self._linearizable = guarantees.refusal_linearizable
+        self._refuses = dict(guarantees.refuses)
         self._plans.clear()
         self.default = self._ask(self.options)
 
@@ -151,6 +155,8 @@ class Session:
                 "cancel_on_loss is for asyncio: a thread cannot be cancelled; use on_lost, lost or ensure() instead"
             )
         self._check_probe(options)
+        if self._refuses:
+            self.check_supported(*_used(options))
         attributes = tuple(sorted(options.attributes.items()))
         plan = make_plan(
             owner=self.owner,
@@ -216,6 +222,12 @@ class Session:
             skew_ns=None if skew is None else nanoseconds(_s(skew)),
             drift_ppm=math.ceil(options.drift_bound * 1_000_000),
         )
+
+    def check_supported(self, *used: str) -> None:
+        """Raise UnsupportedError if the store refuses one of the options *used*."""
+        for name in used:
+            if name in self._refuses:
+                raise UnsupportedError(f"{name} cannot be had from this store: {self._refuses[name]}")
 
     def with_lease(self, options: LockOptions, lease_duration: float) -> Plan:
         """Return the plan of *options* with another lease.
@@ -292,6 +304,20 @@ def check_seconds(value: Any, name: str) -> float:
 def describe(options: ClientOptions) -> str:
     """Name the store for messages, without secrets."""
     return "no URL" if options.url is None else redact(options.url.get_secret_value())
+
+
+def _used(options: LockOptions) -> list[str]:
+    """Return the names under which a store may refuse what *options* ask for."""
+    asked = {
+        "fail_closed": options.fail_closed,
+        "lease_duration": not options.fail_closed,
+        "data": options.data is not None,
+        "attributes": bool(options.attributes),
+        "replace_data": not options.replace_data,
+        "only_if_exists": options.only_if_exists,
+        "delete_on_release": options.delete_on_release,
+    }
+    return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
 
 
 def _check_texts(texts: dict[str, object]) -> None:

@@ -57,7 +57,10 @@ class LeaseView:
 
     @property
     def fencing_token(self) -> int:
-        """The token of this grant: greater than that of every earlier grant of the key, and constant. Hand it to what you write to."""
+        """The token of this grant: greater than that of every earlier grant of the key, and constant. Hand it to what you write to.
+
+        0 where the store's ``guarantees()`` say ``token = none``: then nothing can be fenced.
+        """
         return self._handle.token
 
     @property
@@ -151,6 +154,8 @@ class LeaseView:
         """
         if isinstance(data, Keep):
             return None
+        if data is not None:
+            self._session.check_supported("data")
         if data is not None and (type(data) is not bytes or len(data) > DATA_MAX_BYTES):
             what = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
             raise ConfigurationError(

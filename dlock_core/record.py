@@ -18,6 +18,7 @@ __all__ = [
     "FORMAT_VERSION",
     "KEY_MAX_BYTES",
     "LEASE_MAX_MS",
+    "NO_TOKEN",
     "TOKEN_MAX",
     "AttributeValue",
     "Attributes",
@@ -47,6 +48,20 @@ _RVN_MAX_CHARS = 64
 _INTEGER_MAX = 2**63 - 1
 _ATTRIBUTES_MAX_BYTES = 64 * 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+class _NoToken(int):
+    """The type of :data:`NO_TOKEN`: a zero that says so on purpose, where one that was read from a store is damage."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> str:
+        """Stay the one object through pickle and copy."""
+        return "NO_TOKEN"
+
+
+NO_TOKEN = _NoToken()
+"""The fencing token (0) of every record of a store whose ``guarantees()`` say ``token = none``: it fences nothing."""
 
 
 class State(StrEnum):
@@ -116,7 +131,7 @@ class LockRecord:
     def __post_init__(self) -> None:
         """Check the bounds of the format; adapters rely on it for what they read, and the core for what it writes."""
         lease_ms, token = self.lease_ms, self.fencing_token
-        if type(token) is not int or not 0 < token <= TOKEN_MAX:
+        if token is not NO_TOKEN and (type(token) is not int or not 0 < token <= TOKEN_MAX):
             raise RecordError(
                 self._problem(f"fencing token {token!r} is not an integer from 1 to {TOKEN_MAX}"), key=self.key
             )

@@ -130,7 +130,10 @@ class Grade(StrEnum):
 
 
 class TokenOrder(StrEnum):
-    """``ordered``: every grant has a greater token; ``timed``: so far as clock rates are bounded; ``none``: there is no token."""
+    """``ordered``: every grant has a greater token; ``timed``: so far as clock rates are bounded.
+
+    ``none``: there is no token; every record says :data:`~dlock_core.record.NO_TOKEN` and a version is the RVN alone.
+    """
 
     ORDERED = "ordered"
     TIMED = "timed"
@@ -143,6 +146,8 @@ class Guarantees:
 
     *refusal_linearizable* is false where a refusal may show an older record: the core then confirms a loss by a read.
     *unsafe* holds (name, reason) of each trait that must be accepted by name in ``allow_unsafe`` before a client is built.
+    *refuses* holds (lock option, reason) of each option that the store has no place for: whoever sets it is refused before anything is
+    sent. ``lease_duration`` there means any lock that is not ``fail_closed``, ``attributes.NAME`` an attribute of that name.
     """
 
     store: str
@@ -156,6 +161,7 @@ class Guarantees:
     clock: str
     notes: tuple[str, ...] = ()
     unsafe: tuple[tuple[str, str], ...] = ()
+    refuses: tuple[tuple[str, str], ...] = ()
 
 
 class Expect(Enum):

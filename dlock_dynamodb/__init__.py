@@ -36,6 +36,9 @@ class _Backend:
             partition_key=options.partition_key,
             sort_key=options.sort_key,
             sort_key_value=options.sort_key_value,
+            dialect=options.dialect,
+            sort_key_separator=options.sort_key_separator,
+            trust_release_mark=options.trust_release_mark,
             region=options.region,
             endpoint_url=options.endpoint_url,
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from dlock_core.errors import RecordError
+from dlock_core.errors import RecordError, StoreSetupError
 from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, Broken, LockRecord, ProcessIdentity, Stamp, State, newer_format
 from dlock_core.store import Claim, Expect, Release, Replace
 
@@ -36,6 +36,8 @@ class DynamoDBClient(Protocol):
 
     meta: Any
 
+    def put_item(self, **request: Any) -> dict[str, Any]: ...
+    def delete_item(self, **request: Any) -> dict[str, Any]: ...
     def update_item(self, **request: Any) -> dict[str, Any]: ...
     def batch_execute_statement(self, **request: Any) -> dict[str, Any]: ...
     def get_item(self, **request: Any) -> dict[str, Any]: ...
@@ -95,7 +97,16 @@ def _members(fields: Mapping[str, AttributeValue | None]) -> Item:
     return {name: _BY_TYPE[type(value)](value) for name, value in fields.items() if value is not None}
 
 
-def _attribute(value: Value) -> AttributeValue:
+def plain(value: AttributeValue) -> Value:
+    """Return *value* as DynamoDB has it."""
+    return _BY_TYPE[type(value)](value)
+
+
+def attribute(value: Value) -> AttributeValue:
+    """Return what :func:`plain` makes *value* of.
+
+    Raises: ValueError: it is of a type that no attribute of ours has.
+    """
     [(kind, inside)] = value.items()
     if kind == "N":
         return int(inside)
@@ -106,11 +117,11 @@ def _attribute(value: Value) -> AttributeValue:
 
 
 def _fields(value: Value) -> dict[str, Any]:
-    return {name: _attribute(inside) for name, inside in value["M"].items()}
+    return {name: attribute(inside) for name, inside in value["M"].items()}
 
 
 def _part(members: Item) -> dict[str, Any]:
-    return {name: _attribute({kind: members[name][kind]}) for name, kind in _MEMBERS.items() if name in members}
+    return {name: attribute({kind: members[name][kind]}) for name, kind in _MEMBERS.items() if name in members}
 
 
 def _read(key: str, item: Item) -> LockRecord:
@@ -142,27 +153,62 @@ class Table:
     partition_key: str
     sort_key: str | None
     sort_key_value: str
+    sort_key_separator: str | None = None
 
     def key(self, key: str) -> Item:
-        """Return the full primary key of *key*'s item."""
+        """Return the full primary key of *key*'s item.
+
+        Raises: StoreSetupError: a key that has to name both parts lacks one.
+        """
         if self.sort_key is None:
             return {self.partition_key: {"S": key}}
-        return {self.partition_key: {"S": key}, self.sort_key: {"S": self.sort_key_value}}
+        if self.sort_key_separator is None:
+            return {self.partition_key: {"S": key}, self.sort_key: {"S": self.sort_key_value}}
+        first, _, second = key.partition(self.sort_key_separator)
+        if not first or not second:
+            raise StoreSetupError(
+                f"key {key!r} must name a partition key and a sort key, with {self.sort_key_separator!r} between them"
+            )
+        return {self.partition_key: {"S": first}, self.sort_key: {"S": second}}
+
+    def key_of(self, item: Item) -> str:
+        """Return the key that leads to *item*.
+
+        Raises: RecordError: none does.
+        """
+        first: str = item[self.partition_key]["S"]
+        if self.sort_key is None or self.sort_key_separator is None:
+            return first
+        key = f"{first}{self.sort_key_separator}{item[self.sort_key]['S']}"
+        if self.sort_key_separator in first:
+            raise RecordError(
+                f"the item under partition key {first!r} in DynamoDB table {self.name!r} has the separator of sort keys "
+                f"{self.sort_key_separator!r} in it; choose another sort_key_separator",
+                key=key,
+            )
+        return key
 
     def record(self, item: Item) -> LockRecord:
         """Return the record that *item* is.
 
         Raises: RecordError: it is another program's, or damaged.
         """
-        key: str = item[self.partition_key]["S"]
+        return self.read_by(_read, _KINDS, item)
+
+    def read_by(self, read: Callable[[str, Item], LockRecord], kinds: Mapping[str, str], item: Item) -> LockRecord:
+        """Return what *read* makes of *item*, whose attributes should be of these *kinds*.
+
+        Raises: RecordError: it is another program's, or damaged.
+        """
+        key = self.key_of(item)
         try:
-            return _read(key, item)
+            return read(key, item)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, RecordError):
                 raise
             raise RecordError(
-                f"the item under key {key!r} in DynamoDB table {self.name!r} is another program's or damaged: {_flaw(item, error)}; "
-                f"look at it with 'aws dynamodb get-item', dlock never overwrites it",
+                f"the item under key {key!r} in DynamoDB table {self.name!r} is another program's or damaged: "
+                f"{_flaw(kinds, item, error)}; look at it with 'aws dynamodb get-item', dlock never overwrites it",
                 key=key,
             ) from error
 
@@ -175,10 +221,18 @@ class Table:
     def scan(self, prefix: str) -> Request:
         """Scan: the first page; ``begins_with`` compares bytes of UTF-8, and so code points."""
         conditions, names, values = [], {}, {}
-        if prefix:
+        split = self.sort_key_separator
+        if split is not None and self.sort_key is not None and split in prefix:
+            first, _, second = prefix.partition(split)
+            conditions.append("#k = :prefix")
+            names["#k"], values[":prefix"] = self.partition_key, _text(first)
+            if second:
+                conditions.append("begins_with(#sort, :sort)")
+                names["#sort"], values[":sort"] = self.sort_key, _text(second)
+        elif prefix:
             conditions.append("begins_with(#k, :prefix)")
             names["#k"], values[":prefix"] = self.partition_key, _text(prefix)
-        if self.sort_key is not None:
+        if self.sort_key is not None and split is None:
             conditions.append("#sort = :sort")
             names["#sort"], values[":sort"] = self.sort_key, _text(self.sort_key_value)
         if not conditions:
@@ -333,8 +387,8 @@ def outgrown(claim: Claim, record: LockRecord) -> bool:
     )
 
 
-def _flaw(item: Item, error: Exception) -> str:
-    for name, kind in _KINDS.items():
+def _flaw(kinds: Mapping[str, str], item: Item, error: Exception) -> str:
+    for name, kind in kinds.items():
         if kind not in item.get(name, {}):
             return f"it has no attribute {name!r} of type {kind}"
     return f"it cannot be read ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""The options of the DynamoDB store, and how they are written as a URL: ``dynamodb://REGION/TABLE?partition_key=…&endpoint_url=…``.
+"""The options of the DynamoDB store, and how they are written as a URL: ``dynamodb://REGION/TABLE?partition_key=…&dialect=…``.
 
 Credentials are never part of it: they come from where boto3 finds them (environment, profile, role).
 """
@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import re
 from ipaddress import ip_address
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, ValidationError
 
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError
+from dlock_dynamodb import _awslabs as awslabs
+from dlock_dynamodb import _node as node
 
-__all__ = ["RECORD_ATTRIBUTES", "DynamoDBStoreOptions"]
+__all__ = ["RECORD_ATTRIBUTES", "Dialect", "DynamoDBStoreOptions"]
+
+Dialect: TypeAlias = Literal["dlock", "awslabs", "node-fail-open", "node-fail-closed"]
 
 # A key attribute of such a name would be written over.
-RECORD_ATTRIBUTES = frozenset({"v", "state", "rvn", "token", "owner", "lease_ms", "payload", "gone_payload", "context"})
+RECORD_ATTRIBUTES: dict[Dialect, frozenset[str]] = {
+    "dlock": frozenset(
+        {"v", "state", "rvn", "token", "owner", "lease_ms", "payload", "gone_payload", "context"},
+    ),
+    "awslabs": awslabs.ATTRIBUTES,
+    "node-fail-open": node.ATTRIBUTES,
+    "node-fail-closed": node.ATTRIBUTES,
+}
 _FORM = "write dynamodb://REGION/TABLE, for example dynamodb://eu-west-1/locks"
 
 
@@ -39,6 +50,7 @@ _KeyName = Annotated[
     str, _like(r'[^"\x00-\x1f]{1,255}', "no attribute name (1 to 255 characters, none a quotation mark)")
 ]
 _SortValue = Annotated[str, _like(r"(?s).{1,256}", "a sort key of 1 to 256 characters is needed")]
+_Separator = Annotated[str, _like(r"[^\x00-\x1f]{1,16}", "a separator of 1 to 16 characters is needed")]
 _Endpoint = Annotated[
     str,
     _like(
@@ -53,6 +65,10 @@ class DynamoDBStoreOptions(StoreOptions):
 
     *sort_key* is for a table that has one: each record then stands under *sort_key_value*, beside items of other kinds.
     *profile* is a profile of the AWS configuration files; *endpoint_url* another endpoint than the region's own.
+
+    *dialect* says whose rows these are: our own, or those of a client of another language, which then shares the locks
+    (``docs/dialects.md``). Only for them: *sort_key_separator* stands between partition and sort key in a lock's key, where each lock has
+    a sort key of its own; *trust_release_mark* is off for a table with Java clients that set updateExistingLockRecord.
     """
 
     region: _Region
@@ -60,6 +76,9 @@ class DynamoDBStoreOptions(StoreOptions):
     partition_key: _KeyName = "key"
     sort_key: _KeyName | None = None
     sort_key_value: _SortValue = "dlock"
+    dialect: Dialect = "dlock"
+    sort_key_separator: _Separator | None = None
+    trust_release_mark: bool = True
     endpoint_url: _Endpoint | None = None
     profile: str | None = None
 
@@ -106,14 +125,28 @@ class DynamoDBStoreOptions(StoreOptions):
                 for fault in error.errors()
             )
             raise ConfigurationError(f"wrong options for the DynamoDB store: {'; '.join(faults)}") from None
-        keys = {options.partition_key, options.sort_key}
+        options._check_keys()
+        options._check_dialect()
+        return options
+
+    def _check_keys(self) -> None:
+        keys = {self.partition_key, self.sort_key}
         if len(keys) == 1:
-            raise ConfigurationError(f"partition key and sort key have the same name, {options.sort_key!r}")
-        if taken := keys & RECORD_ATTRIBUTES:
+            raise ConfigurationError(f"partition key and sort key have the same name, {self.sort_key!r}")
+        if taken := keys & RECORD_ATTRIBUTES[self.dialect]:
             raise ConfigurationError(
                 f"{taken.pop()!r} is an attribute of the record itself; name the key attribute otherwise"
             )
-        return options
+
+    def _check_dialect(self) -> None:
+        if self.dialect == "dlock" and self.sort_key_separator is not None:
+            raise ConfigurationError("sort_key_separator is for the dialects of other clients; use sort_key_value")
+        if self.sort_key is None and self.sort_key_separator is not None:
+            raise ConfigurationError("sort_key_separator needs the name of the sort key, sort_key")
+        if self.dialect != "awslabs" and not self.trust_release_mark:
+            raise ConfigurationError("trust_release_mark is about the rows of the Java client, dialect=awslabs")
+        if self.dialect == "node-fail-closed" and self.sort_key is not None:
+            raise ConfigurationError("the Node client's fail-closed locks have no sort key: it refuses one")
 
     @property
     def is_loopback(self) -> bool:

@@ -12,21 +12,25 @@ from urllib.parse import urlsplit
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.store import Grade, Guarantees, TokenOrder
 from dlock_dynamodb._errors import code_of, translate
+from dlock_dynamodb._promises import limited
 from dlock_dynamodb.options import RECORD_ATTRIBUTES
 
 if TYPE_CHECKING:
     from dlock_dynamodb._wire import DynamoDBClient
-    from dlock_dynamodb.options import DynamoDBStoreOptions
+from dlock_dynamodb.options import DynamoDBStoreOptions
 
 _READY = ("ACTIVE", "UPDATING")
 _WAIT_S, _POLL_S = 180.0, 0.5
 _VERBS = ("GetItem", "UpdateItem", "PartiQLUpdate", "Scan", "DescribeTable", "DescribeTimeToLive")
+_VERBS_OF_DIALECTS = ("PutItem", "DeleteItem")
 _LOCAL_ARN = "arn:aws:dynamodb:ddblocal:"
 
 
 def policy(options: DynamoDBStoreOptions, *, account: str = "*", provision: bool = False) -> dict[str, Any]:
     """Return the IAM policy that lets a program lock, renew and list, and nothing else; with *provision*, also create the table."""
-    actions = [*_VERBS, "CreateTable"] if provision else _VERBS
+    actions = [*_VERBS, *(_VERBS_OF_DIALECTS if options.dialect != "dlock" else ())]
+    if provision:
+        actions.append("CreateTable")
     area = options.region.rsplit("-", 2)[0]
     partition = {"cn": "aws-cn", "us-gov": "aws-us-gov"}.get(area, "aws")
     return {
@@ -107,7 +111,7 @@ def guarantees(client: DynamoDBClient, options: DynamoDBStoreOptions) -> Guarant
         notes.append(f"{host} is not an endpoint of AWS: what stands behind it decides what is promised")
     _see_replicas(table, unsafe, notes)
     _see_time_to_live(client, options, unsafe, notes)
-    return Guarantees(
+    promises = Guarantees(
         store="dynamodb",
         version=version,
         grade=grade,
@@ -120,6 +124,7 @@ def guarantees(client: DynamoDBClient, options: DynamoDBStoreOptions) -> Guarant
         notes=tuple(notes),
         unsafe=tuple(unsafe),
     )
+    return limited(promises, options)
 
 
 def is_aws(host: str) -> bool:
@@ -150,7 +155,7 @@ def _see_time_to_live(
     name = found.get("AttributeName")
     if found.get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:
         return
-    if name in RECORD_ATTRIBUTES:
+    if options.dialect != "dlock" or name in RECORD_ATTRIBUTES["dlock"]:
         unsafe.append(("dynamodb-ttl", f"time to live is on for {name!r}: DynamoDB deletes records, and their tokens"))
     else:
         notes.append(f"time to live is on for {name!r}: whoever adds that to a record resets its fencing token")

@@ -1,4 +1,6 @@
-"""The DynamoDB store: one conditional UpdateItem for each step, one consistent GetItem for each read, 25 renewals in one request.
+"""The DynamoDB store: one conditional write for each step, one consistent GetItem for each read, 25 renewals in one request.
+
+What a row looks like is the dialect's business; in those of other clients a claim of a row that stands takes a second request.
 
 It is called from threads; asyncio is served by the core's threads over it, since boto3 has no other way.
 """
@@ -6,18 +8,20 @@ It is called from threads; asyncio is served by the core's threads over it, sinc
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
-from dlock_core.record import TOKEN_MAX, State
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
+from dlock_dynamodb._awslabs import AwslabsRows
 from dlock_dynamodb._clients import Clients, given
 from dlock_dynamodb._errors import code_of, statement_error, translate
-from dlock_dynamodb._wire import Table, outgrown, takeable
+from dlock_dynamodb._node import NodeClosedRows, NodeOpenRows
+from dlock_dynamodb._rows import DlockRows
+from dlock_dynamodb._wire import Table
 from dlock_dynamodb.options import DynamoDBStoreOptions
 
 if TYPE_CHECKING:
@@ -25,7 +29,9 @@ if TYPE_CHECKING:
 
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, Release, Replace
+    from dlock_dynamodb._rows import Rows, Write
     from dlock_dynamodb._wire import Item, Request
+    from dlock_dynamodb.options import Dialect
 
 __all__ = ["DynamoDBStore"]
 
@@ -54,6 +60,9 @@ class DynamoDBStore:
         partition_key: str = "key",
         sort_key: str | None = None,
         sort_key_value: str = "dlock",
+        dialect: Dialect = "dlock",
+        sort_key_separator: str | None = None,
+        trust_release_mark: bool = True,
         region: str | None = None,
         endpoint_url: str | None = None,
     ) -> None:
@@ -64,10 +73,14 @@ class DynamoDBStore:
             partition_key=partition_key,
             sort_key=sort_key,
             sort_key_value=sort_key_value,
+            dialect=dialect,
+            sort_key_separator=sort_key_separator,
+            trust_release_mark=trust_release_mark,
             endpoint_url=endpoint_url or its_endpoint,
         )
         self._clients = Clients(self.options, session, config)
-        self._table = Table(table, partition_key, sort_key, sort_key_value)
+        self._table = Table(table, partition_key, sort_key, sort_key_value, sort_key_separator)
+        self._rows = _rows_of(self.options, self._table)
         endpoint = self._clients.fit(_ADMIN_TIMEOUT_S).meta.endpoint_url
         # Old emulators leave the item out of a refusal, which then looks as if the key were absent.
         self._shows_refusals = provision.is_aws(urlsplit(endpoint).hostname or "")
@@ -75,32 +88,32 @@ class DynamoDBStore:
         self._batches, self._batch_seen = True, self._shows_refusals
 
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:
-        """Create the record if nobody holds the key, and mint its token: one UpdateItem."""
+        """Create the record if nobody holds the key, and mint its token: one write, or two where the first one shows what to take."""
         give_up_at = time.monotonic() + timeout_s
         key = request.record.key
-        reply = self._write("claim", key, self._table.claim(request), timeout_s)
-        record = reply.record
-        if reply.applied or record is None or not takeable(request, record):
+        first = self._rows.claim(request)
+        if first is None:
+            reply = Reply(applied=False, record=self.read(key, timeout_s=timeout_s))
+        else:
+            reply = self._write("claim", key, first, timeout_s)
+        if reply.applied or reply.record is None:
             return reply
-        if record.fencing_token >= TOKEN_MAX:
-            raise StoreUnavailableError(f"the fencing token of key {key!r} has reached its end, {TOKEN_MAX}", key=key)
-        if not outgrown(request, record):
-            return reply
-        return self._write("claim", key, self._table.claim(request, above=True), give_up_at - time.monotonic())
+        second = self._rows.claim_after(request, reply.record)
+        return reply if second is None else self._write("claim", key, second, give_up_at - time.monotonic())
 
     def replace(self, request: Replace, *, timeout_s: float) -> Reply:
-        """Replace the held record if its version is the expected one: one UpdateItem."""
-        return self._write("replace", request.record.key, self._table.replace(request), timeout_s)
+        """Replace the held record if its version is the expected one: one write."""
+        return self._write("replace", request.record.key, self._rows.change(request), timeout_s)
 
     def release(self, request: Release, *, timeout_s: float) -> Reply:
-        """Put the tombstone if the record is held in the expected version: one UpdateItem."""
-        return self._write("release", request.record.key, self._table.replace(request), timeout_s)
+        """Put the tombstone if the record is held in the expected version: one write."""
+        return self._write("release", request.record.key, self._rows.change(request), timeout_s)
 
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Return the record under *key*: one consistent GetItem."""
         answer = self._call("get_item", "read", key, self._table.read(key), timeout_s)
         if "Item" in answer:
-            return self._table.record(answer["Item"])
+            return self._rows.record(answer["Item"])
         if "RequestId" not in answer.get("ResponseMetadata", {}):
             # A gateway's page says nothing about the key; DynamoDB signs its answers with an id.
             raise StoreUnavailableError(f"{self._what('read', key)}: the answer is not DynamoDB's", key=key)
@@ -113,7 +126,7 @@ class DynamoDBStore:
             page = self._call("scan", "scan", None, request, timeout_s)
             for item in page.get("Items", ()):
                 try:
-                    record = self._table.record(item)
+                    record = self._rows.record(item)
                 except RecordError as error:
                     unreadable = unreadable or error
                     continue
@@ -128,8 +141,10 @@ class DynamoDBStore:
         """Do each replace: one BatchExecuteStatement, or an UpdateItem each where a batch may not or can't be done."""
         give_up_at = time.monotonic() + timeout_s
         results: list[Reply | StoreError | None] = [None] * len(requests)
-        if self._batches and all(request.record.state is State.HELD for request in requests):
-            results = self._batch(requests, timeout_s)
+        if self._batches:
+            statements = [self._rows.statement(request) for request in requests]
+            if None not in statements:
+                results = self._batch(requests, statements, timeout_s)
         return [
             self._alone(request, give_up_at) if result is None else result
             for request, result in zip(requests, results, strict=True)
@@ -165,22 +180,26 @@ class DynamoDBStore:
             raise translate(error, self._what(verb, key), key=key, writes=False) from error
         return answer
 
-    def _write(self, verb: str, key: str, request: Request, timeout_s: float) -> Reply:
+    def _write(self, verb: str, key: str, write: Write, timeout_s: float) -> Reply:
         started_at = time.monotonic()
         client = self._clients.fit(timeout_s, key=key)
         try:
-            item = client.update_item(**request).get("Attributes")
+            answer: dict[str, Any] = getattr(client, write.operation)(**write.request)
         except Exception as error:
             if isinstance(error, ClientError) and code_of(error) == _REFUSED:
                 return self._refused(error.response.get("Item"), key, started_at + timeout_s)
             raise translate(error, self._what(verb, key), key=key, writes=True) from error
-        return self._applied(item, verb, key)
+        if write.written is None:
+            return self._applied(answer.get("Attributes"), verb, key)
+        if "RequestId" not in answer.get("ResponseMetadata", {}):
+            raise OutcomeUnknownError(f"{self._what(verb, key)}: the answer is not DynamoDB's", key=key)
+        return Reply(applied=True, record=write.written)
 
     def _applied(self, item: Item | None, verb: str, key: str) -> Reply:
         if not item:
             raise OutcomeUnknownError(f"{self._what(verb, key)}: the answer shows no item", key=key)
         try:
-            return Reply(applied=True, record=self._table.record(item))
+            return Reply(applied=True, record=self._rows.record(item))
         except RecordError as error:
             # It was applied: an error that says the opposite would leave a held record behind.
             raise OutcomeUnknownError(f"{self._what(verb, key)}: it was written, but {error}", key=key) from error
@@ -188,20 +207,20 @@ class DynamoDBStore:
     def _refused(self, item: Item | None, key: str, give_up_at: float) -> Reply:
         if item:
             self._shows_refusals = True
-            return Reply(applied=False, record=self._table.record(item))
+            return Reply(applied=False, record=self._rows.record(item))
         if self._shows_refusals:
             return Reply(applied=False, record=None)
         return Reply(applied=False, record=self.read(key, timeout_s=give_up_at - time.monotonic()))
 
     # ---- batches
 
-    def _batch(self, requests: Sequence[Replace], timeout_s: float) -> list[Reply | StoreError | None]:
+    def _batch(
+        self, requests: Sequence[Replace], statements: Sequence[Request | None], timeout_s: float
+    ) -> list[Reply | StoreError | None]:
         give_up_at = time.monotonic() + timeout_s
         client = self._clients.fit(timeout_s)
         try:
-            answers = client.batch_execute_statement(
-                Statements=[self._table.statement(request) for request in requests]
-            )["Responses"]
+            answers = client.batch_execute_statement(Statements=statements)["Responses"]
         except Exception as error:
             if code_of(error) in _NO_BATCH:
                 self._batches = False
@@ -240,3 +259,21 @@ class DynamoDBStore:
             return self.replace(request, timeout_s=give_up_at - time.monotonic())
         except StoreError as error:
             return error
+
+
+def _rows_of(options: DynamoDBStoreOptions, table: Table) -> Rows:
+    match options.dialect:
+        case "dlock":
+            return DlockRows(table)
+        case "awslabs":
+            return AwslabsRows(table, options.trust_release_mark)
+        case "node-fail-open":
+            return NodeOpenRows(table, _wall_ms)
+        case "node-fail-closed":
+            return NodeClosedRows(table)
+        case _:
+            assert_never(options.dialect)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

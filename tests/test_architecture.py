@@ -66,6 +66,7 @@ WALL_CLOCK_READERS: dict[str, str] = {
     "dlock_core/client.py": "tells people when an operator broke a lock",
     "dlock_core/aio.py": "as its twin",
     "dlock_core/clock.py": "for the option clock_skew, whose user has said how far two wall clocks are apart",
+    "dlock_dynamodb/store.py": "writes the time by which some Node clients judge our rows",
 }
 
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}

@@ -71,7 +71,7 @@ def test_settings_yield_to_the_url() -> None:
         ("dynamodb://eu-west-1/lo%20cks", "3 to 255"),
         ("dynamodb://EU_west/locks", "no region"),
         ("dynamodb://localhost:8000/locks", "no region"),
-        ("dynamodb://eu-west-1/locks?retries=3", "not known; known are endpoint_url"),
+        ("dynamodb://eu-west-1/locks?retries=3", "not known; known are dialect, endpoint_url"),
         ("dynamodb://eu-west-1/locks?region=eu-west-2", "not known"),
         ("dynamodb://eu-west-1/locks?profile=a&profile=b", "stands twice"),
         ("dynamodb://eu-west-1/locks#x", "fragment"),

@@ -1,0 +1,91 @@
+"""What the rows of each dialect can carry, and what they can't; ``guarantees()`` says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from dlock_core.store import Grade, Guarantees, TokenOrder
+from dlock_dynamodb._awslabs import ATTRIBUTES
+
+if TYPE_CHECKING:
+    from dlock_dynamodb.options import DynamoDBStoreOptions
+
+__all__ = ["limited"]
+
+
+class _Limits(NamedTuple):
+    """*refuses*: lock options without a place in the row, each with the reason."""
+
+    token: TokenOrder
+    deletes: bool
+    refuses: dict[str, str]
+    notes: tuple[str, ...]
+
+
+_DOUBTFUL_MARKS = (
+    "Java clients up to 1.4.0 that set updateExistingLockRecord may leave a release mark in a row that is held: two owners; "
+    "trust_release_mark=false waits such marks out"
+)
+_NO_DATA = "a row of the Node client has no place for it"
+_SHARED = "the locks are shared with other clients: what is promised holds as far as they keep their own rules"
+_LIMITS: dict[str, _Limits] = {
+    "awslabs": _Limits(
+        TokenOrder.NONE,
+        deletes=True,
+        refuses={"fail_closed": "a row of the Java client always has a lease"}
+        | {f"attributes.{name}": "is an attribute of the row itself" for name in sorted(ATTRIBUTES)},
+        notes=(
+            "rows of the Java client: they have no fencing token, nothing can be fenced",
+            "a Java client that takes a lock replaces the row, with all attributes that are not its own",
+            _DOUBTFUL_MARKS,
+        ),
+    ),
+    "node-fail-open": _Limits(
+        TokenOrder.ORDERED,
+        deletes=False,
+        refuses={
+            "fail_closed": "these are the rows of FailOpen, each has a lease; the other dialect is node-fail-closed",
+            "data": _NO_DATA,
+            "attributes": _NO_DATA,
+            "delete_on_release": "a row that is deleted loses its fencing token",
+        },
+        notes=(
+            "rows of the Node client's FailOpen; a client that trusts its local time goes by the wall clock of ours",
+        ),
+    ),
+    "node-fail-closed": _Limits(
+        TokenOrder.NONE,
+        deletes=True,
+        refuses={
+            "lease_duration": "a row of FailClosed has no lease; set fail_closed=True",
+            "data": _NO_DATA,
+            "attributes": _NO_DATA,
+            "only_if_exists": "a released lock has no row",
+        },
+        notes=(
+            "rows of the Node client's FailClosed: no fencing token, and a lock is held until its row is removed",
+            "a claim that was given up as unanswered and arrives after the release holds the lock for nobody: 'dlock break' ends that",
+        ),
+    ),
+}
+
+
+def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
+    """Return *promises*, which are those of the table under our own rows, as the dialect of *options* can keep them."""
+    limits = _LIMITS.get(options.dialect)
+    if limits is None:
+        return promises
+    refuses = limits.refuses
+    if not options.trust_release_mark:
+        refuses = {**refuses, "only_if_exists": "with trust_release_mark=false no row is known to be free"}
+    return replace(
+        promises,
+        version=f"{promises.version}, dialect {options.dialect}",
+        # Grade A promises an order of grants too.
+        grade=Grade.B if promises.grade is Grade.A and limits.token is TokenOrder.NONE else promises.grade,
+        token=limits.token,
+        deletes=limits.deletes,
+        notes=(*promises.notes, *limits.notes, _SHARED),
+        refuses=tuple(refuses.items()),
+    )

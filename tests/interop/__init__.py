@@ -1,0 +1,1 @@
+"""Locks shared with the clients of other languages, which are run for real."""
