@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis conformance_tests tests proof examples)
 
-.PHONY: venv check format unit conformance test demo bench explore proof clean
+.PHONY: venv check format unit conformance test faults demo bench explore proof clean
 
 venv: $(STAMP)
 
@@ -34,6 +34,9 @@ conformance: venv
 
 test: check
 	$(BIN)/pytest
+
+faults: venv
+	DLOCK_FAULTS=long $(BIN)/pytest tests/faults
 
 demo: venv
 	$(BIN)/python -m examples.demo
