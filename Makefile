@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 STORES := memory,sqlite,redis,dynamodb,mongodb
 TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis conformance_tests tests proof examples)
 
-.PHONY: venv check format unit conformance test demo bench explore proof clean
+.PHONY: venv check format unit conformance test faults demo bench explore proof clean
 
 venv: $(STAMP)
 
@@ -36,6 +36,9 @@ conformance: venv
 
 test: check
 	$(BIN)/pytest --dlock-require=$(STORES)
+
+faults: venv
+	DLOCK_FAULTS=long $(BIN)/pytest tests/faults
 
 demo: venv
 	$(BIN)/python -m examples.demo

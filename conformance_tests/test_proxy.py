@@ -116,3 +116,19 @@ def test_a_refused_way_refuses_and_comes_back(proxy: FaultProxy) -> None:
     with connected(proxy) as connection:
         connection.sendall(b"again")
         assert connection.recv(100) == b"again"
+
+
+def test_so_many_replies_are_lost_and_no_more(proxy: FaultProxy, echo: Echo) -> None:
+    """Each takes its connection along; what follows is answered without anybody healing the way."""
+    proxy.lose_replies(2)
+    for said in (b"one", b"two"):
+        with connected(proxy) as connection:
+            connection.sendall(said)
+            assert connection.recv(64) == b""
+    assert proxy.replies_to_lose == 0
+
+    with connected(proxy) as connection:
+        connection.sendall(b"three")
+        assert connection.recv(64) == b"three"
+
+    assert echo.heard == [b"one", b"two", b"three"]

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlock_core.backend import missing_driver
 
@@ -31,6 +31,10 @@ __all__ = ["AsyncMongoDBStore", "MongoDBStore", "MongoDBStoreOptions", "backend"
 class _Backend:
     options = MongoDBStoreOptions
     extra = "mongodb"
+
+    @staticmethod
+    def policy(options: MongoDBStoreOptions) -> dict[str, Any]:
+        return {"roles": [{"role": "readWrite", "db": options.database}]}
 
     def open(self, options: MongoDBStoreOptions) -> LockStore:
         return MongoDBStore.connected(options)

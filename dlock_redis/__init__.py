@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise missing_driver("redis", "redis-py", error) from error
 
+from dlock_redis._errors import ACL_RULES
 from dlock_redis.options import RedisStoreOptions
 from dlock_redis.store import AsyncRedisStore, RedisStore
 
@@ -24,6 +25,7 @@ __all__ = ["AsyncRedisStore", "RedisStore", "RedisStoreOptions", "backend"]
 class _Backend:
     options = RedisStoreOptions
     extra = "redis"
+    policy = f"ACL SETUSER NAME on >PASSWORD resetchannels ~PREFIX* -@all {ACL_RULES}"
 
     def open(self, options: RedisStoreOptions) -> LockStore:
         return RedisStore(options.client(redis))

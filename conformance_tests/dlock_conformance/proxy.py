@@ -32,6 +32,7 @@ class FaultProxy:
         self._fault: Fault | None = None
         self._pairs: set[_Pair] = set()
         self._requests = 0
+        self._to_lose: int | None = None
         self._listener = self._listen(0)
         self.port: int = self._listener.getsockname()[1]
 
@@ -48,17 +49,28 @@ class FaultProxy:
     def begin(self, fault: Fault) -> None:
         """Disturb the way from now on."""
         with self._mutex:
-            self._fault = fault
+            self._fault, self._to_lose = fault, None
             pairs = list(self._pairs)
         if fault is Fault.REFUSE:
             self._stop_listening()
             for pair in pairs:
                 pair.cut()
 
+    def lose_replies(self, count: int) -> None:
+        """Let the next *count* requests through and lose their replies, each with its connection; then all is well again."""
+        with self._mutex:
+            self._fault, self._to_lose = Fault.LOSE_REPLY, count
+
+    @property
+    def replies_to_lose(self) -> int:
+        """How many of those that :meth:`lose_replies` announced are still to come."""
+        with self._mutex:
+            return self._to_lose or 0
+
     def heal(self) -> None:
         """Let everything through; first what was held back, and it is answered when this returns."""
         with self._mutex:
-            fault, self._fault = self._fault, None
+            fault, self._fault, self._to_lose = self._fault, None, None
             pairs = list(self._pairs)
         if fault is Fault.REFUSE:
             self._listener = self._listen(self.port)
@@ -105,7 +117,12 @@ class FaultProxy:
         counts = self._is_request(begins)
         with self._mutex:
             self._requests += first and counts
-            return self._fault if counts or self._fault is Fault.HANG else None
+            fault = self._fault if counts or self._fault is Fault.HANG else None
+            if fault is Fault.LOSE_REPLY and first and self._to_lose is not None:
+                self._to_lose -= 1
+                if not self._to_lose:
+                    self._fault = self._to_lose = None
+            return fault
 
     def ended(self, pair: _Pair) -> None:
         """Forget a connection."""

@@ -1,0 +1,62 @@
+"""The stores by name, on real servers: a URL for each, through any address, with table and collection made."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from dlock_conformance.servers import Server, resolve
+
+from dlock_core.backend import backend_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["EMBEDDED", "SERVED", "address_of", "embedded_url", "provision", "served_url", "url_for"]
+
+EMBEDDED = ("memory", "sqlite")
+SERVED = ("redis", "dynamodb", "mongodb")
+_NAME = "dlock-tests"
+
+
+def embedded_url(name: str, folder: Path) -> str:
+    """Return the URL of a store that needs no server."""
+    return {"memory": "memory://", "sqlite": f"sqlite:///{folder}/locks.db"}[name]
+
+
+def served_url(server: Server, address: str | None = None) -> str:
+    """Return the URL of the store on *server*, reached at *address* instead where one is given."""
+    address = address or address_of(server)
+    if server.name == "dynamodb":
+        # DynamoDB Local takes any credentials, and boto3 insists on some.
+        os.environ.setdefault("AWS_ACCESS_KEY_ID", "testing")
+        os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "testing")
+        return f"dynamodb://eu-west-1/{_NAME}?endpoint_url={quote(f'http://{address}', safe='')}"
+    if server.name == "redis":
+        return server.url.replace(address_of(server), address)
+    user = urlsplit(server.url).netloc.rpartition("@")[0]
+    return f"mongodb://{user and user + '@'}{address}/{_NAME}?directConnection=true"
+
+
+def address_of(server: Server) -> str:
+    """Return host and port as they stand in URLs."""
+    return "{}:{}".format(*server.address)
+
+
+def provision(url: str) -> None:
+    """Make what the store needs, as ``dlock init`` does."""
+    backend = backend_for(url)
+    store = backend.open(backend.options.from_url(url))
+    store.provision()
+    store.close()
+
+
+def url_for(name: str, folder: Path) -> str:
+    """Return the URL of the store *name*, ready for use.
+
+    Raises: ServerMissingError: it needs a server that can't be had.
+    """
+    url = embedded_url(name, folder) if name in EMBEDDED else served_url(resolve(name))
+    provision(url)
+    return url

@@ -1,0 +1,72 @@
+"""What ``docs/stores.md`` says of rights and refusals is what the code asks for and refuses."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from dlock_core import ClientOptions
+from dlock_core._cli_doctor import policy as policy_of
+from dlock_core.backend import backend_for
+from dlock_dynamodb import DynamoDBStoreOptions
+from dlock_dynamodb.provision import policy
+from dlock_mongodb import MongoDBStoreOptions
+from dlock_redis._errors import ACL_RULES
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
+STORES = ("sqlite", "redis", "dynamodb", "mongodb")
+_TRAIT = re.compile(rf"(?:{'|'.join(STORES)})-[a-z-]+")
+
+
+def refused_names() -> set[str]:
+    """Return the traits that the stores' code names: what ``allow_unsafe`` may hold."""
+    paths = [ROOT / "dlock_core" / "sqlite.py", *(ROOT.glob("dlock_*/provision.py"))]
+    texts = [node.value for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)]  # fmt: skip
+    return {text for text in texts if _TRAIT.fullmatch(text)}
+
+
+def test_each_refused_topology_is_named() -> None:
+    """Whoever meets an UnsafeStoreError finds its name on the page, and no name that is not refused stands there."""
+    found = refused_names()
+
+    assert len(found) >= 8, found
+    assert {name for name in _TRAIT.findall(PAGE) if f"`{name}`" in PAGE} == found
+
+
+def test_the_rights_on_redis_are_those_that_the_tests_lock_with() -> None:
+    """The ACL line of the page is the one of the error message, rule by rule."""
+    assert re.findall(r"(?<= )\+[a-z|]+", PAGE) == ACL_RULES.split()
+
+
+@pytest.mark.parametrize("provision", [False, True])
+def test_the_rights_on_dynamodb_are_those_of_the_policy(provision: bool) -> None:
+    """Each action of the policy stands in the table, and no other, but that of ``dlock init``."""
+    options = DynamoDBStoreOptions(region="eu-west-1", table="locks")
+
+    actions = set(policy(options, provision=provision)["Statement"][0]["Action"])
+
+    assert set(re.findall(r"`(dynamodb:[A-Za-z]+)`", PAGE)) - {"dynamodb:CreateTable"} == actions - {
+        "dynamodb:CreateTable"
+    }
+
+
+@pytest.mark.parametrize(("url", "part"), [("redis://h/0", "~PREFIX*"), ("mongodb://h/app", '"db": "app"')])
+def test_a_server_with_users_has_a_policy_to_print(url: str, part: str) -> None:
+    """``dlock doctor --policy`` prints the rights without asking the server."""
+    assert part in policy_of(ClientOptions(url=SecretStr(url)))
+
+
+def test_each_option_in_a_url_is_named() -> None:
+    """What a store's URL takes beyond the driver's own options has its place on the page."""
+    options = {name: set(backend_for(f"{name}://x").options.model_fields) for name in ("sqlite", "dynamodb")}
+    options["sqlite"] -= {"path"}
+    options["dynamodb"] -= {"region", "table"}
+    options["mongodb"] = set(MongoDBStoreOptions.model_fields) - {"url", "database"}
+
+    assert [name for names in options.values() for name in names if f"`{name}`" not in PAGE] == []
