@@ -19,7 +19,7 @@ from proof.table import Table
 from proof.world import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from proof.table import World
 
@@ -49,11 +49,16 @@ class Report(NamedTuple):
 
 
 def explore(
-    rules: Rules, *, states_max: int | None = None, seconds_max: float | None = None, traced: bool = True
+    rules: Rules,
+    *,
+    states_max: int | None = None,
+    seconds_max: float | None = None,
+    traced: bool = True,
+    tell: Callable[[Report], None] | None = None,
 ) -> Report:
     """Visit every world that *rules* allow, or stop at a bound. The visited ones are kept as hashes of 64 bits.
 
-    The seconds are those of the processor. Unless *traced* a violation is told without the way to it.
+    The seconds are those of the processor. Unless *traced* a violation is told without the way to it. *tell* is told after each layer.
     """
     began = time.process_time()
     table = Table(rules)
@@ -88,9 +93,13 @@ def explore(
         layer = found
         depth += bool(found)
         _stop_if_orphaned()
-        out_of_time = seconds_max is not None and time.process_time() - began > seconds_max
+        seconds = time.process_time() - began
+        so_far = Report(len(visited), steps, depth, complete=False, seconds=seconds, notes=notes)
+        if tell is not None:
+            tell(so_far)
+        out_of_time = seconds_max is not None and seconds > seconds_max
         if layer and (out_of_time or (states_max is not None and len(visited) > states_max)):
-            return Report(len(visited), steps, depth, complete=False, seconds=time.process_time() - began, notes=notes)
+            return so_far
     return Report(len(visited), steps, depth, complete=True, seconds=time.process_time() - began, notes=notes)
 
 

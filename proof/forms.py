@@ -18,7 +18,7 @@ from dlock_core.store import Claim, Expect
 from proof.world import KEY, NOW, TICK, Client, Ghost, Request, Slot, rvn_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 T = TypeVar("T")
 
@@ -28,6 +28,7 @@ __all__ = [
     "aged",
     "broken",
     "cleared",
+    "may_apply",
     "rebased",
     "renamed",
     "rvns_in",
@@ -186,18 +187,17 @@ def swept(client: Client, store: Store) -> Client:
     under_way = [*(ghost.request for ghost in client.ghosts), *(slot.request for slot in client.slots if slot.request)]
     # What could be written once more: a version may come back if a request that writes it is applied twice. A claim has a new token
     # each time.
-    writes = {
-        rvn_of(request) for request in under_way if type(request) is not Claim and _may_apply(request, record, set())
-    }
+    writes = {rvn_of(request) for request in under_way if type(request) is not Claim and may_apply(request, record)}
     ghosts = tuple(
-        ghost for ghost in client.ghosts if _may_apply(ghost.request, record, writes - {rvn_of(ghost.request)})
+        ghost for ghost in client.ghosts if may_apply(ghost.request, record, writes - {rvn_of(ghost.request)})
     )
     standing = {record.rvn for record in (store.record, store.previous) if record is not None}
     alive = standing | set(rvns_in((client.slots, ghosts)))
     return client._replace(ghosts=ghosts, disowned=tuple(rvn for rvn in dict.fromkeys(client.disowned) if rvn in alive))
 
 
-def _may_apply(request: Request, record: LockRecord | None, writes: set[str]) -> bool:
+def may_apply(request: Request, record: LockRecord | None, writes: Collection[str] = ()) -> bool:
+    """Whether the store would apply *request* now, or after one of *writes* was applied once more."""
     if isinstance(request, Read):
         return False
     expected = request.expect if isinstance(request, Claim) else request.expected

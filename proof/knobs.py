@@ -3,50 +3,107 @@
 from __future__ import annotations
 
 import random
+from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
-from dlock_core.plan import Plan, make_plan
+from dlock_core.plan import NANOS, Plan, make_plan
 
-__all__ = ["DRIFT", "LEASE_S", "Knobs", "draw", "sim_plan"]
+__all__ = ["DRIFT", "LEASE_S", "Knobs", "Mode", "draw", "extreme", "sim_plan"]
 
 LEASE_S = 1.0
 DRIFT = 0.01
 
 
+class Mode(StrEnum):
+    """How the store behaves; the last two break what a store promises."""
+
+    LINEARIZABLE = "linearizable"
+    STALE_REFUSAL = "stale-refusal"  # a refusal may show an older record; reads are linearizable
+    THROTTLED = "throttled"  # in bursts most requests are certainly not applied
+    PARTITIONED = "partitioned"  # now and then some of the clients cannot reach it
+    STALE_READ = "stale-read"  # reads too may show an older record
+    FAILOVER = "failover"  # now and then it forgets its last writes
+
+
+_MODES = (
+    *(Mode.LINEARIZABLE,) * 4,
+    Mode.STALE_REFUSAL,
+    Mode.STALE_REFUSAL,
+    Mode.THROTTLED,
+    Mode.PARTITIONED,
+    Mode.STALE_READ,
+    Mode.FAILOVER,
+)
+
+
 class Knobs(NamedTuple):
-    """What one schedule is like. Times are parts of the lease, the others chances."""
+    """What one schedule is like. Times are parts of a second, which is the longest lease; the others chances."""
 
-    clients: int
-    delay: float
-    loss: float
-    doubled: float
-    pause: float
-    crash: float
-    stale: bool
-    rates: tuple[float, ...]
+    clients: int = 2
+    delay: float = 0.01
+    loss: float = 0.0
+    doubled: float = 0.0
+    pause: float = 0.0
+    crash: float = 0.0
+    give_up: float = 0.0
+    relet: float = 0.0
+    breaks: float = 0.0
+    poll: float = 0.1
+    mode: Mode = Mode.LINEARIZABLE
+    lost_writes: int = 2
+    phase: float = 0.0
+    cut: float = 0.5
+    settles: bool = False
+    stops: bool = False  # clocks that stand still while their process is suspended, as CLOCK_MONOTONIC does
+    rates: tuple[float, ...] = (1.0, 1.0)
+    leases: tuple[float, ...] = (LEASE_S, LEASE_S)
+
+    @property
+    def stale(self) -> bool:
+        """Whether refusals may be stale, which a store declares."""
+        return self.mode in (Mode.STALE_REFUSAL, Mode.STALE_READ)
 
 
-def draw(seed: int, drift: float) -> Knobs:
+def draw(seed: int, drift: float = DRIFT, mode: Mode | None = None) -> Knobs:
     """Draw the knobs of a schedule; the clocks are at most *drift* off, and often at the bound."""
     rng = random.Random(f"knobs:{seed}")
     clients = rng.choice((2, 3, 3, 5))
-    return Knobs(
+    mixed = rng.random() < 0.2
+    drawn = Knobs(
         clients=clients,
         delay=rng.choice((0.01, 0.1, 0.5, 1.0, 1.5)),
         loss=rng.choice((0.0, 0.05, 0.3)),
         doubled=rng.choice((0.0, 0.1, 0.4)),
         pause=rng.choice((0.0, 0.02, 0.1)),
         crash=rng.choice((0.0, 0.0, 0.01)),
-        stale=rng.random() < 0.2,
-        rates=tuple(1 + drift * rng.choice((-1, -1, 0, 1, 1)) for _ in range(clients)),
+        give_up=rng.choice((0.0, 0.0, 0.02)),
+        relet=rng.choice((0.0, 0.0, 0.2)),
+        breaks=rng.choice((0.0, 0.0, 0.0, 0.1)),
+        poll=rng.choice((0.02, 0.1, 0.3)),
+        mode=rng.choice(_MODES),
+        lost_writes=rng.choice((1, 2, 3)),
+        phase=rng.random(),
+        cut=rng.choice((0.3, 0.7, 1.5)),
+        settles=rng.random() < 0.125,
+        rates=tuple(1 + drift * rng.choice((-1, -1, rng.uniform(-1, 1), 1, 1)) for _ in range(clients)),
+        leases=tuple(rng.choice((0.3, LEASE_S)) if mixed else LEASE_S for _ in range(clients)),
     )
+    return drawn if mode is None else drawn._replace(mode=mode)
 
 
-def sim_plan(*, stale: bool) -> Plan:
-    """Return the plan of every simulated client."""
-    return make_plan(
+def extreme(drift: float) -> Knobs:
+    """Return what finds clocks that are too far off: the slowest holder, the fastest waiters, pauses, and hardly a delay."""
+    rates = (1 - drift, 1 + drift, 1 + drift)
+    return Knobs(clients=3, pause=0.05, rates=rates, leases=(LEASE_S,) * 3)
+
+
+@lru_cache(maxsize=256)
+def sim_plan(lease_s: float, poll: float, *, stale: bool) -> Plan:
+    """Return the plan of a simulated client."""
+    plan = make_plan(
         owner="o",
-        lease_duration=LEASE_S,
+        lease_duration=lease_s,
         heartbeat_period=None,
         timeout=None,
         request_timeout=None,
@@ -63,3 +120,4 @@ def sim_plan(*, stale: bool) -> Plan:
         notify=False,
         refusals_linearizable=not stale,
     )
+    return plan._replace(poll_max_ns=int(poll * NANOS))

@@ -1,357 +1,375 @@
-"""Seeded simulation of the shipped machine: many clients, bad networks, wrong clocks: ``python -m proof.simulate``.
+"""Seeded simulation of the shipped machine: many clients, bad networks, wrong clocks, bad stores: ``python -m proof.simulate``.
 
-One event heap, real time in nanoseconds; each client reads it through a clock of its own rate. A seed draws the knobs of its schedule
-(delays, losses, doubled requests, pauses, crashes, stale refusals, clock rates) and everything after them, so the same seed is the same
-schedule. Each client, once it holds, *uses* two resources: one compares the fencing token in the same step as the effect, the other takes
-everything.
+A seed draws the knobs of its schedule (``knobs.py``) and everything after them, so the same seed is the same schedule. Each client, once it
+holds, *uses* two resources: one compares the fencing token in the same step as the effect, the other takes everything. What is checked
+where: ``sim_world.py`` and ``sim_store.py``. A failure prints the line that replays it; ``--shrink`` looks for its smallest form.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import gc
 import hashlib
-import heapq
+import json
 import multiprocessing
-import random
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from dlock_core import lease
-from dlock_core.plan import NANOS, NEVER
-from dlock_core.record import LockRecord, State
-from dlock_core.states import (
-    Answer,
-    Begin,
-    Disown,
-    Due,
-    Ended,
-    Event,
-    Failure,
-    Free,
-    Fresh,
-    GiveUp,
-    Held,
-    LeaseState,
-    Lost,
-    Read,
-    Seeking,
-    Terms,
-    Wait,
-)
-from dlock_core.store import Reply
-from proof.knobs import DRIFT, LEASE_S, Knobs, draw, sim_plan
-from proof.landing import perform
-from proof.world import Request, rvn_of
+from proof.knobs import DRIFT, Knobs, Mode, draw, extreme
+from proof.sim_world import Sim
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Outcome", "Sim", "main", "run_seed", "run_seeds"]
+__all__ = ["EVENTS", "Outcome", "Task", "Totals", "code_version", "main", "run_seed", "run_seeds", "simulate"]
+
+EVENTS = 150
+ROOT = Path(__file__).parents[1]
+_CHUNK = 250
+_BUCKETS = 40  # of a tenth of a lease
+_SAVE_S = 2.0
+_TELL_S = 10.0
+_FAILURES_KEPT = 100
+_SUMMED = (
+    "events",
+    "grants",
+    "takeovers",
+    "effects",
+    "unfenced",
+    "refused",
+    "unfenceable",
+    "settled",
+    "failovers",
+    "virtual_s",
+)
 
 
 class Outcome(NamedTuple):
-    """What one schedule showed. *digest* is the same for the same seed."""
+    """What one schedule showed. *digest* is the same for the same seed; *shown* is what broke after a failover that lost writes."""
 
     seed: int
     digest: str
     events: int
     grants: int
+    takeovers: int
+    effects: int
     unfenced: int  # effects of an earlier holder after one of a later, on the resource that takes everything
+    refused: int  # what the fence has refused
+    unfenceable: int  # such effects that the fence has taken, because its token was granted twice
+    mode: Mode
+    settled: bool
+    failovers: int
+    shown: tuple[str, ...]
+    delays: tuple[float, ...]
+    virtual_s: float
     violation: str | None
 
 
-class Sim:
-    """One schedule."""
+class Task(NamedTuple):
+    """Which schedules are run: what is drawn from a seed, and how long."""
 
-    def __init__(self, seed: int, knobs: Knobs) -> None:
-        self.rng = random.Random(f"dlock:{seed}")
-        self.knobs = knobs
-        self.now = 0
-        self.heap: list[tuple[int, int, Any]] = []
-        self.turn = 0
-        self.record: LockRecord | None = None
-        self.previous: LockRecord | None = None
-        self.digest = hashlib.blake2b(digest_size=8)
-        self.grants = self.unfenced = self.fence = 0
-        self.violation: str | None = None
-        self.written: set[str] = set()
-        self.agents = [Agent(self, number, rate) for number, rate in enumerate(knobs.rates)]
+    drift: float = DRIFT
+    mode: Mode | None = None
+    stops: bool = False
+    events: int = EVENTS
+    extreme: bool = False
 
-    def at(self, delay_ns: int, action: Any) -> None:
-        """Do *action* that much later."""
-        self.turn += 1
-        heapq.heappush(self.heap, (self.now + max(delay_ns, 0), self.turn, action))
-
-    def run(self, seed: int, events_max: int) -> Outcome:
-        """Run until the bound or a violation."""
-        for agent in self.agents:
-            self.at(self.rng.randrange(NANOS), agent.begin)
-        events = 0
-        while self.heap and events < events_max and self.violation is None:
-            self.now, _, action = heapq.heappop(self.heap)
-            action()
-            events += 1
-            self._check()
-        return Outcome(seed, self.digest.hexdigest(), events, self.grants, self.unfenced, self.violation)
-
-    def _check(self) -> None:
-        valid = [agent for agent in self.agents if agent.valid]
-        if len(valid) > 1:
-            self.fail("I1: two leases are valid")
-
-    def fail(self, violation: str) -> None:
-        """Keep the first violation."""
-        self.violation = self.violation or violation
-
-    def meet(self, request: Request) -> Reply:
-        """Let *request* meet the store."""
-        if self.knobs.stale and type(request) is not Read and self.previous is not None and self.rng.random() < 0.05:
-            applied, record = perform(self.previous, request)
-            if not applied and record is not None:
-                return Reply(applied=False, record=record)
-        applied, record = perform(self.record, request)
-        if applied and record is not None:
-            self._written(record)
-        return Reply(applied, record)
-
-    def _written(self, record: LockRecord) -> None:
-        old = 0 if self.record is None else self.record.fencing_token
-        self.digest.update(f"{self.now} {record.state} {record.fencing_token} {record.rvn}".encode())
-        if record.fencing_token < old:
-            self.fail("I2: the token fell")
-        if record.fencing_token > old:
-            self.grants += 1
-            if any(agent.valid for agent in self.agents):
-                self.fail("I1: a grant while another lease is valid")
-        self.previous, self.record = self.record, record
-
-    def use(self, token: int) -> None:
-        """Use both resources with *token*."""
-        # The resource with a fence refuses exactly these.
-        self.unfenced += token < self.fence
-        self.fence = max(token, self.fence)
+    def knobs(self, seed: int) -> Knobs:
+        """Draw the knobs of *seed*."""
+        if self.extreme:
+            return extreme(self.drift)
+        return draw(seed, self.drift, self.mode)._replace(stops=self.stops)
 
 
-class Agent:
-    """A client: one attempt after the other, and the clean-up of those before."""
+@dataclass
+class Totals:
+    """What many schedules showed together."""
 
-    def __init__(self, sim: Sim, number: int, rate: float) -> None:
-        self.sim = sim
-        self.number = number
-        self.rate = rate
-        self.plan = sim_plan(stale=sim.knobs.stale)
-        self.runs: list[Run] = []
-        self.disowned: set[str] = set()
-        self.paused_until = 0
+    schedules: int = 0
+    events: int = 0
+    grants: int = 0
+    takeovers: int = 0
+    effects: int = 0
+    unfenced: int = 0
+    refused: int = 0
+    unfenceable: int = 0
+    settled: int = 0
+    failovers: int = 0
+    virtual_s: float = 0.0
+    cpu_s: float = 0.0
+    modes: dict[str, int] = field(default_factory=dict)
+    shown: dict[str, int] = field(default_factory=dict)
+    delays: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
+    violations: int = 0
+    failures: list[tuple[int, str]] = field(default_factory=list)
 
-    @property
-    def clock(self) -> int:
-        """What this client's clock shows."""
-        return int(self.sim.now * self.rate)
+    def count(self, outcome: Outcome) -> None:
+        """Add one schedule."""
+        self.schedules += 1
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(outcome, name))
+        self.modes[outcome.mode] = self.modes.get(outcome.mode, 0) + 1
+        for each in outcome.shown:
+            self.shown[each] = self.shown.get(each, 0) + 1
+        for delay in outcome.delays:
+            self.delays[min(int(delay * 10), _BUCKETS - 1)] += 1
+        if outcome.violation is not None:
+            self.violations += 1
+            self.failures.append((outcome.seed, outcome.violation))
 
-    @property
-    def valid(self) -> bool:
-        """Whether a lease of it answers so now."""
-        clock = self.clock
-        return any(lease.is_valid(run.state, clock) for run in self.runs)
-
-    def begin(self) -> None:
-        """Start an attempt, with the memory of this process only."""
-        self.runs = [run for run in self.runs if type(run.state) is not Ended]
-        run = Run(self, Fresh(Terms("k", "t", self.plan)))
-        self.runs.append(run)
-        run.step(Begin(self.fresh(), self.clock + int(self.sim.rng.uniform(0.5, 5) * NANOS)))
-
-    def fresh(self) -> str:
-        """Return an RVN that was never used."""
-        return f"{self.sim.rng.getrandbits(64):016x}"
-
-    def crash(self) -> None:
-        """Forget everything and start again."""
-        for run in self.runs:
-            run.dead = True
-        self.runs, self.disowned = [], set()
-        self.sim.at(int(self.sim.rng.uniform(0, 2) * NANOS), self.begin)
-
-    def pause(self) -> None:
-        """Stand still for up to two leases; the clock goes on."""
-        self.paused_until = self.sim.now + int(self.sim.rng.uniform(0.1, 2) * LEASE_S * NANOS)
-
-
-class Run:
-    """One attempt in the hands of a driver that takes no decision."""
-
-    def __init__(self, agent: Agent, state: LeaseState) -> None:
-        self.agent = agent
-        self.sim = agent.sim
-        self.state = state
-        self.dead = False
-        self.timer = 0
-        self.using = False
-
-    def step(self, event: Event) -> None:
-        """Step the machine and do what it wants."""
-        before = self.state
-        self.state, effects = lease.step(before, event, self.agent.clock)
-        if type(before) is Lost and type(self.state) is Held:
-            self.sim.fail("I5: LOST is absorbing")
-        waits = NEVER
-        for effect in effects:
-            if isinstance(effect, Wait):
-                waits = effect.until
-            elif isinstance(effect, Disown):
-                self.agent.disowned.update(effect.rvns)
-            elif type(effect).__name__ != "Risk":
-                self._send(effect)  # type: ignore[arg-type]  # what is left are requests
-        self._schedule(min(waits, lease.due_at(self.state)))
-        if type(self.state) is Held and self.state.way_back is None and not self.using:
-            self.using = True
-            self.sim.at(0, self._use)
-        if type(self.state) is Ended or (
-            type(self.state) not in (Fresh, Seeking, Held) and type(before) in (Seeking, Held)
-        ):
-            self.sim.at(int(self.sim.rng.uniform(0, 1) * NANOS), self._next)
-
-    def _next(self) -> None:
-        if self.dead:
-            return
-        if not any(type(run.state) in (Fresh, Seeking, Held) for run in self.agent.runs):
-            self.agent.begin()
-        if type(self.state) is Lost:
-            self.step(Free(self.agent.fresh()))
-
-    def _schedule(self, until: int) -> None:
-        self.timer += 1
-        if until < NEVER:
-            timer = self.timer
-            self.sim.at(
-                int((until - self.agent.clock) / self.agent.rate) + 1, lambda: self._awake(lambda: self._due(timer))
-            )
-
-    def _awake(self, action: Any) -> None:
-        """Do *action* when the client is not paused; pause or crash it now and then."""
-        if self.dead:
-            return
-        sim, agent = self.sim, self.agent
-        if sim.now < agent.paused_until:
-            sim.at(agent.paused_until - sim.now, lambda: self._awake(action))
-            return
-        chance = sim.rng.random()
-        if chance < sim.knobs.crash:
-            agent.crash()
-            return
-        if chance < sim.knobs.crash + sim.knobs.pause:
-            agent.pause()
-        action()
-
-    def _due(self, timer: int) -> None:
-        waiting = type(self.state) is Seeking and self.state.asked is not None
-        if timer == self.timer and not waiting:
-            self.step(Due(self.agent.fresh()))
-
-    # -- requests
-
-    def _send(self, request: Request) -> None:
-        sim, knobs = self.sim, self.sim.knobs
-        rvn, rng = rvn_of(request), sim.rng
-        if type(request) is not Read:
-            if rvn in sim.written:
-                sim.fail("I3: an RVN was written twice")
-            sim.written.add(rvn)
-        there, back = (int(rng.random() * knobs.delay * LEASE_S * NANOS) for _ in range(2))
-        lost_there, lost_back = (rng.random() < knobs.loss for _ in range(2))
-        if rng.random() < knobs.doubled and type(request) is not Read:
-            sim.at(there + int(rng.random() * 2 * LEASE_S * NANOS), lambda: sim.meet(request))
-
-        def arrive() -> None:
-            reply = sim.meet(request)
-            if not lost_back:
-                sim.at(back, lambda: self._awake(lambda: self._answer(rvn, reply)))
-
-        if not lost_there:
-            sim.at(there, arrive)
-        timeout = self.agent.plan.acquire_timeout_ns if type(self.state) is Seeking else self.agent.plan.timeout_ns
-        sim.at(int(timeout / self.agent.rate), lambda: self._awake(lambda: self._fail(rvn)))
-
-    def _waits_for(self, rvn: str) -> bool:
-        asked = getattr(self.state, "asked", None)
-        return asked is not None and asked.rvn == rvn
-
-    def _answer(self, rvn: str, reply: Reply) -> None:
-        if self._waits_for(rvn):
-            disowned = reply.record is not None and reply.record.rvn in self.agent.disowned
-            self.step(Answer(rvn, reply, self.agent.fresh(), disowned, self.sim.rng.random()))
-
-    def _fail(self, rvn: str) -> None:
-        if self._waits_for(rvn):
-            self.step(Failure(rvn, unknown=True, fresh=self.agent.fresh(), jitter=self.sim.rng.random()))
-        elif type(self.state) is Seeking and self.sim.rng.random() < 0.02:
-            self.step(GiveUp(self.agent.fresh()))
-
-    # -- what the holder does
-
-    def _use(self) -> None:
-        if self.dead or type(self.state) is not Held:
-            return
-        # The check and the effect are two steps: a pause may come between them.
-        if lease.is_valid(self.state, self.agent.clock):
-            self._check_owner()
-            token = self.state.version.fencing_token
-            self.sim.at(int(self.sim.rng.random() * 0.05 * NANOS), lambda: self._awake(lambda: self.sim.use(token)))
-        if self.sim.rng.random() < 0.1:
-            self.step(Free(self.agent.fresh()))
-        else:
-            self.sim.at(int(self.sim.rng.random() * 0.5 * NANOS), lambda: self._awake(self._use))
-
-    def _check_owner(self) -> None:
-        record = self.sim.record
-        if type(self.state) is Held and (record is None or record.state is not State.HELD):
-            self.sim.fail("I1: a lease is valid, and the key is free")
+    def add(self, other: Totals) -> None:
+        """Add those of other schedules."""
+        for name, value in asdict(other).items():
+            mine = getattr(self, name)
+            if isinstance(value, dict):
+                for each, number in value.items():
+                    mine[each] = mine.get(each, 0) + number
+            elif name == "delays":
+                self.delays = [one + another for one, another in zip(mine, value, strict=True)]
+            elif name == "failures":
+                self.failures = [*mine, *value][:_FAILURES_KEPT]
+            else:
+                setattr(self, name, mine + value)
 
 
-def run_seed(seed: int, drift: float = DRIFT, events_max: int = 300) -> Outcome:
-    """Run the schedule of *seed*."""
-    return Sim(seed, draw(seed, drift)).run(seed, events_max)
+def run_seed(seed: int, task: Task | None = None, knobs: Knobs | None = None) -> Outcome:
+    """Run the schedule of *seed*, with the *knobs* given or those that it draws."""
+    task = task or Task()
+    return outcome_of(seed, finished(Sim(seed, knobs or task.knobs(seed)), task.events))
 
 
-def _run_one(task: tuple[int, float]) -> Outcome:
-    return run_seed(*task)
+def finished(sim: Sim, events: int) -> Sim:
+    """Run *sim* to its end."""
+    sim.start()
+    sim.run(events)
+    if sim.knobs.settles and sim.violation is None:
+        sim.settle()
+    return sim
 
 
-def run_seeds(seeds: Sequence[int], drift: float = DRIFT, processes: int = 2) -> Iterator[Outcome]:
-    """Run the schedules of *seeds*; the outcomes come as they are found."""
+def outcome_of(seed: int, sim: Sim) -> Outcome:
+    """Return what *sim* showed."""
+    store, resources = sim.store, sim.resources
+    return Outcome(
+        seed=seed,
+        digest=store.digest(),
+        events=sim.events,
+        grants=store.grants,
+        takeovers=store.takeovers,
+        effects=resources.effects,
+        unfenced=resources.unfenced,
+        refused=resources.refused,
+        unfenceable=resources.unfenceable,
+        mode=sim.mode,
+        settled=sim.knobs.settles,
+        failovers=store.failovers,
+        shown=tuple(sorted(sim.shown)),
+        delays=() if store.rolled_back else tuple(store.delays),
+        virtual_s=sim.now / 1e9,
+        violation=sim.violation,
+    )
+
+
+def _run_chunk(work: tuple[range, Task]) -> Totals:
+    seeds, task = work
+    began = time.process_time()
+    gc.disable()  # a schedule is many small objects and one cycle: collecting after each chunk is enough
+    totals = Totals()
+    for seed in seeds:
+        totals.count(run_seed(seed, task))
+    gc.collect()
+    totals.cpu_s = time.process_time() - began
+    return totals
+
+
+def run_seeds(seeds: range, task: Task | None = None, processes: int = 2) -> Iterator[tuple[int, Totals]]:
+    """Run the schedules of *seeds*; yield, in order, up to which seed and what those since the last showed."""
+    chunks = [(seeds[at : at + _CHUNK], task or Task()) for at in range(0, len(seeds), _CHUNK)]
     with multiprocessing.get_context("fork").Pool(processes) as pool:
-        yield from pool.imap_unordered(_run_one, [(seed, drift) for seed in seeds], chunksize=64)
+        for (part, _), totals in zip(chunks, pool.imap(_run_chunk, chunks), strict=True):
+            yield part[-1] + 1, totals
+
+
+def simulate(seeds: range, task: Task | None = None, processes: int = 2) -> Totals:
+    """Run the schedules of *seeds* and return what they showed."""
+    totals = Totals()
+    for _, part in run_seeds(seeds, task, processes):
+        totals.add(part)
+    return totals
+
+
+# ---- a run that can be stopped and gone on with ---------------------------------------------------------------------------------------
+
+
+def code_version() -> str:
+    """Return a name for the code that decides what a seed means: the machine and the simulator."""
+    digest = hashlib.blake2b(digest_size=4)
+    for name in ("lease", "states", "plan", "record", "store"):
+        digest.update((ROOT / "dlock_core" / f"{name}.py").read_bytes())
+    for name in ("knobs", "sim_store", "sim_world", "landing", "watch"):
+        digest.update((ROOT / "proof" / f"{name}.py").read_bytes())
+    return digest.hexdigest()
+
+
+class Saved(NamedTuple):
+    """What the file of a resumable run holds."""
+
+    version: str
+    task: Task
+    first: int
+    after: int
+    totals: Totals
+
+
+def load(path: Path) -> Saved | None:
+    """Return what an earlier run left in *path*, None if there is nothing."""
+    if not path.exists():
+        return None
+    try:
+        told = json.loads(path.read_text())
+        drift, mode, *rest = told["task"]
+        totals = Totals(**told["totals"])
+        totals.failures = [(seed, text) for seed, text in totals.failures]
+        return Saved(
+            told["version"],
+            Task(drift, None if mode is None else Mode(mode), *rest),
+            told["first"],
+            told["after"],
+            totals,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise SystemExit(f"{path} is no file of this program ({error}); remove it, or name another one") from error
+
+
+def save(path: Path, saved: Saved) -> None:
+    """Keep *saved* in *path*, in one step."""
+    other = path.with_suffix(path.suffix + ".new")
+    other.write_text(json.dumps(saved._asdict() | {"totals": asdict(saved.totals)}))
+    other.replace(path)
+
+
+def resumed(path: Path, fresh: Saved) -> Saved:
+    """Return where to go on: *fresh*, or what *path* holds."""
+    earlier = load(path)
+    if earlier is None:
+        return fresh
+    if (earlier.version, earlier.task, earlier.first) != (fresh.version, fresh.task, fresh.first):
+        raise SystemExit(
+            f"{path} is of code version {earlier.version}, {earlier.task}, from seed {earlier.first}; this would be {fresh.version}, "
+            f"{fresh.task}, from seed {fresh.first}. Counts of both can't be added: remove the file, or check out what it was made with"
+        )
+    return earlier
+
+
+def run_resumable(path: Path | None, fresh: Saved, count: int, processes: int) -> Totals:
+    """Run *count* schedules in all, those of *path* included, and show the progress."""
+    saved = fresh if path is None else resumed(path, fresh)
+    totals, before = saved.totals, saved.totals.schedules
+    began = shown = kept = time.monotonic()
+    for after, part in run_seeds(range(saved.after, saved.first + count), saved.task, processes):
+        totals.add(part)
+        now = time.monotonic()
+        if path is not None and (now - kept > _SAVE_S or totals.schedules == count):
+            save(path, saved._replace(after=after))
+            kept = now
+        if now - shown > _TELL_S:
+            pace = (totals.schedules - before) / (now - began)
+            print(
+                f"{totals.schedules:,} of {count:,} schedules, {pace:,.0f}/s, {totals.violations} violations",
+                file=sys.stderr,
+                flush=True,
+            )
+            shown = now
+    return totals
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------------------------
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m proof.simulate", description=__doc__)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, default=10_000, help="of schedules")
+    parser.add_argument("--drift", type=float, default=DRIFT, help=f"how far the clocks are off; the bound is {DRIFT}")
+    parser.add_argument(
+        "--mode", type=Mode, choices=list(Mode), help="of the store, for all schedules; default: each seed draws one"
+    )
+    parser.add_argument("--stops", action="store_true", help="clocks that stand still while their process is suspended")
+    parser.add_argument(
+        "--extreme", action="store_true", help="all clocks at the bound of --drift, pauses, no other fault"
+    )
+    parser.add_argument("--events", type=int, default=EVENTS, help="of one schedule")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the progress there, and go on from it")
+    parser.add_argument(
+        "--shrink", action="store_true", help="look for the smallest form of what the one seed violates"
+    )
+    parser.add_argument("--knobs", help="name=value of knobs that are not as drawn, as --shrink tells them")
+    parser.add_argument("--keep", help="numbers of the events that happen, as --shrink tells them; shows each")
+    parser.add_argument("--of", metavar="VERSION", help="the version of the code that the seed was found with")
+    return parser.parse_args(argv)
+
+
+def turned(knobs: Knobs, told: str) -> Knobs:
+    """Return *knobs* with those that *told* names changed."""
+    try:
+        pairs = {name: ast.literal_eval(value) for name, value in (each.split("=") for each in told.split())}
+        changed = knobs._replace(**pairs)
+        return changed._replace(mode=Mode(changed.mode))
+    except (ValueError, SyntaxError) as error:
+        raise SystemExit(f"--knobs {told!r}: {error}; knobs are {', '.join(Knobs._fields)}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 1 if a schedule violates an invariant."""
-    parser = argparse.ArgumentParser(prog="python -m proof.simulate", description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="the first seed")
-    parser.add_argument("--schedules", type=int, default=10_000)
-    parser.add_argument("--drift", type=float, default=DRIFT, help=f"how far the clocks are off; the bound is {DRIFT}")
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args(argv)
-    began = time.monotonic()
-    count = events = grants = unfenced = 0
-    failed: list[Outcome] = []
-    for outcome in run_seeds(range(options.seed, options.seed + options.schedules), options.drift, options.processes):
-        count, events, grants = count + 1, events + outcome.events, grants + outcome.grants
-        unfenced += outcome.unfenced
-        if outcome.violation is not None:
-            failed.append(outcome)
-    seconds = time.monotonic() - began
-    print(
-        f"{count:,} schedules, {events:,} events, {grants:,} grants, {unfenced:,} stale effects on the resource without a fence"
-    )
-    print(f"{seconds:.1f} s, {count / seconds:,.0f} schedules/s")
-    for outcome in sorted(failed)[:5]:
+    options = _arguments(argv)
+    task = Task(options.drift, options.mode, options.stops, options.events, options.extreme)
+    version = code_version()
+    if options.of not in (None, version):
         print(
-            f"violated: {outcome.violation}: python -m proof.simulate --seed {outcome.seed} --schedules 1 --drift {options.drift}"
+            f"the seed was found with code version {options.of}, and this is {version}: it may be another schedule here",
+            file=sys.stderr,
         )
-    print(f"{len(failed)} violations")
-    return int(bool(failed))
+    if options.keep is not None or options.shrink:
+        from proof import shrink
+
+        knobs = turned(task.knobs(options.seed), options.knobs or "")
+        return shrink.show(options.seed, task, knobs, options.keep)
+    began = time.monotonic()
+    fresh = Saved(version, task, options.seed, options.seed, Totals())
+    totals = run_resumable(options.resume, fresh, options.count, options.processes)
+    print("\n".join(told(totals, task, time.monotonic() - began)))
+    return int(bool(totals.violations))
+
+
+def told(totals: Totals, task: Task, seconds: float) -> list[str]:
+    """Return *totals* for people."""
+    pace = totals.schedules / max(totals.cpu_s, 1e-9)
+    lines = [
+        f"{totals.schedules:,} schedules, {totals.events:,} events, {totals.virtual_s / 3600:,.1f} simulated hours",
+        f"{totals.grants:,} grants, {totals.takeovers:,} of them takeovers; {totals.settled:,} schedules with an end of all faults",
+        f"{totals.effects:,} effects; {totals.unfenced:,} stale ones where no fence was; {totals.refused:,} refused by the fence",
+        f"{totals.failovers:,} failovers that lost writes, after which: {totals.unfenceable:,} stale effects that no fence can tell,",
+        *(f"  in {count:,} schedules {name}" for name, count in sorted(totals.shown.items())),
+        f"{seconds:.1f} s, {totals.cpu_s:.1f} CPU s, {pace:,.0f} schedules/s/core",
+    ]
+    lines += [f"violated: {text}: {replay_line(seed, task)}" for seed, text in totals.failures[:5]]
+    return [*lines, f"{totals.violations} violations"]
+
+
+def replay_line(seed: int, task: Task) -> str:
+    """Return the command that runs the schedule of *seed* again."""
+    words = [f"python -m proof.simulate --seed {seed} --count 1"]
+    words += [f"--drift {task.drift}"] if task.drift != DRIFT else []
+    words += [f"--mode {task.mode}"] if task.mode is not None else []
+    words += ["--stops"] if task.stops else []
+    words += ["--extreme"] if task.extreme else []
+    words += [f"--events {task.events}"] if task.events != EVENTS else []
+    return " ".join([*words, f"--of {code_version()}"])
 
 
 if __name__ == "__main__":
