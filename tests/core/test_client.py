@@ -1209,7 +1209,7 @@ def test_store_for_asyncio_is_refused_by_the_blocking_client() -> None:
 
 
 @both_colours
-@pytest.mark.parametrize(("declared", "message"), [(("server_clock",), "declares"), ((), "does not declare")])
+@pytest.mark.parametrize(("declared", "message"), [(("atomic_multi",), "declares"), ((), "does not declare")])
 async def test_store_whose_capabilities_do_not_agree_with_its_methods_is_refused(
     world: World, declared: tuple[str, ...], message: str
 ) -> None:
