@@ -71,6 +71,12 @@ B3   At most ``batch_limit`` requests come in one call, no key twice.
 N1   ``wait`` returns soon after the key was freed since the version it was given, also when that came before the call.
 N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness.
 N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
+
+**Age** (:class:`ServerClock`)
+
+C1   ``read_age`` reads as ``read`` does, and gives the same record with its age; None where the key is absent.
+C2   The age is whole ms since the last write of the record, both by one clock of the store, and 0 where that is not known: never more than
+     since the write was sent, but for a step of that clock.
 """
 
 from __future__ import annotations
