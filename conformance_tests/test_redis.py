@@ -80,7 +80,7 @@ def redis_harness(server: Server, proxy: FaultProxy) -> StoreHarness:
         proxied,
         found=server.found,
         lease_s=1.0,
-        capabilities={"batch_renew", "notify"},
+        capabilities={"batch_renew", "notify", "server_clock"},
         race_rounds=2000,
         soon_s=2.0,
         several_processes=True,

@@ -194,7 +194,8 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
     state = state._replace(ends_at=min(state.ends_at, ends_at))
     if now >= _over_at(state, seen):
         return _take_over(state, version, event.fresh, now)
-    if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER:
+    # What was free a moment ago is young.
+    if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER and not state.hurries:
         return _read(state, event.fresh, now)
     if early.is_probed(record, trusted):
         sent = Sent(Verb.READ, event.fresh, Expect.ANY, now, state.terms.plan)

@@ -73,6 +73,12 @@ N1   ``wait`` returns soon after the key was freed, also when that came before t
      until the next time.
 N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness.
 N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
+
+**Age** (:class:`ServerClock`)
+
+C1   ``read_age`` reads as ``read`` does, and gives the same record with its age; None where the key is absent.
+C2   The age is whole ms since the last write of the record, both by one clock of the store, and 0 where that is not known: never more than
+     since the write was sent, but for a step of that clock.
 """
 
 from __future__ import annotations

@@ -61,6 +61,22 @@ local key = KEYS[1]
 return r and {{unpack(r, 1, 6)}}
 """
 
+# The row, and how old it is in ms. What a writer that keeps no time has written is not older than now.
+_READ_AGE = f"""
+local key = KEYS[1]
+{_ROW}
+if not r then return false end
+local age, at, rvn = 0, nil, nil
+if r[1] then
+  at, rvn = string.match(redis.call('HMGET', key, 'written')[1] or '', '^(%d+) (.+)$')
+end
+if at and rvn == r[3] then
+  local t = redis.call('TIME')
+  age = math.max(0, math.floor((t[1] * 1000000 + t[2] - at) / 1000))
+end
+return {{{{unpack(r, 1, 6)}}, age}}
+"""
+
 # KEYS: the key. ARGV: rvn, least token, about, payload, options (m must exist, k keep payload, a absent, v version), place, version.
 _CLAIM = f"""
 local key, rvn, least, about, payload, options, place = KEYS[1], unpack(ARGV)
@@ -89,11 +105,12 @@ end
 local token = math.max(at, (tonumber(r[4]) or 0) + 1, tonumber(least))
 if token > {TOKEN_MAX} then return redis.error_reply('DLOCKEND the fencing token of this key has reached its end') end
 local text = string.format('%.0f', token)
+local written = string.format('%.0f', at) .. ' ' .. rvn
 if plain or not (string.find(options, 'k') and r[6] and r[2] ~= 'gone') then
-  redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload)
+  redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written)
   payload = nil
 else
-  redis.call('HSET', key, 'state', 'held', 'rvn', rvn, 'token', text, 'about', about)
+  redis.call('HSET', key, 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'written', written)
 end
 if turn then redis.pcall('HSET', key, 'turn', '') end
 if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
@@ -105,12 +122,10 @@ _PUT_ONE = f"""
 {_ROW}
 local answer
 if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
-  local state, kept = ARGV[n + 2], ARGV[n + 7] == 'k'
-  if kept then
-    redis.call('HSET', key, 'state', state, 'rvn', ARGV[n + 3], 'token', ARGV[n + 4], 'about', ARGV[n + 5])
-  else
-    redis.call('HSET', key, 'state', state, 'rvn', ARGV[n + 3], 'token', ARGV[n + 4], 'about', ARGV[n + 5], 'payload', ARGV[n + 6])
-  end
+  local state, kept, rvn, t = ARGV[n + 2], ARGV[n + 7] == 'k', ARGV[n + 3], redis.call('TIME')
+  local written = string.format('%.0f', t[1] * 1000000 + t[2]) .. ' ' .. rvn
+  redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', ARGV[n + 4], 'about', ARGV[n + 5], 'written', written)
+  if not kept then redis.call('HSET', key, 'payload', ARGV[n + 6]) end
   local queue = r[7]
   if state ~= 'held' and queue and queue ~= '' then
     {_NEXT_TURN}
@@ -205,4 +220,6 @@ class Script:
         return b"*%d\r\n%b%b" % (len(rest) + 2, self._whole if whole else self._named, packed(rest))
 
 
-READ, CLAIM, PUT, PUT_MANY, ENTER, LEAVE = (Script(text) for text in (_READ, _CLAIM, _PUT, _PUT_MANY, _ENTER, _LEAVE))
+READ, READ_AGE, CLAIM, PUT, PUT_MANY, ENTER, LEAVE = (
+    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _PUT, _PUT_MANY, _ENTER, _LEAVE)
+)

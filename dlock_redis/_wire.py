@@ -9,6 +9,7 @@ The record of a key is one hash under that very key::
     token    1795000000123456                               at least the server's clock in microseconds when it was minted
     about    {"owner": "host-7:311:9f", "lease_ms": 20000}  also stamp, process, broken, where there are any
     payload                                                 attributes (JSON), newline, "-" or "+" and the data; empty without either
+    written  1795000000123456 5f0c…                         server's clock in microseconds at the last write, and its rvn
     queue    …                                              who waits: place, and until when (server's clock), in order of arrival
     turn     …                                              for whom a free key is kept, and until when
 
@@ -176,6 +177,11 @@ def _written(record: LockRecord, token: int, data: bytes | None, attributes: Att
     return LockRecord(
         key, state, rvn, token, owner, lease_ms, data, attributes, record.stamp, record.process, record.broken
     )
+
+
+def aged_of(key: str, answer: Sequence[Any] | None) -> tuple[LockRecord, int] | None:
+    """Return the record in *answer* and its age in ms, or None where there was nothing."""
+    return None if answer is None else (_parsed(key, _read_row, (key, *answer[0])), answer[1])
 
 
 def record_of(key: str, row: Sequence[Any] | None) -> LockRecord | None:

@@ -13,7 +13,7 @@ from dlock_core.store import Capability
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._connections import AsyncConnections, Connections
-from dlock_redis._scripts import CLAIM, PUT, PUT_MANY, READ
+from dlock_redis._scripts import CLAIM, PUT, PUT_MANY, READ, READ_AGE
 from dlock_redis._servers import Servers
 from dlock_redis.provision import CONFIG, INFO, guarantees_of
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncRedisStore", "RedisStore"]
 
-_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
+_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
 _BATCH_MAX = 500
 _QUESTION_S = 5.0
 
@@ -60,6 +60,10 @@ class RedisStore:
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Return the record under *key*."""
         return wire.record_of(key, self._run(READ, key, (), timeout_s))
+
+    def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Return the record under *key* and the ms since its last write, by the server's clock."""
+        return wire.aged_of(key, self._run(READ_AGE, key, (), timeout_s))
 
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """Do each replace: one request for all on one server, one for each slot on a Cluster."""
@@ -152,6 +156,10 @@ class AsyncRedisStore:
     async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """As :meth:`RedisStore.read`."""
         return wire.record_of(key, await self._run(READ, key, (), timeout_s))
+
+    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """As :meth:`RedisStore.read_age`."""
+        return wire.aged_of(key, await self._run(READ_AGE, key, (), timeout_s))
 
     async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """As :meth:`RedisStore.replace_many`."""

@@ -313,3 +313,16 @@ def not_passing_on(wire: Wire) -> None:
     """Leave with a wake-up that was not used."""
     leave = wire.leave
     setting(leave=lambda key, wake, *, pass_on: leave(key, wake, pass_on=False))(wire)
+
+
+# ---- ages
+
+
+def keeping_the_age(wire: Wire, step: Step, request: Any) -> Any:
+    """Let what is written be as old as what stood there."""
+    written_at = wire.space.written_at
+    before = written_at.get(request.record.key)
+    came = step(request)
+    if before is not None:
+        written_at[request.record.key] = before
+    return came

@@ -10,6 +10,7 @@ from dlock_conformance import _breaking, _faulty
 from dlock_conformance._breaking import answering, around, saying, setting, writing
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance.harness import Colour
+from dlock_conformance.records import held
 from dlock_conformance.wired import CAPABILITIES, NoReplyError, NoTableError, NotSentError
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import State
@@ -63,7 +64,7 @@ BROKEN: tuple[Broken, ...] = (
     Broken(
         "a capability is declared that is not there",
         "S19",
-        setting(capabilities=CAPABILITIES | {Capability.SERVER_CLOCK}),
+        setting(capabilities=CAPABILITIES | {Capability.ATOMIC_MULTI}),
     ),
     Broken(
         "a capability is there that is not declared", "S19", setting(capabilities=CAPABILITIES - {Capability.NOTIFY})
@@ -122,5 +123,16 @@ BROKEN: tuple[Broken, ...] = (
     Broken("a wait outlives its time-out", "N2", _faulty.waiting_too_long),
     Broken("a release wakes all", "N3", around("release", _faulty.waking_all)),
     Broken("a waiter that left is woken in place of the next", "N3", setting(leave=lambda _, __, *, pass_on: None)),
+    Broken("an absent key has an age", "C1", answering("read_age", lambda key, came: came or (held(key), 0))),
+    Broken(
+        "read_age hides tombstones",
+        "C1",
+        answering("read_age", lambda _, came: came if came and came[0].held else None),
+    ),
+    Broken("an age is in seconds", "C2", answering("read_age", lambda _, came: came and (came[0], came[1] // 1000))),
+    Broken("a renewal leaves the age as it was", "C2", around("replace", _faulty.keeping_the_age)),
+    Broken(
+        "the age counts from the first write", "C2", around(("claim", "replace", "release"), _faulty.keeping_the_age)
+    ),
     Broken("a cancelled waiter keeps its wake-up", "N3", _faulty.not_passing_on, colours=(Colour.ASYNC,)),
 )

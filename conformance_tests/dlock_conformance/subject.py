@@ -130,6 +130,12 @@ class Subject:
         self._is(came, (LockRecord, type(None)), "read", "a LockRecord or None")
         return cast("LockRecord | None", came)
 
+    def read_age(self, key: str, *, timeout_s: float = TIMEOUT_S) -> tuple[LockRecord, int] | None:
+        """Read one key with its age."""
+        came = self._ask(f"read_age {key[-24:]!r}", "read_age", (key,), {"timeout_s": timeout_s})
+        self._is(came, (tuple, type(None)), "read_age", "a LockRecord and its age in ms, or None")
+        return cast("tuple[LockRecord, int] | None", came)
+
     def scan(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> list[LockRecord]:
         """Read all records under *prefix*, to the end."""
         came = self._ask(f"scan {prefix!r}", "scan", (prefix,), {"timeout_s": timeout_s})

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from dlock_conformance._aging import AgeClauses
 from dlock_conformance._batches import BatchClauses
 from dlock_conformance._changing import ChangingClauses
 from dlock_conformance._claiming import ClaimingClauses
@@ -72,6 +73,7 @@ class LockStoreConformance(
     LivingClauses,
     BatchClauses,
     NotifyClauses,
+    AgeClauses,
 ):
     """Every clause of :mod:`dlock_core.store`, for each colour that the store has.
 

@@ -24,7 +24,7 @@ __all__ = ["AsyncWiredStore", "Wire", "WiredStore", "wired_harness"]
 BATCH_LIMIT = 50
 FORMAT = 2
 KINDS = frozenset(Fault) - {Fault.BUSY}
-CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
+CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
 
 
 class WireError(Exception):
@@ -72,6 +72,7 @@ class Wire:
             "replace": self.space.replace,
             "release": self.space.release,
             "read": self._read,
+            "read_age": self.space.read_age,
             "scan": self._scan,
             "replace_many": self._replace_many,
         }
@@ -129,7 +130,7 @@ class Wire:
                 raise NotARecordError("a hash of another program")
             if key in self.newer and verb != "scan":
                 shown = newer_format(key, FORMAT, *self.newer[key])
-                return shown if verb == "read" else Reply(applied=False, record=shown)
+                return {"read": shown, "read_age": (shown, 0)}.get(verb, Reply(applied=False, record=shown))
         return self.steps[verb](request)
 
     def _read(self, key: str) -> LockRecord | None:
@@ -196,6 +197,11 @@ class WiredStore:
         """As the port says."""
         record: LockRecord | None = self._ask("read", key, key, timeout_s)
         return record
+
+    def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """As the port says."""
+        aged: tuple[LockRecord, int] | None = self._ask("read_age", key, key, timeout_s)
+        return aged
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """As the port says."""
@@ -268,6 +274,11 @@ class AsyncWiredStore:
         """As the port says."""
         record: LockRecord | None = await self._ask("read", key, key, timeout_s)
         return record
+
+    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """As the port says."""
+        aged: tuple[LockRecord, int] | None = await self._ask("read_age", key, key, timeout_s)
+        return aged
 
     async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
         """As the port says."""
@@ -358,7 +369,7 @@ def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
         return AsyncWiredStore(bare)
 
     options: dict[str, Any] = {
-        "capabilities": {"batch_renew", "notify"},
+        "capabilities": {"batch_renew", "notify", "server_clock"},
         "restart": wire.restart,
         "count_requests": lambda: wire.requests,
         "faults": wire,

@@ -153,6 +153,16 @@ def test_lock_without_a_lease_has_no_age_to_reach() -> None:
     assert early.ends_at(held("x", lease=None), SERVER, 0, wall_ms=None, age_ms=10**12) == NEVER
 
 
+def test_key_that_was_free_a_moment_ago_is_not_asked_for_its_age() -> None:
+    """Another one was faster, or it is kept for the first who waits: asking again and again would only cost requests."""
+    attempt = shown(shown(seeking(SERVER, timeout=60.0), held("x")), free("y"), age_ms=0)
+    assert attempt.asks is Claim
+
+    shown(attempt, held("z"))
+
+    assert attempt.wait_s is not None
+
+
 # ---- owner probe
 
 

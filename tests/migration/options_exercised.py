@@ -280,7 +280,7 @@ def observations(shop: Shop) -> None:
         assert shop.client(observations=f"{folder}/seen").try_acquire("k") is not None
 
 
-@exercise("server_clock", any_store=True)
+@exercise("server_clock")
 def server_clock(shop: Shop) -> None:
     """Told by the store itself where it can; refused where it cannot."""
     if Capability.SERVER_CLOCK not in shop.store.capabilities:

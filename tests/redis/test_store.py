@@ -213,6 +213,30 @@ def test_scan_of_the_whole_database_passes_other_values_over(store: Any, raw: An
         found.extend(store.scan(key, timeout_s=5.0))
 
 
+def test_age_that_another_writer_has_left_there_is_not_that_of_the_record(store: Any, raw: Any, key: str) -> None:
+    """A writer that keeps no time changes the version only: what it wrote is not older than now."""
+    granted(store, key)
+    raw.hset(key, "written", "1704067200000000 another")
+
+    [_, age_ms] = store.read_age(key, timeout_s=5)
+
+    assert age_ms == 0
+
+
+def test_age_of_a_record_is_that_of_its_last_write(store: Any, raw: Any, key: str) -> None:
+    """By the server's clock, in ms; never less than nothing, whatever that clock does."""
+    record = granted(store, key)
+    seconds, micros = raw.time()
+    now = seconds * 1_000_000 + micros
+    ages = []
+    for written in (now - 5_000_000, now + 60_000_000):
+        raw.hset(key, "written", f"{written} {record.rvn}")
+        ages.append(store.read_age(key, timeout_s=5)[1])
+
+    assert 5_000 <= ages[0] < 15_000
+    assert ages[1] == 0
+
+
 def test_nothing_ever_expires(store: Any, raw: Any, key: str) -> None:
     """Neither the record nor the tombstone has a time to live."""
     record = granted(store, key)

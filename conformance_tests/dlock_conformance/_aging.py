@@ -1,0 +1,101 @@
+"""C1 and C2: the age of a record by the store's own clock, for stores that declare it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from dlock_conformance.records import fresh, next_version
+from dlock_conformance.trial import Trial
+from dlock_core.errors import RecordError
+from dlock_core.record import LockRecord, State, Version
+from dlock_core.store import Replace
+
+__all__ = ["AgeClauses"]
+
+WAIT_S = 0.1
+# What two clocks may differ by in so short a time, and what rounding adds.
+CLOCKS_MS = 20
+
+
+class AgeClauses:
+    """Clauses of ``read_age``."""
+
+    def test_c1_read_age_shows_what_read_shows(self, trial: Trial) -> None:
+        """Held, free and gone."""
+        trial.needs("server_clock")
+        written = [trial.hold(trial.key(), data=b"x", attributes=(("a", 1),))]
+        written.append(trial.free(trial.hold(trial.key())))
+        written.append(trial.free(trial.hold(trial.key()), State.GONE))
+
+        for record in written:
+            came = trial.store.read_age(record.key)
+
+            trial.require(came is not None, "read_age shows nothing where a record stands")
+            trial.exactly(record, came and came[0], "read_age shows another record than read")
+
+    def test_c1_an_absent_key_has_no_age(self, trial: Trial) -> None:
+        """As a read of it gives None."""
+        trial.needs("server_clock")
+
+        came = trial.store.read_age(trial.key())
+
+        trial.require(came is None, "read_age of an absent key must give None", came=came)
+
+    def test_c1_a_foreign_record_has_no_age(self, trial: Trial) -> None:
+        """It is an error, as S16 says."""
+        trial.needs("server_clock")
+        key = trial.plant()
+
+        came = trial.tried(lambda: trial.store.read_age(key))
+
+        trial.require(isinstance(came, RecordError), "read_age of what is no record must raise RecordError", came=came)
+
+    def test_c1_a_record_of_a_newer_format_is_shown_held(self, trial: Trial) -> None:
+        """Without a lease, so that its age means nothing."""
+        trial.needs("server_clock")
+        key = trial.plant(Version(fresh(), 7))
+
+        came = trial.store.read_age(key)
+
+        trial.require(
+            came is not None and came[0].held and came[0].lease_ms is None,
+            "a record of a newer format must be shown as held, without a lease",
+            came=came,
+        )
+
+    def test_c2_the_age_begins_anew_with_each_write(self, trial: Trial) -> None:
+        """A claim, a renewal, a release, and the next claim; never older than since the write was sent."""
+        trial.needs("server_clock")
+        key = trial.key()
+        standing: list[LockRecord] = []
+
+        def renew() -> LockRecord:
+            return trial.renew(standing[-1])
+
+        def renew_in_a_batch() -> LockRecord:
+            change = next_version(standing[-1])
+            trial.store.replace_many([Replace(change, standing[-1].version)])
+            return change
+
+        writes: list[Callable[[], LockRecord]] = [lambda: trial.hold(key), renew, renew]
+        if "batch_renew" in trial.harness.capabilities:
+            writes.append(renew_in_a_batch)
+        writes += [lambda: trial.free(standing[-1]), lambda: trial.hold(key)]
+        for write in writes:
+            sent = time.monotonic()
+            standing.append(write())
+            written = time.monotonic()
+            time.sleep(WAIT_S)  # a record gets older in real time only
+            self._is_of(trial, key, sent, written)
+
+    def _is_of(self, trial: Trial, key: str, sent: float, written: float) -> None:
+        asked = time.monotonic()
+        came = trial.store.read_age(key)
+        answered = time.monotonic()
+        most, least = (answered - sent) * 1000 + CLOCKS_MS, (asked - written) * 1000 - CLOCKS_MS
+        trial.require(
+            came is not None and type(came[1]) is int and least <= came[1] <= most,
+            f"the age must be whole ms since the last write, here {least:.0f} to {most:.0f}",
+            came=came and came[1],
+        )
