@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 STORES := memory,sqlite,redis,dynamodb,mongodb
 TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis conformance_tests tests proof examples)
 
-.PHONY: venv check format unit conformance test faults demo bench explore proof clean
+.PHONY: venv check format unit conformance test containers faults demo bench explore proof clean
 
 venv: $(STAMP)
 
@@ -37,6 +37,11 @@ conformance: venv
 test: check
 	$(BIN)/pytest --dlock-require=$(STORES)
 
+# The way over containers, with images packed here. Root on Debian; not a part of `make test`.
+containers: venv
+	DLOCK_TEST_SERVERS=container tools/servers/local-images.sh run $(BIN)/pytest \
+		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py --dlock-require=redis,dynamodb
+
 faults: venv
 	DLOCK_FAULTS=long $(BIN)/pytest tests/faults
 
@@ -44,7 +49,8 @@ demo: venv
 	$(BIN)/python -m examples.demo
 
 bench: venv
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m pip install --quiet --group bench
+	$(BIN)/python -m benchmarks --output docs/benchmarks.md
 
 explore: venv
 	$(BIN)/python -m proof.explore

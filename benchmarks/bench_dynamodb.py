@@ -1,29 +1,26 @@
-"""What dlock costs on DynamoDB beside boto3 itself: an uncontended cycle, and a round of 1,000 renewals.
+"""DynamoDB: a cycle beside boto3 itself and beside other libraries, and a round of 1,000 renewals. On DynamoDB Local.
 
 The floor is two conditional UpdateItem calls of a tuned boto3 client (one attempt, no parameter validation, keep-alive) that store a
-lock of the same five fields: one mints a token, one frees. All sides work in turn in rounds of one run and take turns at being first; a
-ratio is that of the medians of one round, its spread that of the rounds.
-
-Run: ``python -m benchmarks.bench_dynamodb [--endpoint URL]``; without an endpoint it starts a DynamoDB Local.
+lock of the same five fields: one mints a token, one frees.
 """
 
 from __future__ import annotations
 
-import argparse
+import logging
 import os
-import platform
-import secrets
-import socket
-import statistics
-import subprocess
 import time
-from pathlib import Path
+from importlib.metadata import version as of
 from typing import TYPE_CHECKING, Any
 
 import boto3
 import botocore
+import dynalock
 from botocore.config import Config
+from dlock_conformance.proxy import FaultProxy
+from dlock_conformance.servers import resolve
+from python_dynamodb_lock.python_dynamodb_lock import DynamoDBLockClient
 
+from benchmarks._figures import Part, Section, Shown, compared, in_turn, spread, timed
 from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
@@ -32,8 +29,12 @@ from dlock_dynamodb import DynamoDBStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_SCRIPT = Path(__file__).parents[1] / "tools" / "servers" / "dynamodb-local.sh"
-_TABLE = "dlock-bench"
+__all__ = ["cycles", "renewals", "version"]
+
+CYCLES = 40
+COUNTED = 10
+_TABLE, _PEER_TABLE, _DYNALOCK_TABLE = "dlock-bench", "peer-bench", "dynalock-bench"
+_REGION = "eu-west-1"
 _LOCKS = 1000
 _TIMEOUT_S = 10.0
 _TUNED = Config(
@@ -121,65 +122,85 @@ def store_cycle(store: DynamoDBStore, key: str) -> None:
     assert store.release(Release(tombstone, held.version), timeout_s=_TIMEOUT_S).applied
 
 
-def client_cycle(client: LockClient, key: str) -> None:
-    """Acquire and release as a user does."""
-    client.acquire(key, timeout=0).release()
-
-
-def compare_cycles(endpoint: str, rounds: int, cycles: int) -> None:
-    """Print the times of the three, and their ratios to the floor."""
-    floor, store = Floor(endpoint), DynamoDBStore(_session(), table=_TABLE, endpoint_url=endpoint)
-    run = secrets.token_hex(4)
-    with LockClient(DynamoDBStore(_session(), table=_TABLE, endpoint_url=endpoint)) as client:
-        sides: dict[str, Callable[[], None]] = {
-            "boto3 tuned, update + update": lambda: floor.cycle(f"floor-{run}"),
-            "dlock, port": lambda: store_cycle(store, f"port-{run}"),
-            "dlock, client": lambda: client_cycle(client, f"client-{run}"),
-        }
-        names = list(sides)
-        for name in names:
-            _measured(sides[name], 200)
-        walls: dict[str, list[float]] = {name: [] for name in names}
-        cpus: dict[str, list[float]] = {name: [] for name in names}
-        for number in range(rounds):
-            times: dict[str, list[float]] = {name: [] for name in names}
-            for cycle in range(cycles):
-                first = (number + cycle) % len(names)
-                for name in names[first:] + names[:first]:
-                    wall, cpu = _measured(sides[name], 1)
-                    times[name].append(wall)
-                    cpus[name].append(cpu)
-            for name in names:
-                walls[name].append(statistics.median(times[name]))
+def version() -> str:
+    """Return the versions of server, driver and peers."""
+    store = DynamoDBStore(_session(), table=_made(resolve("dynamodb").url), endpoint_url=resolve("dynamodb").url)
+    found = store.guarantees().version
     store.close()
-    print(
-        f"\none uncontended cycle, {rounds} rounds of {cycles}, ms: median of the rounds' medians (least to most); CPU, mean"
-    )
-    for name in names:
-        ratios = [ours / bare for ours, bare in zip(walls[name], walls[names[0]], strict=True)]
-        spread = f"{min(walls[name]):.2f} to {max(walls[name]):.2f}"
-        print(
-            f"  {name:30} {statistics.median(walls[name]):6.2f} ({spread})   CPU {statistics.fmean(cpus[name]):.2f}"
-            f"   × floor {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-        )
+    peers = ", ".join(f"{name} {of(name)}" for name in ("python-dynamodb-lock", "dynalock"))
+    return f"{found}, boto3 {boto3.__version__}, botocore {botocore.__version__}; {peers}"
 
 
-def compare_renewals(endpoint: str, rounds: int) -> None:
-    """Print wall and CPU time of a round of renewals, by batches and one by one."""
+def sides(endpoint: str) -> tuple[dict[str, Callable[[], object]], Callable[[], None]]:
+    """Return a cycle of each side on *endpoint*, and what ends them."""
+    os.environ["AWS_ENDPOINT_URL_DYNAMODB"] = endpoint  # dynalock has no other way to be told
     floor, store = Floor(endpoint), DynamoDBStore(_session(), table=_TABLE, endpoint_url=endpoint)
-    run = secrets.token_hex(4)
-    keys = [f"renewed-{run}-{number:04}" for number in range(_LOCKS)]
-    held = []
-    for key in keys:
-        record = store.claim(Claim(_held(key), Expect.ANY), timeout_s=_TIMEOUT_S).record
-        assert record is not None
-        held.append(record)
-    bare_keys = [f"bare-{key}" for key in keys]
-    rvns = [fresh() for _ in keys]
+    client = LockClient(DynamoDBStore(_session(), table=_TABLE, endpoint_url=endpoint))
+    java_like = DynamoDBLockClient(_session().resource("dynamodb", endpoint_url=endpoint), table_name=_PEER_TABLE)
+    simple = dynalock.DynaLock("dynalock", _REGION, _DYNALOCK_TABLE)
+
+    def dynalock_cycle() -> None:
+        with simple.lock():
+            pass
+
+    def end() -> None:
+        client.close()
+        store.close()
+        java_like.close()
+
+    return {
+        "boto3 tuned, update + update, the floor": lambda: floor.cycle("floor"),
+        "dlock, store": lambda: store_cycle(store, "store"),
+        "dlock, client": lambda: client.acquire("client", timeout=0).release(),
+        "python-dynamodb-lock": lambda: java_like.acquire_lock("peer").release(best_effort=False),
+        "dynalock (no token, no renewal)": dynalock_cycle,
+    }, end
+
+
+def cycles(rounds: int) -> Part:
+    """Acquire and release, and how many requests that is."""
+    server = resolve("dynamodb")
+    _made(server.url)
+    made, end = sides(server.url)
+    taken = in_turn({name: timed(cycle) for name, cycle in made.items()}, rounds=rounds, cycles=CYCLES)
+    end()
+    proxy = FaultProxy(*server.address)
+    through, end = sides(f"http://{proxy.address}")
+    counts = {name: counted(proxy, cycle) for name, cycle in through.items()}
+    end()
+    proxy.close()
+    how = "One process, one lock, one cycle after the other."
+    part = compared(
+        "DynamoDB Local, one uncontended cycle",
+        how,
+        taken,
+        aims={"dlock, client": "dynamodb-cycle"},
+        extra={name: f"{count:.1f}" for name, count in counts.items()},
+    )
+    return part._replace(shown=(*part.shown, Shown("dynamodb-requests", (counts["dlock, client"],))))
+
+
+def counted(proxy: FaultProxy, cycle: Callable[[], object]) -> float:
+    """Return the requests of one *cycle*, once it is warm."""
+    cycle()
+    before = proxy.requests()
+    for _ in range(COUNTED):
+        cycle()
+    return (proxy.requests() - before) / COUNTED
+
+
+def renewals(rounds: int) -> Part:
+    """Renew 1,000 locks, by batches and one by one."""
+    endpoint = resolve("dynamodb").url
+    _made(endpoint)
+    floor, store = Floor(endpoint), DynamoDBStore(_session(), table=_TABLE, endpoint_url=endpoint)
+    keys = [f"renewed-{number:04}" for number in range(_LOCKS)]
+    held = [_claimed(store, key) for key in keys]
+    bare_keys, rvns = [f"bare-{key}" for key in keys], [fresh() for _ in keys]
     for key, rvn in zip(bare_keys, rvns, strict=True):
         floor.client.put_item(TableName=_TABLE, Item={"key": {"S": key}, "rvn": {"S": rvn}})
     ours, bare = [], []
-    for _ in range(rounds):
+    for _ in range(max(3, rounds // 2)):
         began, cpu = time.monotonic(), time.process_time()
         held = _renewed(store, held)
         ours.append((time.monotonic() - began, time.process_time() - cpu))
@@ -187,11 +208,19 @@ def compare_renewals(endpoint: str, rounds: int) -> None:
         rvns = floor.renew(bare_keys, rvns)
         bare.append((time.monotonic() - began, time.process_time() - cpu))
     store.close()
-    print(f"\n{_LOCKS} locks renewed once, {rounds} rounds, s: median (least to most)")
-    for name, times in (("boto3 tuned, one by one", bare), ("dlock, batches of 25", ours)):
-        for kind, column in (("wall", 0), ("CPU", 1)):
-            seen = [each[column] for each in times]
-            print(f"  {name:30} {kind:4} {statistics.median(seen):.3f} ({min(seen):.3f} to {max(seen):.3f})")
+    lines = tuple(
+        (name, *(spread([each[column] for each in times], 3) for column in (0, 1)))
+        for name, times in (("boto3 tuned, one by one", bare), ("dlock, batches of 25", ours))
+    )
+    how = f"{_LOCKS:,} locks renewed once, one request after the other."
+    section = Section("DynamoDB Local, many renewals", how, ("", "wall, s", "CPU of the client, s"), lines)
+    return Part((section,), (Shown("dynamodb-renewals", tuple(each[1] for each in ours)),))
+
+
+def _claimed(store: DynamoDBStore, key: str) -> LockRecord:
+    record = store.claim(Claim(_held(key), Expect.ANY), timeout_s=_TIMEOUT_S).record
+    assert record is not None
+    return record
 
 
 def _renewed(store: DynamoDBStore, held: list[LockRecord]) -> list[LockRecord]:
@@ -212,50 +241,28 @@ def _held(key: str) -> LockRecord:
     return LockRecord(key, State.HELD, fresh(), 1, "host:1:bench", 20_000)
 
 
-def _measured(cycle: Callable[[], None], times: int) -> tuple[float, float]:
-    began, cpu = time.perf_counter(), time.process_time()
-    for _ in range(times):
-        cycle()
-    return (time.perf_counter() - began) * 1000 / times, (time.process_time() - cpu) * 1000 / times
+def _made(endpoint: str) -> str:
+    """Make the tables of all sides; return the name of ours."""
+    logging.getLogger("python_dynamodb_lock").setLevel(logging.ERROR)
+    os.environ.setdefault("AWS_ACCESS_KEY_ID", "bench")
+    os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "bench")
+    store = DynamoDBStore(_session(), table=_TABLE, endpoint_url=endpoint)
+    store.provision()
+    store.close()
+    client: Any = _session().client("dynamodb", endpoint_url=endpoint)
+    present = client.list_tables()["TableNames"]
+    if _PEER_TABLE not in present:
+        DynamoDBLockClient.create_dynamodb_table(client, table_name=_PEER_TABLE)
+    if _DYNALOCK_TABLE not in present:
+        client.create_table(
+            TableName=_DYNALOCK_TABLE,
+            AttributeDefinitions=[{"AttributeName": "LockId", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "LockId", "KeyType": "HASH"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+    client.close()
+    return _TABLE
 
 
 def _session() -> Any:
-    return boto3.Session("bench", "bench", region_name="eu-west-1")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def main() -> None:
-    """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description="dlock on DynamoDB beside boto3")
-    parser.add_argument("--endpoint", help="of a server that runs; without it a DynamoDB Local is started")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--cycles", type=int, default=200)
-    asked = parser.parse_args()
-    port = str(_free_port())
-    endpoint = (
-        asked.endpoint
-        or subprocess.run([_SCRIPT, "start", port], check=True, capture_output=True, text=True).stdout.strip()
-    )
-    try:
-        store = DynamoDBStore(_session(), table=_TABLE, endpoint_url=endpoint)
-        store.provision()
-        print(
-            f"{store.guarantees().version}, boto3 {boto3.__version__}, botocore {botocore.__version__}, "
-            f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
-        )
-        store.close()
-        compare_cycles(endpoint, asked.rounds, asked.cycles)
-        compare_renewals(endpoint, asked.rounds)
-    finally:
-        if not asked.endpoint:
-            subprocess.run([_SCRIPT, "stop", port], check=True)
-
-
-if __name__ == "__main__":
-    main()
+    return boto3.Session("bench", "bench", region_name=_REGION)

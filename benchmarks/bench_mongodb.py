@@ -1,34 +1,54 @@
-"""What ``mongodb://`` adds to the driver: claim and release of the store against the two bare commands, and what else a lock costs.
+"""MongoDB's language: a cycle beside the two bare pipeline commands and beside another library; a refusal, a read, renewals, a wake-up.
 
-All sides work in turn, in rounds of one run, on one server, so that what else the machine does meets all of them. A ratio is that of the
-times of one round. *bare* sends the two pipeline commands by ``Database.command`` with the least guard that a lock can do with, and reads
-one field of each answer. Run: ``python -m benchmarks.bench_mongodb URL [--rounds N]``, for example on the URL that
-``tools/servers/mongo-wire.sh start PORT`` prints: that server is a stand-in, and its figures are not MongoDB's.
+*bare* sends the commands by ``Database.command`` with the least guard that a lock can do with, and reads one field of each answer.
+Where the server is the stand-in, which the report then says, the figures are not MongoDB's.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import platform
-import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from importlib.metadata import version as of
 from typing import Any
 
 import pymongo
+from dlock_conformance.servers import resolve
+from mongoelector import MongoLocker
+from pymongo.monitoring import CommandListener, CommandStartedEvent
 
+from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, spread, timed
+from dlock_core import AsyncLockClient, LockClient
 from dlock_core.clock import now_ns
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
 
-_CYCLES = 50
-_BATCH = 50
+__all__ = ["cycles", "others", "version"]
+
+CYCLES = 30
+_BATCH, _WAKE_UPS, _REFUSALS = 50, 40, 50
 _DATABASE, _COLLECTION = "dlock_bench", "locks"
 _CONCERN = {"w": "majority", "j": True, "wtimeout": 10_000}
+
+
+class Counted(CommandListener):
+    """The commands that a client sends."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def started(self, event: CommandStartedEvent) -> None:
+        """Count one."""
+        self.count += 1
+
+    def succeeded(self, _: Any) -> None:
+        """Do nothing."""
+
+    def failed(self, _: Any) -> None:
+        """Do nothing."""
 
 
 def claim(key: str) -> Claim:
@@ -40,22 +60,6 @@ def release_of(record: LockRecord) -> Release:
     """Return the request that frees *record*."""
     tomb = LockRecord(record.key, State.FREE, os.urandom(16).hex(), record.fencing_token, "", None)
     return Release(tomb, record.version)
-
-
-def store_cycles(store: MongoDBStore) -> None:
-    """Claim and release through the port."""
-    for _ in range(_CYCLES):
-        record = store.claim(claim("cycle/store"), timeout_s=10).record
-        assert record is not None
-        assert store.release(release_of(record), timeout_s=10).applied
-
-
-async def async_cycles(store: AsyncMongoDBStore) -> None:
-    """As :func:`store_cycles`, in an event loop."""
-    for _ in range(_CYCLES):
-        record = (await store.claim(claim("cycle/async"), timeout_s=10)).record
-        assert record is not None
-        assert (await store.release(release_of(record), timeout_s=10)).applied
 
 
 def bare_claim(rvn: str) -> dict[str, Any]:
@@ -82,70 +86,127 @@ def bare_step(key: str, guard: dict[str, Any], new: dict[str, Any], *, upsert: b
     return {**query, "new": True, "upsert": upsert, "writeConcern": _CONCERN}
 
 
-def bare_cycles(database: Any) -> None:
-    """Take and free a lock with one command each."""
-    for _ in range(_CYCLES):
-        rvn = os.urandom(16).hex()
-        taken = database.command(bare_claim(rvn))["value"]
-        assert taken["rvn"] == rvn
-        assert not database.command(bare_release(rvn, taken["tok"]))["value"]["held"]
+def version() -> str:
+    """Return the versions of server, driver and peer."""
+    server = resolve("mongodb")
+    with pymongo.MongoClient[dict[str, Any]](server.url) as client:
+        store = MongoDBStore(client, database=_DATABASE, collection=_COLLECTION)
+        store.provision()
+        found = store.guarantees().version
+    what = "a stand-in, NOT MongoDB: its figures are not MongoDB's" if server.stand_in else "MongoDB"
+    return f"MongoDB's language: {found} ({what}), pymongo {pymongo.version}; mongoelector {of('mongoelector')}"
 
 
-async def async_bare_cycles(database: Any) -> None:
-    """As :func:`bare_cycles`, in an event loop."""
-    for _ in range(_CYCLES):
-        rvn = os.urandom(16).hex()
-        taken = (await database.command(bare_claim(rvn)))["value"]
-        assert taken["rvn"] == rvn
-        assert not (await database.command(bare_release(rvn, taken["tok"])))["value"]["held"]
+def cycles(rounds: int) -> Part:
+    """Acquire and release, both colours."""
+    url = resolve("mongodb").url
+    with pymongo.MongoClient[dict[str, Any]](url) as client:
+        database = client[_DATABASE]
+        MongoDBStore(client, database=_DATABASE, collection=_COLLECTION).provision()
+        store = MongoDBStore(client, database=_DATABASE, collection=_COLLECTION)
+        peer = MongoLocker("bench", database)
+
+        def bare() -> None:
+            rvn = os.urandom(16).hex()
+            taken = database.command(bare_claim(rvn))["value"]
+            assert taken["rvn"] == rvn
+            assert not database.command(bare_release(rvn, taken["tok"]))["value"]["held"]
+
+        def through_store() -> None:
+            assert store.release(release_of(held_one(store, "cycle/store")), timeout_s=10).applied
+
+        def mongoelector() -> None:
+            assert peer.acquire(blocking=False)
+            peer.release()
+
+        with LockClient(MongoDBStore(client, database=_DATABASE, collection=_COLLECTION)) as locks:
+            sides: dict[str, Callable[[], object]] = {
+                "bare pipeline commands, the floor": bare,
+                "dlock, store": through_store,
+                "dlock, client": lambda: locks.acquire("cycle/client").release(),
+                "mongoelector (no token; insert and delete)": mongoelector,
+            }
+            taken = in_turn({name: timed(cycle) for name, cycle in sides.items()}, rounds=rounds, cycles=CYCLES)
+    how = "One process, one lock, one cycle after the other; every write with a majority and the journal, but mongoelector's."
+    sync = compared("MongoDB's language, one uncontended cycle", how, taken, aims={"dlock, client": "mongodb-cycle"})
+    tasks = compared("MongoDB's language, the same with asyncio", how, acycles(url, rounds), aims={})
+    return Part(sync.sections + tasks.sections, sync.shown)
 
 
-def timed(work: Callable[[], object], cycles: int = _CYCLES) -> tuple[float, float]:
-    """Return the µs and the µs of this process's CPU of a cycle of *work*."""
-    begin, cpu = now_ns(), time.process_time_ns()
-    work()
-    return (now_ns() - begin) / cycles / 1000, (time.process_time_ns() - cpu) / cycles / 1000
+def acycles(url: str, rounds: int) -> dict[str, list[float]]:
+    """As :func:`cycles`, in an event loop."""
+    with asyncio.Runner() as runner:
+
+        async def opened() -> tuple[Any, AsyncLockClient]:
+            client: Any = pymongo.AsyncMongoClient(url)
+            return client, await AsyncLockClient(AsyncMongoDBStore(client, database=_DATABASE, collection=_COLLECTION))
+
+        client, locks = runner.run(opened())
+        database = client[_DATABASE]
+
+        async def bare() -> None:
+            rvn = os.urandom(16).hex()
+            taken = (await database.command(bare_claim(rvn)))["value"]
+            assert taken["rvn"] == rvn
+            assert not (await database.command(bare_release(rvn, taken["tok"])))["value"]["held"]
+
+        async def ours() -> None:
+            lease = await locks.acquire("cycle/async")
+            await lease.release()
+
+        sides = {"bare pipeline commands, the floor": bare, "dlock, client": ours}
+        taken = in_turn({name: atimed(runner, side) for name, side in sides.items()}, rounds=rounds, cycles=CYCLES)
+        runner.run(locks.close())
+        runner.run(client.close())
+    return taken
 
 
-def compare(name: str, ours: Callable[[], object], bare: Callable[[], object], rounds: int) -> None:
-    """Print both times and their ratio; who goes first changes from round to round."""
-    ours()
-    bare()
-    pairs = []
-    for number in range(rounds):
-        if number % 2:
-            pairs.append((timed(ours), timed(bare)))
-        else:
-            first = timed(bare)
-            pairs.append((timed(ours), first))
-    ratios = [store[0] / floor[0] for store, floor in pairs]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    for label, side in (("store", 0), ("bare", 1)):
-        wall, cpu = (statistics.median(pair[side][kind] for pair in pairs) for kind in (0, 1))
-        print(f"{name} {label:<6} {wall:9.1f} us a cycle, {cpu:7.1f} us CPU of the client")
-    print(f"{name} ratio  {middle:9.3f}    quartiles {low:.3f} to {high:.3f}, {rounds} rounds of {_CYCLES}")
+def others(rounds: int) -> Part:
+    """What a refusal, a read, a renewal and a wake-up cost."""
+    url, listener = resolve("mongodb").url, Counted()
+    with (
+        pymongo.MongoClient[dict[str, Any]](url, event_listeners=[listener]) as client,
+        pymongo.MongoClient[dict[str, Any]](url) as second,
+    ):
+        store, other = (MongoDBStore(each, database=_DATABASE, collection=_COLLECTION) for each in (client, second))
+        store.provision()
+        other.guarantees()
+        held = held_one(store, f"held/{os.urandom(4).hex()}")
+        before = listener.count
+        sides = {
+            "refused claim": lambda: store.claim(claim(held.key), timeout_s=10),
+            "read": lambda: store.read(held.key, timeout_s=10),
+        }
+        for _ in range(_REFUSALS):
+            assert not store.claim(claim(held.key), timeout_s=10).applied
+        requests = (listener.count - before) / _REFUSALS
+        taken = in_turn({name: timed(side) for name, side in sides.items()}, rounds=rounds, cycles=CYCLES)
+        single, batch = renewals(store, rounds)
+        delays = wake_ups(store, other)
+        store.close()
+        other.close()
+    figures = {**{name: [each * 1e6 for each in values] for name, values in taken.items()}}
+    figures |= {
+        "renewal, one by one": single,
+        f"renewal, in a batch of {_BATCH}": batch,
+        "wake-up across clients": delays,
+    }
+    lines = tuple((name, spread(values, 0)) for name, values in figures.items())
+    lines += (("wake-up across clients, p95", f"{percentile(delays, 0.95):.0f}"),)
+    section = Section("MongoDB's language, other steps", "Through the store.", ("", "µs"), lines)
+    return Part((section,), (Shown("mongodb-refusal", (requests,)),))
 
 
-def others(store: MongoDBStore, rounds: int) -> None:
-    """Print what a refusal, a read and renewals cost."""
-    held = store.claim(claim(f"held/{os.urandom(4).hex()}"), timeout_s=10).record
-    assert held is not None
-    refused, read = [], []
-    for _ in range(rounds):
-        refused.append(timed(lambda: [store.claim(claim(held.key), timeout_s=10) for _ in range(_CYCLES)])[0])
-        read.append(timed(lambda: [store.read(held.key, timeout_s=10) for _ in range(_CYCLES)])[0])
-    print(f"refused claim {statistics.median(refused):9.1f} us, one request")
-    print(f"read          {statistics.median(read):9.1f} us")
-    records: Sequence[LockRecord] = [held_one(store, f"batch/{os.urandom(4).hex()}/{place}") for place in range(_BATCH)]
+def renewals(store: MongoDBStore, rounds: int) -> tuple[list[float], list[float]]:
+    """Return the µs a lock, one by one and in a batch."""
+    records = [held_one(store, f"batch/{os.urandom(4).hex()}/{place}") for place in range(_BATCH)]
     single, batch = [], []
     for _ in range(rounds):
         records, took = renewed(store, records, one_by_one=True)
         single.append(took)
         records, took = renewed(store, records, one_by_one=False)
         batch.append(took)
-    print(
-        f"renewal       {statistics.median(single):9.1f} us a lock one by one, {statistics.median(batch):.1f} in a batch of {_BATCH}"
-    )
+    return single, batch
 
 
 def held_one(store: MongoDBStore, key: str) -> LockRecord:
@@ -155,7 +216,7 @@ def held_one(store: MongoDBStore, key: str) -> LockRecord:
     return record
 
 
-def renewed(store: MongoDBStore, records: Sequence[LockRecord], *, one_by_one: bool) -> tuple[list[LockRecord], float]:
+def renewed(store: MongoDBStore, records: list[LockRecord], *, one_by_one: bool) -> tuple[list[LockRecord], float]:
     """Renew all; return the records and the µs a lock."""
     requests = [Replace(claim(record.key).record, record.version, keep_payload=True) for record in records]
     requests = [
@@ -177,10 +238,10 @@ def same_token(record: LockRecord, token: int) -> LockRecord:
     return LockRecord(record.key, record.state, record.rvn, token, record.owner, record.lease_ms)
 
 
-def wake_ups(store: MongoDBStore, other: MongoDBStore, rounds: int) -> None:
-    """Print the delay from the call of ``release`` to the return of ``wait`` of another client."""
+def wake_ups(store: MongoDBStore, other: MongoDBStore) -> list[float]:
+    """Return the µs from the call of ``release`` to the return of ``wait`` of another client."""
     delays = []
-    for _ in range(rounds):
+    for _ in range(_WAKE_UPS):
         record = held_one(store, f"wake/{os.urandom(4).hex()}")
         ended: list[int] = []
 
@@ -195,47 +256,4 @@ def wake_ups(store: MongoDBStore, other: MongoDBStore, rounds: int) -> None:
         store.release(release_of(record), timeout_s=10)
         thread.join()
         delays.append((ended[0] - begin) / 1000)
-    cuts = statistics.quantiles(delays, n=20)
-    print(f"wake-up across clients, commit included: p50 {cuts[9]:.0f} us, p95 {cuts[18]:.0f} us, {rounds} releases")
-
-
-def main() -> None:
-    """Measure on the server of *url*."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    parser.add_argument("--rounds", type=int, default=20)
-    chosen = parser.parse_args()
-    client, second = (pymongo.MongoClient[dict[str, Any]](chosen.url) for _ in range(2))
-    store, other = (MongoDBStore(each, database=_DATABASE, collection=_COLLECTION) for each in (client, second))
-    store.provision()
-    other.guarantees()
-    print(
-        f"Python {platform.python_version()}, pymongo {pymongo.version}, server {store.guarantees().version}, {os.cpu_count()} cores"
-    )
-    compare("sync ", lambda: store_cycles(store), lambda: bare_cycles(client[_DATABASE]), chosen.rounds)
-    with asyncio.Runner() as runner:
-        mine = runner.run(_opened(chosen.url))
-        database = mine._client[_DATABASE]  # both sides on one client
-        compare(
-            "async",
-            lambda: runner.run(async_cycles(mine)),
-            lambda: runner.run(async_bare_cycles(database)),
-            chosen.rounds,
-        )
-        runner.run(mine._client.close())
-    others(store, chosen.rounds)
-    wake_ups(store, other, 40)
-    for each in (store, other):
-        each.close()
-    for driver in (client, second):
-        driver.close()
-
-
-async def _opened(url: str) -> AsyncMongoDBStore:
-    store = AsyncMongoDBStore(pymongo.AsyncMongoClient(url), database=_DATABASE, collection=_COLLECTION)
-    await store.guarantees()
-    return store
-
-
-if __name__ == "__main__":
-    main()
+    return delays

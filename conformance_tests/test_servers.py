@@ -91,3 +91,19 @@ def test_every_server_has_a_variable_a_container_and_a_script(name: str) -> None
     assert recipe.image
     assert (Path(__file__).parents[1] / "tools" / "servers" / recipe.script).is_file()
     assert issubclass(ServerMissingError, Exception)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "told"),
+    [
+        ("url", "DLOCK_TEST_REDIS_URL is not set. To have one"),
+        ("url,magic", "'magic' in DLOCK_TEST_SERVERS is none of url"),
+    ],
+)
+def test_only_the_ways_that_are_allowed_are_tried(allowed: str, told: str) -> None:
+    """A run that is to show one way must not pass by another."""
+    variables = environment(DLOCK_TEST_REDIS_URL="", DLOCK_TEST_SERVERS=allowed)
+
+    done = subprocess.run([sys.executable, "-c", NAMED], env=variables, capture_output=True, text=True, check=True)
+
+    assert told in done.stdout

@@ -6,7 +6,8 @@
     print(server.url, server.found, server.version)
 
 The order: a URL in the environment (``DLOCK_TEST_REDIS_URL``); a container, where Docker or Podman answers (testcontainers); a server
-program on this machine; the project's own provisioning, in ``tools/servers`` of a checkout.
+program on this machine; the project's own provisioning, in ``tools/servers`` of a checkout. ``DLOCK_TEST_SERVERS=container`` allows only
+some of these ways: ``url``, ``container``, ``program``, ``provision``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from urllib.parse import urlsplit
 __all__ = ["RECIPES", "Recipe", "Server", "ServerMissingError", "resolve"]
 
 _SCRIPTS = Path(__file__).parents[2] / "tools" / "servers"
+_WAYS_VARIABLE = "DLOCK_TEST_SERVERS"
 _ANSWER_S = 60.0
 _PROBE_S = 2.0
 _LOOK_EVERY_S = 0.05
@@ -175,10 +177,14 @@ def resolve(name: str) -> Server:
 
 
 def _look_for(name: str, recipe: Recipe) -> Server | ServerMissingError:
-    tried: list[str] = []
-    for way in (_named, _contained, _installed, _provisioned):
+    ways = {"url": _named, "container": _contained, "program": _installed, "provision": _provisioned}
+    allowed = os.environ.get(_WAYS_VARIABLE) or ",".join(ways)
+    tried = [
+        f"{each!r} in {_WAYS_VARIABLE} is none of {', '.join(ways)}" for each in allowed.split(",") if each not in ways
+    ]
+    for way in [] if tried else allowed.split(","):
         try:
-            return way(name, recipe)
+            return ways[way](name, recipe)
         except (LookupError, OSError, subprocess.SubprocessError) as error:
             tried.append(str(error))
     advice = f"set {recipe.variable}, or {recipe.advice}"

@@ -1,0 +1,49 @@
+"""Run the benchmarks of the stores that are servers, and write what was found: ``python -m benchmarks [--rounds N] [PART…]``.
+
+Each part runs in a process of its own. ``--output`` names the page; without it the page is printed. The embedded stores have scripts of
+their own: ``python -m benchmarks.bench_core``, ``python -m benchmarks.bench_sqlite``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from pathlib import Path
+
+from benchmarks._aims import report
+from benchmarks._parts import OTHERS, REDIS, VERSIONS, apart
+
+
+def machine() -> str:
+    """Return what kind of machine this is, and how busy it was before."""
+    cpus = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").is_file() else ""
+    model = next((line.partition(":")[2].strip() for line in cpus.splitlines() if line.startswith("model name")), "")
+    return (
+        f"{os.cpu_count()} processors ({model or platform.machine()}), {platform.system()} {platform.release().partition('-')[0]}, "
+        f"Python {platform.python_version()}, load before the run {os.getloadavg()[0]:.1f}"
+    )
+
+
+def main() -> None:
+    """Run what the command line names, or all."""
+    parser = argparse.ArgumentParser(description="benchmarks of dlock beside each driver's floor and other libraries")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join([*REDIS, *OTHERS])}")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--output", type=Path)
+    asked = parser.parse_args()
+    chosen = asked.parts or [*REDIS, *OTHERS]
+    if unknown := [name for name in chosen if name not in {*REDIS, *OTHERS}]:
+        parser.error(f"there is no part {unknown[0]!r}")
+    where = machine()
+    parts = [apart(name, asked.rounds) for name in chosen]
+    versions = [apart(name, 0) for name in VERSIONS if any(name in each or each == "takeovers" for each in chosen)]
+    page = report(where, versions, parts)
+    if asked.output is None:
+        print(page)
+    else:
+        asked.output.write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

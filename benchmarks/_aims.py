@@ -1,0 +1,94 @@
+"""What was aimed at, before anything was measured, and the report that compares."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from benchmarks._figures import Part, Section, Shown
+
+__all__ = ["AIMS", "Aim", "report"]
+
+
+class Aim(NamedTuple):
+    """A row of the table of aims; *least* is for what should be large."""
+
+    work: str
+    bound: float
+    unit: str = ""
+    digits: int = 2
+    least: bool = False
+
+    def met(self, value: float) -> bool:
+        """Whether *value*, as precise as it is shown, keeps the bound."""
+        shown = round(value, self.digits)
+        return shown >= self.bound if self.least else shown <= self.bound
+
+
+AIMS: dict[str, Aim] = {
+    "redis-cycle": Aim("Redis, uncontended acquire + release, same core, × (`client.set` + `client.evalsha`)", 1.0, "×"),
+    "redis-cycle-async": Aim("Redis, the same with asyncio, × the floor of `redis.asyncio`", 1.0, "×"),
+    "redis-wake": Aim("Redis, wake-up of a lone waiter, p50", 0.9, "ms"),
+    "redis-think": Aim("Redis, 16 workers, hold 1 ms, think 2 ms, × BLPOP/LPUSH", 0.97, "×", least=True),
+    "redis-think-fair": Aim("the same, worst ÷ best worker", 0.95, least=True),
+    "redis-busy": Aim("Redis, 16 workers, hold 1 ms, no think time, × BLPOP/LPUSH", 0.95, "×", least=True),
+    "redis-busy-fair": Aim("the same, worst ÷ best worker", 0.9, least=True),
+    "redis-commands": Aim("Redis, commands run for a contended acquisition and release, 16 workers", 5.0, digits=1),
+    "redis-held-cpu": Aim("Redis, 10,000 held locks, 6 s lease: CPU of the client", 4.0, "%", 1),
+    "redis-held-threads": Aim("the same: threads", 1.0, digits=0),
+    "redis-held-lost": Aim("the same: locks lost", 0.0, digits=0),
+    "redis-held-kib": Aim("the same: memory of the client a lock", 2.0, "KiB"),
+    "dynamodb-renewals": Aim("DynamoDB Local, 1,000 locks renewed: CPU of the client a round", 0.15, "s", 3),
+    "dynamodb-cycle": Aim("DynamoDB Local, cycle × tuned boto3 update + update", 1.05, "×"),
+    "dynamodb-requests": Aim("the same, requests a cycle", 2.0, digits=1),
+    "mongodb-cycle": Aim("MongoDB's wire, cycle × bare pipeline commands", 1.10, "×"),
+    "mongodb-refusal": Aim("MongoDB's wire, requests of a refusal", 1.0, digits=1),
+    "takeover-sqlite": Aim("SQLite, takeover after kill -9, past the lease's end, p99", 100.0, "ms", 0),
+    "takeover-redis": Aim("Redis, the same", 100.0, "ms", 0),
+    "takeover-dynamodb": Aim("DynamoDB Local, the same", 100.0, "ms", 0),
+    "takeover-mongodb": Aim("MongoDB's wire, the same", 100.0, "ms", 0),
+}  # fmt: skip
+
+_TOP = """\
+# Benchmarks
+
+Written by `make bench` from the run itself; nothing here is edited by hand. A figure is the median of the rounds, with the least and the
+most in brackets. The sides of a table worked in turn, in rounds of one run, on one machine; a ratio is that of the times of one round, so
+what else the machine did met both. The *floor* is the driver by itself doing the least that a lock needs.
+"""
+
+
+def report(machine: str, versions: Iterable[str], parts: list[Part]) -> str:
+    """Return the page."""
+    shown = [each for part in parts for each in part.shown]
+    sections = [section for part in parts for section in part.sections]
+    lines = [_TOP, f"{machine}.", "", *(f"- {each}" for each in versions), "", *_aims(shown)]
+    for section in sections:
+        lines += ["", *_table(section)]
+    return "\n".join(lines) + "\n"
+
+
+def _aims(shown: list[Shown]) -> list[str]:
+    by_aim = {each.aim: each.values for each in shown}
+    lines = ["## What was aimed at", "", "| work | aim | measured | |", "|---|---|---|---|"]
+    for name, aim in AIMS.items():
+        text: Callable[[float], str] = lambda value, aim=aim: f"{value:.{aim.digits}f}{aim.unit and ' ' + aim.unit}"  # type: ignore[misc]  # noqa: E731
+        bound = f"{'≥' if aim.least else '≤'} {aim.bound:g}{aim.unit and ' ' + aim.unit}"
+        if name not in by_aim:
+            lines.append(f"| {aim.work} | {bound} | | not run |")
+            continue
+        values = by_aim[name]
+        middle = statistics.median(values)
+        range_ = f" ({min(values):.{aim.digits}f} to {max(values):.{aim.digits}f})" if len(values) > 1 else ""
+        lines.append(
+            f"| {aim.work} | {bound} | {text(middle)}{range_} | {'met' if aim.met(middle) else '**missed**'} |"
+        )
+    return lines
+
+
+def _table(section: Section) -> list[str]:
+    rows = [section.head, ("---",) * len(section.head), *section.lines]
+    return [f"## {section.title}", "", section.how, "", *(f"| {' | '.join(row)} |" for row in rows)]

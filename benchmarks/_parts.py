@@ -1,0 +1,64 @@
+"""The parts of the benchmarks, and how each is run in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import bench_dynamodb, bench_mongodb, bench_redis, bench_redis_waits, bench_takeovers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks._figures import Part
+
+__all__ = ["OTHERS", "REDIS", "VERSIONS", "apart"]
+
+REDIS: dict[str, Callable[[int, int, int], Part]] = {
+    "redis-cycles": bench_redis.cycles,
+    "redis-wake": bench_redis_waits.wake,
+    "redis-contend": bench_redis_waits.contend,
+    "redis-held": bench_redis.held,
+}
+OTHERS: dict[str, Callable[[int], Part]] = {
+    "dynamodb-cycles": bench_dynamodb.cycles,
+    "dynamodb-renewals": bench_dynamodb.renewals,
+    "mongodb-cycles": bench_mongodb.cycles,
+    "mongodb-others": bench_mongodb.others,
+    "takeovers": bench_takeovers.takeovers,
+}
+VERSIONS: dict[str, Callable[[], str]] = {
+    "redis": bench_redis.version,
+    "dynamodb": bench_dynamodb.version,
+    "mongodb": bench_mongodb.version,
+}
+
+
+def run(name: str, rounds: int, results: Any) -> None:
+    """Run one part, or ask for the versions of what parts of that name ran on."""
+    if name in VERSIONS:
+        results.put(VERSIONS[name]())
+    elif name in OTHERS:
+        results.put(OTHERS[name](rounds))
+    else:
+        with bench_redis.server() as (port, pid):
+            results.put(REDIS[name](port, pid, rounds))
+
+
+def apart(name: str, rounds: int) -> Any:
+    """Return what :func:`run` finds, in a process of its own."""
+    context = multiprocessing.get_context("spawn")
+    results: Any = context.SimpleQueue()
+    process = context.Process(target=run, args=(name, rounds, results))
+    began = time.monotonic()
+    process.start()
+    found = None
+    while found is None and (process.is_alive() or not results.empty()):
+        found = results.get() if not results.empty() else process.join(0.1)
+    process.join()
+    if found is None:
+        raise SystemExit(f"{name} failed; its messages are above")
+    sys.stderr.write(f"{name}: {time.monotonic() - began:.0f} s\n")
+    return found
