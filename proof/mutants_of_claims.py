@@ -24,14 +24,12 @@ TIME = (
         "if True:",
         "long",
     ),
-    Mutant(
-        "takeover at first sight", "5.1 H6", "_pursue", "if now >= seen.seen_at + seen.lease_ns:", "if True:", "plain"
-    ),
+    Mutant("takeover at first sight", "5.1 H6", "_pursue", "if now >= _over_at(state, seen):", "if True:", "plain"),
     Mutant(
         "takeover whenever due",
         "5.1",
         "_seek_due",
-        "now >= seen.seen_at + seen.lease_ns",
+        "now >= _over_at(state, seen)",
         "now >= seen.seen_at",
         "plain",
     ),
