@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ FINDINGS = [f"F{number}" for number in range(1, 18)]
 HAZARDS = [f"hazard {number}" for number in range(1, 33)]
 
 
-def named() -> set[str]:
+@cache
+def named() -> frozenset[str]:
     """Return the findings and hazards that tests are named after."""
     found = set()
     for folder in ("tests", "conformance_tests"):
@@ -25,7 +27,7 @@ def named() -> set[str]:
                 match = NAMED.match(node.name) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else None
                 if match is not None:
                     found.add(f"F{match['finding']}" if match["finding"] else f"hazard {int(match['hazard'])}")
-    return found
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("name", FINDINGS + HAZARDS)
