@@ -16,6 +16,7 @@ SCENARIOS = [
     ("a takeover keeps the token", "test_an_abandoned_lock_is_taken_over_after_its_lease"),
     ("a release has no condition", "test_late_duplicates_change_nothing"),
     ("a claim always brings its own payload", "test_data_goes_from_holder_to_holder"),
+    ("a tombstone counts as absence", "test_late_copies_never_hold_a_fail_closed_lock"),
     ("a refusal carries no record", "test_a_wait_ends_at_its_time_out"),
 ]
 PATCHES = {broken.name: broken.patch for broken in BROKEN}

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from dlock_conformance._endless import EndlessScenarios
 from dlock_conformance.faults import Fault
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.holder_process import holder
@@ -28,7 +29,7 @@ SLACK_S = 2.0
 CANCELLED_AFTER_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 
 
-class LockClientConformance:
+class LockClientConformance(EndlessScenarios):
     """The scenarios of the lock API over a store, for both clients, from one text.
 
     A subclass gives the same fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.

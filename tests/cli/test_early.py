@@ -53,7 +53,7 @@ def test_lock_of_a_dead_process_is_waited_for_without_the_flag(shell: Shell) -> 
     """The default is observation, whatever the record says."""
     killed(shell.holding("--probe-owner", *LONG))
 
-    assert shell.run("run", "--timeout", "1", "k", "--", "true").returncode == 75
+    assert shell.run("run", "--timeout", "0.3", "k", "--", "true").returncode == 75
 
 
 def test_runs_that_try_once_go_on_with_each_others_observations(shell: Shell) -> None:
