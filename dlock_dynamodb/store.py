@@ -141,6 +141,7 @@ class DynamoDBStore:
         """Do each replace: one BatchExecuteStatement, or an UpdateItem each where a batch may not or can't be done."""
         give_up_at = time.monotonic() + timeout_s
         results: list[Reply | StoreError | None] = [None] * len(requests)
+        self._clients.fit(timeout_s)  # a store that was closed says so of all of them
         if self._batches:
             statements = [self._rows.statement(request) for request in requests]
             if None not in statements:

@@ -44,13 +44,12 @@ def url(endpoint: str) -> Callable[..., str]:
     """Make the URL of a table; the table is made too."""
 
     def made(table: str, dialect: str, **more: str) -> str:
-        query = "&".join(f"{name}={value}" for name, value in {"dialect": dialect, **more}.items())
-        written = f"dynamodb://{REGION}/{table}?{query}&endpoint_url={quote(endpoint, safe='')}"
+        written = f"dynamodb://{REGION}/{table}?dialect={dialect}&endpoint_url={quote(endpoint, safe='')}"
         backend = backend_for(written)
         store = backend.open(backend.options.from_url(written))
         store.provision()
         store.close()
-        return written
+        return written + "".join(f"&{name}={value}" for name, value in more.items())
 
     return made
 

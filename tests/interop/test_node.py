@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,3 +173,17 @@ def test_a_fail_closed_lock_of_a_dead_node_client_is_broken_by_an_operator(endpo
     assert client.try_acquire("dead") is None
     assert client.break_lock("dead", fencing_token=0)
     client.acquire("dead", timeout=SLACK_S).release()
+
+
+def test_the_command_works_with_fail_closed_rows(url: Callable[..., str], closed: Speaker) -> None:
+    """An operator sees and breaks what a Node client holds."""
+    address = url(CLOSED, "node-fail-closed", fail_closed="true")
+    closed.ask("acquire", "operated", 0)
+
+    def dlock(*words: str) -> str:
+        command = [sys.executable, "-m", "dlock_core", *words, "--url", address]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    assert "node-host" in dlock("ls")
+    dlock("break", "operated", "--token", "0")
+    assert "operated" not in dlock("ls")
