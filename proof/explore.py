@@ -19,11 +19,11 @@ from proof.table import Table
 from proof.world import Rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from proof.table import World
 
-__all__ = ["GOLDEN", "Report", "explore", "main", "replay", "run_scenarios"]
+__all__ = ["GOLDEN", "Report", "explore", "explored", "main", "problems", "replay", "run_scenarios"]
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -153,21 +153,27 @@ def replay(rules: Rules, trace: Sequence[str]) -> list[str]:
 # ---- many worlds ----------------------------------------------------------------------------------------------------------------------
 
 
-def _one(name: str) -> tuple[str, Report]:
-    return name, explore(SCENARIOS[name].rules)
+def _one(task: tuple[str, int | None]) -> tuple[str, Report]:
+    name, states_max = task
+    return name, explore(SCENARIOS[name].rules, states_max=states_max)
+
+
+def explored(names: Sequence[str], processes: int = 2, states_max: int | None = None) -> Iterator[tuple[str, Report]]:
+    """Explore the scenarios *names*, the largest first, in that many processes; yield each report as it is found."""
+    golden = _golden()
+    largest_first = sorted(names, key=lambda name: -golden.get(name, {}).get("states", 1 << 40))
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap_unordered(_one, [(name, states_max) for name in largest_first])
 
 
 def run_scenarios(names: Sequence[str], processes: int = 2, *, keep: bool = False) -> dict[str, Report]:
-    """Explore the scenarios *names*, the largest first, in that many processes; *keep* makes their counts the golden ones."""
-    golden = _golden()
-    largest_first = sorted(names, key=lambda name: -golden.get(name, {}).get("states", 1 << 40))
+    """Explore the scenarios *names* and show each; *keep* makes their counts the golden ones."""
     reports: dict[str, Report] = {}
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        for name, report in pool.imap_unordered(_one, largest_first):
-            print(f"{name:20} {report.line()}", flush=True)
-            reports[name] = report
-            if keep and report.complete:
-                _keep(name, report)
+    for name, report in explored(names, processes):
+        print(f"{name:20} {report.line()}", flush=True)
+        reports[name] = report
+        if keep and report.complete:
+            _keep(name, report)
     return reports
 
 

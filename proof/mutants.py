@@ -22,7 +22,7 @@ from proof.mutant_list import MUTANTS, WORLDS, Mutant
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Verdict", "main", "mutated", "run_mutants"]
+__all__ = ["Verdict", "failing", "main", "mutated", "run_mutants"]
 
 ROOT = Path(__file__).parents[1]
 SECONDS_MAX = 30.0
@@ -63,11 +63,11 @@ def _judge(mutant: Mutant) -> Verdict:
     if mutant.by in WORLDS:
         report = proof.explore.explore(WORLDS[mutant.by], seconds_max=SECONDS_MAX, traced=False)
         return Verdict(mutant.name, mutant.rule, report.violation, time.process_time() - began, report.states)
-    return Verdict(mutant.name, mutant.rule, _failing(mutant.by), time.process_time() - began, 0)
+    return Verdict(mutant.name, mutant.rule, failing(mutant.by), time.process_time() - began, 0)
 
 
-def _failing(test: str) -> str | None:
-    """Return *test* if it fails."""
+def failing(*tests: str) -> str | None:
+    """Return the first of *tests*, of ``tests/core``, if one fails. The process that asks runs no other test."""
     import pytest
 
     # A run of all tests has them loaded already, bound to what is not mutated.
@@ -76,10 +76,12 @@ def _failing(test: str) -> str | None:
     output = io.StringIO()
     quiet = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with redirect_stdout(output):
-        status = pytest.main([*quiet, "--rootdir", str(ROOT), str(ROOT / "tests" / "core" / test)])
-    if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise RuntimeError(f"{test} could not be run: {output.getvalue()[-500:]}")
-    return test.split("::")[1] if status == pytest.ExitCode.TESTS_FAILED else None
+        status = pytest.main([*quiet, "--rootdir", str(ROOT), *(str(ROOT / "tests" / "core" / test) for test in tests)])
+    if status == pytest.ExitCode.TESTS_FAILED:
+        return tests[0].split("::")[-1]
+    if status != pytest.ExitCode.OK:
+        raise RuntimeError(f"{tests} could not be run: {output.getvalue()[-500:]}")
+    return None
 
 
 def run_mutants(mutants: Sequence[Mutant], processes: int = 2) -> Iterator[Verdict]:

@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from proof.knobs import LEASE_S, Knobs, Mode
-from proof.sim_world import Agent, Run, Sim
+from proof.sim_run import Run
+from proof.sim_world import Agent, Sim
 from proof.simulate import Task, code_version, finished, replay_line, run_seed
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from proof.knobs import Mode
 from proof.landing import perform
 
 if TYPE_CHECKING:
-    from proof.sim_world import Run, Sim
+    from proof.sim_run import Run
+    from proof.sim_world import Sim
     from proof.world import Request
 
 __all__ = ["Resources", "SimStore"]

@@ -210,7 +210,7 @@ def code_version() -> str:
     digest = hashlib.blake2b(digest_size=4)
     for name in ("lease", "states", "plan", "record", "store"):
         digest.update((ROOT / "dlock_core" / f"{name}.py").read_bytes())
-    for name in ("knobs", "sim_store", "sim_world", "landing", "watch"):
+    for name in ("knobs", "sim_run", "sim_store", "sim_world", "landing", "watch"):
         digest.update((ROOT / "proof" / f"{name}.py").read_bytes())
     return digest.hexdigest()
 
@@ -302,6 +302,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--extreme", action="store_true", help="all clocks at the bound of --drift, pauses, no other fault"
     )
+    parser.add_argument(
+        "--compiled", action="store_true", help="run a copy compiled by mypyc: the same steps, in half the time"
+    )
     parser.add_argument("--events", type=int, default=EVENTS, help="of one schedule")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--resume", type=Path, metavar="FILE", help="keep the progress there, and go on from it")
@@ -327,6 +330,13 @@ def turned(knobs: Knobs, told: str) -> Knobs:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 1 if a schedule violates an invariant."""
     options = _arguments(argv)
+    if options.compiled:
+        from proof import compiled
+
+        given = list(sys.argv[1:] if argv is None else argv)
+        if options.resume is not None:
+            given += ["--resume", str(options.resume.absolute())]
+        return compiled.run([each for each in given if each != "--compiled"])
     task = Task(options.drift, options.mode, options.stops, options.events, options.extreme)
     version = code_version()
     if options.of not in (None, version):

@@ -1,0 +1,206 @@
+"""Run the proof and write ``docs/proof.md`` from what it showed: ``python -m proof``.
+
+Each stage leaves its results as JSON in ``--results``; a stage that has run on this version of the code is not run again, and a simulation
+that was stopped goes on where it was, so the whole can be stopped at any time. ``--report`` only writes the page, with what there is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from proof import faults, general, mutants, report, simulate
+from proof.explore import explored, problems
+from proof.general_explained import EXPLAINED
+from proof.knobs import DRIFT, Mode
+from proof.mutant_list import MUTANTS
+from proof.scenarios import QUICK, SCENARIOS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["STAGES", "main", "version"]
+
+ROOT = Path(__file__).parents[1]
+_QUICK_WORLDS = ("abandon-copy", "stale-closed")
+
+
+def version() -> str:
+    """Return a name for the code that is proved and that proves it."""
+    digest = hashlib.blake2b(digest_size=4)
+    for folder in ("dlock_core", "proof"):
+        for path in sorted((ROOT / folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _explore(options: argparse.Namespace) -> dict[str, Any]:
+    names = _QUICK_WORLDS if options.quick else tuple(SCENARIOS)
+    worlds: dict[str, Any] = {}
+    wrong: list[str] = []
+    for name, found in explored(names, options.processes, options.states_max):
+        print(f"{name:20} {found.line()}", flush=True)
+        worlds[name] = found._asdict() | {"must_reach": len(SCENARIOS[name].reaches), "in_tests": name in QUICK}
+        missing = [each for each in problems(name, found) if found.complete or found.violation]
+        wrong += missing
+    return {"worlds": {name: worlds[name] for name in SCENARIOS if name in worlds}, "wrong": wrong}
+
+
+def _mutants(options: argparse.Namespace) -> dict[str, Any]:
+    chosen = MUTANTS[::25] if options.quick else MUTANTS
+    verdicts = [verdict._asdict() for verdict in mutants.run_mutants(chosen, options.processes)]
+    survivors = [verdict["name"] for verdict in verdicts if verdict["by"] is None]
+    return {"verdicts": sorted(verdicts, key=lambda each: str(each["name"])), "wrong": survivors}
+
+
+def _simulate(options: argparse.Namespace) -> dict[str, Any]:
+    """The schedules, resumable; told in a file of their own, which another run of the simulator may have begun."""
+    path = options.results / "schedules.json"
+    count = 500 if options.quick else options.schedules
+    arguments = ["--count", str(count), "--resume", str(path), "--processes", str(options.processes)]
+    # Compiled it takes half of the time, and the same steps.
+    arguments += ["--compiled"] if not options.quick and shutil.which("cc") else []
+    status = simulate.main(arguments)
+    saved = simulate.load(path)
+    if saved is None:
+        raise SystemExit(f"the simulation left nothing in {path}; its own message says why")
+    wrong = [f"{text}: {simulate.replay_line(seed, saved.task)}" for seed, text in saved.totals.failures]
+    return {
+        "totals": asdict(saved.totals),
+        "version": saved.version,
+        "asked": count,
+        "wrong": wrong or ([f"exit code {status}"] if status else []),
+    }
+
+
+POWER: dict[str, tuple[simulate.Task, str]] = {
+    "clocks three times beyond the bound": (simulate.Task(drift=3 * DRIFT, events=1_500, extreme=True), "I1"),
+    "clocks that stand still while suspended": (simulate.Task(stops=True), "I1"),
+    "a store that loses acknowledged writes": (simulate.Task(mode=Mode.FAILOVER), "I2"),
+}
+
+
+def _power(options: argparse.Namespace) -> dict[str, Any]:
+    """What must break: a simulator that can't see it proves nothing."""
+    found, wrong = {}, []
+    for name, (task, invariant) in POWER.items():
+        totals = simulate.simulate(range(400 if options.quick else 2_000), task, options.processes)
+        broken = [text for _, text in totals.failures] + list(totals.shown)
+        first = min((seed for seed, _ in totals.failures), default=None)
+        schedules = totals.violations or max(totals.shown.values(), default=0)
+        found[name] = {
+            "schedules": totals.schedules,
+            "broken_in": schedules,
+            "first": first,
+            "unfenceable": totals.unfenceable,
+            "invariant": invariant,
+        }
+        if not any(text.startswith(invariant) for text in broken):
+            wrong.append(f"{name}: nothing broke, so this run proves nothing")
+    return {"found": found, "wrong": wrong}
+
+
+def _general(options: argparse.Namespace) -> dict[str, Any]:
+    chosen = general.changes()[:: 160 if options.quick else options.every]
+    judged = list(general.judge_all(chosen, options.processes))
+    survivors = sorted((each.change.line, each.change.name) for each in judged if each.by is None)
+    by: dict[str, int] = {}
+    for each in judged:
+        who = (each.by or "nothing").split(":")[0]
+        by[who] = by.get(who, 0) + 1
+    wrong = [f"line {line}: {name}" for line, name in survivors if name not in EXPLAINED]
+    explained = {name: EXPLAINED[name] for _, name in survivors if name in EXPLAINED}
+    return {
+        "changes": len(chosen),
+        "of": len(general.changes()),
+        "by": by,
+        "explained": explained,
+        "unexplained": wrong,
+        "wrong": [],
+    }
+
+
+def _faults(options: argparse.Namespace) -> dict[str, Any]:
+    return faults.run_cells(
+        options.stores.split(","), 2 if options.quick else options.trials, only=("stop-2",) if options.quick else None
+    )
+
+
+STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
+    "explore": _explore,
+    "mutants": _mutants,
+    "power": _power,
+    "faults": _faults,
+    "general": _general,
+    "simulate": _simulate,
+}
+
+
+def _run(name: str, options: argparse.Namespace) -> None:
+    """Run a stage, unless its result is there, and keep what it shows."""
+    path, code = options.results / f"{name}.json", version()
+    if path.exists() and not options.again:
+        kept = json.loads(path.read_text())
+        if kept["version"] == code and kept["quick"] == options.quick:
+            print(f"{name}: has run on this version of the code; --again runs it again")
+            return
+    print(f"{name} ...", flush=True)
+    began, at = time.monotonic(), datetime.now(UTC)
+    result = STAGES[name](options)
+    told = {
+        "version": code,
+        "quick": options.quick,
+        "at": f"{at:%Y-%m-%d %H:%M} UTC",
+        "seconds": time.monotonic() - began,
+        "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "load": os.getloadavg()[0],
+        "result": result,
+    }
+    path.write_text(json.dumps(told, indent=1))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m proof", description=__doc__)
+    parser.add_argument("--results", type=Path, default=ROOT / "build" / "proof", help="folder of the JSON results")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "proof.md", help="the page")
+    parser.add_argument("--only", action="append", choices=list(STAGES), help="run this stage; repeatable")
+    parser.add_argument("--report", action="store_true", help="run nothing, write the page")
+    parser.add_argument("--quick", action="store_true", help="a little of everything, to see that it works")
+    parser.add_argument("--again", action="store_true", help="run also what has run")
+    parser.add_argument("--schedules", type=int, default=1_000_000)
+    parser.add_argument("--trials", type=int, default=300, help="of each fault, on each store")
+    parser.add_argument("--stores", default="sqlite,redis", help="for the faults")
+    parser.add_argument("--every", type=int, default=1, help="only each so many of the general changes of the machine")
+    parser.add_argument("--states-max", type=int, help="give up an exploration there, and say so")
+    parser.add_argument("--processes", type=int, default=2)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 1 if anything is wrong."""
+    options = _arguments(argv)
+    options.results.mkdir(parents=True, exist_ok=True)
+    for name in () if options.report else (options.only or STAGES):
+        _run(name, options)
+    results = {
+        name: json.loads(path.read_text()) for name in STAGES if (path := options.results / f"{name}.json").exists()
+    }
+    options.output.write_text(report.page(results, version()))
+    wrong = [f"{name}: {each}" for name, told in results.items() for each in told["result"]["wrong"]]
+    print("\n".join([*wrong, f"{len(wrong)} problems; the page is {options.output}"]))
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
