@@ -85,6 +85,7 @@ class _Redis:
         until = time.monotonic() + _ANSWERS_S
         while not self._answers():
             if time.monotonic() > until or self._process.poll() is not None:
+                self._process.kill()
                 raise ServerMissingError(f"redis-server did not answer on port {self._port} within {_ANSWERS_S:g} s")
             time.sleep(0.02)  # until it listens
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from proof import faults, general, report
 from proof.fault_book import Book, check
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -61,11 +63,11 @@ def test_general_changes_are_programs() -> None:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
+def book(tmp_path: Path) -> Iterator[Book]:
     """An empty history."""
-    book = Book(tmp_path / "book.db")
-    book.create()
-    return book
+    with closing(Book(tmp_path / "book.db")) as book:
+        book.create()
+        yield book
 
 
 def test_history_of_two_good_grants_is_good(book: Book) -> None:
