@@ -1,7 +1,7 @@
-"""A holder in a process of its own: acquires, has effects, releases, for ever: ``python -m proof.fault_workers KIND URL KEY BOOK LEASE``.
+"""A holder in a process of its own: acquires, has effects, releases, as long as its parent lives.
 
-KIND: ``sync``, ``async``, ``run`` (``dlock run`` around a child that has the effects), ``child`` (that child), and ``hasty``, a negative
-control that takes over after half a lease.
+``python -m proof.fault_workers KIND URL KEY BOOK LEASE``, where KIND is ``sync``, ``async``, ``run`` (``dlock run`` around a child that
+has the effects), ``child`` (that child), or ``hasty``, a negative control that takes over after half a lease.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def _sync(url: str, key: str, book: Book, lease_s: float) -> None:
     from dlock_core import connect
     from dlock_core.errors import DLockError, LockLostError
 
+    parent = os.getppid()
     with connect(url, lease_duration=lease_s) as client:
-        while True:
+        while os.getppid() == parent:
             try:
                 lease = client.acquire(key, timeout=20)
             except DLockError:
@@ -68,8 +69,9 @@ async def _async(url: str, key: str, book: Book, lease_s: float) -> None:
     from dlock_core import aconnect
     from dlock_core.errors import DLockError, LockLostError
 
+    parent = os.getppid()
     async with aconnect(url, lease_duration=lease_s) as client:
-        while True:
+        while os.getppid() == parent:
             try:
                 lease = await client.acquire(key, timeout=20)
             except DLockError:
@@ -97,7 +99,8 @@ async def _async(url: str, key: str, book: Book, lease_s: float) -> None:
 def _run(url: str, key: str, path: str, lease_s: float) -> None:
     """Let ``dlock run`` hold, again and again; its child has the effects."""
     child = [sys.executable, "-m", "proof.fault_workers", "child", url, key, path, str(lease_s), str(os.getpid())]
-    while True:
+    parent = os.getppid()
+    while os.getppid() == parent:
         command = [
             sys.executable,
             "-m",

@@ -74,14 +74,11 @@ class Party:
         command = [sys.executable, "-m", "proof.fault_workers", kind, url, key, str(book), str(LEASE_S)]
         environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'conformance_tests'}"}
         self.kind = kind
-        self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with tempfile.NamedTemporaryFile(dir=book.parent, suffix=".err", delete=False) as said:
+            self.said = Path(said.name)
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, start_new_session=True, stdin=subprocess.DEVNULL, stderr=said
+            )
 
     @property
     def who(self) -> str:
@@ -165,7 +162,10 @@ class Table:
                 if newest is not None and newest[1] == party.who:
                     return newest[0], party
                 if party.process.poll() is not None:
-                    raise RuntimeError(f"a {party.kind} holder of {self.key} has ended with {party.process.returncode}")
+                    said = party.said.read_text()[-500:]
+                    raise RuntimeError(
+                        f"a {party.kind} holder of {self.key} ended with {party.process.returncode}: {said}"
+                    )
             time.sleep(_GLANCE_S)
         raise RuntimeError(f"nobody has held {self.key} for {_LIMIT_S:g} s")
 
