@@ -115,10 +115,9 @@ def test_history_of_a_grant_after_a_release_is_not_early(book: Book) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-@pytest.mark.parametrize("cell", ["kill", "stop-2", "hasty"])
-def test_faults_on_real_processes_break_only_the_controls(store: str, cell: str) -> None:
-    """A few trials of a cell, and more until its control has failed; ``make proof`` runs hundreds."""
+@pytest.mark.parametrize(("store", "cell"), [("sqlite", "kill"), ("redis", "stop-2"), ("sqlite", "hasty")])
+def test_faults_of_holders_break_only_the_controls(store: str, cell: str) -> None:
+    """A few trials on real processes, and more until the control has failed; ``make proof`` runs hundreds."""
     told = faults.run_cell(store, faults.CELLS[cell], trials=4)
 
     assert told["wrong"] == []
@@ -128,12 +127,12 @@ def test_faults_on_real_processes_break_only_the_controls(store: str, cell: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", ["server-kill", "black-hole"])
-def test_faults_on_a_real_server_break_nothing(cell: str) -> None:
+def test_faults_of_a_server_break_nothing(cell: str) -> None:
     """Redis, killed and restarted, or not answering for two leases, while two keys are held."""
-    told = faults.run_cell("redis", faults.CELLS[cell], trials=3)
+    told = faults.run_cell("redis", faults.CELLS[cell], trials=2)
 
     assert told["wrong"] == []
-    assert told["grants"] > 3
+    assert told["grants"] > 2
 
 
 def test_faults_name_the_stores_that_can_be_disturbed() -> None:

@@ -65,7 +65,7 @@ def test_simulate_clocks_that_stand_still_in_a_suspended_process_find_two_valid_
 
 def test_simulate_failovers_that_lose_writes_break_exclusion_and_repeat_tokens() -> None:
     """Ordered grants need a store that keeps what it has acknowledged; without it a fence holds only while no token is granted twice."""
-    totals = simulate.simulate(range(2_000), Task(mode=Mode.FAILOVER))
+    totals = simulate.simulate(range(1_000), Task(mode=Mode.FAILOVER))
 
     assert totals.failures == []
     assert any(name.startswith("I1:") for name in totals.shown)
@@ -118,6 +118,13 @@ def test_simulate_refuses_to_go_on_with_another_version(tmp_path: Path) -> None:
 
     with pytest.raises(SystemExit, match=r"of code version 0123.*remove the file"):
         simulate.main(["--count", "500", "--resume", str(path)])
+
+
+def test_simulate_says_that_a_seed_is_of_another_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line that replays a failure names the code that it was found with."""
+    assert simulate.main(["--seed", "1", "--count", "1", "--of", "0123"]) == 0
+
+    assert "found with code version 0123" in capsys.readouterr().err
 
 
 def test_simulate_names_the_knobs_where_one_is_unknown() -> None:
