@@ -46,10 +46,15 @@ def test_the_rights_on_redis_are_those_that_the_tests_lock_with() -> None:
 
 @pytest.mark.parametrize("provision", [False, True])
 def test_the_rights_on_dynamodb_are_those_of_the_policy(provision: bool) -> None:
-    """Each action of the policy stands in the table, and no other, but that of ``dlock init``."""
-    options = DynamoDBStoreOptions(region="eu-west-1", table="locks")
+    """Each action of the policies, our own rows' and a dialect's, stands in the table, and no other, but that of ``dlock init``."""
+    ours = DynamoDBStoreOptions(region="eu-west-1", table="locks")
+    shared = DynamoDBStoreOptions(region="eu-west-1", table="locks", dialect="awslabs")
 
-    actions = set(policy(options, provision=provision)["Statement"][0]["Action"])
+    actions = {
+        action
+        for options in (ours, shared)
+        for action in policy(options, provision=provision)["Statement"][0]["Action"]
+    }
 
     assert set(re.findall(r"`(dynamodb:[A-Za-z]+)`", PAGE)) - {"dynamodb:CreateTable"} == actions - {
         "dynamodb:CreateTable"
