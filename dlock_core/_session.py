@@ -316,6 +316,8 @@ def _used(options: LockOptions) -> list[str]:
         "replace_data": not options.replace_data,
         "only_if_exists": options.only_if_exists,
         "delete_on_release": options.delete_on_release,
+        "clock_skew": options.clock_skew is not None,
+        "owner_probe": options.owner_probe == SAME_HOST,
     }
     return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
 
