@@ -317,7 +317,7 @@ def _used(options: ClientOptions) -> list[str]:
         "only_if_exists": options.only_if_exists,
         "delete_on_release": options.delete_on_release,
         "clock_skew": options.clock_skew is not None,
-        "owner_probe": options.owner_probe == "same-host",
+        "owner_probe": options.owner_probe == SAME_HOST,
         "token_floor": options.token_floor > 1,
     }
     return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]

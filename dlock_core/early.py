@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlock_core.plan import NANOS, NEVER, Early
-from dlock_core.record import LEASE_MAX_MS, TOKEN_MAX, LockRecord, Stamp, State, Version
+from dlock_core.record import LEASE_MAX_MS, NO_TOKEN, TOKEN_MAX, LockRecord, Stamp, State, Version
 from dlock_core.states import Observation
 from dlock_core.store import Claim, Replace
 
@@ -99,6 +99,6 @@ def _observation(entry: object, now: int) -> Observation | None:
     if not isinstance(entry, list) or [type(part) for part in entry] != [str, int, int, int]:
         return None
     rvn, token, lease_ms, seen_at = entry
-    if not 0 < token <= TOKEN_MAX or not 0 < lease_ms <= LEASE_MAX_MS or seen_at > now:
+    if not 0 <= token <= TOKEN_MAX or not 0 < lease_ms <= LEASE_MAX_MS or seen_at > now:
         return None
-    return Observation(Version(rvn, token), lease_ms * _MILLI, seen_at)
+    return Observation(Version(rvn, token or NO_TOKEN), lease_ms * _MILLI, seen_at)

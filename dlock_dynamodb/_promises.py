@@ -33,6 +33,10 @@ _NO_CONTEXT = {
 }
 _NO_TOKEN = {"token_floor": "the rows have no fencing token"}
 _NO_DATA = "a row of the Node client has no place for it"
+_NO_MARKS = {
+    "clock_skew": "a row of this dialect has no place for our time stamp",
+    "owner_probe": "a row of this dialect has no place for the process that wrote it; give a function that knows its owner",
+}
 _SHARED = "the locks are shared with other clients: what is promised holds as far as they keep their own rules"
 _LIMITS: dict[str, _Limits] = {
     "awslabs": _Limits(
@@ -94,5 +98,5 @@ def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
         token=limits.token,
         deletes=limits.deletes,
         notes=(*promises.notes, *limits.notes, _SHARED),
-        refuses=tuple(refuses.items()),
+        refuses=tuple((_NO_MARKS | refuses).items()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from dlock_core import early
 from dlock_core.plan import NEVER, Early
-from dlock_core.record import LockRecord, OwnerState, ProcessIdentity, Stamp, State, Version
+from dlock_core.record import NO_TOKEN, LockRecord, OwnerState, ProcessIdentity, Stamp, State, Version
 from dlock_core.states import Answer, Ended, Held, Observation, Outcome, Probe, Probed, Read
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from tests.core.attempts import LEASE, SECOND, Attempt, broken, free, held, plan
@@ -248,6 +249,13 @@ def test_observation_is_resumed_in_the_same_boot() -> None:
     assert early.resumed(text, "boot", 50 * SECOND) == {"k": SEEN}
 
 
+def test_observation_of_a_record_without_a_token_is_resumed() -> None:
+    """Rows that are shared with other clients have none: the RVN is the version."""
+    text = json.loads(json.dumps(early.saved({"k": SEEN._replace(version=Version("x", NO_TOKEN))}, "boot")))
+
+    assert early.resumed(text, "boot", 50 * SECOND)["k"].version.fencing_token is NO_TOKEN
+
+
 def test_observation_of_another_boot_is_dropped() -> None:
     """Its clock began anew."""
     assert early.resumed(early.saved({"k": SEEN}, "boot"), "other", 90 * SECOND) == {}
@@ -274,7 +282,7 @@ def test_observation_of_a_lock_without_a_lease_is_not_kept() -> None:
         {"format": 1, "boot": "boot", "seen": {"k": None}},
         {"format": 1, "boot": "boot", "seen": {"k": ["x", 3, 10_000]}},
         {"format": 1, "boot": "boot", "seen": {"k": ["x", True, 10_000, 0]}},
-        {"format": 1, "boot": "boot", "seen": {"k": ["x", 0, 10_000, 0]}},
+        {"format": 1, "boot": "boot", "seen": {"k": ["x", -1, 10_000, 0]}},
         {"format": 1, "boot": "boot", "seen": {"k": ["x", 3, 0, 0]}},
         {"format": 1, "boot": "boot", "seen": {"k": ["x", 3, 10_000, 0.5]}},
         {"format": 1, "boot": "boot", "seen": {"k": [3, 3, 10_000, 0]}},

@@ -341,6 +341,8 @@ def test_key_attributes_are_free_where_the_dialect_has_no_such_attribute() -> No
         ("node-fail-open", {"data": b""}, "data"),
         ("node-fail-open", {"attributes": {"a": 1}}, "attributes"),
         ("node-fail-open", {"delete_on_release": True}, "delete_on_release"),
+        ("awslabs", {"clock_skew": 1}, "clock_skew"),
+        ("node-fail-open", {"owner_probe": "same-host"}, "owner_probe"),
         ("node-fail-closed", {}, "lease_duration"),
         ("node-fail-closed", {"fail_closed": True, "data": b"x"}, "data"),
         ("node-fail-closed", {"fail_closed": True, "only_if_exists": True}, "only_if_exists"),
