@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
 from dlock_conformance.faults import Faults
 from dlock_core.backend import backend_for
-from dlock_core.record import Version
+from dlock_core.record import LockRecord, Version
 from dlock_core.store import AsyncLockStore, LockStore
 
 __all__ = ["AnyStore", "Colour", "Opening", "StoreHarness"]
@@ -96,6 +96,8 @@ class StoreHarness(Opening):
         lease_s: leases of the client's tests, in seconds; renewals must have their answers within a sixth of it.
         allow_unsafe: names of what the client is told to accept.
         soon_s: how many seconds after a release the longest sleeper of its waiters may still sleep.
+        lacks: what the store's records can't carry by their format, as {pattern of test names: what is lacking}; such a test is skipped,
+            and the report says why. *carried* returns a record as such a store keeps it: the suite then asks for that to come back.
         reset: called before each test. Not needed for the suite itself: each test has keys of its own.
     """
 
@@ -119,4 +121,6 @@ class StoreHarness(Opening):
     lease_s: float = 1.5
     allow_unsafe: frozenset[str] = frozenset()
     soon_s: float = 5.0
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    carried: Callable[[LockRecord], LockRecord] | None = None
     reset: Callable[[], None] | None = None

@@ -96,6 +96,7 @@ class LockStoreConformance(
         request.node.user_properties.append((PROPERTY, facts))
         with Trial(harness, Colour(colour), request.function.__name__) as trial:
             trial.facts = facts  # the test may add to them
+            trial.needs_what_the_store_has(request.node.name)
             yield trial
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
