@@ -306,7 +306,7 @@ def describe(options: ClientOptions) -> str:
     return "no URL" if options.url is None else redact(options.url.get_secret_value())
 
 
-def _used(options: LockOptions) -> list[str]:
+def _used(options: ClientOptions) -> list[str]:
     """Return the names under which a store may refuse what *options* ask for."""
     asked = {
         "fail_closed": options.fail_closed,
@@ -316,6 +316,9 @@ def _used(options: LockOptions) -> list[str]:
         "replace_data": not options.replace_data,
         "only_if_exists": options.only_if_exists,
         "delete_on_release": options.delete_on_release,
+        "clock_skew": options.clock_skew is not None,
+        "owner_probe": options.owner_probe == "same-host",
+        "token_floor": options.token_floor > 1,
     }
     return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
 

@@ -27,6 +27,11 @@ _DOUBTFUL_MARKS = (
     "Java clients up to 1.4.0 that set updateExistingLockRecord may leave a release mark in a row that is held: two owners; "
     "trust_release_mark=false waits such marks out"
 )
+_NO_CONTEXT = {
+    "clock_skew": "another client's row has no place for a time stamp of ours",
+    "owner_probe": "another client's row has no place for the process that holds it; give a function that knows the owners",
+}
+_NO_TOKEN = {"token_floor": "the rows have no fencing token"}
 _NO_DATA = "a row of the Node client has no place for it"
 _SHARED = "the locks are shared with other clients: what is promised holds as far as they keep their own rules"
 _LIMITS: dict[str, _Limits] = {
@@ -34,6 +39,7 @@ _LIMITS: dict[str, _Limits] = {
         TokenOrder.NONE,
         deletes=True,
         refuses={"fail_closed": "a row of the Java client always has a lease"}
+        | _NO_TOKEN
         | {f"attributes.{name}": "is an attribute of the row itself" for name in sorted(ATTRIBUTES)},
         notes=(
             "rows of the Java client: they have no fencing token, nothing can be fenced",
@@ -59,6 +65,7 @@ _LIMITS: dict[str, _Limits] = {
         deletes=True,
         refuses={
             "lease_duration": "a row of FailClosed has no lease; set fail_closed=True",
+            **_NO_TOKEN,
             "data": _NO_DATA,
             "attributes": _NO_DATA,
             "only_if_exists": "a released lock has no row",
@@ -76,7 +83,7 @@ def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
     limits = _LIMITS.get(options.dialect)
     if limits is None:
         return promises
-    refuses = limits.refuses
+    refuses = limits.refuses | _NO_CONTEXT
     if not options.trust_release_mark:
         refuses = {**refuses, "only_if_exists": "with trust_release_mark=false no row is known to be free"}
     return replace(

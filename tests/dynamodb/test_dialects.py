@@ -334,6 +334,9 @@ def test_key_attributes_are_free_where_the_dialect_has_no_such_attribute() -> No
     [
         ("awslabs", {"fail_closed": True}, "fail_closed"),
         ("awslabs", {"attributes": {"isReleased": "1"}}, "attributes.isReleased"),
+        ("awslabs", {"token_floor": 7}, "token_floor"),
+        ("awslabs", {"clock_skew": 2}, "clock_skew"),
+        ("awslabs", {"owner_probe": "same-host"}, "owner_probe"),
         ("node-fail-open", {"fail_closed": True}, "fail_closed"),
         ("node-fail-open", {"data": b""}, "data"),
         ("node-fail-open", {"attributes": {"a": 1}}, "attributes"),
