@@ -10,11 +10,10 @@ from pathlib import Path
 
 from benchmarks._figures import Part, Section, Shown, percentile
 from tests.backends import url_for
-from tests.faults.test_processes import take_over
+from tests.faults.test_processes import STORES, take_over
 
 __all__ = ["takeovers"]
 
-STORES = ("sqlite", "redis", "dynamodb", "mongodb")
 LEASE_S, AT_ONCE = 2.0, 3
 TRIALS_A_ROUND, TRIALS_MAX = 7, 60
 

@@ -10,7 +10,8 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from typing import Any
 
@@ -21,6 +22,8 @@ from pymongo.errors import PyMongoError
 __all__ = ["AsyncWatch", "Queues", "Watch"]
 
 _AWAIT_MS = 500
+# How long closing waits for what is under way.
+_CLOSE_S = 2 * _AWAIT_MS / 1000
 _IDLE_ROUNDS = 60
 # A pipeline update may be told as an update or as a replacement.
 _RELEASES: list[dict[str, Any]] = [
@@ -115,7 +118,7 @@ class Watch:
         self._closed = True
         following = self._following
         if following is not None:
-            following.task.join(2 * _AWAIT_MS / 1000)
+            following.task.join(_CLOSE_S)
         self._queues.wake_all()
 
     def _open(self, end: float) -> bool:
@@ -153,14 +156,19 @@ class Watch:
 
 
 class AsyncWatch:
-    """As :class:`Watch`, for the tasks of one event loop."""
+    """As :class:`Watch`, for the tasks of one event loop.
+
+    A task that is cancelled while pymongo connects leaves the socket open, for the garbage collector to complain about. So nobody who may
+    be cancelled asks by itself.
+    """
 
     def __init__(self, collection: AsyncCollection[Any]) -> None:
         self._collection = collection
         self._queues = Queues()
         self._following: _Following | None = None
+        self._asking: set[asyncio.Task[bool]] = set()
 
-    async def wait(self, key: str, timeout_s: float, is_free: Callable[[], Awaitable[bool]]) -> None:
+    async def wait(self, key: str, timeout_s: float, is_free: Callable[[], Coroutine[Any, Any, bool]]) -> None:
         """As :meth:`Watch.wait`; a cancelled waiter passes an unused wake-up on."""
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -173,7 +181,7 @@ class AsyncWatch:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._open()
-                if not await is_free():
+                if not await self._asked(is_free):
                     await woken
                 used = True
         except TimeoutError:
@@ -183,11 +191,24 @@ class AsyncWatch:
 
     async def close(self) -> None:
         """As :meth:`Watch.close`."""
+        self._queues.wake_all()
         following = self._following
         if following is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await following.opened.wait()
             following.task.cancel()
             await asyncio.gather(following.task, return_exceptions=True)
+        if self._asking:
+            await asyncio.wait(self._asking, timeout=_CLOSE_S)
         self._queues.wake_all()
+
+    async def _asked(self, is_free: Callable[[], Coroutine[Any, Any, bool]]) -> bool:
+        """Ask to the end, within the time-out of the call, also if the answer is not waited for any more."""
+        task = asyncio.get_running_loop().create_task(is_free())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        return await asyncio.shield(task)
 
     async def _open(self) -> None:
         following = self._following

@@ -7,13 +7,14 @@ import statistics
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from dlock_core import connect
+from dlock_core import Lease, connect
 from dlock_core.clock import now_ns
+from dlock_core.errors import StoreError
 from dlock_core.plan import NANOS
 from tests.backends import SERVED, url_for
 from tests.faults.extent import EXTENT, LONG, MEASURED
@@ -137,12 +138,12 @@ def tried_to_take_over(url: str, key: str, lease_s: float, pause_s: float) -> Tr
             return None
         _, token, sent = words
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(client.acquire, key, timeout=30)
+            waiting = pool.submit(client.acquire, key, timeout=60)
             end = now_ns() + int(pause_s * NANOS)
             while now_ns() < end:
                 words = line_of(holder)
                 if len(words) != 3:
-                    waiting.result().release()
+                    given_back(waiting.result())
                     return None
                 _, token, sent = words
             holder.kill()
@@ -153,8 +154,14 @@ def tried_to_take_over(url: str, key: str, lease_s: float, pause_s: float) -> Tr
             lease = waiting.result()
             taken_at = now_ns()
         found = Trial((taken_at - killed_at) / NANOS, (taken_at - int(sent)) / NANOS, int(token), lease.fencing_token)
-        lease.release()
+        given_back(lease)
         return found
+
+
+def given_back(lease: Lease) -> None:
+    """Release *lease*; a server that is too busy to answer has nothing to do with what is measured."""
+    with suppress(StoreError):
+        lease.release()
 
 
 def test_a_killed_holder_is_replaced_neither_early_nor_late(
