@@ -56,7 +56,10 @@ def apart(name: str, rounds: int) -> Any:
     process.start()
     found = None
     while found is None and (process.is_alive() or not results.empty()):
-        found = results.get() if not results.empty() else process.join(0.1)
+        if results.empty():
+            process.join(0.1)
+        else:
+            found = results.get()
     process.join()
     if found is None:
         raise SystemExit(f"{name} failed; its messages are above")

@@ -111,7 +111,7 @@ def worker(port: int, kind: str, think_s: float, start: Any, results: Any) -> No
     client.close()
 
 
-def window(port: int, kind: str, think_s: float) -> tuple[float, float, float, float, float, int]:
+def window(port: int, kind: str, think_s: float) -> tuple[float, ...]:
     """Return grants a second, worst over best worker, commands sent and run for each grant, the p99 of waits, violations."""
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(WORKERS + 1), context.Queue()
