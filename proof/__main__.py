@@ -37,13 +37,14 @@ _TELLS = ("__main__.py", "report.py", "general_explained.py")
 _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 
 
-def version() -> str:
-    """Return a name for the code that is proved and that proves it; what only tells of it is left out."""
+def version(stage: str) -> str:
+    """Return a name for the code that *stage* proves and that proves it; what only tells of it is left out."""
     digest = hashlib.blake2b(digest_size=4)
-    for folder in ("dlock_core", "dlock_redis", "proof"):
-        for path in sorted((ROOT / folder).glob("*.py")):
-            if path.name not in _TELLS:
-                digest.update(path.read_bytes())
+    folders = ["dlock_core", "proof", *(["dlock_redis"] if stage == "faults" else [])]
+    for path in [path for folder in folders for path in sorted((ROOT / folder).glob("*.py"))]:
+        belongs = path.parent.name != "proof" or path.name.startswith("fault") == (stage == "faults")
+        if belongs and path.name not in _TELLS:
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -151,7 +152,7 @@ STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 
 def _run(name: str, options: argparse.Namespace) -> None:
     """Run a stage, unless its result is there, and keep what it shows."""
-    path, code = options.results / f"{name}.json", version()
+    path, code = options.results / f"{name}.json", version(name)
     if path.exists() and not options.again:
         kept = json.loads(path.read_text())
         if kept["version"] == code and kept["quick"] == options.quick:
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = {
         name: json.loads(path.read_text()) for name in STAGES if (path := options.results / f"{name}.json").exists()
     }
-    options.output.write_text(report.page(results, version()))
+    options.output.write_text(report.page(results, {name: version(name) for name in STAGES}))
     wrong = [f"{name}: {each}" for name, told in results.items() for each in told["result"]["wrong"]]
     print("\n".join([*wrong, f"{len(wrong)} problems; the page is {options.output}"]))
     return int(bool(wrong))

@@ -21,6 +21,7 @@ __all__ = ["CONTROLS", "Book", "Finding", "check"]
 CONTROLS = ("naive", "checked", "two-step")
 _TABLES = """
 CREATE TABLE IF NOT EXISTS grants (at INTEGER, key TEXT, token INTEGER, who TEXT);
+CREATE TABLE IF NOT EXISTS waits (who TEXT PRIMARY KEY, at INTEGER);
 CREATE TABLE IF NOT EXISTS ends (at INTEGER, key TEXT, token INTEGER, why TEXT);
 CREATE TABLE IF NOT EXISTS effects (number INTEGER PRIMARY KEY, kind TEXT, key TEXT, token INTEGER, at INTEGER, deadline INTEGER);
 CREATE TABLE IF NOT EXISTS fences (key TEXT PRIMARY KEY, token INTEGER);
@@ -53,6 +54,18 @@ class Book:
             self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
+
+    def waiting(self, who: str, at: int) -> None:
+        """A holder begins to wait for the lock."""
+        self._db.execute("INSERT OR REPLACE INTO waits VALUES (?, ?)", (who, at))
+
+    def waits(self, who: str) -> bool:
+        """Whether *who* has begun to wait, and was not granted anything since."""
+        row = self._db.execute(
+            "SELECT 1 FROM waits WHERE who = ?1 AND at > (SELECT coalesce(max(at), 0) FROM grants WHERE who = ?1)",
+            (who,),
+        ).fetchone()
+        return row is not None
 
     def granted(self, key: str, token: int, who: str, at: int) -> None:
         """A holder has got the lock; *at* is after that."""

@@ -41,6 +41,7 @@ def _sync(url: str, key: str, book: Book, lease_s: float) -> None:
     parent = os.getppid()
     with connect(url, lease_duration=lease_s) as client:
         while os.getppid() == parent:
+            book.waiting(str(os.getpid()), _now())
             try:
                 lease = client.acquire(key, timeout=20)
             except DLockError:
@@ -72,6 +73,7 @@ async def _async(url: str, key: str, book: Book, lease_s: float) -> None:
     parent = os.getppid()
     async with aconnect(url, lease_duration=lease_s) as client:
         while os.getppid() == parent:
+            book.waiting(str(os.getpid()), _now())
             try:
                 lease = await client.acquire(key, timeout=20)
             except DLockError:

@@ -137,6 +137,8 @@ class Table:
 
     def _trial(self, book: Book) -> None:
         token, party = self.holder(book)
+        # Of `dlock run` nobody knows from when on it waits.
+        waited = any(book.waits(other.who) for other in self.parties if other is not party)
         time.sleep(self.rng.random() * LEASE_S)  # at a random point
         at = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         if self.cell.name == "kill":
@@ -149,17 +151,18 @@ class Table:
             time.sleep(LEASE_S / 4)  # the holder goes on, and has its stale effects
         self.trials += 1
         after = book.newest(self.key)
-        if self.cell.name == "kill" and after is not None and after[0] == token:
+        if self.cell.name == "kill" and waited and after is not None and after[0] == token:
             found = self.next_grant(book, token)
             self.delays.append((found - at) / 1e9 / LEASE_S)
 
     def holder(self, book: Book) -> tuple[int, Party]:
-        """Wait until one of the parties holds."""
+        """Wait until one of the parties holds, and another waits, as far as that can be known."""
         until = time.monotonic() + _LIMIT_S
         while time.monotonic() < until:
             newest = book.newest(self.key)
+            waited = any(party.kind == "run" or book.waits(party.who) for party in self.parties)
             for party in self.parties:
-                if newest is not None and newest[1] == party.who:
+                if newest is not None and newest[1] == party.who and waited:
                     return newest[0], party
                 if party.process.poll() is not None:
                     said = party.said.read_text()[-500:]

@@ -24,6 +24,7 @@ _TITLES = {
     "faults": "Faults on real processes and stores",
 }
 _BAR = 50
+_BARS_MAX = 30
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -48,12 +49,12 @@ def histogram(counts: Sequence[int], width: float, unit: str) -> list[str]:
     return ["```text", *(line.rstrip() for line in lines), "```", ""]
 
 
-def page(results: dict[str, dict[str, Any]], code: str) -> str:
-    """Return the page of *results*, by stage; *code* is the version that they should be of."""
+def page(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> str:
+    """Return the page of *results*, by stage; *codes* are the versions that they should be of."""
     lines = _HEAD.splitlines()
     if any(told["quick"] for told in results.values()):
         lines += ["", "**A quick run: it shows that the stages work, and proves little.**"]
-    lines += ["", *_summary(results, code)]
+    lines += ["", *_summary(results, codes)]
     sections = {
         "explore": _explore,
         "mutants": _mutants,
@@ -68,7 +69,7 @@ def page(results: dict[str, dict[str, Any]], code: str) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _summary(results: dict[str, dict[str, Any]], code: str) -> list[str]:
+def _summary(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> list[str]:
     rows = []
     for name, title in _TITLES.items():
         told = results.get(name)
@@ -76,7 +77,7 @@ def _summary(results: dict[str, dict[str, Any]], code: str) -> list[str]:
             rows.append((title, "not run", "", "", "", ""))
             continue
         wrong = told["result"]["wrong"]
-        version = told["version"] + ("" if told["version"] == code else " (not this one)")
+        version = told["version"] + ("" if told["version"] == codes[name] else f" (now {codes[name]})")
         held = "yes" if not wrong else f"**no: {len(wrong)}**"
         rows.append(
             (
@@ -90,7 +91,7 @@ def _summary(results: dict[str, dict[str, Any]], code: str) -> list[str]:
         )
     lines = table(("Stage", "as it must be", "begun", "took", "code version", "machine"), rows)
     problems = [f"- {_TITLES[name]}: {each}" for name, told in results.items() for each in told["result"]["wrong"]]
-    return [*lines, f"This page is of code version {code}.", "", *problems, *([""] if problems else [])]
+    return [*lines, *problems, *([""] if problems else [])]
 
 
 def _explore(result: dict[str, Any]) -> list[str]:
@@ -218,7 +219,7 @@ def _faults(result: dict[str, Any]) -> list[str]:
         "Store",
         "fault",
         "trials",
-        "0 of it: 95 %",
+        "none in so many: below (95 %)",
         "grants",
         "effects",
         "stale, fenced",
@@ -231,11 +232,15 @@ def _faults(result: dict[str, Any]) -> list[str]:
     for store in dict.fromkeys(cell["store"] for cell in result["cells"]):
         delays = sorted(each for cell in result["cells"] if cell["store"] == store for each in cell["delays"])
         if delays:
-            lines += [f"From a kill -9 to the next grant on {store}, in leases:{_percentiles(delays)}", ""]
-            counts = [0] * (int(delays[-1] * 10) + 1)
+            lines += [
+                f"From a kill -9 to the next grant on {store}, where another process waited, in leases:{_percentiles(delays)}",
+                "",
+            ]
+            width = max(0.1, delays[-1] / _BARS_MAX)
+            counts = [0] * (int(delays[-1] / width) + 1)
             for delay in delays:
-                counts[int(delay * 10)] += 1
-            lines += histogram(counts, 0.1, "L")
+                counts[int(delay / width)] += 1
+            lines += histogram(counts, width, "L")
     return lines
 
 

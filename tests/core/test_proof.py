@@ -38,7 +38,7 @@ def test_quick_proof_writes_the_page_from_what_it_ran(tmp_path: Path) -> None:
 
 def test_page_says_what_was_not_run() -> None:
     """An absent stage is told, not left out."""
-    told = report.page({}, "0123")
+    told = report.page({}, {})
 
     assert told.count("Not run.") == len(proof_main.STAGES)
 
