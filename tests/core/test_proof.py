@@ -115,6 +115,7 @@ def test_history_of_a_grant_after_a_release_is_not_early(book: Book) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("store", "cell"), [("sqlite", "kill"), ("redis", "stop-2"), ("sqlite", "hasty")])
 def test_faults_of_holders_break_only_the_controls(store: str, cell: str) -> None:
     """A few trials on real processes, and more until the control has failed; ``make proof`` runs hundreds."""
@@ -126,6 +127,7 @@ def test_faults_of_holders_break_only_the_controls(store: str, cell: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cell", ["server-kill", "black-hole"])
 def test_faults_of_a_server_break_nothing(cell: str) -> None:
     """Redis, killed and restarted, or not answering for two leases, while two keys are held."""
