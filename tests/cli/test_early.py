@@ -91,7 +91,7 @@ import os, sys, time
 from dlock_core import connect
 url, lease, seen = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
 began = time.monotonic()
-while time.monotonic() - began < 10 * lease:
+while time.monotonic() - began < 6 * lease:
     tried = time.monotonic()
     pid = os.fork()
     if pid == 0:

@@ -22,7 +22,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@exercise("dlock run")
+@exercise("dlock run", any_store=True)
 def dlock_run(shop: Shop) -> None:
     """A command under the lock; its exit code comes through."""
     key = f"{shop.prefix}k"
