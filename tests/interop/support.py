@@ -135,7 +135,7 @@ def node(
 
 def hammer_s() -> float:
     """Return for how many seconds clients contend for a counter."""
-    return float(os.environ.get(SECONDS, "2"))
+    return float(os.environ.get(SECONDS, "1.5"))
 
 
 def hammer(client: LockClient, key: str, counter: Path, *, seconds: float, least: int, rest_s: float = 0.005) -> int:

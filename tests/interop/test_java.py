@@ -19,7 +19,7 @@ from tests.interop.support import Speaker, hammer, hammer_s, java
 TABLE, DIALECT, OWNER = "interop-java", "awslabs", "java-host"
 # Nobody is taken over by mistake on a busy machine: only where a test kills a holder is the lease short.
 LONG_S, SHORT_S, SLACK_S = 60.0, 3.0, 20.0
-LEAST = 4
+LEAST = 3
 
 Connect = Callable[..., LockClient]
 
@@ -105,7 +105,7 @@ def test_a_waiter_of_ours_outlives_a_java_heartbeat_and_has_the_lock_at_its_rele
     client = join(TABLE, DIALECT, lease_duration=LONG_S)
     with java(endpoint, TABLE, lease_s=SHORT_S) as other:
         assert other.ask("acquire", "crash-java", "delete", 0).split(" ")[1] == "3000"
-        until = time.monotonic() + 1.5 * SHORT_S
+        until = time.monotonic() + 1.2 * SHORT_S
         while time.monotonic() < until:
             assert client.try_acquire("crash-java") is None, "a lock that Java renews was taken over"
             time.sleep(0.1)  # a lease has to pass in real time
@@ -125,7 +125,7 @@ def test_java_takes_over_from_a_killed_process_of_ours(
     """After SIGKILL, one lease after its last heartbeat; before it Java waits."""
     with holder(url(TABLE, DIALECT), "crash-python", lease_s=SHORT_S, colour=Colour.SYNC) as (process, token):
         assert token == NO_TOKEN
-        assert speaker.ask("acquire", "crash-python", "delete", 1000) == "refused"
+        assert speaker.ask("try", "crash-python") == "refused"
         process.send_signal(signal.SIGKILL)
         process.wait()
 

@@ -15,7 +15,7 @@ from dlock_core import LockClient
 from tests.interop.support import Speaker, count_up, java, node
 
 # Nobody is taken over by mistake on a busy machine. But a waiting Node client sleeps the whole lease that it reads.
-LEASE_S, NODE_LEASE_S = 60.0, 4.0
+LEASE_S, NODE_LEASE_S = 60.0, 3.0
 LEAST = 3
 
 Connect = Callable[..., LockClient]

@@ -21,7 +21,7 @@ from tests.interop.support import Speaker, hammer, hammer_s, node
 OPEN, CLOSED = "interop-node-open", "interop-node-closed"
 # Nobody is taken over by mistake on a busy machine: only where a test kills a holder is the lease short.
 LONG_S, SHORT_S, SLACK_S = 60.0, 3.0, 20.0
-LEAST = 4
+LEAST = 3
 
 Connect = Callable[..., LockClient]
 
@@ -124,7 +124,7 @@ def test_we_take_over_from_a_killed_node_client(endpoint: str, join: Connect) ->
     client = ours(join)
     with node(endpoint, OPEN, "open", lease_s=SHORT_S, heartbeat_s=SHORT_S / 4) as speaker:
         assert speaker.ask("acquire", "crash-node", 0) == "held 1"
-        until = time.monotonic() + 1.5 * SHORT_S
+        until = time.monotonic() + 1.2 * SHORT_S
         while time.monotonic() < until:
             assert client.try_acquire("crash-node") is None, "a lock that Node renews was taken over"
             time.sleep(0.1)  # a lease has to pass in real time
@@ -175,7 +175,7 @@ def test_a_fail_closed_lock_of_a_dead_node_client_is_broken_by_an_operator(endpo
     client.acquire("dead", timeout=SLACK_S).release()
 
 
-def test_the_command_works_with_fail_closed_rows(url: Callable[..., str], closed: Speaker) -> None:
+def test_the_command_works_with_fail_closed_rows(url: Callable[..., str], closed: Speaker, join: Connect) -> None:
     """An operator sees and breaks what a Node client holds."""
     address = url(CLOSED, "node-fail-closed", fail_closed="true")
     closed.ask("acquire", "operated", 0)
@@ -186,4 +186,4 @@ def test_the_command_works_with_fail_closed_rows(url: Callable[..., str], closed
 
     assert "node-host" in dlock("ls")
     dlock("break", "operated", "--token", "0")
-    assert "operated" not in dlock("ls")
+    assert ours_closed(join).get("operated") is None
