@@ -98,7 +98,7 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
     """What must break: a simulator that can't see it proves nothing."""
     found, wrong = {}, []
     for name, (task, invariant) in POWER.items():
-        totals = simulate.simulate(range(400 if options.quick else 2_000), task, options.processes)
+        totals = simulate.simulate(range(150 if options.quick else 2_000), task, options.processes)
         broken = [text for _, text in totals.failures] + list(totals.shown)
         first = min((seed for seed, _ in totals.failures), default=None)
         schedules = totals.violations or max(totals.shown.values(), default=0)
@@ -115,7 +115,7 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _general(options: argparse.Namespace) -> dict[str, Any]:
-    chosen = general.changes()[:: 160 if options.quick else options.every]
+    chosen = general.changes()[:: 400 if options.quick else options.every]
     judged = list(general.judge_all(chosen, options.processes))
     survivors = sorted((each.change.line, each.change.name) for each in judged if each.by is None)
     by: dict[str, int] = {}

@@ -152,7 +152,8 @@ def _simulate(result: dict[str, Any]) -> list[str]:
     pace = totals["schedules"] / max(totals["cpu_s"], 1e-9)
     lines = [
         f"{totals['schedules']:,} schedules (of {result['asked']:,} asked for) of the shipped machine, seeds from 0, simulator version",
-        f"{result['version']}: {totals['violations']} violations of the invariants I1 to I8. {pace:,.0f} schedules/s a processor.",
+        f"{result['version']}: {totals['violations']} violations of the invariants I1 to I8. {totals['cpu_s']:,.0f} s of processor time,",
+        f"{pace:,.0f} schedules/s a processor.",
         "",
         *table(
             ("What happened", "count"),
@@ -172,7 +173,8 @@ def _simulate(result: dict[str, Any]) -> list[str]:
         f"effects that a fence took, {totals['unfenceable']:,}, each where the store had granted a token twice:",
         "",
         *table(("Broken", "in schedules"), sorted(totals["shown"].items())),
-        "How old a record was when it was taken over, in leases of the record (stores that keep what they acknowledge):",
+        "How old a record was when it was taken over, in leases of the record, on stores that keep what they acknowledge. Sooner than one",
+        "lease only what a client had itself written in an attempt that it gave up:",
         "",
     ]
     return lines + histogram(totals["delays"], 0.1, "L")
