@@ -25,5 +25,5 @@ LONG = os.environ.get("DLOCK_FAULTS") == "long"
 EXTENT = (
     Extent(lost_replies=100, counted_s=20.0, trials=60, trials_at_once=3, races=2_000)
     if LONG
-    else Extent(lost_replies=8, counted_s=5.0, trials=3, trials_at_once=3, races=500)
+    else Extent(lost_replies=8, counted_s=5.0, trials=3, trials_at_once=3, races=2_000)
 )
