@@ -17,8 +17,11 @@ from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Grade, Release, Replace, Reply
 from dlock_dynamodb import DynamoDBStore
 from tests.dynamodb.support import SELF_SIGNED, CuttingProxy, Stub, claimed, free_port, record, session, stubbed
+from tests.stopping import stop
 
 OpenStore = Callable[..., DynamoDBStore]
+# What a busy machine may add.
+SLACK_S = 1.0
 
 
 @pytest.fixture
@@ -124,7 +127,7 @@ class TestTimeouts:
         pid = server.pid
         took = {}
 
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
             for verb in VERBS:
                 began = time.monotonic()
@@ -135,7 +138,7 @@ class TestTimeouts:
             os.kill(pid, signal.SIGCONT)
         store.close()
 
-        assert max(took.values()) <= timeout_s + 0.1, took
+        assert max(took.values()) <= timeout_s + SLACK_S, took
 
     def test_a_refused_connection_is_not_applied(self, open_store: OpenStore, key: str) -> None:
         """At once, and certainly."""

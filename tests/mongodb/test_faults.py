@@ -22,6 +22,7 @@ from dlock_mongodb import MongoDBStore
 from tests.mongodb.conftest import Server
 from tests.mongodb.proxy import Proxy, Way
 from tests.mongodb.support import COLLECTION, DATABASE, Face, Opener, any_claim, freed, fresh, held
+from tests.stopping import stop
 
 VERBS = ["claim", "replace", "release", "replace_many"]
 # What a call may take beyond its time-out on a busy machine.
@@ -57,7 +58,7 @@ def beside(server: Server) -> Iterator[MongoDBStore]:
 def paused(server: Server) -> Iterator[None]:
     """Stop the server's process, and continue it at the end."""
     pid = server.pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         yield
     finally:

@@ -21,6 +21,7 @@ import redis
 
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from tests.stopping import stop
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ class Server:
 
     def pause(self) -> None:
         """Stop it: connections stand, and nothing answers."""
-        self.process.send_signal(signal.SIGSTOP)
+        stop(self.process.pid)
 
     def resume(self) -> None:
         """Let it go on."""

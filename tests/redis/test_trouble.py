@@ -91,7 +91,7 @@ def test_stopped_server_is_given_up_in_time(
             began = time.monotonic()
             with pytest.raises(kind):
                 claim(store, key, timeout_s=timeout_s)
-            assert timeout_s * 0.9 <= time.monotonic() - began < timeout_s + 0.25
+            assert timeout_s * 0.9 <= time.monotonic() - began < timeout_s + 1.0
     finally:
         server.resume()
 

@@ -174,7 +174,7 @@ def test_wait_ends_at_its_time_out(store: Any, key: str) -> None:
     for timeout_s in (0.02, 0.3):
         began = time.monotonic()
         store.wait(record, ticket="t", timeout_s=timeout_s)
-        assert timeout_s * 0.95 <= time.monotonic() - began < timeout_s + 0.2
+        assert timeout_s * 0.95 <= time.monotonic() - began < timeout_s + 1.0
 
 
 def test_killed_waiter_holds_up_nobody_for_long(server: Server, admin: Any) -> None:
