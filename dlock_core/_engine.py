@@ -84,20 +84,21 @@ class Engine:
     ) -> Handle:
         """Obtain *key* or raise; cancelled at any point, it leaves nothing but a clean-up that the scheduler follows.
 
-        *others* are keys that will be asked for next: if this one must be waited for, they are observed meanwhile.
+        *others* are keys that will be asked for next: if this one must be waited for, they are observed meanwhile, and looked at again
+        when its holder has renewed: most likely the same one holds and renews them.
         """
         if self.closed:
             raise closed_error(key)
         ticket = fresh()
         handle = Handle(key, options, Fresh(Terms(key, ticket, plan)))
-        started, error = self.ports.now(), None
+        started, error, looked_at = self.ports.now(), None, -1
         give_up_at = started + plan.wait_ns if give_up_at is None else give_up_at
         try:
             effect = self.driver.advance(handle, Begin(fresh(), give_up_at, self._observations.get(key)))
             while effect is not None:
-                if others and type(effect) is Wait:
+                if others and type(effect) is Wait and looked_at != handle.changes:
+                    looked_at = handle.changes
                     await self._look_ahead(others, plan)
-                    others = ()
                 event, error = await self._answer_to(effect, handle, plan, error)
                 effect = self.driver.advance(handle, event)
                 state = handle.state
