@@ -17,6 +17,7 @@ open it again at need.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import sqlite3
@@ -45,6 +46,8 @@ __all__ = ["SqliteFile"]
 
 _T = TypeVar("_T")
 
+# How often a file that looks damaged, or another's, is looked at again: while it is being written, and while it is not.
+_LOOKS_MAX, _LOOKS_MIN, _LOOK_EVERY_S = 50, 3, 0.01
 _NAP_S, _NAP_MAX_S = 0.000_2, 0.005
 _PATIENCE_S = 10.0
 # Looking whether the file is still there costs as much as a statement; who calls more often than this looks now and then.
@@ -230,12 +233,21 @@ class SqliteFile:
         return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
 
     def _check_ours(self, key: str | None) -> None:
-        # "immutable" reads the header and touches nothing: no lock, no -wal, no -shm, no recovery.
-        connection = self._connect("mode=ro&immutable=1")
-        try:
-            self._check_marks(connection, key)
-        finally:
-            connection.close()
+        # "immutable" reads the header and touches nothing: no lock, no -wal, no -shm, no recovery. So it may meet a write half done, as of
+        # another process that makes the file just now: a bad answer is believed when it stays.
+        for look in itertools.count(1):
+            connection = self._connect("mode=ro&immutable=1")
+            try:
+                self._check_marks(connection, key)
+            except (sqlite3.DatabaseError, StoreSetupError):
+                written = any(os.path.exists(f"{self.path}-{kind}") for kind in ("journal", "wal"))
+                if look >= (_LOOKS_MAX if written else _LOOKS_MIN):
+                    raise
+            else:
+                return
+            finally:
+                connection.close()
+            time.sleep(_LOOK_EVERY_S)
 
     def _check_marks(self, connection: sqlite3.Connection, key: str | None) -> None:
         [application_id] = connection.execute("PRAGMA application_id").fetchone()

@@ -550,6 +550,20 @@ store.close()
         with closing(SqliteStore(path)) as again, pytest.raises(StoreSetupError, match="integrity_check"):
             read(again, "k0")
 
+    def test_a_file_that_another_process_is_writing_is_looked_at_again(
+        self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its first page speaks of pages that are not there yet: that is no damage before it stays so."""
+        with_all = path.with_name("made.db")
+        other = SqliteStore(with_all)
+        free(other, take(other))
+        other.close()
+        whole = with_all.read_bytes()
+        path.write_bytes(whole[:4096])
+        monkeypatch.setattr(time, "sleep", lambda _: path.write_bytes(whole))
+
+        assert take(store).fencing_token == 2
+
     def test_missing_tables_are_told(self, path: Path, store: SqliteStore) -> None:
         """A file without its table asks for its backup."""
         take(store)
