@@ -14,13 +14,7 @@ die() { echo "interop: $1" >&2; exit "${2:-1}"; }
 
 need() { command -v "$1" >/dev/null || die "there is no $1 on this machine" 3; }
 
-maven() { # nobody's language, so it is fetched where it is missing
-    command -v mvn >/dev/null && return
-    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || die "mvn is not installed; as root: apt-get install maven"
-    local apt=(apt-get -o DPkg::Lock::Timeout=300)
-    DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends maven >&2 && return
-    "${apt[@]}" update >&2 && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends maven >&2
-}
+. "$root/tools/servers/apt.sh"
 
 digest() { cat "$@" | cksum | cut -d' ' -f1; }
 
@@ -30,7 +24,8 @@ keep() { # what is made under $1 becomes $2; whoever comes first wins: a rename 
 
 java_client() {
     local from=$root/tests/interop/java new jars made
-    need java; need javac; maven
+    need java; need javac
+    command -v mvn >/dev/null || apt_install maven
     jars=$cache/interop-java-$(digest "$from/pom.xml")
     if [[ ! -d $jars ]]; then
         mkdir -p "$cache"

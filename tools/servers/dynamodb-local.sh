@@ -20,12 +20,7 @@ patience_s=60
 
 die() { echo "dynamodb-local: $*" >&2; exit 1; }
 
-apt_install() { # the first of these that apt knows
-    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || die "$1 is not installed; as root: apt-get install $1"
-    local apt=(apt-get -o DPkg::Lock::Timeout=300)
-    DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$1" >&2 && return
-    "${apt[@]}" update >&2 && DEBIAN_FRONTEND=noninteractive "${apt[@]}" install -y --no-install-recommends "$1" >&2
-}
+. "$here/apt.sh"
 
 install() {
     command -v java >/dev/null || apt_install default-jre-headless

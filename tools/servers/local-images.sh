@@ -16,12 +16,11 @@ export CONTAINERS_CONF=$state/containers.conf CONTAINERS_STORAGE_CONF=$state/sto
 
 die() { echo "local-images: $*" >&2; exit 1; }
 
+. "$here/apt.sh"
+
 install() {
     command -v podman >/dev/null && command -v runc >/dev/null && return
-    local apt=(env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
-    local packages=(podman runc netavark aardvark-dns catatonit iptables)
-    "${apt[@]}" install -y --no-install-recommends "${packages[@]}" >&2 && return
-    "${apt[@]}" update >&2 && "${apt[@]}" install -y --no-install-recommends "${packages[@]}" >&2
+    apt_install podman runc netavark aardvark-dns catatonit iptables
 }
 
 configure() { # configure STORAGE-DRIVER

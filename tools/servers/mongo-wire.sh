@@ -12,6 +12,7 @@
 # Each commit is synced: without it a crash loses acknowledged writes, which a mongod never does.
 set -euo pipefail
 
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 version=0.7.0b3
 python=${DLOCK_PYTHON:-python3}
 cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
@@ -20,6 +21,8 @@ run=$cache/run/mongo-wire-$port
 patience_s=60
 
 die() { echo "mongo-wire: $*" >&2; exit 1; }
+
+. "$here/process.sh"
 
 wheel=$cache/secantusdb-$version-$("$python" -c 'import sys; print(sys.implementation.cache_tag)')
 
@@ -54,31 +57,7 @@ start() {
     PYTHONPATH=$wheel setsid "$python" -c 'from secantus.cli import main; raise SystemExit(main())' \
         --host 127.0.0.1 --port "$port" --storage-path "$run.data" --cache-size 256M --sync-on-commit \
         --enable-test-commands --log-level WARNING >>"$run.log" 2>&1 </dev/null &
-    local server=$! until=$((SECONDS + patience_s))
-    echo "$server" >"$run.pid"
-    until answers; do
-        kill -0 "$server" 2>/dev/null && ((SECONDS < until)) || { tail -n 20 "$run.log" >&2; stop; die "no answer; the end of its log is above"; }
-        sleep 0.05
-    done
-}
-
-crash() {
-    local server
-    server=$(pid) || die "nothing of ours runs on port $port"
-    kill -KILL "$server"
-    for _ in {1..100}; do pid >/dev/null || return 0; sleep 0.05; done
-    die "pid $server survived"
-}
-
-stop() {
-    local server
-    if server=$(pid); then
-        kill -CONT "$server"
-        kill "$server"
-        for _ in {1..100}; do pid >/dev/null || break; sleep 0.05; done
-        ! pid >/dev/null || crash
-    fi
-    rm -rf "$run.pid" "$run.data" "$run.log"
+    launched $!
 }
 
 case $verb in

@@ -10,6 +10,7 @@
 # Every write is synced before it is answered (appendfsync always), so that a crash loses nothing that was acknowledged.
 set -euo pipefail
 
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
 verb=${1:-help} port=${2:-}
 run=$cache/run/redis-$port
@@ -17,12 +18,11 @@ patience_s=30
 
 die() { echo "redis: $*" >&2; exit 1; }
 
+. "$here/apt.sh"
+. "$here/process.sh"
+
 install() {
-    command -v redis-server >/dev/null && return
-    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null || die "redis-server is not installed; as root: apt-get install redis-server"
-    local apt=(env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
-    "${apt[@]}" install -y --no-install-recommends redis-server >&2 && return
-    "${apt[@]}" update >&2 && "${apt[@]}" install -y --no-install-recommends redis-server >&2
+    command -v redis-server >/dev/null || apt_install redis-server
 }
 
 answers() {
@@ -45,31 +45,7 @@ start() {
     mkdir -p "$run.data"
     setsid redis-server --port "$port" --bind 127.0.0.1 --dir "$run.data" --save '' \
         --appendonly yes --appendfsync always --maxmemory-policy noeviction >>"$run.log" 2>&1 </dev/null &
-    local server=$! until=$((SECONDS + patience_s))
-    echo "$server" >"$run.pid"
-    until answers; do
-        kill -0 "$server" 2>/dev/null && ((SECONDS < until)) || { tail -n 20 "$run.log" >&2; stop; die "no answer; the end of its log is above"; }
-        sleep 0.05
-    done
-}
-
-crash() {
-    local server
-    server=$(pid) || die "nothing of ours runs on port $port"
-    kill -KILL "$server"
-    for _ in {1..100}; do pid >/dev/null || return 0; sleep 0.05; done
-    die "pid $server survived"
-}
-
-stop() {
-    local server
-    if server=$(pid); then
-        kill -CONT "$server"
-        kill "$server"
-        for _ in {1..100}; do pid >/dev/null || break; sleep 0.05; done
-        ! pid >/dev/null || crash
-    fi
-    rm -rf "$run.pid" "$run.data" "$run.log"
+    launched $!
 }
 
 case $verb in
