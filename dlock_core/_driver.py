@@ -127,7 +127,7 @@ class Driver:
             del self.held[key]
         if type(state) is Lost:
             self._tell_loss(handle, state.loss)
-        if isinstance(state, (Releasing, Cleaning)):
+        if type(state) is Releasing or type(state) is Cleaning:
             self.following.add(handle)
         elif type(state) is Ended:
             self.following.discard(handle)
@@ -154,12 +154,8 @@ class Driver:
         due = NEVER if handle.busy else lease.due_at(handle.state)
         if handle.watches and type(handle.state) is Held:
             sent_at = handle.state.sent_at
-            due = min(
-                [
-                    due,
-                    *(sent_at + watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None),
-                ]
-            )
+            armed = [watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None]
+            due = min([due, *(sent_at + safe_ns for safe_ns in armed)])
         if due != handle.due:
             self.agenda.put(handle, due)
             if due != NEVER:

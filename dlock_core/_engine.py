@@ -89,12 +89,12 @@ class Engine:
         """
         if self.closed:
             raise closed_error(key)
-        ticket = fresh()
+        ticket = fresh()  # names the attempt, and its first write
         handle = Handle(key, options, Fresh(Terms(key, ticket, plan)))
         started, error, looked_at = self.ports.now(), None, -1
         give_up_at = started + plan.wait_ns if give_up_at is None else give_up_at
         try:
-            effect = self.driver.advance(handle, Begin(fresh(), give_up_at, self._observations.get(key)))
+            effect = self.driver.advance(handle, Begin(ticket, give_up_at, self._observations.get(key)))
             while effect is not None:
                 if others and type(effect) is Wait and looked_at != handle.changes:
                     looked_at = handle.changes

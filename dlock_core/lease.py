@@ -59,6 +59,7 @@ from dlock_core.states import (
     Risk,
     Seeking,
     Sent,
+    Terms,
     Verb,
     Wait,
     Woken,
@@ -120,19 +121,19 @@ def observe(record: LockRecord, now: int) -> Observation:
 
 
 def _begin(state: Fresh, event: Begin, now: int) -> Step:
-    seeking = Seeking(state.terms, event.give_up_at, seen=event.seen)
+    terms = state.terms
     # A claim that expects nothing costs one request. Its late duplicate could hold the key for nobody: for one lease, or, without a
     # lease, for ever.
-    return _claim(seeking, Expect.ABSENT if state.terms.plan.lease_ms is None else Expect.ANY, event.fresh, now)
+    sent, claim = _claim(terms, Expect.ABSENT if terms.plan.lease_ms is None else Expect.ANY, event.fresh, now)
+    return Seeking(terms, event.give_up_at, sent, (), event.seen), (claim,)
 
 
-def _claim(state: Seeking, expect: ClaimExpect, fresh: str, now: int) -> Step:
-    key, ticket, plan = state.terms
+def _claim(terms: Terms, expect: ClaimExpect, fresh: str, now: int) -> tuple[Sent, Claim]:
+    key, ticket, plan = terms
     record = _record(key, plan, fresh, plan.token_floor, (plan.data, plan.attributes))
     # Stamp before sending: the lease runs from the request, not from a reply that may never come.
     sent = Sent(Verb.CLAIM, fresh, expect, now, plan)
-    waits = ticket if plan.wait_ns else None
-    return state._replace(asked=sent), (Claim(record, expect, plan.must_exist, plan.keep_payload, waits),)
+    return sent, Claim(record, expect, plan.must_exist, plan.keep_payload, ticket if plan.wait_ns else None)
 
 
 def _take_over(state: Seeking, version: Version, fresh: str, now: int) -> Step:
@@ -180,9 +181,8 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
         missing = state.terms.plan.must_exist and (record is None or record.state is _GONE)
         if missing or state.hurries >= HURRIES_MAX or len(state.pending) >= PENDING_MAX:
             return _wait(state._replace(seen=None, hurries=0), event.jitter, now)
-        return _claim(
-            state._replace(seen=None, hurries=state.hurries + 1), _expectation(state, record), event.fresh, now
-        )
+        sent, claim = _claim(state.terms, _expectation(state, record), event.fresh, now)
+        return state._replace(asked=sent, seen=None, hurries=state.hurries + 1), (claim,)
     version, seen = record.version, state.seen
     if event.disowned:
         return _take_over(state, version, event.fresh, now)
@@ -263,7 +263,8 @@ def _try_again(state: Seeking, fresh: str, now: int, *, polling: bool) -> Step:
     held = state.shown is not None and state.shown.state is _HELD
     if state.pending or state.terms.plan.lease_ms is None or (polling and held):
         return _read(state, fresh, now)
-    return _claim(state, Expect.ANY, fresh, now)
+    sent, claim = _claim(state.terms, Expect.ANY, fresh, now)
+    return state._replace(asked=sent), (claim,)
 
 
 def _seek_failure(state: Seeking, event: Failure, now: int) -> Step:
@@ -303,26 +304,27 @@ def _leave(state: Seeking, outcome: Outcome, now: int) -> Step:
 
 def _granted(state: Seeking, sent: Sent, record: LockRecord, fresh: str, now: int) -> Step:
     """Hold what *sent* wrote. Token, data and lease are the record's, which may keep what it had; the time is that of the first send."""
+    effects: tuple[Effect, ...] = ()
+    if state.pending:
+        # Every other write of this attempt is dead, its expected version being gone, but for claims that expect nothing.
+        loose = tuple(other.rvn for other in state.pending if other.expected is Expect.ANY and other.rvn != sent.rvn)
+        effects = (Disown(loose),) if loose else ()
     plan = sent.plan
-    payload = Payload(record.data, record.attributes)
+    version, payload = Version(record.rvn, record.fencing_token), Payload(record.data, record.attributes)
     deadline = sent.sent_at + plan.usable_ns
-    # Every other write of this attempt is dead, its expected version being gone, but for claims that expect nothing.
-    loose = tuple(other.rvn for other in state.pending if other.expected is Expect.ANY and other.rvn != sent.rvn)
-    effects: tuple[Effect, ...] = (Disown(loose),) if loose else ()
-    version = Version(record.rvn, record.fencing_token)
-    way_back = state._replace(asked=None, pending=(), seen=None, polls=0, hurries=0, failing_since=None)
-    held = Held(state.terms, version, sent.sent_at, plan, payload, deadline, NEVER, NEVER, way_back=way_back)
     if deadline - now < plan.fresh_enough_ns:
-        held, renewal = _renew(held, plan, None, fresh, now)
+        way_back = state._replace(asked=None, pending=(), seen=None, polls=0, hurries=0, failing_since=None)
+        late = Held(state.terms, version, sent.sent_at, plan, payload, deadline, NEVER, NEVER, way_back=way_back)
+        held, renewal = _renew(late, plan, None, fresh, now)
         return held, effects + renewal
-    return _hand_out(held, now), effects
+    return _hand_out(state.terms, version, sent, payload, deadline=deadline, now=now), effects
 
 
-def _hand_out(state: Held, now: int) -> Held:
-    plan = state.plan
+def _hand_out(terms: Terms, version: Version, sent: Sent, payload: Payload, *, deadline: int, now: int) -> Held:
+    plan = sent.plan
+    renew_at = sent.sent_at + plan.period_ns if plan.auto_renew else NEVER
     hold_until = NEVER if plan.max_hold_ns is None else now + plan.max_hold_ns
-    renew_at = state.sent_at + plan.period_ns if plan.auto_renew else NEVER
-    return state._replace(renew_at=renew_at, hold_until=hold_until, asked=None, at_risk=False, way_back=None)
+    return Held(terms, version, sent.sent_at, plan, payload, deadline, renew_at, hold_until)
 
 
 # -- held
@@ -374,15 +376,14 @@ def _renewed(state: Held, sent: Sent, record: LockRecord, event: Answer, now: in
     payload = state.payload if sent.payload is None else Payload(record.data, record.attributes)
     version = Version(sent.rvn, state.version.fencing_token)
     deadline = sent.sent_at + plan.usable_ns
+    back = state.way_back
+    if back is not None and deadline - now >= plan.fresh_enough_ns:
+        return _hand_out(state.terms, version, sent, payload, deadline=deadline, now=now), ()
     renew_at = sent.sent_at + plan.period_ns if plan.auto_renew else NEVER
-    held = Held(
-        state.terms, version, sent.sent_at, plan, payload, deadline, renew_at, state.hold_until, way_back=state.way_back
-    )
-    if state.way_back is None:
+    held = Held(state.terms, version, sent.sent_at, plan, payload, deadline, renew_at, state.hold_until, way_back=back)
+    if back is None:
         return held, (Risk(at_risk=False),) if state.at_risk else ()
-    if deadline - now >= plan.fresh_enough_ns:
-        return _hand_out(held, now), ()
-    if now >= state.way_back.give_up_at:
+    if now >= back.give_up_at:
         return _free(held, None, event.fresh, now)
     return _renew(held, plan, None, event.fresh, now)
 
@@ -471,21 +472,18 @@ def _held_give_up(state: Held, event: GiveUp, now: int) -> Step:
 def _free(state: Held, payload: Payload | None, fresh: str, now: int) -> Step:
     asked = state.asked
     pending = state.pending if asked is None or asked.verb is Verb.READ else (*state.pending, asked)
+    sent, release = _release(state.terms, state.version, payload, fresh, now)
+    until = _last_end(state, pending)
     releasing = Releasing(
-        state.terms,
-        state.version,
-        payload,
-        in_time=True,
-        until=_last_end(state, pending),
-        retry_at=now,
-        pending=pending,
+        state.terms, state.version, payload, in_time=True, until=until, retry_at=now, asked=sent, pending=pending
     )
-    return _send_release(releasing, fresh, now)
+    return releasing, (release,)
 
 
 def _last_end(state: Held | Lost, pending: tuple[Sent, ...]) -> int:
     """One lease after the last write that may be the current one: then nobody needs a release any more."""
-    return max([state.sent_at + state.plan.lease_ns, *(sent.sent_at + sent.plan.lease_ns for sent in pending)])
+    end = state.sent_at + state.plan.lease_ns
+    return max(end, *(sent.sent_at + sent.plan.lease_ns for sent in pending)) if pending else end
 
 
 def _lost_free(state: Lost, event: Free, now: int) -> Step:
@@ -508,9 +506,13 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
 
 
 def _send_release(state: Releasing, fresh: str, now: int) -> Step:
-    terms, version = state.terms, state.version
+    sent, release = _release(state.terms, state.version, state.payload, fresh, now)
+    return state._replace(asked=sent), (release,)
+
+
+def _release(terms: Terms, version: Version, payload: Payload | None, fresh: str, now: int) -> tuple[Sent, Release]:
     plan = terms.plan
-    data, attributes = state.payload or (None, ())
+    data, attributes = payload or (None, ())
     hidden = plan.hide_on_release
     record = LockRecord(
         terms.key,
@@ -523,7 +525,7 @@ def _send_release(state: Releasing, fresh: str, now: int) -> Step:
         attributes,
     )
     sent = Sent(Verb.RELEASE, fresh, version, now, plan)
-    return state._replace(asked=sent), (Release(record, version, state.payload is None and not hidden),)
+    return sent, Release(record, version, payload is None and not hidden)
 
 
 def _release_answer(state: Releasing, event: Answer, now: int) -> Step:

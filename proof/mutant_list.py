@@ -102,14 +102,14 @@ _RENEWALS = (
         "late grant is renewed past the timeout",
         "L4",
         "_renewed",
-        "if now >= state.way_back.give_up_at:",
+        "if now >= back.give_up_at:",
         "if False:",
         f"{SEEKING}f5_late_grant_is_not_renewed_past_the_timeout",
     ),
 )
 
 _RELEASES = (
-    Mutant("release keeps the RVN", "F8b 5.3", "_send_release", "        fresh,\n", "        version.rvn,\n", "plain"),
+    Mutant("release keeps the RVN", "F8b 5.3", "_release", "        fresh,\n", "        version.rvn,\n", "plain"),
     Mutant(
         "release does not follow a renewal",
         "F8c",
