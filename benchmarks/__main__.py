@@ -1,7 +1,6 @@
-"""Run the benchmarks of the stores that are servers, and write what was found: ``python -m benchmarks [--rounds N] [PART…]``.
+"""Run the benchmarks, and write what was found: ``python -m benchmarks [--rounds N] [PART…]``.
 
-Each part runs in a process of its own. ``--output`` names the page; without it the page is printed. The embedded stores have scripts of
-their own: ``python -m benchmarks.bench_core``, ``python -m benchmarks.bench_sqlite``.
+Each part runs in a process of its own. ``--output`` names the page; without it the page is printed.
 """
 
 from __future__ import annotations
@@ -13,6 +12,9 @@ from pathlib import Path
 
 from benchmarks._aims import report
 from benchmarks._parts import OTHERS, REDIS, VERSIONS, apart
+
+_EMBEDDED = [name for name in OTHERS if name.startswith(("core", "sqlite"))]
+_ALL = [*_EMBEDDED, *REDIS, *(name for name in OTHERS if name not in _EMBEDDED)]
 
 
 def machine() -> str:
@@ -28,12 +30,12 @@ def machine() -> str:
 def main() -> None:
     """Run what the command line names, or all."""
     parser = argparse.ArgumentParser(description="benchmarks of dlock beside each driver's floor and other libraries")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join([*REDIS, *OTHERS])}")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_ALL)}")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path)
     asked = parser.parse_args()
-    chosen = asked.parts or [*REDIS, *OTHERS]
-    if unknown := [name for name in chosen if name not in {*REDIS, *OTHERS}]:
+    chosen = asked.parts or _ALL
+    if unknown := [name for name in chosen if name not in _ALL]:
         parser.error(f"there is no part {unknown[0]!r}")
     where = machine()
     parts = [apart(name, asked.rounds) for name in chosen]

@@ -29,6 +29,11 @@ class Aim(NamedTuple):
 
 
 AIMS: dict[str, Aim] = {
+    "core-cycle": Aim("Memory, uncontended acquire + release", 45.0, "µs", 1),
+    "core-wake": Aim("Memory, wake-up of a lone waiter, p50", 0.3, "ms"),
+    "core-held-threads": Aim("Memory, 100,000 held locks: threads", 1.0, digits=0),
+    "core-held-kib": Aim("the same: memory a lock", 2.0, "KiB"),
+    "sqlite-cycle": Aim("SQLite, uncontended acquire + release × two bare statements", 1.25, "×"),
     "redis-cycle": Aim("Redis, uncontended acquire + release, same core, × (`client.set` + `client.evalsha`)", 1.0, "×"),
     "redis-cycle-async": Aim("Redis, the same with asyncio, × the floor of `redis.asyncio`", 1.0, "×"),
     "redis-wake": Aim("Redis, wake-up of a lone waiter, p50", 0.9, "ms"),

@@ -74,13 +74,19 @@ def in_turn(sides: dict[str, Loop], *, rounds: int, cycles: int) -> dict[str, li
 
 
 def compared(
-    title: str, how: str, taken: dict[str, list[float]], *, aims: dict[str, str], extra: dict[str, str] | None = None
+    title: str,
+    how: str,
+    taken: dict[str, list[float]],
+    *,
+    aims: dict[str, str],
+    extra: dict[str, str] | None = None,
+    digits: int = 0,
 ) -> Part:
     """Return the table of *taken*, whose first side is the floor; *aims* names those sides whose ratio to it is aimed at."""
     floor = next(iter(taken))
     ratios = {name: [mine / least for mine, least in zip(taken[name], taken[floor], strict=True)] for name in taken}
     lines = tuple(
-        (name, spread([each * 1e6 for each in values], 0), spread(ratios[name], 2), *([(extra or {}).get(name, "")] if extra else []))
+        (name, spread([each * 1e6 for each in values], digits), spread(ratios[name], 2), *([(extra or {}).get(name, "")] if extra else []))
         for name, values in taken.items()
     )  # fmt: skip
     head = ("", "µs a cycle", "× floor", *(["requests a cycle"] if extra else []))

@@ -7,7 +7,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks import bench_dynamodb, bench_mongodb, bench_redis, bench_redis_waits, bench_takeovers
+from benchmarks import (
+    bench_core,
+    bench_dynamodb,
+    bench_mongodb,
+    bench_redis,
+    bench_redis_waits,
+    bench_sqlite,
+    bench_takeovers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +31,12 @@ REDIS: dict[str, Callable[[int, int, int], Part]] = {
     "redis-held": bench_redis.held,
 }
 OTHERS: dict[str, Callable[[int], Part]] = {
+    "core-cycles": bench_core.cycles,
+    "core-held": bench_core.held,
+    "core-wake": bench_core.wake,
+    "core-import": bench_core.import_time,
+    "sqlite-cycles": bench_sqlite.cycles,
+    "sqlite-wake": bench_sqlite.wake,
     "dynamodb-cycles": bench_dynamodb.cycles,
     "dynamodb-renewals": bench_dynamodb.renewals,
     "mongodb-cycles": bench_mongodb.cycles,
@@ -30,6 +44,8 @@ OTHERS: dict[str, Callable[[int], Part]] = {
     "takeovers": bench_takeovers.takeovers,
 }
 VERSIONS: dict[str, Callable[[], str]] = {
+    "core": bench_core.version,
+    "sqlite": bench_sqlite.version,
     "redis": bench_redis.version,
     "dynamodb": bench_dynamodb.version,
     "mongodb": bench_mongodb.version,

@@ -1,11 +1,7 @@
-"""What the core itself costs, on ``memory://``: a cycle, many held locks, a wake-up, and the import.
-
-Both sides of a ratio work in turn, in rounds of one run. Run: ``python -m benchmarks.bench_core [--rounds N] [--locks N …]``.
-"""
+"""What the core itself costs, on ``memory://``: a cycle, many held locks, a wake-up, and the import."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import platform
@@ -16,38 +12,25 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pydantic
 
+from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, spread, timed
 from dlock_core import AsyncLockClient, LockClient
-from dlock_core.clock import now_ns
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+__all__ = ["cycles", "held", "import_time", "version", "wake"]
 
-CYCLES = 1_000
-WAKE_UPS = 40
-IMPORTS = 7
-LEASES_S = {10_000: 6.0}
-HELD_S = 12.0
+_CYCLES, _WAKE_UPS, _HELD_S = 1_000, 150, 12.0
+_LEASES_S = {10_000: 6.0, 100_000: 20.0}
 
 
-def spread(values: Sequence[float], unit: str) -> str:
-    """Return the median of *values* with their range."""
-    return f"{statistics.median(values):.2f} {unit} ({min(values):.2f} to {max(values):.2f})"
+def version() -> str:
+    """Return what the core runs on."""
+    return f"memory:// on {platform.python_implementation()} {platform.python_version()}, pydantic {pydantic.VERSION}"
 
 
-def per_cycle(cycle: Callable[[], object]) -> float:
-    """Return the µs of one *cycle*."""
-    begin = now_ns()
-    for _ in range(CYCLES):
-        cycle()
-    return (now_ns() - begin) / CYCLES / 1000
-
-
-def bench_cycle(rounds: int) -> None:
+def cycles(rounds: int) -> Part:
     """Acquire and release, both colours, beside a dictionary under a mutex."""
     mutex, table = threading.Lock(), dict[str, int]()
 
@@ -57,108 +40,106 @@ def bench_cycle(rounds: int) -> None:
         with mutex:
             del table["bench/1"]
 
-    times: dict[str, list[float]] = {"bare dictionary": [], "sync": [], "asyncio": []}
     with LockClient(MemoryStore()) as client, asyncio.Runner() as runner:
 
         def blocking() -> None:
             with client.lock("bench/1"):
                 pass
 
-        async def cycles(aclient: AsyncLockClient) -> float:
-            begin = now_ns()
-            for _ in range(CYCLES):
-                async with aclient.lock("bench/1"):
-                    pass
-            return (now_ns() - begin) / CYCLES / 1000
-
         aclient = AsyncLockClient(AsyncMemoryStore())
+
+        async def native() -> None:
+            async with aclient.lock("bench/1"):
+                pass
+
         runner.run(aclient.__aenter__())
-        for _ in range(rounds):
-            times["bare dictionary"].append(per_cycle(bare))
-            times["sync"].append(per_cycle(blocking))
-            times["asyncio"].append(runner.run(cycles(aclient)))
+        sides = {
+            "dictionary under a mutex": timed(bare),
+            "dlock": timed(blocking),
+            "dlock, asyncio": atimed(runner, native),
+        }
+        taken = in_turn(sides, rounds=rounds, cycles=_CYCLES)
         runner.run(aclient.close())
-    for name, values in times.items():
-        print(f"acquire + release, {name}: {spread(values, 'µs')}")
+    how = (
+        "One process, one key, `with client.lock(key)`; the lock is renewed, fenced and watched, the dictionary is not."
+    )
+    part = compared("Memory, one uncontended cycle", how, taken, aims={}, digits=1)
+    return part._replace(shown=(Shown("core-cycle", tuple(each * 1e6 for each in taken["dlock"])),))
 
 
-def bench_held(count: int) -> None:
-    """Hold *count* locks over several heartbeats: CPU of the renewals, threads, memory."""
-    threads_before = threading.active_count()
-    lease_s = LEASES_S.get(count, 20.0)
+def held(rounds: int) -> Part:
+    """Hold many locks over several heartbeats: CPU of the renewals, threads, memory. Each count is held once, whatever *rounds*."""
     logging.getLogger("dlock").setLevel(logging.ERROR)  # what is lost is counted
+    lines, shown = [], []
+    for count, lease_s in _LEASES_S.items():
+        share, threads, kib, lost = _hold(count, lease_s)
+        lines.append((f"{count:,}", f"{lease_s:g}", f"{share:.1%}", str(threads), str(lost), f"{kib:.2f} KiB"))
+        shown += [Shown("core-held-kib", (kib,)), Shown("core-held-threads", (float(threads),))]
+    how = f"One client holds them for {_HELD_S:g} s and renews them; CPU is that of the whole process meanwhile."
+    head = ("locks", "lease, s", "CPU", "threads", "lost", "memory a lock")
+    return Part((Section("Memory, many held locks", how, head, tuple(lines)),), tuple(shown[-2:]))
+
+
+def _hold(count: int, lease_s: float) -> tuple[float, int, float, int]:
+    """Return the share of a core, the threads, the KiB a lock, and how many locks were lost."""
+    threads_before = threading.active_count()
     with LockClient(MemoryStore(), lease_duration=lease_s) as client:
         client.acquire("warm-up").release()
         before = _rss_kib()
         leases = [client.acquire(f"bench/{number}") for number in range(count)]
         grown = _rss_kib() - before
-        cpu, begin = time.process_time(), time.monotonic()
-        time.sleep(HELD_S)
-        share = (time.process_time() - cpu) / (time.monotonic() - begin)
+        cpu, began = time.process_time(), time.monotonic()
+        time.sleep(_HELD_S)
+        share = (time.process_time() - cpu) / (time.monotonic() - began)
         lost = sum(not lease.is_valid for lease in leases)
-        threads = threading.active_count() - threads_before
-    head = f"{count} held locks, lease {lease_s:g} s: renewals {share:.1%} of a core"
-    print(f"{head}, {threads} thread, {grown / count:.2f} KiB a lock, {lost} lost")
+        return share, threading.active_count() - threads_before, grown / count, lost
 
 
 def _rss_kib() -> float:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 1024
 
 
-def bench_wake_up() -> None:
-    """From the start of a release to the grant of the one that waits."""
+def wake(rounds: int) -> Part:
+    """From the call of a release to the return of the ``acquire`` that waits; as often, whatever *rounds*."""
     delays: list[float] = []
     space = MemorySpace()
     with LockClient(MemoryStore(space)) as holder, LockClient(MemoryStore(space)) as waiter:
-        for _ in range(WAKE_UPS):
+        for _ in range(_WAKE_UPS):
             lease = holder.acquire("bench/1")
-            granted: list[int] = []
+            granted: list[float] = []
 
-            def wait(granted: list[int] = granted) -> None:
+            def wait(granted: list[float] = granted) -> None:
                 taken = waiter.acquire("bench/1")
-                granted.append(now_ns())
+                granted.append(time.perf_counter())
                 taken.release()
 
             thread = threading.Thread(target=wait)
             thread.start()
             while not space.waiters.get("bench/1"):
                 time.sleep(0.001)  # until it waits
-            begin = now_ns()
+            began = time.perf_counter()
             lease.release()
             thread.join()
-            delays.append((granted[0] - begin) / 1e6)
-    print(f"wake-up of a lone waiter: {spread(delays, 'ms')}")
+            delays.append((granted[0] - began) * 1e3)
+    middle = statistics.median(delays)
+    how = f"From the call of `release` to the return of `acquire` in another thread that waits, {_WAKE_UPS} times."
+    line = ("dlock", f"{middle:.2f}", f"{percentile(delays, 0.99):.2f}")
+    section = Section("Memory, wake-up of a lone waiter", how, ("", "p50, ms", "p99, ms"), (line,))
+    return Part((section,), (Shown("core-wake", (middle,)),))
 
 
-def bench_import() -> None:
+def import_time(rounds: int) -> Part:
     """Importing the package, beside importing pydantic alone."""
-    times: dict[str, list[float]] = {"import pydantic": [], "import dlock_core": []}
-    for _ in range(IMPORTS):
-        for statement, values in times.items():
-            begin = now_ns()
-            subprocess.run([sys.executable, "-c", statement], check=True)
-            values.append((now_ns() - begin) / 1e6)
-    for statement, values in times.items():
-        print(f"{statement}, the interpreter included: {spread(values, 'ms')}")
 
+    def importing(module: str) -> float:
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+        return (time.perf_counter() - began) * 1e3
 
-def main() -> None:
-    """Run all."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--locks", type=int, nargs="*", default=[10_000, 100_000])
-    arguments = parser.parse_args()
-    print(f"Python {platform.python_version()}, pydantic {pydantic.VERSION}, {platform.machine()}, load {_load()}")
-    bench_cycle(arguments.rounds)
-    for count in arguments.locks:
-        bench_held(count)
-    bench_wake_up()
-    bench_import()
-
-
-def _load() -> str:
-    return Path("/proc/loadavg").read_text(encoding="ascii").split()[0]
-
-
-if __name__ == "__main__":
-    main()
+    times: dict[str, list[float]] = {"pydantic": [], "dlock_core": []}
+    for _ in range(rounds):
+        for module, values in times.items():
+            values.append(importing(module))
+    lines = tuple((f"`import {module}`", spread(values, 0)) for module, values in times.items())
+    how = "A new process each time; starting the interpreter is in it."
+    return Part((Section("Import", how, ("", "ms"), lines),), ())
