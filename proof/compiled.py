@@ -1,10 +1,11 @@
-"""The simulator and the machine, compiled from the same source for a long run: about twice as fast.
+"""The machine, the simulator and the explorer, compiled from the same source for a long run: about twice as fast.
 
-A copy of both is compiled by mypyc, which comes with mypy, in ``build``; that it takes the very same steps is checked before it is used.
+A copy is compiled by mypyc, which comes with mypy, in ``build``; that its simulator takes the very same steps is checked before it is used.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.simulate import ROOT, code_version, run_seed
+from proof.simulate import ROOT, run_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,10 @@ _MODULES = (
     "proof/sim_run.py",
     "proof/sim_world.py",
     "proof/sim_store.py",
+    "proof/forms.py",
+    "proof/world.py",
+    "proof/table.py",
+    "proof/explore.py",
 )
 _CHECKED = 200
 
@@ -37,7 +42,7 @@ def build() -> Path:
 
     Raises: SystemExit: there is no C compiler, or the copy does not do what the source does.
     """
-    place = ROOT / "build" / f"compiled-{code_version()}"
+    place = ROOT / "build" / f"compiled-{_version()}"
     if (place / "checked").exists():
         return place
     shutil.rmtree(place, ignore_errors=True)
@@ -47,7 +52,7 @@ def build() -> Path:
     done = subprocess.run(command, cwd=place, env=_environment(place), capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(
-            f"the simulator could not be compiled (is a C compiler there?); run it without: {done.stderr[-500:]}"
+            f"the copy could not be compiled (is a C compiler there?); run it without: {done.stderr[-500:]}"
         )
     code = (
         "import dlock_core.lease, sys; from proof.simulate import run_seed\n"
@@ -58,19 +63,24 @@ def build() -> Path:
     )
     file, *digests = told.stdout.split()
     if Path(file).suffix == ".py" or digests != [run_seed(seed).digest for seed in range(_CHECKED)]:
-        raise SystemExit(
-            f"the compiled copy in {place} does not do what the source does; run the simulation without it"
-        )
+        raise SystemExit(f"the compiled copy in {place} does not do what the source does; run without it")
     (place / "checked").touch()
     return place
+
+
+def _version() -> str:
+    digest = hashlib.blake2b(digest_size=4)
+    for path in sorted(path for name in ("dlock_core", "proof") for path in (ROOT / name).glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _environment(place: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(place)}
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run ``proof.simulate`` with *arguments* in the compiled copy; return its exit code."""
+def run(module: str, arguments: Sequence[str]) -> int:
+    """Run *module* with *arguments* in the compiled copy; return its exit code."""
     place = build()
-    command = [sys.executable, "-m", "proof.simulate", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     return subprocess.run(command, cwd=place, env=_environment(place), check=False).returncode

@@ -11,6 +11,7 @@ import gc
 import json
 import multiprocessing
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from proof.table import World
 
-__all__ = ["GOLDEN", "Report", "explore", "explored", "main", "problems", "replay", "run_scenarios"]
+__all__ = ["GOLDEN", "Report", "explore", "explored", "main", "problems", "replay", "run_compiled", "run_scenarios"]
 
 GOLDEN = Path(__file__).with_name("golden.json")
 
@@ -168,15 +169,26 @@ def explored(names: Sequence[str], processes: int = 2, states_max: int | None = 
         yield from pool.imap_unordered(_one, [(name, states_max) for name in largest_first])
 
 
-def run_scenarios(names: Sequence[str], processes: int = 2, *, keep: bool = False) -> dict[str, Report]:
-    """Explore the scenarios *names* and show each; *keep* makes their counts the golden ones."""
+def run_scenarios(names: Sequence[str], processes: int = 2, states_max: int | None = None) -> dict[str, Report]:
+    """Explore the scenarios *names* and show each."""
     reports: dict[str, Report] = {}
-    for name, report in explored(names, processes):
+    for name, report in explored(names, processes, states_max):
         print(f"{name:20} {report.line()}", flush=True)
         reports[name] = report
-        if keep and report.complete:
-            _keep(name, report)
     return reports
+
+
+def run_compiled(names: Sequence[str], processes: int = 2, states_max: int | None = None) -> dict[str, Report]:
+    """As :func:`run_scenarios`, in a copy compiled by mypyc: the same worlds, in half the time."""
+    from proof import compiled
+
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder) / "results.json"
+        arguments = ["--processes", str(processes), "--results", str(results)]
+        arguments += ["--states-max", str(states_max)] if states_max is not None else []
+        compiled.run("proof.explore", [*arguments, *(word for name in names for word in ("--world", name))])
+        found = json.loads(results.read_text())
+    return {name: Report(**told | {"trace": tuple(told["trace"])}) for name, told in found.items()}
 
 
 def _golden() -> dict[str, dict[str, Any]]:
@@ -233,6 +245,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--states-max", type=int)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--golden", action="store_true", help="keep the counts as the golden ones")
+    parser.add_argument("--compiled", action="store_true", help="explore with a copy compiled by mypyc")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="write what was found there, as JSON")
     parser.add_argument("--replay", metavar="CHOICES", help="show this sequence of choices in the one world named")
     return parser.parse_args(argv)
 
@@ -265,10 +279,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         if report.violation is not None:
             print(f"violated: {report.violation}\n--replay '{' '.join(report.trace)}'")
         return int(report.violation is not None)
-    reports = run_scenarios(names, options.processes, keep=options.golden)
+    run = run_compiled if options.compiled else run_scenarios
+    reports = run(names, options.processes, options.states_max)
+    if options.results is not None:
+        options.results.write_text(json.dumps({name: report._asdict() for name, report in reports.items()}))
     wrong: list[str] = []
     for name in names:
-        wrong += [] if options.golden and reports[name].complete else problems(name, reports[name])
+        if options.golden and reports[name].complete:
+            _keep(name, reports[name])
+        else:
+            wrong += problems(name, reports[name])
     print("\n".join(wrong) or "no violation")
     return int(bool(wrong))
 

@@ -336,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         given = list(sys.argv[1:] if argv is None else argv)
         if options.resume is not None:
             given += ["--resume", str(options.resume.absolute())]
-        return compiled.run([each for each in given if each != "--compiled"])
+        return compiled.run("proof.simulate", [each for each in given if each != "--compiled"])
     task = Task(options.drift, options.mode, options.stops, options.events, options.extreme)
     version = code_version()
     if options.of not in (None, version):
