@@ -180,7 +180,7 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
     if record is None or record.state is not _HELD:
         missing = state.terms.plan.must_exist and (record is None or record.state is _GONE)
         if missing or state.hurries >= HURRIES_MAX or len(state.pending) >= PENDING_MAX:
-            return _wait(state._replace(seen=None, hurries=0), event.jitter, now)
+            return _wait(state._replace(seen=None), event.jitter, now)
         sent, claim = _claim(state.terms, _expectation(state, record), event.fresh, now)
         return state._replace(asked=sent, seen=None, hurries=state.hurries + 1), (claim,)
     version, seen = record.version, state.seen
@@ -285,10 +285,7 @@ def _seek_failure(state: Seeking, event: Failure, now: int) -> Step:
 
 
 def _seek_give_up(state: Seeking, event: GiveUp, now: int) -> Step:  # every transition takes the event
-    asked = state.asked
-    if asked is not None and asked.verb is not Verb.READ:
-        state = state._replace(pending=(*state.pending, asked))
-    return _leave(state._replace(asked=None), Outcome.ABANDONED, now)
+    return _leave(state._replace(asked=None, pending=_unresolved(state)), Outcome.ABANDONED, now)
 
 
 def _leave(state: Seeking, outcome: Outcome, now: int) -> Step:
@@ -450,8 +447,7 @@ def _lapse(state: Held, now: int) -> Step:
 
 def _lose(state: Held, reason: LossReason, record: LockRecord | None) -> Lost:
     loss = Loss(state.terms.key, state.version.fencing_token, reason, record)
-    pending = state.pending if state.asked is None or state.asked.verb is Verb.READ else (*state.pending, state.asked)
-    return Lost(state.terms, state.version, loss, state.sent_at, state.plan, pending)
+    return Lost(state.terms, state.version, loss, state.sent_at, state.plan, _unresolved(state))
 
 
 # -- giving it back
@@ -470,14 +466,10 @@ def _held_give_up(state: Held, event: GiveUp, now: int) -> Step:
 
 
 def _free(state: Held, payload: Payload | None, fresh: str, now: int) -> Step:
-    asked = state.asked
-    pending = state.pending if asked is None or asked.verb is Verb.READ else (*state.pending, asked)
+    pending = _unresolved(state)
     sent, release = _release(state.terms, state.version, payload, fresh, now)
     until = _last_end(state, pending)
-    releasing = Releasing(
-        state.terms, state.version, payload, in_time=True, until=until, retry_at=now, asked=sent, pending=pending
-    )
-    return releasing, (release,)
+    return Releasing(state.terms, state.version, payload, until, now, asked=sent, pending=pending), (release,)
 
 
 def _last_end(state: Held | Lost, pending: tuple[Sent, ...]) -> int:
@@ -496,7 +488,6 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
         state.terms,
         state.version,
         event.payload,
-        in_time=False,
         until=until,
         retry_at=now,
         pending=state.pending,
@@ -529,49 +520,39 @@ def _release(terms: Terms, version: Version, payload: Payload | None, fresh: str
 
 
 def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
-    asked = state.asked
-    if asked is None or asked.rvn != event.rvn:
+    asked = _still_asked(state, event.rvn)
+    if asked is None:
         return state, ()  # the answer to a renewal that was under way when the release began
-    reply, version = event.reply, state.version
-    record = reply.record
-    own = record is not None and record.fencing_token == version.fencing_token
-    if reply.applied or (own and record is not None and (record.rvn == asked.rvn or record.rvn in state.tombs)):
+    record, version = event.reply.record, state.version
+    if event.reply.applied:
         return _end_release(state, None)
-    if own and record is not None and record.state is _HELD:
+    if record is not None and record.state is _HELD and record.fencing_token == version.fencing_token:
         for sent in state.pending:
             if sent.rvn == record.rvn:
                 # A renewal of ours was applied after all: follow it.
                 return _send_release(state._replace(version=record.version, pending=()), event.fresh, now)
         if record.rvn == version.rvn and asked.verb is Verb.READ:
             return _send_release(state._replace(asked=None), event.fresh, now)
-    stale = record is not None and (record.fencing_token < version.fencing_token or record.rvn == version.rvn)
-    if stale:
-        return _release_later(state, now)
+    if record is not None and (record.fencing_token < version.fencing_token or record.version == version):
+        return _release_later(state, now)  # a stale answer
     if asked.verb is not Verb.READ and not state.terms.plan.refusals_linearizable:
         return _read(state._replace(asked=None), event.fresh, now)
-    return _end_release(state, record, foreign=True)
+    return _end_release(state, record)
 
 
-def _end_release(state: Releasing, record: LockRecord | None, *, foreign: bool = False) -> Step:
-    """End the release; *record* is what refused it.
+def _end_release(state: Releasing, record: LockRecord | None) -> Step:
+    """End the release; *record* is what refused it, of somebody else.
 
     Sent before the deadline, a release that finds another's record has done its work, by a lost reply or a lapse: only a break is a loss.
     """
     loss = state.loss
-    broken = record is not None and record.broken is not None
-    if loss is None and foreign and (broken or not state.in_time):
-        reason = LossReason.BROKEN if broken else LossReason.STOLEN
-        loss = Loss(state.terms.key, state.version.fencing_token, reason, record)
+    if loss is None and record is not None and record.broken is not None:
+        loss = Loss(state.terms.key, state.version.fencing_token, LossReason.BROKEN, record)
     return Ended(state.terms, Outcome.RELEASED if loss is None else Outcome.LOST, record, loss), ()
 
 
 def _release_failure(state: Releasing, event: Failure, now: int) -> Step:
-    asked = state.asked
-    if asked is None or asked.rvn != event.rvn:
-        return state, ()
-    if event.unknown and asked.verb is Verb.RELEASE:
-        state = state._replace(tombs=(*state.tombs[1 - PENDING_MAX :], asked.rvn))
-    return _release_later(state, now)
+    return (state, ()) if _still_asked(state, event.rvn) is None else _release_later(state, now)
 
 
 def _release_later(state: Releasing, now: int) -> Step:
@@ -601,8 +582,8 @@ def _clean_due(state: Cleaning, event: Due, now: int) -> Step:
 
 
 def _clean_answer(state: Cleaning, event: Answer, now: int) -> Step:
-    asked = state.asked
-    if asked is None or asked.rvn != event.rvn:
+    asked = _still_asked(state, event.rvn)
+    if asked is None:
         return state, ()
     record = event.reply.record
     state = state._replace(asked=None)
@@ -625,7 +606,7 @@ def _clean_answer(state: Cleaning, event: Answer, now: int) -> Step:
 
 
 def _clean_failure(state: Cleaning, event: Failure, now: int) -> Step:
-    if state.asked is None or state.asked.rvn != event.rvn:
+    if _still_asked(state, event.rvn) is None:
         return state, ()
     return _clean_later(state._replace(asked=None), now)
 
@@ -655,9 +636,21 @@ def _read(state: Any, fresh: str, now: int) -> Step:
     return state._replace(asked=sent), (Read(state.terms.key, fresh, aged),)
 
 
-def _asked(state: Seeking | Held, rvn: str) -> Sent:
+def _unresolved(state: Seeking | Held) -> tuple[Sent, ...]:
+    """Return the writes that may still be applied, the one under way among them."""
     asked = state.asked
-    if asked is None or asked.rvn != rvn:
+    return state.pending if asked is None or asked.verb is Verb.READ else (*state.pending, asked)
+
+
+def _still_asked(state: Seeking | Held | Releasing | Cleaning, rvn: str) -> Sent | None:
+    """Return the request under way if it is *rvn*."""
+    asked = state.asked
+    return asked if asked is not None and asked.rvn == rvn else None
+
+
+def _asked(state: Seeking | Held, rvn: str) -> Sent:
+    asked = _still_asked(state, rvn)
+    if asked is None:
         raise LeaseStateError(f"lock {state.terms.key!r}: an answer to request {rvn!r}, which was not asked")
     return asked
 

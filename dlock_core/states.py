@@ -154,17 +154,15 @@ class Held(NamedTuple):
 
 
 class Releasing(NamedTuple):
-    """Giving the key back, until that is acknowledged or *until*. *tombs* are RVNs of releases without a known outcome."""
+    """Giving the key back, until that is acknowledged or *until*."""
 
     terms: Terms
     version: Version
     payload: Payload | None
-    in_time: bool
     until: int
     retry_at: int
     asked: Sent | None = None
     pending: tuple[Sent, ...] = ()
-    tombs: tuple[str, ...] = ()
     tries: int = 0
     loss: Loss | None = None
 

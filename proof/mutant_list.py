@@ -119,7 +119,12 @@ _RELEASES = (
         "plain",
     ),
     Mutant(
-        "release forgets the renewal under way", "F8c", "_free", "(*state.pending, asked)", "state.pending", "plain"
+        "release forgets the renewal under way",
+        "F8c",
+        "_free",
+        "pending = _unresolved(state)",
+        "pending = state.pending",
+        "plain",
     ),
     Mutant(
         "stale refusal of a release is believed",
@@ -133,8 +138,8 @@ _RELEASES = (
         "lost reply of a release is a loss",
         "F8d H3",
         "_end_release",
-        "not state.in_time",
-        "True",
+        " and record.broken is not None",
+        "",
         f"{RELEASE}f8d_refusal_by_another_is_a_release_where_it_was_sent_in_time",
     ),
     Mutant(

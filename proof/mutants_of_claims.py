@@ -200,8 +200,8 @@ CLAIMS = (
         "claim under way is forgotten when given up",
         "F7 H4",
         "_seek_give_up",
-        "if asked is not None and asked.verb is not Verb.READ:",
-        "if False:",
+        "_unresolved(state)",
+        "state.pending",
         "closed",
     ),
     Mutant(

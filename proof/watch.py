@@ -17,7 +17,6 @@ from dlock_core.states import (
     Held,
     LeaseState,
     Lost,
-    Outcome,
     Releasing,
     Risk,
     Seeking,
@@ -78,7 +77,8 @@ def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Ef
             refused = type(event) is Answer and not event.reply.applied
             if type(after) is Releasing and after.version != before.version:
                 yield "release chasing a renewal"
-            if type(after) is Ended and refused and after.outcome is Outcome.RELEASED and after.holder is None:
+            found = after.holder if type(after) is Ended and refused else None
+            if found is not None and not found.held and found.fencing_token == before.version.fencing_token:
                 yield "lost release adopted"
         case Cleaning(asked=asked) if asked is not None and asked.verb is Verb.RELEASE and type(event) is Answer:
             yield "abandoned acquire cleaned up" if event.reply.applied else "clean-up met another version"
