@@ -255,7 +255,8 @@ def _seek_due(state: Seeking, event: Due, now: int) -> Step:
 
 def _seek_woken(state: Seeking, event: Woken, now: int) -> Step:
     _idle(state, event)
-    return _try_again(state, event.fresh, now, polling=False)
+    # A store may wake at each renewal, too: only waits to their end use up the polls that the options allow.
+    return _try_again(state._replace(polls=state.polls - 1), event.fresh, now, polling=False)
 
 
 def _try_again(state: Seeking, fresh: str, now: int, *, polling: bool) -> Step:

@@ -25,6 +25,8 @@ _REQUEST_MAX_NS = 10 * NANOS
 # them, and a margin must end before the use of the lease does. Each is a part of the lease: 1/20 means a twentieth.
 _HEARTBEAT, _LATENESS, _RENEWAL, _ACQUIRE, _BACKOFF, _MARGIN = 4, 20, 6, 2, 24, 50
 _ATTEMPTS = 2
+# A renewal is seen so much of a lease late at most, and a dead holder is replaced so much late.
+_POLL = 25
 _POLL_FIRST_NS = 10 * _MILLI
 _POLL_MAX_NS = NANOS // 2
 _FALLBACK_POLL_MAX_NS = 2 * NANOS
@@ -184,7 +186,7 @@ def _polling(lease_ms: int, timeout: float | None, waiting: Waiting, *, fail_clo
     lease_ns = lease_ms * _MILLI
     poll_ns = None if waiting.poll_period is None else nanoseconds(waiting.poll_period)
     return {
-        "poll_max_ns": poll_ns or min(lease_ns // 10, _POLL_MAX_NS),
+        "poll_max_ns": poll_ns or min(lease_ns // _POLL, _POLL_MAX_NS),
         "fallback_ns": poll_ns or min((NEVER if fail_closed else lease_ns) // 4, _FALLBACK_POLL_MAX_NS),
         "wait_ns": NEVER if timeout is None else nanoseconds(timeout),
         "wait_after_lease": waiting.after_lease,

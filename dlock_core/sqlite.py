@@ -73,10 +73,10 @@ class SqliteStore:
         return reply
 
     def replace(self, request: Replace, *, timeout_s: float) -> Reply:
-        """Replace the held record if its version is the expected one."""
+        """Replace the held record if its version is the expected one; the one that has waited longest looks at it anew."""
         key = request.record.key
         reply = self._file.run(partial(self._step, request), key, timeout_s)
-        if reply.applied and request.record.state is not _HELD:
+        if reply.applied:
             self._file.wake_ups.wake(key)
         return reply
 
@@ -111,7 +111,7 @@ class SqliteStore:
         """Do each replace, all in one transaction: what is applied is written together, what is not touches no other."""
         replies = self._file.run(partial(self._steps, requests), None, timeout_s)
         for request, reply in zip(requests, replies, strict=True):
-            if isinstance(reply, Reply) and reply.applied and request.record.state is not _HELD:
+            if isinstance(reply, Reply) and reply.applied:
                 self._file.wake_ups.wake(request.record.key)
         return replies
 
@@ -123,7 +123,7 @@ class SqliteStore:
         def moved_on() -> bool:
             left_s = (deadline - now_ns()) / NANOS
             now = self.read(record.key, timeout_s=max(_LOOK_EVERY_S, min(left_s, _PATIENCE_S)))
-            return now is None or now.state is not _HELD or now.fencing_token != record.fencing_token
+            return now is None or now.state is not _HELD or now.version != record.version
 
         if self._file.wake_ups.wait(record.key, ticket, timeout_s, moved_on):
             return

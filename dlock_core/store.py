@@ -71,7 +71,8 @@ B3   At most ``batch_limit`` requests come in one call, no key twice.
 
 N1   ``wait`` returns soon after the key was freed, also when that came before the call. Where another has taken it since, it may go on
      until the next time.
-N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness.
+N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness. A store does well to wake the
+     first waiter at each renewal of a key that somebody waits for: whoever saw the last one soon replaces a dead holder soon.
 N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
 
 **Age** (:class:`ServerClock`)
@@ -317,7 +318,7 @@ class Notify(Protocol):
     """Waiting for a release without polling (N1-N3)."""
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
-        """Return when a claim of *record.key* is worth trying: the key was released after *record*, or *timeout_s* passed.
+        """Return when a claim of *record.key* is worth trying: the key was released or renewed after *record*, or *timeout_s* passed.
 
         *ticket* is the one of the attempt's claims: a store may keep the waiter's place under it.
         """

@@ -1,7 +1,9 @@
 """Who waits for which key, and the one change stream of a client that wakes them.
 
 The stream is opened when somebody first waits, and closed when nobody has waited for a while. A release wakes, in each client, the one
-who has waited there longest. A stream that breaks wakes everybody: they try, and whoever waits again opens it again.
+who has waited there longest, and so does the first renewal after a waiter has marked the document: it drops the mark, and the stream
+tells nothing of the renewals that nobody waits for. A stream that breaks wakes everybody: they try, and whoever waits again opens it
+again.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 
+from dlock_mongodb._wire import SOUGHT
+
 __all__ = ["AsyncWatch", "Queues", "Watch"]
 
 _AWAIT_MS = 500
@@ -26,12 +30,13 @@ _AWAIT_MS = 500
 _CLOSE_S = 2 * _AWAIT_MS / 1000
 _IDLE_ROUNDS = 60
 # A pipeline update may be told as an update or as a replacement.
-_RELEASES: list[dict[str, Any]] = [
+_NEWS: list[dict[str, Any]] = [
     {
         "$match": {
             "$or": [
                 {"fullDocument.state": {"$in": ["free", "gone"]}},
                 {"updateDescription.updatedFields.state": {"$in": ["free", "gone"]}},
+                {"updateDescription.removedFields": SOUGHT},
             ]
         }
     },
@@ -48,7 +53,7 @@ class Queues:
         self._queues: dict[str, deque[Wake]] = {}
 
     def enter(self, key: str, wake: Wake) -> None:
-        """Queue *wake* for the next release of *key*."""
+        """Queue *wake* for the next news of *key*."""
         with self.mutex:
             self._queues.setdefault(key, deque()).append(wake)
 
@@ -101,7 +106,7 @@ class Watch:
         self._closed = False
 
     def wait(self, key: str, timeout_s: float, is_free: Callable[[], bool]) -> None:
-        """Return when *key* was released, at *timeout_s*, or at once if it *is_free*, asked when no release can be missed."""
+        """Return when *key* was released or renewed, at *timeout_s*, or at once if it *is_free*, asked when no news can be missed."""
         end = time.monotonic() + timeout_s
         woken = threading.Lock()
         woken.acquire()
@@ -139,7 +144,7 @@ class Watch:
     def _follow(self, following: _Following) -> None:
         idle = 0
         try:
-            with self._collection.watch(_RELEASES, max_await_time_ms=_AWAIT_MS) as stream:
+            with self._collection.watch(_NEWS, max_await_time_ms=_AWAIT_MS) as stream:
                 following.opened.set()
                 while not self._closed and idle < _IDLE_ROUNDS:
                     change = stream.try_next()
@@ -222,7 +227,7 @@ class AsyncWatch:
     async def _follow(self, following: _Following) -> None:
         idle = 0
         try:
-            async with await self._collection.watch(_RELEASES, max_await_time_ms=_AWAIT_MS) as stream:
+            async with await self._collection.watch(_NEWS, max_await_time_ms=_AWAIT_MS) as stream:
                 following.opened.set()
                 while idle < _IDLE_ROUNDS:
                     change = await stream.try_next()

@@ -32,6 +32,8 @@ BATCH_LIMIT = 100
 PAGE_SIZE = 100
 # Not a string: no key can be this one, and no scan meets it.
 SELF_TEST_ID = {"dlock": "self-test"}
+# A waiter's mark in a held document. No condition compares it, and the next write, which puts a whole new document, drops it.
+SOUGHT = "sought"
 
 _PAYLOAD = {"data": "$data", "attrs": "$attrs"}
 _ABSENT = {"$eq": ["$$ROOT", {"_id": "$_id"}]}
@@ -205,6 +207,17 @@ def find(collection: str, keys: Sequence[str], level: str) -> Document:
     return {"find": collection, "filter": {"_id": wanted}, **_all_of(len(keys)), "readConcern": {"level": level}}
 
 
+def mark(collection: str, key: str) -> Document:
+    """Return the command that marks the held record of *key* as waited for; a record of another format is left as it is."""
+    return {
+        "findAndModify": collection,
+        "query": {"_id": key, "v": FORMAT_VERSION, "state": "held"},
+        "update": {"$set": {SOUGHT: True}},
+        "fields": {"_id": 1},
+        "writeConcern": {"w": 1},
+    }
+
+
 def page(collection: str, prefix: str, after: str | None) -> Document:
     """Return the command that reads a page of keys from *prefix* on, or past *after*."""
     wanted = {"$gte": prefix} if after is None else {"$gt": after}
@@ -265,6 +278,11 @@ def reply(request: Claim | Replace | Release, answer: Document) -> Reply | None:
     if document is None and (_creates(request) or not answer["ok"]):
         return None
     return _judged(request, record_of(document))
+
+
+def marked(answer: Document) -> bool:
+    """Whether there was a held record to be marked."""
+    return answer.get("value") is not None
 
 
 def found(answer: Document) -> LockRecord | None:

@@ -166,6 +166,8 @@ class MongoDBStore:
     def _is_free(self, key: str, timeout_s: float) -> bool:
         try:
             with Asking(key, timeout_s, writes=False):
+                if _wire.marked(self._send(_wire.mark(self._names.collection, key))):
+                    return False
                 record = _wire.found(self._send(_wire.find(self._names.collection, [key], "local")))
         except StoreUnavailableError:
             return False
@@ -320,6 +322,8 @@ class AsyncMongoDBStore:
     async def _is_free(self, key: str, timeout_s: float) -> bool:
         try:
             with Asking(key, timeout_s, writes=False):
+                if _wire.marked(await self._send(_wire.mark(self._names.collection, key))):
+                    return False
                 record = _wire.found(await self._send(_wire.find(self._names.collection, [key], "local")))
         except StoreUnavailableError:
             return False

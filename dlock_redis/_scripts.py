@@ -55,6 +55,17 @@ if first then
 end
 """.replace("TURN_US", str(TURN_MS * 1000)).replace("TURN_MS", str(TURN_MS))
 
+# Wake the first of *queue* who still waits, for a look at what was renewed. It keeps its place, and nobody gets a turn.
+_LOOK = f"""
+for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
+  if at < tonumber(till) then
+    redis.pcall('RPUSH', place, '1')
+    redis.pcall('PEXPIRE', place, {TURN_MS})
+    break
+  end
+end
+"""
+
 _READ = f"""
 local key = KEYS[1]
 {_ROW}
@@ -123,12 +134,17 @@ _PUT_ONE = f"""
 local answer
 if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
   local state, kept, rvn, t = ARGV[n + 2], ARGV[n + 7] == 'k', ARGV[n + 3], redis.call('TIME')
-  local written = string.format('%.0f', t[1] * 1000000 + t[2]) .. ' ' .. rvn
+  local at = t[1] * 1000000 + t[2]
+  local written = string.format('%.0f', at) .. ' ' .. rvn
   redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', ARGV[n + 4], 'about', ARGV[n + 5], 'written', written)
   if not kept then redis.call('HSET', key, 'payload', ARGV[n + 6]) end
   local queue = r[7]
-  if state ~= 'held' and queue and queue ~= '' then
-    {_NEXT_TURN}
+  if queue and queue ~= '' then
+    if state == 'held' then
+      {_LOOK}
+    else
+      {_NEXT_TURN}
+    end
   end
   answer = tonumber(ARGV[n + 4])
   if kept and (r[6] ~= '' or ARGV[n + 6] ~= '') then answer = {{answer, r[6]}} end

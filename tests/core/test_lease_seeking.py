@@ -454,3 +454,14 @@ def test_retries_bound_how_often_it_is_asked() -> None:
 
     assert isinstance(attempt.state, Ended)
     assert attempt.state.outcome is Outcome.DENIED
+
+
+def test_a_wake_up_uses_no_retry() -> None:
+    """A store may wake at each renewal, and the options count waits to their end."""
+    attempt = Attempt(plan(notify=True, waiting=Waiting(retries=1))).begin().answer(held("x"))
+
+    attempt.at(1.0).woken().answer(held("y"))
+
+    assert attempt.wait_s is not None
+    attempt.at(9.0).due().answer(held("z"))
+    assert isinstance(attempt.state, Ended)

@@ -121,13 +121,13 @@ def test_requests_end_within_ten_seconds_whatever_the_lease(request_timeout: flo
     assert (made.timeout_ns, made.acquire_timeout_ns) == (10 * SECOND, 10 * SECOND)
 
 
-def test_polls_grow_to_a_tenth_of_the_lease_or_half_a_second() -> None:
+def test_polls_grow_to_a_part_of_the_lease_or_half_a_second() -> None:
     """And the jitter takes off up to a half."""
     made = plan()
 
-    assert [made.poll_ns(turn, 0.0) for turn in (0, 1, 2, 50)] == [10_000_000, 20_000_000, 40_000_000, 500_000_000]
+    assert [made.poll_ns(turn, 0.0) for turn in (0, 1, 2, 50)] == [10_000_000, 20_000_000, 40_000_000, 400_000_000]
     assert made.poll_ns(0, 0.5) == 7_500_000
-    assert plan(lease_duration=1).poll_ns(50, 0.0) == 100_000_000
+    assert plan(lease_duration=1).poll_ns(50, 0.0) == 40_000_000
 
 
 def test_store_that_notifies_is_polled_slowly() -> None:
@@ -158,8 +158,8 @@ def test_poll_period_is_the_longest_pause_between_two_polls() -> None:
 
 
 def test_poll_period_is_a_share_of_the_lease_by_default() -> None:
-    """A tenth, half a second at most; where the store notifies a quarter, two seconds at most."""
-    assert plan(lease_duration=1).poll_ns(24, 0.0) == 100_000_000
+    """A twenty-fifth, half a second at most; where the store notifies a quarter, two seconds at most."""
+    assert plan(lease_duration=1).poll_ns(24, 0.0) == 40_000_000
     assert plan(lease_duration=100).poll_ns(24, 0.0) == 500_000_000
     assert plan(lease_duration=1, notify=True).poll_ns(24, 0.0) == 250_000_000
     assert plan(lease_duration=100, notify=True).poll_ns(24, 0.0) == 2_000_000_000

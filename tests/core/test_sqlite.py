@@ -1336,19 +1336,40 @@ store.close()
         """There is nobody whose release could wake."""
         store.wait(held("absent"), ticket="t", timeout_s=60)
 
-    def test_a_renewal_is_no_release(self, path: Path, store: SqliteStore) -> None:
-        """A waiter sleeps through the renewals of the holder, to the end of its time."""
+    @pytest.mark.parametrize("batch", [False, True], ids=["alone", "in_a_batch"])
+    def test_a_renewal_wakes_the_longest_waiting_alone(self, path: Path, store: SqliteStore, *, batch: bool) -> None:
+        """It looks at the record anew, and keeps its place for the release."""
         record = take(store)
-        waiting = _Waiter(store, record, timeout_s=0.3)
-        eventually(lambda: pipes(path))
+        first = _Waiter(store, record, ticket="t0")
+        eventually(lambda: len(pipes(path)) == 1)
+        second = _Waiter(store, record, ticket="t1")
+        eventually(lambda: len(pipes(path)) == 2)
 
-        renewed = held()
-        assert store.replace(Replace(renewed, record.version), timeout_s=SOON_S).applied
+        renewal = Replace(held(), record.version)
+        reply = (
+            store.replace_many([renewal], timeout_s=SOON_S)[0] if batch else store.replace(renewal, timeout_s=SOON_S)
+        )
+        assert isinstance(reply, Reply)
+        assert reply.applied
+        assert first.ended_after_s() < SOON_S
+        assert len(pipes(path)) == 1
 
-        assert 0.25 < waiting.ended_after_s() < SOON_S
-        begin = time.monotonic()
-        store.wait(record, ticket="t", timeout_s=0.2)
-        assert time.monotonic() - begin > 0.15
+        renewed = reply.record
+        assert renewed is not None
+        again = _Waiter(store, renewed, ticket="t0")
+        eventually(lambda: len(pipes(path)) == 2)
+        free(store, renewed)
+        assert again.ended_after_s() < SOON_S
+        assert len(pipes(path)) == 1
+        free(store, take(store))
+        assert second.ended_after_s() < SOON_S
+
+    def test_a_renewal_before_the_wait_is_seen(self, store: SqliteStore) -> None:
+        """Whoever was shown an older version is not kept waiting."""
+        record = take(store)
+        assert store.replace(Replace(held(), record.version), timeout_s=SOON_S).applied
+
+        store.wait(record, ticket="t", timeout_s=60)
 
     def test_the_longest_waiting_is_woken_alone(self, path: Path, store: SqliteStore) -> None:
         """One release wakes one waiter, first come first."""

@@ -180,7 +180,7 @@ def test_a_killed_holder_is_replaced_neither_early_nor_late(
             )
         )
 
-    # A waiter learns of the last renewal at its next look, a tenth of a lease later at most, and takes over a lease after that.
+    # A waiter learns of the last renewal by a wake-up, or at its next look, a 25th of a lease later at most, and takes over a lease after.
     late = sorted(trial.after_renewal_s - lease_s for trial in trials)
     p99 = late[min(len(late) - 1, int(0.99 * len(late)))]
     record_property(

@@ -417,8 +417,8 @@ def test_all_waiters_share_one_change_stream(opener: Opener, key: str) -> None:
     for thread in threads:
         thread.start()
     until = time.monotonic() + 10
-    while counted.names.count("find") < 10 and time.monotonic() < until:
-        time.sleep(0.01)  # each waiter asks once whether its key is free already
+    while counted.names.count("findAndModify") < 10 and time.monotonic() < until:
+        time.sleep(0.01)  # each waiter marks what is held
     time.sleep(0.2)  # and then waits, of which there is no sign
     assert not returned
     for record, thread in zip(records, threads, strict=True):

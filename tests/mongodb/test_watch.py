@@ -1,20 +1,83 @@
-"""Who is cancelled while pymongo makes a connection leaves no socket behind."""
+"""A renewal of what is waited for wakes; who is cancelled while pymongo makes a connection leaves no socket behind."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import socket
+import threading
+import time
 from asyncio.selector_events import BaseSelectorEventLoop
 from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient
 
+from dlock_core.record import LockRecord
+from dlock_core.store import Replace
 from dlock_mongodb import AsyncMongoDBStore
-from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, any_claim
+from dlock_mongodb._wire import SOUGHT
+from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, Face, any_claim, fresh, held
 
 WAIT_S = 0.3
+# A wake-up that came returned long before.
+LONG_S = 30.0
+
+
+class Waiter:
+    """A wait in a thread of its own."""
+
+    def __init__(self, store: Face, record: LockRecord) -> None:
+        self._store, self._record = store, record
+        self._took_s = 0.0
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def took_s(self) -> float:
+        """Return how long it took."""
+        self._thread.join()
+        return self._took_s
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        self._store.wait(self._record, ticket=fresh(), timeout_s=LONG_S)
+        self._took_s = time.monotonic() - began
+
+
+def until_marked(raw: Any, key: str) -> None:
+    """Return when somebody has marked the document as waited for."""
+    until = time.monotonic() + LONG_S
+    while SOUGHT not in raw.find_one({"_id": key}):
+        assert time.monotonic() < until
+        time.sleep(0.005)  # the mark comes when the stream is open
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["alone", "in_a_batch"])
+def test_a_renewal_of_what_is_waited_for_wakes(store: Face, raw: Any, key: str, *, batch: bool) -> None:
+    """The waiter looks at the record anew; the renewal has dropped its mark, so the next one tells nobody."""
+    store.guarantees()
+    record = store.claim(any_claim(key)).record
+    waiter = Waiter(store, record)
+    until_marked(raw, key)
+
+    renewal = Replace(held(key, fencing_token=record.fencing_token), record.version, keep_payload=True)
+    reply = store.replace_many([renewal])[0] if batch else store.replace(renewal)
+
+    assert reply.applied
+    assert waiter.took_s() < LONG_S
+    assert SOUGHT not in raw.find_one({"_id": key})
+
+
+def test_a_record_of_another_format_is_waited_for_unmarked(store: Face, raw: Any, key: str) -> None:
+    """What a later version wrote is not ours to change."""
+    store.guarantees()
+    record = store.claim(any_claim(key)).record
+    raw.update_one({"_id": key}, {"$set": {"v": 2}})
+    before = raw.find_one({"_id": key})
+
+    store.wait(record, ticket=fresh(), timeout_s=WAIT_S)
+
+    assert raw.find_one({"_id": key}) == before
 
 
 async def wait_while_connections_take_long(url: str, monkeypatch: pytest.MonkeyPatch) -> list[socket.socket]:

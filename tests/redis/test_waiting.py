@@ -15,7 +15,7 @@ import redis.asyncio
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._scripts import TURN_MS
 from tests.redis.support import Server, claim, granted, held, release, tomb
@@ -288,3 +288,47 @@ def test_break_that_frees_wakes_a_waiter(blocking: Any, raw: Any, key: str) -> N
     assert blocking.replace(Replace(tomb(record), record.version), timeout_s=SOON_S).applied
 
     assert waiter.join() - began < 1.0
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["alone", "in_a_batch"])
+def test_renewal_wakes_the_first_waiter_for_a_look(blocking: Any, raw: Any, key: str, *, batch: bool) -> None:
+    """It alone is woken, gets no turn, and keeps its place for the release."""
+    record = granted(blocking, key)
+    first = Waiter(blocking, record, "first")
+    queued(raw, key, 1)
+    second = Waiter(blocking, record, "second")
+    queued(raw, key, 2)
+
+    renewal = Replace(held(key, record.fencing_token), record.version)
+    reply = blocking.replace_many([renewal], timeout_s=SOON_S)[0] if batch else renewed(blocking, renewal)
+    standing = reply.record
+    assert reply.applied
+    assert standing is not None
+    first.join()
+    assert second.waits
+    assert raw.hget(key, "turn") in (None, b"")
+
+    again = Waiter(blocking, standing, "first")
+    release(blocking, standing)
+    again.join()
+    assert second.waits
+    release(blocking, granted(blocking, key, ticket="first"))
+    second.join()
+
+
+def test_renewal_passes_over_a_wait_that_is_over(blocking: Any, raw: Any, key: str) -> None:
+    """Whoever left has nothing to look for; the next is woken."""
+    record = granted(blocking, key)
+    blocking.wait(record, ticket="short", timeout_s=0.05)
+    waiter = Waiter(blocking, record, "long")
+    queued(raw, key, 2)
+
+    assert renewed(blocking, Replace(held(key, record.fencing_token), record.version)).applied
+
+    waiter.join()
+
+
+def renewed(store: Any, renewal: Replace) -> Reply:
+    """Return the answer to a single renewal."""
+    reply: Reply = store.replace(renewal, timeout_s=SOON_S)
+    return reply
