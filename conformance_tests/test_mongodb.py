@@ -71,7 +71,7 @@ def mongodb_harness(server: Server, proxy: FaultProxy, collection: Any) -> Store
         url_of(server, proxy.address),
         found=server.found,
         lease_s=2.0,
-        capabilities={"batch_renew", "notify"},
+        capabilities={"batch_renew", "notify", "server_clock"},
         race_rounds=50 if server.stand_in else 300,
         several_processes=True,
         restart=server.restart,

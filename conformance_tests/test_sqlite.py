@@ -44,7 +44,7 @@ def sqlite_harness(tmp_path: Path) -> StoreHarness:
 
     return StoreHarness(
         f"sqlite:///{path}",
-        capabilities={"batch_renew", "notify"},
+        capabilities={"batch_renew", "notify", "server_clock"},
         race_rounds=2000,
         soon_s=1.0,
         lease_s=0.8,

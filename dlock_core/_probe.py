@@ -31,7 +31,7 @@ _OVER = ("Z", "X", "x")
 def boot() -> str | None:
     """Name this boot and its time namespace, in which one clock counts; None where that cannot be told."""
     try:
-        number = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        number = (_PROC / "sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
     except (OSError, ValueError):
         return None
     try:

@@ -200,8 +200,9 @@ class Session:
             and self._capabilities is not None
             and Capability.SERVER_CLOCK not in self._capabilities
         ):
+            why = self._refuses.get("server_clock", "this one does not")
             raise UnsupportedError(
-                "server_clock needs a store that tells the age of a record by its own clock, and this one does not; "
+                f"server_clock needs a store that tells the age of a record by its own clock, and {why}; "
                 "use clock_skew, owner_probe or observations instead"
             )
         if probe == SAME_HOST and identity() is None:

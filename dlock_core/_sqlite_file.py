@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from dlock_core import _sqlite_wire as wire
+from dlock_core._sqlite_clock import HostClock
 from dlock_core._sqlite_wake import WakeUps
 from dlock_core.clock import now_ns
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
@@ -56,7 +57,9 @@ _BUSY = "another process or thread kept it locked for {:g} s; find out which wit
 
 
 class SqliteFile:
-    """The file at *path* (absolute, resolved), opened when it is first used."""
+    """The file at *path* (absolute, resolved), opened when it is first used. *clock* is there for what is run on the open file."""
+
+    clock: HostClock
 
     def __init__(self, path: str, synchronous: str) -> None:
         self.path = path
@@ -211,6 +214,7 @@ class SqliteFile:
             connection.close()
             raise
         self._identity = (status.st_dev, status.st_ino)
+        self.clock = HostClock()
         return connection
 
     def _create(self) -> None:
@@ -276,6 +280,7 @@ class SqliteFile:
                 f"its file system has no shared memory for a write-ahead log (journal mode {mode}); use a local disk"
             )
             raise self._error(StoreSetupError, message, key)
+        _complete(connection)
 
     def _restrict(self, key: str | None) -> None:
         try:
@@ -311,6 +316,20 @@ class SqliteFile:
 def _is_blank(connection: sqlite3.Connection) -> bool:
     query = "SELECT (SELECT count(*) FROM sqlite_master) + (SELECT application_id FROM pragma_application_id)"
     return bool(connection.execute(query).fetchone() == (0,))
+
+
+def _complete(connection: sqlite3.Connection) -> None:
+    """Give a file of an earlier dlock the column that it lacks; whoever may only read does without."""
+    if connection.execute(wire.LACKS_WRITTEN).fetchone() == (0,):
+        return
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute(wire.LACKS_WRITTEN).fetchone() == (1,):  # else another process was faster
+            connection.execute(wire.ADD_WRITTEN)
+        connection.execute("COMMIT")
+    except sqlite3.OperationalError as error:
+        if not wire.is_read_only(error):
+            raise
 
 
 # What a fork has to close first, and which thread of those that fork just now has stopped what.

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from dlock_core.store import Release, Replace
 
 __all__ = [
+    "ADD_WRITTEN",
     "APPLICATION_ID",
+    "LACKS_WRITTEN",
     "PAGE_FIRST",
     "PAGE_NEXT",
     "PAGE_ROWS",
     "READ",
+    "READ_AGED",
     "SCHEMA",
     "SCHEMA_VERSION",
     "WRITE",
@@ -48,6 +51,7 @@ __all__ = [
     "file_system",
     "is_busy",
     "is_ours",
+    "is_read_only",
     "is_shared_with_hosts",
     "trouble",
     "wal_reset_is_fixed",
@@ -76,11 +80,19 @@ CREATE TABLE lock (
     process TEXT,
     broken TEXT,
     attributes TEXT,
-    data BLOB
+    data BLOB,
+    written TEXT
 ) WITHOUT ROWID
 """
+# Files made before rows said when they were written have no such column. The format stays: an older dlock names its columns, so it does
+# without this one, and leaves it empty in what it writes.
+LACKS_WRITTEN = "SELECT NOT EXISTS (SELECT 1 FROM pragma_table_info('lock') WHERE name = 'written')"
+ADD_WRITTEN = "ALTER TABLE lock ADD COLUMN written TEXT"
 READ = f"SELECT {_COLUMNS} FROM lock WHERE key = ?"  # noqa: S608  # names of ours
-WRITE = f"INSERT OR REPLACE INTO lock ({_COLUMNS}) VALUES (?, {FORMAT_VERSION}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # names of ours
+READ_AGED = f"SELECT written, {_COLUMNS} FROM lock WHERE key = ?"  # noqa: S608  # names of ours
+WRITE = (
+    f"INSERT OR REPLACE INTO lock ({_COLUMNS}, written) VALUES (?, {FORMAT_VERSION}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # names of ours
+)
 PAGE_FIRST = f"SELECT {_COLUMNS} FROM lock WHERE key >= ? ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
 PAGE_NEXT = f"SELECT {_COLUMNS} FROM lock WHERE key > ? ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
 
@@ -121,8 +133,8 @@ def is_ours(row: Row) -> bool:
     return bool(row[1] == FORMAT_VERSION)
 
 
-def encode(record: LockRecord) -> Row:
-    """Return *record* as the values of :data:`WRITE`."""
+def encode(record: LockRecord, written: str | None = None) -> Row:
+    """Return *record*, and when it is *written*, as the values of :data:`WRITE`."""
     stamp, process, broken = record.stamp, record.process, record.broken
     return (
         record.key,
@@ -136,6 +148,7 @@ def encode(record: LockRecord) -> Row:
         None if broken is None else json.dumps({"by": broken.by, "at_ms": broken.at_ms}),
         json.dumps({name: _tagged(value) for name, value in record.attributes}) if record.attributes else None,
         record.data,
+        written,
     )
 
 
@@ -247,6 +260,11 @@ def _damage(key: object, what: str) -> str:
 def is_busy(error: sqlite3.Error) -> bool:
     """Whether another process holds the file just now, so that trying again may help."""
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def is_read_only(error: sqlite3.Error) -> bool:
+    """Whether this user may read the file, and not write it."""
+    return _code(error) == sqlite3.SQLITE_READONLY
 
 
 def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool) -> StoreError:

@@ -54,7 +54,7 @@ class SqliteStore:
     Raises: ConfigurationError: *path* or *synchronous* is wrong. Nothing is opened before the first call.
     """
 
-    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
+    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
     batch_limit = 500
 
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full") -> None:
@@ -133,6 +133,11 @@ class SqliteStore:
                 return
             time.sleep(min(left_s, random.uniform(_LOOK_EVERY_S / 2, _LOOK_EVERY_S)))  # noqa: S311  # no secret
 
+    def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Return the record under *key*, and the ms since it was written by the clock of this host; 0 after a restart of it."""
+        row = self._file.run(partial(self._aged, key), key, timeout_s)
+        return None if row is None else (wire.decode(row[1:]), row[0])
+
     def guarantees(self) -> Guarantees:
         """Say what this file promises where it is; makes it, unless it would be refused there."""
         kind = self._kind_of_file_system()
@@ -151,7 +156,7 @@ class SqliteStore:
 
     def _step(self, request: Claim | Replace | Release, connection: sqlite3.Connection) -> Reply:
         connection.execute("BEGIN IMMEDIATE")
-        reply = _apply(connection, request)
+        reply = self._apply(connection, request)
         if reply.applied:
             self._commit(connection, request.record.key)
         return reply
@@ -161,11 +166,24 @@ class SqliteStore:
         replies: list[Reply | StoreError] = []
         for request in requests:
             try:
-                replies.append(_apply(connection, request))
+                replies.append(self._apply(connection, request))
             except StoreError as error:
                 replies.append(error)
         self._commit(connection, None)
         return replies
+
+    def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
+        row = _row(request.record.key, connection)
+        old = None if row is None else wire.decode(row)
+        new = wire.changed(old, request) if row is None or wire.is_ours(row) else None
+        if new is None:
+            return Reply(applied=False, record=old)
+        connection.execute(wire.WRITE, wire.encode(new, self._file.clock.mark()))
+        return Reply(applied=True, record=new)
+
+    def _aged(self, key: str, connection: sqlite3.Connection) -> wire.Row | None:
+        row: wire.Row | None = connection.execute(wire.READ_AGED, (key,)).fetchone()
+        return None if row is None else (self._file.clock.age_ms(row[0]), *row[1:])
 
     def _commit(self, connection: sqlite3.Connection, key: str | None) -> None:
         try:
@@ -179,16 +197,6 @@ class SqliteStore:
         except OSError:
             return None
         return wire.file_system(self.path, text)
-
-
-def _apply(connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
-    row = connection.execute(wire.READ, (request.record.key,)).fetchone()
-    old = None if row is None else wire.decode(row)
-    new = wire.changed(old, request) if row is None or wire.is_ours(row) else None
-    if new is None:
-        return Reply(applied=False, record=old)
-    connection.execute(wire.WRITE, wire.encode(new))
-    return Reply(applied=True, record=new)
 
 
 def _row(key: str, connection: sqlite3.Connection) -> wire.Row | None:
@@ -234,7 +242,7 @@ def _guarantees(synchronous: str, kind: str | None, unsafe: tuple[tuple[str, str
         refusal_linearizable=True,
         durable=durable,
         failover="none: one file on one host",
-        clock="none",
+        clock="none; with server_clock, that of this host, counted from boot: it measures ages within one boot",
         notes=tuple(notes),
         unsafe=unsafe,
     )

@@ -37,6 +37,8 @@ _NO_MARKS = {
     "clock_skew": "a row of this dialect has no place for our time stamp",
     "owner_probe": "a row of this dialect has no place for the process that wrote it; give a function that knows its owner",
 }
+# Also of our own rows.
+_NO_CLOCK = {"server_clock": "a write to DynamoDB cannot say when it was made: expressions know no time of the server"}
 _SHARED = "the locks are shared with other clients: what is promised holds as far as they keep their own rules"
 _LIMITS: dict[str, _Limits] = {
     "awslabs": _Limits(
@@ -86,7 +88,7 @@ def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
     """Return *promises*, which are those of the table under our own rows, as the dialect of *options* can keep them."""
     limits = _LIMITS.get(options.dialect)
     if limits is None:
-        return promises
+        return replace(promises, refuses=tuple(_NO_CLOCK.items()))
     refuses = limits.refuses | _NO_CONTEXT
     if not options.trust_release_mark:
         refuses = {**refuses, "only_if_exists": "with trust_release_mark=false no row is known to be free"}
@@ -98,5 +100,5 @@ def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
         token=limits.token,
         deletes=limits.deletes,
         notes=(*promises.notes, *limits.notes, _SHARED),
-        refuses=tuple((_NO_MARKS | refuses).items()),
+        refuses=tuple((_NO_MARKS | refuses | _NO_CLOCK).items()),
     )

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from pymongo.errors import WriteError
 
@@ -36,6 +37,8 @@ SELF_TEST_ID = {"dlock": "self-test"}
 SOUGHT = "sought"
 
 _PAYLOAD = {"data": "$data", "attrs": "$attrs"}
+# By the server's clock. A step writes the whole document, so one of an earlier dlock, which does not say this, leaves none behind.
+_WRITTEN = {"written": "$$NOW"}
 _ABSENT = {"$eq": ["$$ROOT", {"_id": "$_id"}]}
 # What `record_of` can read. A document that it cannot read is never written over.
 _TYPES = {
@@ -172,7 +175,7 @@ def claim(collection: str, request: Claim, timeout_s: float, *, identity: Any = 
         guard = {"$and": [*_version(*expect), *free]}
     token = {"token": {"$max": [{"$add": [{"$ifNull": ["$token", 0]}, 1]}, Int64(record.fencing_token)]}}
     kept = [{"$cond": [{"$eq": ["$state", "free"]}, _PAYLOAD, {}]}] if request.keep_payload else []
-    new = {"$mergeObjects": [{"$literal": document}, token, *kept]}
+    new = {"$mergeObjects": [{"$literal": document}, _WRITTEN, token, *kept]}
     return _step(collection, document["_id"], guard, new, timeout_s, upsert=_creates(request))
 
 
@@ -218,6 +221,12 @@ def mark(collection: str, key: str) -> Document:
     }
 
 
+def find_aged(collection: str, key: str, level: str) -> Document:
+    """Return the command that reads *key* together with the server's clock. A find has no way to say that on every server."""
+    pipeline = [{"$match": {"_id": key}}, {"$replaceWith": {"now": "$$NOW", "document": "$$ROOT"}}]
+    return {"aggregate": collection, "pipeline": pipeline, "cursor": {}, "readConcern": {"level": level}}
+
+
 def page(collection: str, prefix: str, after: str | None) -> Document:
     """Return the command that reads a page of keys from *prefix* on, or past *after*."""
     wanted = {"$gte": prefix} if after is None else {"$gt": after}
@@ -252,10 +261,10 @@ def _version(rvn: str, fencing_token: int) -> list[Document]:
 def _changed(request: Replace | Release) -> Document:
     document = document_of(request.record)
     if not request.keep_payload:
-        return {"$literal": document}
+        return {"$mergeObjects": [{"$literal": document}, _WRITTEN]}
     # A record that is held has a payload, so the one in the request is not needed.
     del document["data"], document["attrs"]
-    return {"$mergeObjects": [{"$literal": document}, _PAYLOAD]}
+    return {"$mergeObjects": [{"$literal": document}, _WRITTEN, _PAYLOAD]}
 
 
 def _creates(request: Claim | Replace | Release) -> bool:
@@ -289,6 +298,19 @@ def found(answer: Document) -> LockRecord | None:
     """Return the record in the *answer* to a read of one key."""
     documents = answer["cursor"]["firstBatch"]
     return record_of(documents[0]) if documents else None
+
+
+def found_aged(answer: Document) -> tuple[LockRecord, int] | None:
+    """Return the record in the *answer* to :func:`find_aged`, and its age in ms; 0 where its writer has not said when it was."""
+    documents = answer["cursor"]["firstBatch"]
+    record = record_of(documents[0]["document"]) if documents else None
+    if record is None:
+        return None
+    now, written = documents[0]["now"], documents[0]["document"].get("written")
+    if not isinstance(now, DatetimeMS) or not isinstance(written, DatetimeMS):
+        return record, 0
+    # Both were rounded to a millisecond.
+    return record, max(0, int(now) - int(written) - 1)
 
 
 def paged(answer: Document, prefix: str, faults: list[RecordError]) -> tuple[list[LockRecord], str | None]:

@@ -43,7 +43,7 @@ class MongoDBStore:
         self._client, self._owned, self._closed = client, False, False
         self._names = Names(options.database, options.collection)
         self._database: _wire.Database[Document] = client.get_database(options.database)
-        self.capabilities = frozenset({Capability.BATCH_RENEW})
+        self.capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
         self._facts: Facts | None = None
         self._watch: Watch | None = None
 
@@ -99,6 +99,12 @@ class MongoDBStore:
             answer = self._send(_wire.changes(self._names.collection, requests, timeout_s))
             results = _wire.replies(requests, answer)
             return results or _wire.sorted_out(requests, answer, self._find([each.record.key for each in requests]))
+
+    def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Return the record under *key*, and the ms since it was written, by the server's clock."""
+        with Asking(key, timeout_s, writes=False):
+            level = self._known().read_level
+            return _wire.found_aged(self._send(_wire.find_aged(self._names.collection, key, level)))
 
     def guarantees(self) -> Guarantees:
         """Say what the server promises; the first call looks at it, and may find that it can notify."""
@@ -193,7 +199,7 @@ class AsyncMongoDBStore:
         self._client, self._owned, self._closed = client, False, False
         self._names = Names(options.database, options.collection)
         self._database: _wire.Database[Any] = client.get_database(options.database)
-        self.capabilities = frozenset({Capability.BATCH_RENEW})
+        self.capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
         self._facts: Facts | None = None
         self._watch: AsyncWatch | None = None
 
@@ -252,6 +258,12 @@ class AsyncMongoDBStore:
             return results or _wire.sorted_out(
                 requests, answer, await self._find([each.record.key for each in requests])
             )
+
+    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """As :meth:`MongoDBStore.read_age`."""
+        with Asking(key, timeout_s, writes=False):
+            level = (await self._known()).read_level
+            return _wire.found_aged(await self._send(_wire.find_aged(self._names.collection, key, level)))
 
     async def guarantees(self) -> Guarantees:
         """As :meth:`MongoDBStore.guarantees`."""

@@ -13,7 +13,10 @@ __all__ = ["CONFIG", "INFO", "guarantees_of"]
 INFO = pack(b"INFO")
 CONFIG = pack(b"CONFIG", b"GET", b"append*")
 _OLDEST = 6
-_CLOCK = "tokens follow the server's clock (microseconds), past lost data too unless it is set back; no lease is measured by it"
+_CLOCK = (
+    "tokens follow the server's clock (microseconds), past lost data too unless it is set back; "
+    "with server_clock it measures ages, else no lease is measured by it"
+)
 _REASONS = {
     "redis-cluster": "a Cluster replicates behind the writes: a failover can grant a held lock again, with any token",
     "redis-sentinel": "a new primary may lack the last writes, and the old one, restarted, is writable and empty for seconds",

@@ -12,9 +12,13 @@ from pydantic import SecretStr
 from dlock_core import ClientOptions
 from dlock_core._cli_doctor import policy as policy_of
 from dlock_core.backend import backend_for
-from dlock_dynamodb import DynamoDBStoreOptions
+from dlock_core.memory import MemoryStore
+from dlock_core.sqlite import SqliteStore
+from dlock_core.store import ServerClock
+from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
 from dlock_dynamodb.provision import policy
-from dlock_mongodb import MongoDBStoreOptions
+from dlock_mongodb import MongoDBStore, MongoDBStoreOptions
+from dlock_redis import RedisStore
 from dlock_redis._errors import ACL_RULES
 
 ROOT = Path(__file__).parents[1]
@@ -65,6 +69,17 @@ def test_the_rights_on_dynamodb_are_those_of_the_policy(provision: bool) -> None
 def test_a_server_with_users_has_a_policy_to_print(url: str, part: str) -> None:
     """``dlock doctor --policy`` prints the rights without asking the server."""
     assert part in policy_of(ClientOptions(url=SecretStr(url)))
+
+
+def test_stores_with_a_clock_are_those_of_the_table() -> None:
+    """``server_clock`` is said to work where the store has the methods for it, and nowhere else."""
+    [heading, _, *rows] = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("|")][:7]
+    column = heading.index("`server_clock`")
+
+    said = {re.findall(r"`(\w+)://", row[0])[0]: row[column].startswith("yes") for row in rows}
+
+    kinds = {"memory": MemoryStore, "sqlite": SqliteStore, "redis": RedisStore, "dynamodb": DynamoDBStore}
+    assert said == {name: issubclass(kind, ServerClock) for name, kind in {**kinds, "mongodb": MongoDBStore}.items()}
 
 
 def test_each_option_in_a_url_is_named() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
 from dlock_dynamodb._awslabs import AwslabsRows, from_text, to_text
 from dlock_dynamodb._node import NodeClosedRows, NodeOpenRows, from_guid, to_guid
 from dlock_dynamodb._wire import Table
+from dlock_dynamodb.options import Dialect
 from tests.dynamodb.golden_rows import (
     CLOCK_MS,
     DIALECTS,
@@ -356,6 +358,16 @@ def test_an_option_that_the_rows_have_no_place_for_is_refused_when_the_client_is
 
     with pytest.raises(UnsupportedError, match=rf"^{name} cannot be had from this store: "):
         LockClient(stores[dialect], **asked)
+
+
+@pytest.mark.parametrize("dialect", ["dlock", "awslabs", "node-fail-open"])
+def test_the_servers_clock_is_refused_with_the_reason(endpoint: str, place: Place, dialect: Dialect) -> None:
+    """No row of DynamoDB can tell when the server wrote it; the message says so, and what there is instead."""
+    from dlock_core import LockClient
+
+    store = DynamoDBStore(session(), table=TABLE, endpoint_url=endpoint, dialect=dialect)
+    with closing(store), pytest.raises(UnsupportedError, match="expressions know no time of the server; use clock_sk"):
+        LockClient(store, server_clock=True)
 
 
 def test_data_is_refused_in_a_call_before_anything_is_sent(stores: dict[str, DynamoDBStore], place: Place) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.read_preferences import SecondaryPreferred
 from pymongo.write_concern import WriteConcern
@@ -94,6 +96,7 @@ def test_every_verb_is_one_request(opener: Opener, key: str) -> None:
         ("findAndModify", lambda: store.replace(Replace(other, record.version))),
         ("update", lambda: store.replace_many([Replace(other, renewed.version)])),
         ("find", lambda: store.read(key)),
+        ("aggregate", lambda: store.read_age(key)),
         ("find", lambda: store.scan(key)),
         ("findAndModify", lambda: store.release(Release(freed(other), record.version))),
         ("findAndModify", lambda: store.release(Release(freed(other), other.version))),
@@ -206,6 +209,32 @@ def test_of_racing_claims_one_wins(opener: Opener, key: str, state: str) -> None
             assert {reply.record for reply in row} == {winner}
     tokens = [record.fencing_token for record in standing]
     assert tokens == list(range(1, ROUNDS + 2)) if state == "free" else not tokens
+
+
+def test_the_age_is_since_the_last_write_by_the_servers_clock(store: Face, raw: Any, key: str) -> None:
+    """Never less than nothing, whatever that clock does."""
+    store.claim(any_claim(key))
+    now = raw.find_one({"_id": key})["written"]
+    ages = []
+    for seconds in (-5, 3600):
+        raw.update_one({"_id": key}, {"$set": {"written": now + timedelta(seconds=seconds)}})
+        ages.append(store.read_age(key)[1])
+
+    assert 4_999 <= ages[0] < 60_000
+    assert ages[1] == 0
+
+
+@pytest.mark.parametrize("written", [None, 0, "1970-01-01", Timestamp(1, 1)])
+def test_a_record_that_does_not_say_when_it_was_written_is_not_old(
+    store: Face, raw: Any, key: str, written: Any
+) -> None:
+    """That of an earlier dlock, which is read and renewed as ever; from then on its age is known."""
+    record = store.claim(any_claim(key)).record
+    raw.update_one({"_id": key}, {"$unset": {"written": 1}} if written is None else {"$set": {"written": written}})
+
+    assert store.read_age(key) == (record, 0)
+    assert store.replace(Replace(held(key), record.version, keep_payload=True)).applied
+    assert isinstance(raw.find_one({"_id": key})["written"], datetime)
 
 
 def test_a_batch_renews_all_in_one_request(opener: Opener, key: str) -> None:
@@ -388,15 +417,15 @@ def test_the_capabilities_are_what_is_there(opener: Opener) -> None:
     batch, notify = (BatchRenew, Notify) if opener.loop is None else (AsyncBatchRenew, AsyncNotify)
     store, single = opener.store(), opener.store(maxPoolSize=1)
 
-    assert store.raw.capabilities == {Capability.BATCH_RENEW}
+    assert store.raw.capabilities == {Capability.BATCH_RENEW, Capability.SERVER_CLOCK}
     assert not isinstance(store.raw, notify)
     store.guarantees()
     single.guarantees()
 
-    assert store.raw.capabilities == {Capability.BATCH_RENEW, Capability.NOTIFY}
+    assert store.raw.capabilities == {Capability.BATCH_RENEW, Capability.SERVER_CLOCK, Capability.NOTIFY}
     assert isinstance(store.raw, batch)
     assert isinstance(store.raw, notify)
-    assert single.raw.capabilities == {Capability.BATCH_RENEW}
+    assert single.raw.capabilities == {Capability.BATCH_RENEW, Capability.SERVER_CLOCK}
     assert not isinstance(single.raw, notify)
 
 

@@ -103,10 +103,10 @@ def test_nothing_of_the_users_is_outside_a_literal() -> None:
     for command in commands:
         assert command["query"] == {"_id": NASTY}
         ours = set(literals(command["update"]))
-        fields = {"$v", "$state", "$rvn", "$token", "$owner", "$lease_ms", "$data", "$attrs", "$_id", "$$ROOT"}
+        fields = {"$v", "$state", "$rvn", "$token", "$owner", "$lease_ms", "$data", "$attrs", "$_id", "$$ROOT", "$$NOW"}
         assert ours <= fields
     [statement] = _wire.changes("c", [Replace(nasty, version)], 1.0)["updates"]
-    assert set(literals(statement["u"])) <= {"$data", "$attrs"}
+    assert set(literals(statement["u"])) <= {"$data", "$attrs", "$$NOW"}
     assert statement["q"]["rvn"] == NASTY  # a value in a filter is no expression
 
 
