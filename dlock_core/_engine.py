@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core._driver import Driver, fresh, id_of, jitter
 from dlock_core._handle import Handle, Ports, Watch, closed_error, lost_error, refused_error, unresolved_error
-from dlock_core._observations import ObservationFile, Observations
+from dlock_core._observations import Observations, ObservationStore
 from dlock_core._probe import owner_of
 from dlock_core._renewals import Renewals
 from dlock_core.errors import (
@@ -69,7 +69,7 @@ _LOOKS = 8
 class Engine:
     """Drives all locks of one client. *store* is the async face; the ports decide the colour."""
 
-    def __init__(self, store: AsyncLockStore, ports: Ports, observed_in: ObservationFile | None = None) -> None:
+    def __init__(self, store: AsyncLockStore, ports: Ports, observed_in: ObservationStore | None = None) -> None:
         self.store = store
         self.ports = ports
         self.driver = Driver(store, ports)

@@ -1,6 +1,6 @@
-"""What a client has observed of others' locks: bounded, and kept in a file where an option names one, for the next process.
+"""What a client has observed of others' locks: bounded, and kept in a file or a mapping of the user's for the next process.
 
-Losing an observation only delays a takeover, so whatever is wrong with the file is told and otherwise passed over.
+Losing an observation only delays a takeover, so whatever is wrong with what was kept is told and otherwise passed over.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ import json
 import logging
 import os
 import tempfile
+import threading
 from collections import OrderedDict
+from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
+from dlock_core._probe import boot
 from dlock_core.early import resumed, saved
+from dlock_core.errors import ConfigurationError, UnsupportedError
 from dlock_core.lease import observe
 
 if TYPE_CHECKING:
@@ -22,13 +26,44 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
 
-__all__ = ["ObservationFile", "Observations"]
+__all__ = ["ObservationFile", "ObservationMapping", "ObservationStore", "Observations", "observation_store"]
 
 _log = logging.getLogger("dlock.engine")
 
 OBSERVATIONS_MAX = 10_000
 SAVED_MAX = 1_000
 _OTHERS_WRITE = 0o022
+
+
+class ObservationStore(Protocol):
+    """Where observations outlive a client, for the processes of one boot."""
+
+    def load(self, now: int) -> dict[str, Observation]:
+        """Return what it holds that counts at *now*."""
+        ...
+
+    def save(self, seen: dict[str, Observation], now: int) -> None:
+        """Put *seen*, and what others have put there meanwhile; of two observations of one version the earlier counts."""
+        ...
+
+
+def observation_store(kept: str | Path | MutableMapping[str, Any] | None) -> ObservationStore | None:
+    """Return what the option ``observations`` names.
+
+    Raises: UnsupportedError: this machine does not tell one boot from another. ConfigurationError: there is no such folder.
+    """
+    if kept is None:
+        return None
+    name = boot()
+    if name is None:
+        raise UnsupportedError(
+            "observations need a boot id (Linux): what was seen before a reboot must not count after it"
+        )
+    if isinstance(kept, MutableMapping):
+        return ObservationMapping(kept, name)
+    if not Path(kept).parent.is_dir():
+        raise ConfigurationError(f"observations: the folder of {str(kept)!r} is not there; make it, or name another")
+    return ObservationFile(Path(kept), name)
 
 
 class ObservationFile:
@@ -39,7 +74,7 @@ class ObservationFile:
         self._boot = boot
 
     def load(self, now: int) -> dict[str, Observation]:
-        """Return what it holds that counts at *now*."""
+        """As :meth:`ObservationStore.load`."""
         try:
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -54,13 +89,8 @@ class ObservationFile:
             return {}
 
     def save(self, seen: dict[str, Observation], now: int) -> None:
-        """Put *seen*, and what others have put there meanwhile; of two observations of one version the earlier counts."""
-        merged = self.load(now)
-        for key, mine in seen.items():
-            theirs = merged.get(key)
-            merged[key] = theirs if theirs is not None and _is_earlier(theirs, mine) else mine
-        newest = sorted(merged, key=lambda key: merged[key].seen_at)[-SAVED_MAX:]
-        text = json.dumps(saved({key: merged[key] for key in newest}, self._boot))
+        """As :meth:`ObservationStore.save`."""
+        text = json.dumps(saved(_merged(self.load(now), seen), self._boot))
         temporary = None
         try:
             with tempfile.NamedTemporaryFile("w", dir=self.path.parent, prefix=".dlock-", delete=False) as file:
@@ -74,6 +104,46 @@ class ObservationFile:
                     Path(temporary).unlink()
 
 
+# Clients of one process may share a mapping.
+_mapping_mutex = threading.Lock()
+
+
+class ObservationMapping:
+    """The mapping *kept*, which the user carries from one process of one *boot* to the next.
+
+    Three names of it are used, and what stands under them is replaced, never changed.
+    """
+
+    def __init__(self, kept: MutableMapping[str, Any], boot: str) -> None:
+        self._kept = kept
+        self._boot = boot
+
+    def load(self, now: int) -> dict[str, Observation]:
+        """As :meth:`ObservationStore.load`."""
+        try:
+            return resumed(dict(self._kept), self._boot, now)
+        except Exception as error:  # noqa: BLE001  # it is the user's own, and may be anything
+            _log.warning("observations cannot be read from their mapping, and are begun anew: %r", error)
+            return {}
+
+    def save(self, seen: dict[str, Observation], now: int) -> None:
+        """As :meth:`ObservationStore.save`."""
+        with _mapping_mutex:
+            merged = saved(_merged(self.load(now), seen), self._boot)
+            try:
+                self._kept.update(merged)
+            except Exception as error:  # noqa: BLE001  # as above; the attempt is as it was
+                _log.warning("observations cannot be put into their mapping: %r", error)
+
+
+def _merged(found: dict[str, Observation], seen: dict[str, Observation]) -> dict[str, Observation]:
+    """Return the newest of *found* and *seen*, by key."""
+    for key, mine in seen.items():
+        theirs = found.get(key)
+        found[key] = theirs if theirs is not None and _is_earlier(theirs, mine) else mine
+    return {key: found[key] for key in sorted(found, key=lambda key: found[key].seen_at)[-SAVED_MAX:]}
+
+
 def _is_earlier(one: Observation, other: Observation) -> bool:
     return one.version == other.version and one.seen_at < other.seen_at
 
@@ -81,11 +151,11 @@ def _is_earlier(one: Observation, other: Observation) -> bool:
 class Observations:
     """The observations of one client, by full key; the oldest are forgotten."""
 
-    def __init__(self, ports: Ports, file: ObservationFile | None) -> None:
+    def __init__(self, ports: Ports, kept: ObservationStore | None) -> None:
         self._ports = ports
-        self._file = file
+        self._kept = kept
         self._unsaved: dict[str, Observation] = {}
-        self._seen = OrderedDict({} if file is None else file.load(ports.now()))
+        self._seen = OrderedDict({} if kept is None else kept.load(ports.now()))
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -104,7 +174,7 @@ class Observations:
             self._seen.move_to_end(key)
             if len(self._seen) > OBSERVATIONS_MAX:
                 self._seen.popitem(last=False)
-            if self._file is not None:
+            if self._kept is not None:
                 self._unsaved[key] = seen
         return before is None or before.version != seen.version
 
@@ -115,9 +185,9 @@ class Observations:
             self.keep(key, observe(record, self._ports.now()))
 
     def save(self) -> None:
-        """Write down what is new, where there is a file."""
-        if self._file is None or not self._unsaved:
+        """Write down what is new, where there is a place for it."""
+        if self._kept is None or not self._unsaved:
             return
         with self._ports.mutex:
             unsaved, self._unsaved = self._unsaved, {}
-        self._file.save(unsaved, self._ports.now())
+        self._kept.save(unsaved, self._ports.now())

@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dlock_core._observations import ObservationFile
-from dlock_core._probe import SAME_HOST, boot, identity
+from dlock_core._observations import observation_store
+from dlock_core._probe import SAME_HOST, identity
 from dlock_core._process import generation
 from dlock_core.backend import backend_for, redact
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
@@ -81,7 +80,7 @@ class Session:
         self._linearizable = True
         self._capabilities: frozenset[Capability] | None = None
         self._group: int | None = None
-        self.observed_in = _observed_in(options.observations)
+        self.observed_in = observation_store(options.observations)
         self._refuses: dict[str, str] = {}
         # Options that cannot work are refused before anything is opened.
         self.default = self._ask(options)
@@ -338,23 +337,6 @@ def _check_texts(texts: dict[str, object]) -> None:
                 raise ConfigurationError(
                     f"{name!r}: {text!r} holds a lone surrogate at position {error.start}; it has no UTF-8 form"
                 ) from None
-
-
-def _observed_in(path: str | Path | None) -> ObservationFile | None:
-    """Return the file of observations that the options name.
-
-    Raises: UnsupportedError: this machine does not tell one boot from another. ConfigurationError: there is no such folder.
-    """
-    if path is None:
-        return None
-    name = boot()
-    if name is None:
-        raise UnsupportedError(
-            "observations need a boot id (Linux): what was seen before a reboot must not count after it"
-        )
-    if not Path(path).parent.is_dir():
-        raise ConfigurationError(f"observations: the folder of {str(path)!r} is not there; make it, or name another")
-    return ObservationFile(Path(path), name)
 
 
 def _s(value: Any) -> float:

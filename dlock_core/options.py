@@ -11,12 +11,12 @@ import math
 import os
 import socket
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, SecretStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, PrivateAttr, SecretStr, ValidationError
 
 from dlock_core.backend import split_url
 from dlock_core.errors import ConfigurationError
@@ -78,6 +78,13 @@ def _count(value: object) -> object:
 def _probe(value: object) -> object:
     if value is not None and value != "same-host" and not callable(value):
         raise ValueError(f"{value!r} is no probe; give 'same-host', or a function of a record")
+    return value
+
+
+def _kept(value: object) -> object:
+    """Return *value* itself: what the user keeps must not be copied."""
+    if value is not None and not isinstance(value, (str, Path, MutableMapping)):
+        raise ValueError(f"{value!r} is neither a path nor a mapping that can be written")
     return value
 
 
@@ -152,7 +159,7 @@ class ClientKeywords(LockKeywords, total=False):
     max_lease_duration: Seconds
     allow_unsafe: frozenset[str]
     token_floor: int
-    observations: str | Path | None
+    observations: str | Path | MutableMapping[str, Any] | None
 
 
 class LockOptions(_Options):
@@ -204,7 +211,7 @@ class ClientOptions(LockOptions):
     max_lease_duration: _Duration = 86400.0
     allow_unsafe: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
     token_floor: int = 1
-    observations: str | Path | None = None
+    observations: Annotated[str | Path | MutableMapping[str, Any] | None, PlainValidator(_kept)] = None
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -363,6 +370,10 @@ def _from_toml(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
     store = table.pop("store", {})
     if not isinstance(store, dict):
         raise ConfigurationError(f"[store] in {str(file)!r} is not a table")
+    if isinstance(table.get("observations"), dict):
+        raise ConfigurationError(
+            f"observations in {str(file)!r} is a table; write a path, a mapping is for Python only"
+        )
     if isinstance(table.get("data"), str):
         table["data"] = table["data"].encode()
     unknown = sorted(set(table) - set(ClientOptions.model_fields))

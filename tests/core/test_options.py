@@ -7,6 +7,7 @@ import copy
 import math
 import pickle
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -313,7 +314,8 @@ def test_flag_takes_a_truth_value_only(name: str, value: Any) -> None:
         ({"retries": True}, "retries: True is not"),
         ({"retries": 1.5}, "retries: 1.5 is not"),
         ({"owner_probe": "host"}, "owner_probe: 'host' is no probe; give 'same-host', or a function of a record"),
-        ({"observations": 5}, "observations"),
+        ({"observations": 5}, "observations: 5 is neither a path nor a mapping that can be written"),
+        ({"observations": MappingProxyType({})}, r"observations: mappingproxy\(\{\}\) is neither"),
         ({"prefix": None}, "prefix: "),
         ({"owner": 5}, "owner: "),
         ({"url": 5}, "url: "),

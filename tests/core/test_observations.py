@@ -1,0 +1,190 @@
+"""Observations in a mapping that the user keeps: carried as JSON from one run to the next."""
+
+from __future__ import annotations
+
+import json
+from collections import ChainMap, UserDict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError
+from dlock_core._observations import SAVED_MAX
+from tests.core.test_early import dies
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.core.worlds import World
+
+
+async def sight(world: World, key: str = "k") -> dict[str, Any]:
+    """Return what is kept of one look at *key*, which somebody holds who is dead."""
+    state: dict[str, Any] = {}
+    await dies(world, key)
+    async with world.client(observations=state) as client:
+        assert await client.try_acquire(key) is None
+    return state
+
+
+@both_colours
+async def test_run_continues_what_the_last_has_put_down_as_json(world: World) -> None:
+    """Runs that try once each, over one lease of 10 s: only together have they seen it all."""
+    token, text, granted = await dies(world), "{}", []
+    for _ in range(21):
+        state = json.loads(text)
+        async with world.client(observations=state) as client:
+            lease = await client.try_acquire("k")
+            if lease is not None:
+                granted.append(lease.fencing_token)
+                await lease.release()
+        text = json.dumps(state)
+        await world.jump(0.5)
+        assert not granted or len(granted) == 1
+
+    assert granted == [token + 1]
+
+
+@both_colours
+async def test_run_whose_state_is_lost_begins_anew(world: World) -> None:
+    """The negative control: nobody takes over by what nobody has kept."""
+    await dies(world)
+    for _ in range(50):
+        async with world.client(observations={}) as client:
+            assert await client.try_acquire("k") is None
+        await world.jump(0.5)
+
+
+@both_colours
+async def test_mapping_is_filled_when_an_attempt_ends_without_the_lock(world: World) -> None:
+    """Before the client is closed: a function of a cloud may be frozen and never go on."""
+    state: dict[str, Any] = {"mine": 1}
+    await dies(world)
+    async with world.client(observations=state) as client:
+        assert state == {"mine": 1}
+        with pytest.raises(AcquireTimeoutError):
+            await client.acquire("k", timeout=0)
+
+        assert sorted(state) == ["boot", "format", "mine", "seen"]
+        assert [*state["seen"]] == ["k"]
+        assert json.loads(json.dumps(state)) == state
+
+
+@both_colours
+async def test_clients_share_one_mapping(world: World) -> None:
+    """Each keeps what the other has seen; of one record the earlier sight counts."""
+    state: dict[str, Any] = {}
+    await dies(world, "a")
+    await dies(world, "b")
+    async with world.client(observations=state) as one, world.client(observations=state) as two:
+        assert await one.try_acquire("a") is None
+        await world.jump(5)
+        assert await two.try_acquire("a") is None
+        assert await two.try_acquire("b") is None
+    await world.jump(5)
+
+    async with world.client(observations=state) as three:
+        lease = await three.try_acquire("a")
+        assert lease is not None
+        assert await three.try_acquire("b") is None
+
+
+@both_colours
+@pytest.mark.parametrize("make", [UserDict, ChainMap], ids=["UserDict", "ChainMap"])
+async def test_any_mapping_that_can_be_written_will_do(world: World, make: Any) -> None:
+    """The very object is used, not a copy."""
+    state = make(await sight(world))
+    await world.jump(10)
+
+    async with world.client(observations=state) as client:
+        lease = await client.try_acquire("k")
+        assert lease is not None
+        assert client.options.observations is state
+
+
+@both_colours
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"format": 2},
+        {"boot": "another"},
+        {"boot": None},
+        {"seen": []},
+        {"seen": {"k": ["x", 1, 10_000]}},
+        {"seen": {"k": ["x", 1, "10000", 0]}},
+    ],
+    ids=repr,
+)
+async def test_what_is_damaged_or_of_another_boot_is_begun_anew(world: World, damage: dict[str, Any]) -> None:
+    """Validated as the file is; it only delays."""
+    state = await sight(world) | damage
+    await world.jump(10)
+
+    async with world.client(observations=state) as client:
+        assert await client.try_acquire("k") is None
+    await world.jump(10)
+    async with world.client(observations=state) as client:
+        lease = await client.try_acquire("k")
+        assert lease is not None
+
+
+@both_colours
+async def test_sight_of_the_future_is_dropped(world: World) -> None:
+    """As of a machine that was set back to a snapshot."""
+    state = await sight(world)
+    state["seen"]["k"][-1] += 10**12
+    await world.jump(20)
+
+    async with world.client(observations=state) as client:
+        assert await client.try_acquire("k") is None
+
+
+class Broken(UserDict[str, Any]):
+    """A mapping whose place is gone."""
+
+    def __iter__(self) -> Any:
+        """Fail."""
+        raise OSError("gone")
+
+    def __setitem__(self, key: str, item: Any) -> None:
+        """Fail."""
+        raise OSError("gone")
+
+
+@both_colours
+async def test_mapping_that_fails_is_told_and_changes_nothing_else(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An attempt is what it is without one."""
+    await dies(world)
+
+    async with world.client(observations=Broken()) as client:
+        assert await client.try_acquire("k") is None
+
+    assert "observations cannot be read from their mapping" in caplog.text
+    assert "observations cannot be put into their mapping" in caplog.text
+
+
+@both_colours
+async def test_mapping_is_bounded(world: World) -> None:
+    """The oldest are dropped."""
+    state = await sight(world, "new")
+    [sent] = state["seen"].values()
+    state["seen"] |= {f"old/{number}": [*sent[:-1], number] for number in range(SAVED_MAX)}
+    await dies(world, "newer")
+    async with world.client(observations=state) as client:
+        assert await client.try_acquire("newer") is None
+
+    assert len(state["seen"]) == SAVED_MAX
+    assert {"new", "newer"} <= state["seen"].keys()
+    assert {"old/0", "old/1"}.isdisjoint(state["seen"])
+
+
+def test_table_in_a_file_is_no_mapping_that_is_kept(tmp_path: Path) -> None:
+    """Nobody would ever see what is put into it."""
+    file = tmp_path / "dlock.toml"
+    file.write_text("[observations]\nformat = 1\n")
+
+    with pytest.raises(ConfigurationError, match="write a path, a mapping is for Python only"):
+        ClientOptions.load(file)
