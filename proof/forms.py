@@ -29,6 +29,7 @@ __all__ = [
     "broken",
     "cleared",
     "may_apply",
+    "orphaned",
     "rebased",
     "renamed",
     "rvns_in",
@@ -42,18 +43,19 @@ TOKEN = 50
 """What the store's token is called; the others count from it. A token of 1 is the least that a claim may be given, no count."""
 
 # Of these only the order to the present matters, of those also the age, up to the longest lease.
-_AHEAD = {"deadline", "renew_at", "hold_until", "until", "retry_at", "give_up_at", "failing_since"}
+_AHEAD = {"deadline", "renew_at", "hold_until", "until", "retry_at", "give_up_at", "failing_since", "ends_at"}
 _BEHIND = {"sent_at", "seen_at", "written_at"}
 _TRIES_MAX = 2
 _RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord))
 
 
 class Store(NamedTuple):
-    """What the store holds: the record, since when, and, where refusals may be stale, the one before."""
+    """What the store holds: the record, since when, whether its writer is *dead*, and, where refusals may be stale, the one before."""
 
     record: LockRecord | None = None
     previous: LockRecord | None = None
     written_at: int = NOW
+    dead: bool = False
 
 
 def _rebuilt(value: Any, leaf: Callable[[str, Any], Any], field: str = "") -> Any:
@@ -214,6 +216,11 @@ def may_apply(request: Request, record: LockRecord | None, writes: Collection[st
 def cleared(client: Client) -> Client:
     """Return *client* after a grant to somebody else."""
     return client._replace(grantee=None)
+
+
+def orphaned(store: Store) -> Store:
+    """Return *store* after the death of whoever wrote the record: of one that is not held nobody asks for the owner."""
+    return store._replace(dead=store.record is not None and store.record.state is State.HELD)
 
 
 def broken(store: Store) -> bool:

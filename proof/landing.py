@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
-from dlock_core.record import Broken, LockRecord, State
+from dlock_core.early import STEP_NS
+from dlock_core.record import Broken, LockRecord, OwnerState, State
 from dlock_core.states import Read, Verb
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
-from proof.forms import TOKEN, Store, cleared, rebased
+from proof.forms import TOKEN, Store, cleared, orphaned, rebased
 from proof.world import FRESH, NOW, TICK, Client, Ghost, Request, Rules, Slot
 
 if TYPE_CHECKING:
@@ -88,6 +89,9 @@ def _written(new: LockRecord, token: int, kept: LockRecord | None) -> LockRecord
 def ops(client: Client, rules: Rules) -> Iterator[Op]:
     """Yield the ways in which requests of *client* may meet the store now."""
     for index, slot in enumerate(client.slots):
+        if slot.probed is not None:
+            for owner in OwnerState:
+                yield Op(f"{slot.number}.probe-{owner.value}", 0, owner.value, index)
         if slot.request is None:
             continue
         yield Op(f"{slot.number}.apply", 0, "apply", index)
@@ -117,6 +121,8 @@ def break_move(store: Store, rules: Rules) -> Client | None:
 def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
     """Let the request meet the store; None where it makes no difference that it did."""
     slot = None if op.kind == "ghost" else client.slots[op.place]
+    if slot is not None and slot.probed is not None:
+        return _probed(client, op, slot, store)
     number, request = (
         (client.ghosts[op.place].number, client.ghosts[op.place].request)
         if slot is None
@@ -138,7 +144,8 @@ def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
         slots = (*client.slots[: op.place], slot._replace(doubled=True), *client.slots[op.place + 1 :])
         after = client._replace(slots=slots)
     else:
-        after = _answered(client, op, slot, reply)
+        age = age_ms(store) if type(request) is Read and request.aged else None
+        after = _answered(client, op, slot, reply, age)
     if op.kind == "copy" and not applied:
         return None
     if not applied or record is None:
@@ -153,11 +160,32 @@ def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
         after._replace(grantee=number) if grant and client.plan is not None else (cleared(after) if grant else after)
     )
     new = rebased(Store(record, store.record if rules.stale else None, NOW), rise)
+    if client.dead:
+        new = orphaned(new)
     return Landed(rebased(after, rise), new, rise, notes, problem)
 
 
-def _answered(client: Client, op: Op, slot: Slot, reply: Reply) -> Client:
-    slots = (*client.slots[: op.place], slot._replace(reply=reply), *client.slots[op.place + 1 :])
+def _probed(client: Client, op: Op, slot: Slot, store: Store) -> Landed | None:
+    """Tell of the owner what is true now, or nothing; who wrote a record that is gone is anybody's guess."""
+    owner, record = OwnerState(op.kind), store.record
+    if record is not None and record.version == slot.probed and owner not in answers(store):
+        return None
+    slots = (*client.slots[: op.place], slot._replace(probed=None, owner=owner), *client.slots[op.place + 1 :])
+    return Landed(client._replace(slots=slots), store, 0)
+
+
+def answers(store: Store) -> tuple[OwnerState, ...]:
+    """Return what a probe that is right may answer."""
+    return (OwnerState.DEAD if store.dead else OwnerState.ALIVE, OwnerState.UNKNOWN)
+
+
+def age_ms(store: Store) -> int:
+    """Return the age of the record, by a clock that has made the longest step since it was written."""
+    return 0 if store.record is None else (NOW - store.written_at + STEP_NS) // TICK
+
+
+def _answered(client: Client, op: Op, slot: Slot, reply: Reply, age: int | None) -> Client:
+    slots = (*client.slots[: op.place], slot._replace(reply=reply, age=age), *client.slots[op.place + 1 :])
     ghosts = client.ghosts
     if op.kind == "apply+copy" and slot.request is not None:
         ghosts = (*ghosts, Ghost(slot.number, slot.request, copy=True))
@@ -178,7 +206,7 @@ def _relation(client: Client, number: int, request: Request, store: Store, new: 
         return None if client.grantee == number else "I3: a renewal or a release of a grant that is not the writer's"
     if step != 1:
         return f"I2: the token changed by {step}"
-    if client.plan is None or old.rvn in client.disowned:
+    if client.plan is None or old.rvn in client.disowned or store.dead:
         return None
     if old.lease_ms is None or NOW - store.written_at < old.lease_ms * TICK:
         return "I3: a takeover before the record's lease had passed"

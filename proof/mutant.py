@@ -39,6 +39,8 @@ WORLDS: dict[str, Rules] = {
     "closed-twice": Rules(leases=(None,), ticks=1, faults=2, attempts=2, abandons=2, heartbeat=False),
     "closed-wait": Rules(leases=(None, 2), ticks=4, faults=0),
     "stale": Rules(ticks=3, stale=True, copies=False),
+    "probed": Rules(ticks=2, faults=0, deaths=1, probes=True, solo=True),
+    "aged": Rules(ticks=3, faults=0, aged=True),
     "mixed": Rules(leases=(None, 2), abandons=1, copies=False, ticks=3),
 }
 

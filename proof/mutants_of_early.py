@@ -51,7 +51,7 @@ EARLY: tuple[Mutant, ...] = (
         "ends_at",
         " + STEP_NS",
         "",
-        f"{_EARLY}age_of_a_lease_and_a_step_is_the_end",
+        "aged",
         "early",
     ),
     Mutant(
@@ -60,7 +60,7 @@ EARLY: tuple[Mutant, ...] = (
         "_pursue",
         "state._replace(seen=seen, ends_at=NEVER)",
         "state._replace(seen=seen)",
-        f"{_EARLY}early_end_of_one_version_is_not_that_of_the_next",
+        "aged",
     ),
     Mutant(
         "owner of whom nothing is known is dead",
@@ -68,7 +68,7 @@ EARLY: tuple[Mutant, ...] = (
         "_seek_probed",
         "event.owner is OwnerState.DEAD",
         "event.owner is not OwnerState.ALIVE",
-        f"{_EARLY}owner_that_may_be_alive_is_waited_for",
+        "probed",
     ),
     Mutant(
         "death ends a lock without a lease",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from dlock_core.record import OwnerState
 from proof.world import Rules
 
 __all__ = ["NIGHTLY", "QUICK", "SCENARIOS", "Scenario"]
@@ -35,6 +36,13 @@ _ABANDON = (
     "abandoned acquire cleaned up",
     "own orphan taken over",
     "clean-up met another version",
+)
+_DEATHS = (
+    "owner died",
+    "died without the lock",
+    *(f"owner probed {owner.value}" for owner in OwnerState),
+    "taken over from a dead owner",
+    "takeover",
 )
 
 SCENARIOS: dict[str, Scenario] = {
@@ -79,9 +87,26 @@ SCENARIOS: dict[str, Scenario] = {
     "notify": Scenario(
         Rules(ticks=2, notify=True), ("takeover", "lost claim adopted", "late grant renewed before hand-out")
     ),
+    "owner-probe": Scenario(
+        Rules(faults=0, deaths=1, probes=True, solo=True), (*_DEATHS, "lost: expired", "late request applied: claim")
+    ),
+    "server-clock": Scenario(Rules(faults=0, aged=True), (*_GRANTS, "taken over by the store's clock")),
     "abandon-both": Scenario(Rules(ticks=2, attempts=2, abandons=1, copies=False, faults=0), _ABANDON),
     "break-fault": Scenario(
         Rules(breaks=1, ticks=3), ("takeover after a break", "lost: broken", "lost renewal adopted")
+    ),
+    "owner-probe-fault": Scenario(
+        Rules(ticks=2, deaths=1, probes=True),
+        (
+            *_DEATHS,
+            "lost claim adopted",
+            "lost renewal adopted",
+            "copy applied: claim",
+            "late request applied: renewal",
+        ),
+    ),
+    "server-clock-fault": Scenario(
+        Rules(aged=True), (*_FAULTS, "copy applied: claim", "taken over by the store's clock")
     ),
     "2x6x2": Scenario(Rules(ticks=6, faults=2), (*_FAULTS, "copy applied: claim")),
     "3x4x1": Scenario(Rules(leases=(2, 2, 2)), (*_FAULTS, "copy applied: claim")),
@@ -89,5 +114,14 @@ SCENARIOS: dict[str, Scenario] = {
     "twice-abandon": Scenario(Rules(ticks=3, attempts=2, abandons=1, copies=False), (*_ABANDON, *_FAULTS)),
 }
 
-NIGHTLY = ("abandon-both", "break-fault", "2x6x2", "3x4x1", "twice", "twice-abandon")
+NIGHTLY = (
+    "abandon-both",
+    "break-fault",
+    "owner-probe-fault",
+    "server-clock-fault",
+    "2x6x2",
+    "3x4x1",
+    "twice",
+    "twice-abandon",
+)
 QUICK = tuple(name for name in SCENARIOS if name not in NIGHTLY)

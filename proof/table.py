@@ -44,6 +44,7 @@ class _Local(NamedTuple):
     lost: int | None
     released: int | None
     closed: int | None
+    died: bool
 
 
 class _Joint(NamedTuple):
@@ -168,12 +169,23 @@ class Table:
         form, names = self.form(move.client)
         sources = tuple(_NEW if name == FRESH else int(name[1:]) for name in names)
         return _Local(
-            move.label, move.cost, form, sources, move.notes, move.violation, move.lost, move.released, move.closed
+            move.label,
+            move.cost,
+            form,
+            sources,
+            move.notes,
+            move.violation,
+            move.lost,
+            move.released,
+            move.closed,
+            move.died,
         )
 
     def _by_client(self, here: World, index: int, local: _Local) -> Step:
         ticks, faults, breaks, store, parts, operator = here
         names = parts[index][1]
+        if local.died:
+            store = (self._store_form(forms.orphaned(self.stores[store[0]]))[0], store[1])
         part = self._sweep(
             (local.form, tuple([names[source] if source != _NEW else _NEW for source in local.sources])), store
         )

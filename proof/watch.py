@@ -17,6 +17,7 @@ from dlock_core.states import (
     Held,
     LeaseState,
     Lost,
+    Probed,
     Releasing,
     Risk,
     Seeking,
@@ -64,13 +65,14 @@ def problem(before: LeaseState, event: Event, after: LeaseState, now: int) -> st
     return None
 
 
-def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Effect, ...]) -> Iterator[str]:
+def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Effect, ...], now: int) -> Iterator[str]:
     """Name what is worth having been reached."""
     if Risk(at_risk=False) in effects:
         yield "risk healed"
     match before:
         case Seeking():
             yield from _notes_of_seeking(event, after, effects)
+            yield from _notes_of_early(event, after, effects, now)
         case Held():
             yield from _notes_of_holding(before, event, after)
         case Releasing():
@@ -94,6 +96,22 @@ def _notes_of_seeking(event: Event, after: LeaseState, effects: tuple[Effect, ..
         yield "attempt abandoned"
     elif type(event) is Answer and event.disowned and any(type(effect) is Replace for effect in effects):
         yield "own orphan taken over"
+
+
+def _notes_of_early(event: Event, after: LeaseState, effects: tuple[Effect, ...], now: int) -> Iterator[str]:
+    if type(event) is Probed:
+        yield f"owner probed {event.owner.value}"
+    if type(after) is not Seeking or not any(type(effect) is Replace for effect in effects):
+        return
+    if type(event) is Answer and event.age_ms is not None and after.ends_at <= now and _is_young(after, now):
+        yield "taken over by the store's clock"
+    if type(event) is Probed and _is_young(after, now):
+        yield "taken over from a dead owner"
+
+
+def _is_young(state: Seeking, now: int) -> bool:
+    """Whether what was seen has not stood unchanged for a lease: who only observes would wait."""
+    return state.seen is not None and now < state.seen.seen_at + state.seen.lease_ns
 
 
 def _notes_of_holding(before: Held, event: Event, after: LeaseState) -> Iterator[str]:

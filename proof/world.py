@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from dlock_core import lease
 from dlock_core.errors import LeaseStateError
-from dlock_core.plan import NEVER, Plan, make_plan
-from dlock_core.record import LockRecord, LossReason, State
+from dlock_core.plan import NEVER, Early, Plan, make_plan
+from dlock_core.record import LockRecord, LossReason, OwnerState, State, Version
 from dlock_core.states import (
     Answer,
     Begin,
@@ -31,6 +31,8 @@ from dlock_core.states import (
     Lost,
     Observation,
     Outcome,
+    Probe,
+    Probed,
     Read,
     Releasing,
     Renew,
@@ -72,7 +74,11 @@ Request: TypeAlias = Claim | Replace | Release | Read
 
 
 class Rules(NamedTuple):
-    """The size of a world, and what may happen in it. Leases are in ticks; None is a fail-closed lock."""
+    """The size of a world, and what may happen in it. Leases are in ticks; None is a fail-closed lock.
+
+    *deaths*: whether a client may die, once. *probes*: owners are asked for, and who answers knows the truth, or does not.
+    *aged*: the store tells ages, by a clock that may have stepped as far as it is trusted not to.
+    """
 
     leases: tuple[int | None, ...] = (2, 2)
     ticks: int = 4
@@ -87,7 +93,10 @@ class Rules(NamedTuple):
     notify: bool = False
     copies: bool = True
     heartbeat: bool = True
-    solo: bool = False  # only the first client tries again, abandons and relets
+    solo: bool = False  # only the first client tries again, abandons, relets and dies
+    deaths: int = 0
+    probes: bool = False
+    aged: bool = False
 
     @property
     def span_ns(self) -> int:
@@ -99,6 +108,7 @@ class Slot(NamedTuple):
     """One attempt of a client: the machine's state, and its one request: on the way (*request*) or answered and on the way back (*reply*).
 
     *stage*: 0 not handed out, 1 valid, 2 no longer valid. *doubled*: the request was applied once, and is on its way again.
+    *probed*: the version whose owner is being asked for; *owner*: the answer, on its way back. *age*: that of the reply's record, in ms.
     """
 
     number: int
@@ -108,6 +118,9 @@ class Slot(NamedTuple):
     reply: Reply | None = None
     stage: int = 0
     doubled: bool = False
+    probed: Version | None = None
+    owner: OwnerState | None = None
+    age: int | None = None
 
 
 class Ghost(NamedTuple):
@@ -134,6 +147,8 @@ class Client(NamedTuple):
     abandons: int = 0
     relets: int = 0
     grantee: int | None = None  # the attempt to which the current token was granted
+    deaths: int = 0
+    dead: bool = False
 
 
 class Move(NamedTuple):
@@ -147,6 +162,7 @@ class Move(NamedTuple):
     lost: int | None = None
     released: int | None = None
     closed: int | None = None
+    died: bool = False  # and the record that stands is its own
 
 
 def plan_of(rules: Rules, lease: int | None) -> Plan:
@@ -169,6 +185,7 @@ def plan_of(rules: Rules, lease: int | None) -> Plan:
         delete_on_release=False,
         notify=rules.notify,
         refusals_linearizable=not rules.stale,
+        early=Early(probes=rules.probes, server_clock=rules.aged),
     )
     return plan._replace(period_ns=TICK, timeout_ns=TICK, backoff_ns=0, patience_ns=NEVER, poll_max_ns=TICK)
 
@@ -176,13 +193,14 @@ def plan_of(rules: Rules, lease: int | None) -> Plan:
 def newcomer(rules: Rules, number: int) -> Client:
     """Return a client that has not begun."""
     if rules.solo and number:
-        rules = rules._replace(attempts=1, abandons=0, relet=None)
+        rules = rules._replace(attempts=1, abandons=0, relet=None, deaths=0)
     lease = rules.leases[number]
     return Client(
         plan_of(rules, lease),
         attempts=rules.attempts,
         abandons=rules.abandons,
         relets=rules.relets if rules.relet else 0,
+        deaths=rules.deaths,
     )
 
 
@@ -205,6 +223,21 @@ def moves(client: Client, rules: Rules) -> Iterator[Move]:
         fresh = Slot(number, Fresh(Terms(KEY, "t", client.plan)))
         starting = client._replace(slots=(*client.slots, fresh), begun=number + 1, attempts=client.attempts - 1)
         yield _advance(starting, len(client.slots), (f"{number}.begin", 0), Begin(FRESH, NEVER, client.cache), ())
+    if client.deaths and client.slots:
+        yield _die(client)
+
+
+def _die(client: Client) -> Move:
+    """End the process: nothing of it goes on but what was sent, of which the store knows nothing yet."""
+    under_way = tuple(
+        Ghost(slot.number, slot.request, slot.doubled)
+        for slot in client.slots
+        if slot.request is not None and type(slot.request) is not Read
+    )
+    held = any(type(slot.state) is Held for slot in client.slots)
+    dead = Client(client.plan, ghosts=client.ghosts + under_way, grantee=client.grantee, dead=True)
+    notes = ("owner died",) if held else ("died without the lock",)
+    return Move("die", 0, dead, notes, died=client.grantee is not None)
 
 
 def _events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str, int, Event, tuple[Ghost, ...]]]:
@@ -220,8 +253,10 @@ def _events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str, int
     elif slot.reply is not None:
         record = slot.reply.record
         disowned = record is not None and record.rvn in client.disowned
-        yield "answer", 0, Answer(rvn, slot.reply, FRESH, disowned), ()
+        yield "answer", 0, Answer(rvn, slot.reply, FRESH, disowned, age_ms=slot.age), ()
         yield "lost-reply", 1, Failure(rvn, unknown=True, fresh=FRESH), ()
+    elif slot.owner is not None:
+        yield "told", 0, Probed(rvn, slot.owner, FRESH), ()
     yield from _own_events(client, slot, rules)
 
 
@@ -253,9 +288,9 @@ def _advance(client: Client, index: int, choice: tuple[str, int], event: Event, 
         if type(event) not in (Answer, Failure) and slot.request is not None and type(slot.request) is not Read:
             # Nobody waits for it any more, and the store does not know that.
             ghosts = (Ghost(slot.number, slot.request, slot.doubled),)
-        slot = slot._replace(request=None, reply=None, doubled=False)
+        slot = slot._replace(request=None, reply=None, doubled=False, probed=None, owner=None, age=None)
     problem = watch.problem(slot.state, event, state, NOW)
-    notes = tuple(watch.notes(slot.state, event, state, effects))
+    notes = tuple(watch.notes(slot.state, event, state, effects, NOW))
     client = _book(client, event, slot.state)
     after, disowned = _perform(slot._replace(state=state), effects)
     stage = 1 if lease.is_valid(state, NOW) else (2 if slot.stage else 0)
@@ -285,6 +320,8 @@ def _perform(slot: Slot, effects: tuple[Effect, ...]) -> tuple[Slot, tuple[str, 
                 if slot.request is not None:
                     raise AssertionError(f"a second request {effect} beside {slot.request}")
                 slot = slot._replace(request=effect)
+            case Probe():
+                slot = slot._replace(probed=effect.record.version)
             case Risk():
                 pass
     return slot, disowned
@@ -339,6 +376,10 @@ def in_words(client: Client) -> str:
         )
         if slot.request is not None:
             text += f" >{type(slot.request).__name__}({rvn_of(slot.request)})"
+        elif slot.probed is not None:
+            text += f" >Probe({slot.probed.rvn})"
+        elif slot.owner is not None:
+            text += f" <{slot.owner}"
         elif slot.reply is not None:
             record = slot.reply.record
             text += f" <{'yes' if slot.reply.applied else 'no'}({'-' if record is None else record.rvn})"
@@ -347,4 +388,4 @@ def in_words(client: Client) -> str:
         words.append(text)
     words += [f"ghost {type(ghost.request).__name__}({rvn_of(ghost.request)})" for ghost in client.ghosts]
     words += [f"disowned {rvn}" for rvn in client.disowned]
-    return ", ".join(words) or "idle"
+    return ", ".join(words) or ("dead" if client.dead else "idle")

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from dlock_core.memory import MemorySpace
-from dlock_core.record import LockRecord, State, Version
+from dlock_core.record import LockRecord, OwnerState, State, Version
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
 from proof import landing
 from proof.explore import GOLDEN, explore, problems, replay, run_scenarios
@@ -73,6 +73,25 @@ def test_golden_counts_are_of_all_quick_worlds() -> None:
 
     assert set(QUICK) <= set(json.loads(GOLDEN.read_text()))
     assert set(QUICK) | set(NIGHTLY) == set(SCENARIOS)
+
+
+def test_explore_finds_what_a_probe_that_is_wrong_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A living owner that is called dead is taken over from while its lease is valid: the explorer sees what it should."""
+    monkeypatch.setattr(landing, "answers", lambda _: (OwnerState.DEAD,))
+
+    report = explore(Rules(ticks=1, faults=0, probes=True))
+
+    assert str(report.violation).startswith(("I1", "I3"))
+
+
+def test_explore_finds_what_a_clock_that_steps_too_far_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store's clock that has stepped a tick more than it is trusted with gives a lock away while it is held."""
+    age_ms = landing.age_ms
+    monkeypatch.setattr(landing, "age_ms", lambda store: age_ms(store) + 1)
+
+    report = explore(Rules(ticks=2, faults=0, aged=True))
+
+    assert str(report.violation).startswith(("I1", "I3"))
 
 
 def test_abstract_store_does_what_the_memory_store_does(rng: random.Random) -> None:
