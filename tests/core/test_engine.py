@@ -753,6 +753,24 @@ async def test_on_risk_fires_even_if_it_wakes_after_the_deadline(world: World) -
 
 
 @both_colours
+@pytest.mark.parametrize("safe_time", [None, 15], ids=["at risk", "safe time"])
+async def test_on_risk_fires_at_once_on_theft(world: World, safe_time: float | None) -> None:
+    """Nobody waits for the safe time to hear of a lock that is gone; the lease says why."""
+    async with world.client(lease_duration=20) as client, world.client() as other:
+        lease = await client.acquire("k")
+        reasons: list[Any] = []
+        lease.on_risk(lambda risky: reasons.append(risky.loss and risky.loss.reason), safe_time=safe_time)
+        await other.break_lock("k", fencing_token=lease.fencing_token, now=True)
+        thief = await other.acquire("k")
+
+        await world.live(5.5)
+        await world.until(lambda: bool(reasons))
+
+        assert reasons == [LossReason.STOLEN]
+        assert thief.is_valid
+
+
+@both_colours
 async def test_on_risk_of_a_lock_at_risk_or_lost_fires_at_once(world: World) -> None:
     """Who asks late is told what is the case."""
     async with world.client(lease_duration=20) as client:

@@ -312,15 +312,21 @@ def lease_renew(shop: Shop) -> None:
 @exercise("lease.release()")
 def lease_release(shop: Shop) -> None:
     """Frees the key; what *data* says stays behind. A second call does nothing, another's lock is never touched."""
-    lease = shop.client().acquire("k", data=b"x")
+    lease = shop.client().acquire("k", data=b"x", attributes={"by": "a"})
     lease.release(data=b"left")
     lease.release()
 
     with shop.client().acquire("k", replace_data=False, timeout=0) as later:
         assert later.data == b"left"
+        assert later.attributes == {"by": "a"}
         lease.release()
         assert later.is_valid
         assert shop.client().try_acquire("k") is None
+    for left in (b"left", None):
+        shop.client().acquire("k", replace_data=False).release(**({} if left else {"data": None}))
+        record = shop.client().get("k")
+        assert record is not None
+        assert record.data == left
 
 
 @exercise("lease.on_lost()", any_store=True)
@@ -340,7 +346,7 @@ def lease_on_lost(shop: Shop) -> None:
 
 @exercise("lease.on_risk()", any_store=True)
 def lease_on_risk(shop: Shop) -> None:
-    """Called when no renewal succeeded for the safe time, and armed again when the lease recovers."""
+    """Called when no renewal succeeded for the safe time, armed again when the lease recovers, and called at once on theft."""
     told = list[Any]()
     lease = shop.client().acquire("k", auto_renew=False, lease_duration=10)
     lease.on_risk(told.append, safe_time=4)
@@ -351,6 +357,11 @@ def lease_on_risk(shop: Shop) -> None:
     shop.clock.advance(5)
 
     shop.eventually(lambda: len(told) == 2)
+    lease.renew()
+    shop.client().break_lock("k", fencing_token=lease.fencing_token, now=True)
+    with pytest.raises(LockLostError):
+        lease.renew()
+    shop.eventually(lambda: len(told) == 3)
 
 
 @exercise("cancel_on_loss", any_store=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,10 @@ from dlock_core import (
     LossReason,
     UnsupportedError,
 )
-from dlock_core.record import DATA_MAX_BYTES
+from dlock_core.errors import RecordError, StoreError
+from dlock_core.memory import MemoryStore
+from dlock_core.record import DATA_MAX_BYTES, LockRecord, State
+from dlock_core.store import Claim, Expect
 from dlock_core.testing import FaultyStore
 from tests.migration.shop import Shop, exercise
 
@@ -111,9 +117,16 @@ def auto_renew(shop: Shop) -> None:
     assert not lease.is_valid
 
 
+def oversized(key: str, data: bytes) -> LockRecord:
+    """Return a record that no check has seen, as a writer without them makes it."""
+    record = LockRecord(key, State.HELD, "rvn", 1, "owner", 10_000)
+    object.__setattr__(record, "data", data)
+    return record
+
+
 @exercise("data")
 def data(shop: Shop) -> None:
-    """Bytes travel exactly, 64 KiB of them; one more is refused before anything is sent."""
+    """Bytes travel exactly, 64 KiB of them; one more is refused before anything is sent, and where it is read."""
     whole = bytes(range(256)) * (DATA_MAX_BYTES // 256)
     lease = shop.client().acquire("k", data=whole)
 
@@ -123,20 +136,31 @@ def data(shop: Shop) -> None:
     assert record.data == lease.data == whole
     with pytest.raises(ConfigurationError):
         shop.client().acquire("other", data=whole + b"x")
+    if not isinstance(shop.store, MemoryStore):  # its records are never read, they are there
+        with suppress(StoreError):  # some see it in the reply already
+            shop.store.claim(Claim(oversized(f"{shop.prefix}over", whole + b"x"), Expect.ANY), timeout_s=5)
+        with pytest.raises(RecordError, match="data of 65537 bytes exceeds 65536"):
+            shop.client().get("over")
 
 
 @exercise("replace_data")
 def replace_data(shop: Shop) -> None:
-    """False keeps what a released record had, and what a dead holder's has; without any, the new data is not lost."""
-    shop.client().acquire("k", data=b"old").release()
+    """False keeps what a released record had, and what a dead holder's has; without any, the new data is not lost. True replaces it."""
+    shop.client().acquire("k", data=b"old", attributes={"by": "a"}).release()
     with shop.client().acquire("k", data=b"new", replace_data=False) as lease:
-        assert lease.data == b"old"
+        assert (lease.data, lease.attributes) == (b"old", {"by": "a"})
     shop.dies("k", replace_data=False)
 
-    taken, _ = shop.while_time_passes(lambda: shop.client().acquire("k", data=b"new", replace_data=False))
+    taken = shop.taken("k", data=b"new", attributes={"by": "b"}, replace_data=False)
 
-    assert taken.data == b"old"
+    assert (taken.data, taken.attributes) == (b"old", {"by": "a"})
     assert shop.client().acquire("fresh", data=b"new", replace_data=False).data == b"new"
+    taken.release()
+    shop.dies("k", data=b"old", attributes={"by": "a"})
+    replaced = shop.taken("k", data=b"new")
+    record = shop.client().get("k")
+    assert record is not None
+    assert (replaced.data, record.data, record.attributes) == (b"new", b"new", ())
 
 
 @exercise("attributes")
@@ -153,14 +177,17 @@ def attributes(shop: Shop) -> None:
 
 @exercise("only_if_exists")
 def only_if_exists(shop: Shop) -> None:
-    """No record is created; one that is there is taken."""
+    """No record is created; one that is there is taken, unless it was deleted on release."""
     client = shop.client()
     assert client.try_acquire("k", only_if_exists=True) is None
+    assert client.get("k") is None
     client.acquire("k").release()
 
-    lease = client.try_acquire("k", only_if_exists=True)
+    lease = client.try_acquire("k", only_if_exists=True, delete_on_release=True)
 
     assert lease is not None
+    lease.release()
+    assert client.try_acquire("k", only_if_exists=True) is None
 
 
 @exercise("delete_on_release")
@@ -270,14 +297,21 @@ def owner_probe(shop: Shop) -> None:
 
 @exercise("observations")
 def observations(shop: Shop) -> None:
-    """The next client goes on where the last one stopped."""
+    """The next client goes on where the last one stopped: by a file, or by what the program keeps as JSON."""
     shop.dies("k")
     with tempfile.TemporaryDirectory() as folder:
         assert shop.client(observations=f"{folder}/seen").try_acquire("k") is None
         shop.clock.advance(10)
 
         assert shop.client().try_acquire("k") is None
-        assert shop.client(observations=f"{folder}/seen").try_acquire("k") is not None
+        lease = shop.client(observations=f"{folder}/seen").try_acquire("k")
+        assert lease is not None
+    lease.release()
+    shop.dies("k")
+    state: dict[str, Any] = {}
+    assert shop.client(observations=state).try_acquire("k") is None
+    shop.clock.advance(10)
+    assert shop.client(observations=json.loads(json.dumps(state))).try_acquire("k") is not None
 
 
 @exercise("server_clock")

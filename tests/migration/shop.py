@@ -53,6 +53,11 @@ class Shop:
         """Have somebody acquire *key* and never renew it; return the token."""
         return self.client(auto_renew=False).acquire(key, **options).fencing_token
 
+    def taken(self, key: str, **options: Any) -> Lease:
+        """Wait for *key*, which somebody dead holds."""
+        lease, _ = self.while_time_passes(lambda: self.client().acquire(key, **options))
+        return lease
+
     def while_time_passes(self, work: Callable[[], T]) -> tuple[T, float]:
         """Do *work*, which waits, while the clock goes on; return its result and how many seconds of the clock it took."""
         began, done = self.clock.now(), Future[T]()
