@@ -36,24 +36,36 @@ end
 # What is damaged is shown and never written.
 _WHOLE = "r[1] == '1' and r[3] and r[5] and r[6] and string.find(r[4] or '', '^%d+$')"
 
-# Give the turn to the first of *queue* who still waits, wake it, and write what is left of the queue. Places whose wait is over keep their
-# rank for a second, in which the waiter may come back; then they are dropped. What is written here decides nothing, so it may fail.
-_NEXT_TURN = """
-local t = redis.call('TIME')
-local at, left, turn, first = t[1] * 1000000 + t[2], {}, '', nil
-for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
-  if not first and at < tonumber(till) then
-    first, turn = place, place .. '\\31' .. string.format('%.0f', at + TURN_US)
+# Take from *queue* the first who still waits, as *first*, to whom the turn is given in *turn*. Places before it whose wait is over keep
+# their rank for a second, in which the waiter may come back; then they are dropped. Those behind it stay as they are.
+_NEXT = f"""
+local turn, first, kept, rest = '', nil, '', 1
+while not first do
+  local from, to, place, till = string.find(queue, '([^\\31]+)\\31(%d+)\\30', rest)
+  if not from then break end
+  rest = to + 1
+  if at < tonumber(till) then
+    first, turn = place, place .. '\\31' .. string.format('%.0f', at + {TURN_MS * 1000})
   elseif at < till + 1000000 then
-    left[#left + 1] = place .. '\\31' .. till .. '\\30'
+    kept = kept .. string.sub(queue, from, to)
   end
 end
-redis.pcall('HSET', key, 'queue', table.concat(left), 'turn', turn)
+queue = kept .. string.sub(queue, rest)
+"""
+
+# What is written here decides nothing, so it may fail.
+_WAKE = f"""
 if first then
   redis.pcall('RPUSH', first, '1')
-  redis.pcall('PEXPIRE', first, TURN_MS)
+  redis.pcall('PEXPIRE', first, {TURN_MS})
 end
-""".replace("TURN_US", str(TURN_MS * 1000)).replace("TURN_MS", str(TURN_MS))
+"""
+
+_NEXT_TURN = f"""
+{_NEXT}
+redis.pcall('HSET', key, 'queue', queue, 'turn', turn)
+{_WAKE}
+"""
 
 # Wake the first of *queue* who still waits, for a look at what was renewed. It keeps its place, and nobody gets a turn.
 _LOOK = f"""
@@ -118,12 +130,17 @@ if token > {TOKEN_MAX} then return redis.error_reply('DLOCKEND the fencing token
 local text = string.format('%.0f', token)
 local written = string.format('%.0f', at) .. ' ' .. rvn
 if plain or not (string.find(options, 'k') and r[6] and r[2] ~= 'gone') then
-  redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written)
+  if turn then
+    redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written,
+      'turn', '')
+  else
+    redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written)
+  end
   payload = nil
 else
   redis.call('HSET', key, 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'written', written)
+  if turn then redis.pcall('HSET', key, 'turn', '') end
 end
-if turn then redis.pcall('HSET', key, 'turn', '') end
 if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
 return token
 """
@@ -136,16 +153,18 @@ if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE}
   local state, kept, rvn, t = ARGV[n + 2], ARGV[n + 7] == 'k', ARGV[n + 3], redis.call('TIME')
   local at = t[1] * 1000000 + t[2]
   local written = string.format('%.0f', at) .. ' ' .. rvn
-  redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', ARGV[n + 4], 'about', ARGV[n + 5], 'written', written)
-  if not kept then redis.call('HSET', key, 'payload', ARGV[n + 6]) end
-  local queue = r[7]
-  if queue and queue ~= '' then
-    if state == 'held' then
+  local queue, token, about = r[7], ARGV[n + 4], ARGV[n + 5]
+  if state ~= 'held' and queue and queue ~= '' then
+    {_NEXT}
+    redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written, 'queue', queue, 'turn', turn)
+    {_WAKE}
+  else
+    redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
+    if queue and queue ~= '' then
       {_LOOK}
-    else
-      {_NEXT_TURN}
     end
   end
+  if not kept then redis.call('HSET', key, 'payload', ARGV[n + 6]) end
   answer = tonumber(ARGV[n + 4])
   if kept and (r[6] ~= '' or ARGV[n + 6] ~= '') then answer = {{answer, r[6]}} end
 else
@@ -180,20 +199,25 @@ if not r or not r[1] then
 end
 if r[1] ~= '1' then return 0 end
 local t = redis.call('TIME')
-local now = t[1] * 1000000 + t[2]
-local mine = KEYS[2] .. '\\31' .. string.format('%.0f', now + ARGV[1]) .. '\\30'
-local places, entered = {{}}, false
-for place, till in string.gmatch(r[7] or '', '([^\\31]+)\\31(%d+)\\30') do
-  if place == KEYS[2] then
-    places[#places + 1], entered = mine, true
-  elseif now < till + 1000000 then
-    places[#places + 1] = place .. '\\31' .. till .. '\\30'
+local at = t[1] * 1000000 + t[2]
+local mine = KEYS[2] .. '\\31' .. string.format('%.0f', at + ARGV[1]) .. '\\30'
+local queue = r[7] or ''
+local from, to = string.find(queue, KEYS[2] .. '\\31', 1, true)
+if from then
+  to = string.find(queue, '\\30', to, true) or #queue
+  queue = string.sub(queue, 1, from - 1) .. mine .. string.sub(queue, to + 1)
+elseif select(2, string.gsub(queue, '\\30', '')) < {PLACES_MAX} then
+  queue = queue .. mine
+else
+  local places = {{}}
+  for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
+    if at < till + 1000000 then places[#places + 1] = place .. '\\31' .. till .. '\\30' end
   end
+  if #places < {PLACES_MAX} then places[#places + 1] = mine end
+  queue = table.concat(places)
 end
-if not entered and #places < {PLACES_MAX} then places[#places + 1] = mine end
-local queue = table.concat(places)
 local till = string.match(r[8] or '', '\\31(%d+)$')
-if r[2] == 'held' or till and now < tonumber(till) then
+if r[2] == 'held' or till and at < tonumber(till) then
   redis.call('HSET', key, 'queue', queue)
 else
   {_NEXT_TURN}
@@ -213,6 +237,8 @@ for place, till in string.gmatch(r[7] or '', '([^\\31]+)\\31(%d+)\\30') do
 end
 local queue = table.concat(places)
 if r[2] ~= 'held' and string.match(r[8] or '', '^([^\\31]+)\\31') == KEYS[2] then
+  local t = redis.call('TIME')
+  local at = t[1] * 1000000 + t[2]
   {_NEXT_TURN}
 else
   redis.call('HSET', key, 'queue', queue)
