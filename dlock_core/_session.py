@@ -25,6 +25,7 @@ from dlock_core.store import (
     Capability,
     Notify,
     ServerClock,
+    TokenOrder,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Session:
         self._plans: dict[Any, Ask] = {}
         self._notify = False
         self._linearizable = True
+        self._has_tokens = True
         self._capabilities: frozenset[Capability] | None = None
         self._group: int | None = None
         self.observed_in = observation_store(options.observations)
@@ -102,6 +104,7 @@ class Session:
         self._capabilities = capabilities
         self._notify = Capability.NOTIFY in capabilities
         self._linearizable = guarantees.refusal_linearizable
+        self._has_tokens = guarantees.token is not TokenOrder.NONE
         self._refuses = dict(guarantees.refuses)
         self._plans.clear()
         self.default = self._ask(self.options)
@@ -178,6 +181,7 @@ class Session:
             notify=self._notify,
             refusals_linearizable=self._linearizable,
             token_floor=options.token_floor,
+            has_tokens=self._has_tokens,
         )
         _check_texts({"owner": self.owner, **options.attributes})
         try:

@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 from dlock_core import early
 from dlock_core.errors import LeaseStateError
 from dlock_core.plan import NEVER, Plan
-from dlock_core.record import Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, State, Version
+from dlock_core.record import NO_TOKEN, Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, State, Version
 from dlock_core.states import (
     Answer,
     Begin,
@@ -310,7 +310,7 @@ def _granted(state: Seeking, sent: Sent, record: LockRecord, fresh: str, now: in
     plan = sent.plan
     version, payload = Version(record.rvn, record.fencing_token), Payload(record.data, record.attributes)
     deadline = sent.sent_at + plan.usable_ns
-    if deadline - now < plan.fresh_enough_ns:
+    if deadline - now < plan.fresh_enough_ns or (plan.has_tokens and not version.fencing_token):
         way_back = state._replace(asked=None, pending=(), seen=None, polls=0, hurries=0, failing_since=None)
         late = Held(state.terms, version, sent.sent_at, plan, payload, deadline, NEVER, NEVER, way_back=way_back)
         held, renewal = _renew(late, plan, None, fresh, now)
@@ -353,15 +353,16 @@ def _held_answer(state: Held, event: Answer, now: int) -> Step:
         return _lapse(state, now)
     if reply.applied and record is not None:
         return _renewed(state, asked, record, event, now)
-    token = state.version.fencing_token
+    # A grant without a token yet is known by its RVN alone; the write that is asked for now brings the token.
+    token = state.version.fencing_token or (NO_TOKEN if record is None else record.fencing_token)
     if record is not None and record.fencing_token == token and record.state is _HELD:
         for sent in (asked, *state.pending):
             if sent.rvn == record.rvn and sent.verb is not Verb.READ:
                 return _renewed(state, sent, record, event, now)
         if record.rvn == state.version.rvn:
             return _not_renewed(state, asked, event, now, unknown=asked.verb is not Verb.READ)
-    if record is not None and record.fencing_token < token:
-        # An older record than ours is a stale answer. It proves nothing.
+    if record is not None and 0 < record.fencing_token < token:
+        # An older record than ours is a stale answer. It proves nothing. One without a token is another client's.
         return _not_renewed(state, asked, event, now, unknown=asked.verb is not Verb.READ)
     if asked.verb is not Verb.READ and not state.plan.refusals_linearizable:
         return _read(state._replace(asked=None, pending=(*state.pending, asked)), event.fresh, now)
@@ -372,10 +373,11 @@ def _renewed(state: Held, sent: Sent, record: LockRecord, event: Answer, now: in
     """*sent* is the current write: all others expected a version that is gone."""
     plan = sent.plan
     payload = state.payload if sent.payload is None else Payload(record.data, record.attributes)
-    version = Version(sent.rvn, state.version.fencing_token)
+    version = Version(sent.rvn, state.version.fencing_token or record.fencing_token)
     deadline = sent.sent_at + plan.usable_ns
     back = state.way_back
-    if back is not None and deadline - now >= plan.fresh_enough_ns:
+    has_its_token = bool(version.fencing_token) or not plan.has_tokens
+    if back is not None and has_its_token and deadline - now >= plan.fresh_enough_ns:
         return _hand_out(state.terms, version, sent, payload, deadline=deadline, now=now), ()
     renew_at = sent.sent_at + plan.period_ns if plan.auto_renew else NEVER
     held = Held(state.terms, version, sent.sent_at, plan, payload, deadline, renew_at, state.hold_until, way_back=back)
@@ -527,14 +529,16 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
     record, version = event.reply.record, state.version
     if event.reply.applied:
         return _end_release(state, None)
-    if record is not None and record.state is _HELD and record.fencing_token == version.fencing_token:
+    # A grant that never got its token is known by its RVN alone.
+    own = record is not None and (not version.fencing_token or record.fencing_token == version.fencing_token)
+    if own and record is not None and record.state is _HELD:
         for sent in state.pending:
             if sent.rvn == record.rvn:
                 # A renewal of ours was applied after all: follow it.
                 return _send_release(state._replace(version=record.version, pending=()), event.fresh, now)
         if record.rvn == version.rvn and asked.verb is Verb.READ:
             return _send_release(state._replace(asked=None), event.fresh, now)
-    if record is not None and (record.fencing_token < version.fencing_token or record.version == version):
+    if record is not None and (0 < record.fencing_token < version.fencing_token or (own and record.rvn == version.rvn)):
         return _release_later(state, now)  # a stale answer
     if asked.verb is not Verb.READ and not state.terms.plan.refusals_linearizable:
         return _read(state._replace(asked=None), event.fresh, now)

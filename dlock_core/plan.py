@@ -90,6 +90,7 @@ class Plan(NamedTuple):
     retries_max: int
     early: Early
     token_floor: int = 1
+    has_tokens: bool = True
 
     def poll_ns(self, polls: int, jitter: float) -> int:
         """Return how long to wait before poll number *polls* (from 0); *jitter* in [0, 1) spreads a herd.
@@ -129,6 +130,7 @@ def make_plan(  # the one place where all options meet
     waiting: Waiting = WAITING,
     early: Early = EARLY,
     token_floor: int = 1,
+    has_tokens: bool = True,
 ) -> Plan:
     """Return the plan of these options (seconds).
 
@@ -150,6 +152,7 @@ def make_plan(  # the one place where all options meet
         refusals_linearizable=refusals_linearizable,
         early=early,
         token_floor=token_floor,
+        has_tokens=has_tokens,
     )
     if plan.auto_renew:
         _check_renewal_fits(plan, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)

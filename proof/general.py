@@ -31,6 +31,7 @@ __all__ = ["Change", "Judged", "changes", "judge_all", "main", "mutated"]
 
 ROOT = Path(__file__).parents[1]
 TESTS = (
+    "test_lease_tokenless.py",
     "test_lease_seeking.py",
     "test_lease_edges_seeking.py",
     "test_lease_edges_holding.py",

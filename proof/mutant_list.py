@@ -54,7 +54,7 @@ _RENEWALS = (
         "older token is a loss",
         "F12",
         "_held_answer",
-        "if record is not None and record.fencing_token < token:",
+        "if record is not None and 0 < record.fencing_token < token:",
         "if False:",
         f"{HOLDING}f12_stale_refusal_is_no_loss",
     ),

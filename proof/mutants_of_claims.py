@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proof.mutant import HOLDING, RELEASE, SEEKING, Mutant
+from proof.mutant import HOLDING, RELEASE, SEEKING, TOKENLESS, Mutant
 
 __all__ = ["CLAIMS", "TIME"]
 
@@ -13,8 +13,38 @@ TIME = (
     Mutant(
         "renewal counts from the reply", "5.1 H5", "_renewed", "deadline = sent.sent_at +", "deadline = now +", "slow"
     ),
+    Mutant("late grant is handed out", "F5", "_granted", "deadline - now < plan.fresh_enough_ns or ", "", "plain"),
     Mutant(
-        "late grant is handed out", "F5", "_granted", "if deadline - now < plan.fresh_enough_ns:", "if False:", "plain"
+        "grant without its token is handed out",
+        "11",
+        "_granted",
+        " or (plan.has_tokens and not version.fencing_token)",
+        "",
+        f"{TOKENLESS}grant_without_a_token_is_renewed_before_it_is_handed_out",
+    ),
+    Mutant(
+        "renewal without a token is handed out",
+        "11",
+        "_renewed",
+        " and has_its_token",
+        "",
+        f"{TOKENLESS}renewal_that_brought_no_token_is_repeated",
+    ),
+    Mutant(
+        "token that a renewal brings is dropped",
+        "11",
+        "_renewed",
+        "state.version.fencing_token or record.fencing_token",
+        "state.version.fencing_token",
+        f"{TOKENLESS}grant_without_a_token_is_renewed_before_it_is_handed_out",
+    ),
+    Mutant(
+        "another client's row is a stale answer",
+        "11 F12",
+        "_held_answer",
+        "0 < record.fencing_token < token",
+        "record.fencing_token < token",
+        f"{TOKENLESS}row_of_another_client_is_a_loss",
     ),
     Mutant(
         "late renewal of a late grant is handed out",
