@@ -39,6 +39,7 @@ class _Backend:
             dialect=options.dialect,
             sort_key_separator=options.sort_key_separator,
             trust_release_mark=options.trust_release_mark,
+            token_row=options.token_row,
             region=options.region,
             endpoint_url=options.endpoint_url,
         )

@@ -91,7 +91,7 @@ class NodeOpenRows:
         """As :meth:`Rows.claim_after`: a free row is taken in the version that refused."""
         if claim.expect is Expect.ANY and refusing.state is State.FREE:
             if refusing.fencing_token >= TOKEN_MAX:
-                raise spent(refusing)
+                raise spent(refusing.key)
             return self._take(claim, refusing.version)
         return None
 

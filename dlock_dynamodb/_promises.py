@@ -40,16 +40,37 @@ _NO_MARKS = {
 # Also of our own rows.
 _NO_CLOCK = {"server_clock": "a write to DynamoDB cannot say when it was made: expressions know no time of the server"}
 _SHARED = "the locks are shared with other clients: what is promised holds as far as they keep their own rules"
+_TAKEN = "a Java client that takes a lock replaces the row, with all attributes that are not its own"
+_NO_LEASELESS = {"fail_closed": "a row of the Java client always has a lease"}
+_OF_THE_ROW = {f"attributes.{name}": "is an attribute of the row itself" for name in sorted(ATTRIBUTES)}
+_ORDER = (
+    "rows of the Java client, with fencing tokens in a row beside each: drawn after the grant, and handed out while the lock's row still "
+    "shows that grant, so a lease of ours has a greater token than those of ours before it"
+)
+_TIMED = (
+    "token = timed: a Java holder has no token, so only clocks whose rates are bounded keep an older lease of ours from acting after it; "
+    "a fenced resource refuses that one once it has seen a later lease of ours"
+)
+_COUNTED = _Limits(
+    TokenOrder.TIMED,
+    deletes=True,
+    refuses=_NO_LEASELESS | _OF_THE_ROW,
+    notes=(
+        _ORDER,
+        _TIMED,
+        "an acquire costs two requests more; whoever deletes a row of tokens makes them begin anew",
+        _TAKEN,
+        _DOUBTFUL_MARKS,
+    ),
+)
 _LIMITS: dict[str, _Limits] = {
     "awslabs": _Limits(
         TokenOrder.NONE,
         deletes=True,
-        refuses={"fail_closed": "a row of the Java client always has a lease"}
-        | _NO_TOKEN
-        | {f"attributes.{name}": "is an attribute of the row itself" for name in sorted(ATTRIBUTES)},
+        refuses=_NO_LEASELESS | _NO_TOKEN | _OF_THE_ROW,
         notes=(
-            "rows of the Java client: they have no fencing token, nothing can be fenced",
-            "a Java client that takes a lock replaces the row, with all attributes that are not its own",
+            "rows of the Java client: they have no fencing token, nothing can be fenced; token_row=true gives those of ours one",
+            _TAKEN,
             _DOUBTFUL_MARKS,
         ),
     ),
@@ -86,7 +107,7 @@ _LIMITS: dict[str, _Limits] = {
 
 def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
     """Return *promises*, which are those of the table under our own rows, as the dialect of *options* can keep them."""
-    limits = _LIMITS.get(options.dialect)
+    limits = _COUNTED if options.token_row else _LIMITS.get(options.dialect)
     if limits is None:
         return replace(promises, refuses=tuple(_NO_CLOCK.items()))
     refuses = limits.refuses | _NO_CONTEXT
@@ -96,7 +117,7 @@ def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
         promises,
         version=f"{promises.version}, dialect {options.dialect}",
         # Grade A promises an order of grants too.
-        grade=Grade.B if promises.grade is Grade.A and limits.token is TokenOrder.NONE else promises.grade,
+        grade=Grade.B if promises.grade is Grade.A and limits.token is not TokenOrder.ORDERED else promises.grade,
         token=limits.token,
         deletes=limits.deletes,
         notes=(*promises.notes, *limits.notes, _SHARED),

@@ -70,7 +70,7 @@ class DlockRows:
     def claim_after(self, claim: Claim, refusing: LockRecord) -> Write | None:
         """As :meth:`Rows.claim_after`: where the token asked for was not above the one that stands, count on from that."""
         if takeable(claim, refusing) and refusing.fencing_token >= TOKEN_MAX:
-            raise spent(refusing)
+            raise spent(refusing.key)
         return Write("update_item", self.table.claim(claim, above=True)) if outgrown(claim, refusing) else None
 
     def change(self, change: Replace | Release) -> Write:
@@ -82,8 +82,6 @@ class DlockRows:
         return self.table.statement(replace) if replace.record.state is State.HELD else None
 
 
-def spent(record: LockRecord) -> StoreUnavailableError:
+def spent(key: str) -> StoreUnavailableError:
     """Return the error of a key whose tokens have come to their end."""
-    return StoreUnavailableError(
-        f"the fencing token of key {record.key!r} has reached its end, {TOKEN_MAX}", key=record.key
-    )
+    return StoreUnavailableError(f"the fencing token of key {key!r} has reached its end, {TOKEN_MAX}", key=key)

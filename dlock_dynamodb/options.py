@@ -30,6 +30,11 @@ RECORD_ATTRIBUTES: dict[Dialect, frozenset[str]] = {
     "node-fail-open": node.ATTRIBUTES,
     "node-fail-closed": node.ATTRIBUTES,
 }
+_COUNTED: dict[Dialect, str] = {
+    "dlock": "our own rows have fencing tokens",
+    "node-fail-open": "the rows of FailOpen have fencing tokens",
+    "node-fail-closed": "a lock without a lease may be granted long before its token is drawn",
+}
 _FORM = "write dynamodb://REGION/TABLE, for example dynamodb://eu-west-1/locks"
 
 
@@ -68,7 +73,8 @@ class DynamoDBStoreOptions(StoreOptions):
 
     *dialect* says whose rows these are: our own, or those of a client of another language, which then shares the locks
     (``docs/dialects.md``). Only for them: *sort_key_separator* stands between partition and sort key in a lock's key, where each lock has
-    a sort key of its own; *trust_release_mark* is off for a table with Java clients that set updateExistingLockRecord.
+    a sort key of its own; *trust_release_mark* is off for a table with Java clients that set updateExistingLockRecord; *token_row*
+    gives locks shared with Java clients fencing tokens, counted in a row beside each.
     """
 
     region: _Region
@@ -79,6 +85,7 @@ class DynamoDBStoreOptions(StoreOptions):
     dialect: Dialect = "dlock"
     sort_key_separator: _Separator | None = None
     trust_release_mark: bool = True
+    token_row: bool = False
     endpoint_url: _Endpoint | None = None
     profile: str | None = None
 
@@ -145,6 +152,10 @@ class DynamoDBStoreOptions(StoreOptions):
             raise ConfigurationError("sort_key_separator needs the name of the sort key, sort_key")
         if self.dialect != "awslabs" and not self.trust_release_mark:
             raise ConfigurationError("trust_release_mark is about the rows of the Java client, dialect=awslabs")
+        if self.token_row and self.dialect != "awslabs":
+            raise ConfigurationError(
+                f"token_row is for the rows of the Java client, dialect=awslabs: {_COUNTED[self.dialect]}"
+            )
         if self.dialect == "node-fail-closed" and self.sort_key is not None:
             raise ConfigurationError("the Node client's fail-closed locks have no sort key: it refuses one")
 

@@ -1,12 +1,14 @@
 """The DynamoDB store: one conditional write for each step, one consistent GetItem for each read, 25 renewals in one request.
 
-What a row looks like is the dialect's business; in those of other clients a claim of a row that stands takes a second request.
+What a row looks like is the dialect's business; in those of other clients a claim of a row that stands takes a second request, and a
+grant that is to have a fencing token two more: one that draws it, one that writes it into the row.
 
 It is called from threads; asyncio is served by the core's threads over it, since boto3 has no other way.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import urlsplit
@@ -21,6 +23,7 @@ from dlock_dynamodb._clients import Clients, given
 from dlock_dynamodb._errors import code_of, statement_error, translate
 from dlock_dynamodb._node import NodeClosedRows, NodeOpenRows
 from dlock_dynamodb._rows import DlockRows
+from dlock_dynamodb._tokens import Counts, is_count, lacks_token, least_after, takes
 from dlock_dynamodb._wire import Table
 from dlock_dynamodb.options import DynamoDBStoreOptions
 
@@ -39,6 +42,8 @@ _REFUSED = "ConditionalCheckFailed"
 # A batch that may not or can't be done says so before it does anything.
 _NO_BATCH = frozenset({"AccessDenied", "UnknownOperation", "Validation", "ValidationError"})
 _ADMIN_TIMEOUT_S = 16.0
+# A draw is refused at most once by how far the count is, and then only by another's jump.
+_DRAWS_MAX = 8
 
 
 class DynamoDBStore:
@@ -63,6 +68,7 @@ class DynamoDBStore:
         dialect: Dialect = "dlock",
         sort_key_separator: str | None = None,
         trust_release_mark: bool = True,
+        token_row: bool = False,
         region: str | None = None,
         endpoint_url: str | None = None,
     ) -> None:
@@ -76,11 +82,15 @@ class DynamoDBStore:
             dialect=dialect,
             sort_key_separator=sort_key_separator,
             trust_release_mark=trust_release_mark,
+            token_row=token_row,
             endpoint_url=endpoint_url or its_endpoint,
         )
         self._clients = Clients(self.options, session, config)
         self._table = Table(table, partition_key, sort_key, sort_key_value, sort_key_separator)
-        self._rows = _rows_of(self.options, self._table)
+        self._rows = rows = _rows_of(self.options, self._table)
+        self._counts = Counts(self._table, rows.number) if isinstance(rows, AwslabsRows) and token_row else None
+        # Other clients of ours may keep tokens there.
+        self._beside_counts = dialect == "awslabs"
         endpoint = self._clients.fit(_ADMIN_TIMEOUT_S).meta.endpoint_url
         # Old emulators leave the item out of a refusal, which then looks as if the key were absent.
         self._shows_refusals = provision.is_aws(urlsplit(endpoint).hostname or "")
@@ -91,19 +101,25 @@ class DynamoDBStore:
         """Create the record if nobody holds the key, and mint its token: one write, or two where the first one shows what to take."""
         give_up_at = time.monotonic() + timeout_s
         key = request.record.key
+        if self._counts is not None:
+            self._counts.check(request)
         first = self._rows.claim(request)
         if first is None:
             reply = Reply(applied=False, record=self.read(key, timeout_s=timeout_s))
         else:
             reply = self._write("claim", key, first, timeout_s)
-        if reply.applied or reply.record is None:
+        shown = None if reply.applied else reply.record
+        if shown is not None and (second := self._rows.claim_after(request, shown)) is not None:
+            reply = self._write("claim", key, second, give_up_at - time.monotonic())
+        if self._counts is None:
             return reply
-        second = self._rows.claim_after(request, reply.record)
-        return reply if second is None else self._write("claim", key, second, give_up_at - time.monotonic())
+        return self._counted(self._counts, reply, least_after(request, shown), give_up_at)
 
     def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """Replace the held record if its version is the expected one: one write."""
-        return self._write("replace", request.record.key, self._rows.change(request), timeout_s)
+        if self._counts is None:
+            return self._write("replace", request.record.key, self._rows.change(request), timeout_s)
+        return self._replace_counted(self._counts, request, time.monotonic() + timeout_s)
 
     def release(self, request: Release, *, timeout_s: float) -> Reply:
         """Put the tombstone if the record is held in the expected version: one write."""
@@ -125,6 +141,8 @@ class DynamoDBStore:
         while True:
             page = self._call("scan", "scan", None, request, timeout_s)
             for item in page.get("Items", ()):
+                if self._beside_counts and is_count(item, self._table.partition_key):
+                    continue
                 try:
                     record = self._rows.record(item)
                 except RecordError as error:
@@ -213,6 +231,49 @@ class DynamoDBStore:
             return Reply(applied=False, record=None)
         return Reply(applied=False, record=self.read(key, timeout_s=give_up_at - time.monotonic()))
 
+    # ---- fencing tokens in rows of their own
+
+    def _replace_counted(self, counts: Counts, request: Replace, give_up_at: float) -> Reply:
+        record = request.record
+        least = max(record.fencing_token, 1)
+        if record.fencing_token > request.expected.fencing_token and not takes(request):
+            # A break hands nothing out: its token is drawn first and stands in the row with it.
+            token = self._draw(counts, record.key, least, give_up_at)
+            request = request._replace(record=dataclasses.replace(record, fencing_token=token))
+        reply = self._write("replace", record.key, self._rows.change(request), give_up_at - time.monotonic())
+        return self._counted(counts, reply, least, give_up_at)
+
+    def _counted(self, counts: Counts, reply: Reply, least: int, give_up_at: float) -> Reply:
+        """Give the grant of *reply* its token, if it is one."""
+        granted = reply.record
+        if not reply.applied or granted is None or not lacks_token(granted):
+            return reply
+        try:
+            token = self._draw(counts, granted.key, least, give_up_at)
+            return self._write("number", granted.key, counts.number(granted, token), give_up_at - time.monotonic())
+        except StoreError as error:
+            # The row is ours: an error that says the opposite would leave a held record behind.
+            raise OutcomeUnknownError(
+                f"{self._what('number', granted.key)}: the lock was granted, and has no fencing token yet: {error}",
+                key=granted.key,
+            ) from error
+
+    def _draw(self, counts: Counts, key: str, least: int, give_up_at: float) -> int:
+        """Return a token that was never given, *least* at least."""
+        what, request = self._what("count the grants of", key), counts.draw(key, least)
+        for _ in range(_DRAWS_MAX):
+            client = self._clients.fit(give_up_at - time.monotonic(), key=key)
+            try:
+                answer = client.update_item(**request)
+            except Exception as error:
+                if not isinstance(error, ClientError) or code_of(error) != _REFUSED:
+                    # Nothing of the lock was changed, whatever became of the count.
+                    raise translate(error, what, key=key, writes=False) from error
+                request = counts.other(key, least, error.response.get("Item"))
+            else:
+                return counts.last(key, answer.get("Attributes", {}))
+        raise StoreUnavailableError(f"{what}: others were faster {_DRAWS_MAX} times", key=key)
+
     # ---- batches
 
     def _batch(
@@ -267,7 +328,7 @@ def _rows_of(options: DynamoDBStoreOptions, table: Table) -> Rows:
         case "dlock":
             return DlockRows(table)
         case "awslabs":
-            return AwslabsRows(table, options.trust_release_mark)
+            return AwslabsRows(table, options.trust_release_mark, options.token_row)
         case "node-fail-open":
             return NodeOpenRows(table, _wall_ms)
         case "node-fail-closed":

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dlock_core.record import NO_TOKEN, LockRecord, State, Version
+from dlock_core.record import NO_TOKEN, Broken, LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace
 
 FOLDER = Path(__file__).parent / "golden"
@@ -28,6 +28,32 @@ class Transition(NamedTuple):
     before: Row | None
     asked: Verb
     after: Row | None
+
+
+class Counted(NamedTuple):
+    """One write of ours on a lock's row and on the row of its tokens, each as it stands before and after."""
+
+    name: str
+    before: Row | None
+    count_before: Row | None
+    asked: Verb
+    after: Row | None
+    count_after: Row | None
+
+
+def counted() -> list[Counted]:
+    """Return the transitions with tokens in rows of their own."""
+    return [
+        Counted(
+            name,
+            row(case["before"]),
+            row(case["count_before"]),
+            verb_of(case["asked"]),
+            row(case["after"]),
+            row(case["count_after"]),
+        )
+        for name, case in content("awslabs-token-row")["transitions"].items()
+    ]
 
 
 def transitions(dialect: str) -> list[Transition]:
@@ -84,6 +110,7 @@ def record_of(fields: dict[str, Any]) -> LockRecord:
         fields.get("lease_ms"),
         None if data is None else data.encode(),
         tuple(sorted((name, value) for name, value in fields.get("attributes", {}).items())),
+        broken=Broken(**fields["broken"]) if "broken" in fields else None,
     )
 
 

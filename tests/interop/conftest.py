@@ -59,8 +59,9 @@ def join(url: Callable[..., str]) -> Iterator[Connect]:
     """Connect clients of ours that are closed after the test."""
     joined: list[LockClient] = []
 
-    def one(table: str, dialect: str, **options: Any) -> LockClient:
-        joined.append(connect(url(table, dialect), **options))
+    def one(table: str, dialect: str, *, token_row: bool = False, **options: Any) -> LockClient:
+        more = {"token_row": "true"} if token_row else {}
+        joined.append(connect(url(table, dialect, **more), **options))
         return joined[-1]
 
     yield one

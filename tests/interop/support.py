@@ -140,13 +140,20 @@ def hammer_s() -> float:
 
 def hammer(client: LockClient, key: str, counter: Path, *, seconds: float, least: int, rest_s: float = 0.005) -> int:
     """Count up under the lock for so long, in two steps that nothing else protects; return how often."""
-    until, done = time.monotonic() + seconds, 0
-    while time.monotonic() < until or done < least:
-        with client.lock(key):
+    return len(hammered(client, key, counter, seconds=seconds, least=least, rest_s=rest_s))
+
+
+def hammered(
+    client: LockClient, key: str, counter: Path, *, seconds: float, least: int, rest_s: float = 0.005
+) -> list[int]:
+    """As :func:`hammer`; return the fencing token of each turn."""
+    until, tokens = time.monotonic() + seconds, list[int]()
+    while time.monotonic() < until or len(tokens) < least:
+        with client.lock(key) as lease:
             count_up(counter)
-        done += 1
+            tokens.append(lease.fencing_token)
         time.sleep(rest_s)  # so that who polls gets a turn
-    return done
+    return tokens
 
 
 def count_up(counter: Path) -> None:

@@ -14,7 +14,7 @@ from dlock_conformance.holder_process import holder
 
 from dlock_core import LockClient, LockLostError
 from dlock_core.record import NO_TOKEN, State
-from tests.interop.support import Speaker, hammer, hammer_s, java
+from tests.interop.support import Speaker, hammer, hammer_s, hammered, java
 
 TABLE, DIALECT, OWNER = "interop-java", "awslabs", "java-host"
 # Nobody is taken over by mistake on a busy machine: only where a test kills a holder is the lease short.
@@ -57,6 +57,40 @@ def test_without_the_lock_they_do_not(speaker: Speaker, join: Connect, counter: 
         if int(counter.read_text()) != ours + theirs:
             return
     pytest.fail("two clients without a common lock lost no increment in five rounds")
+
+
+@pytest.mark.parametrize("mode", ["delete", "update"])
+def test_tokens_of_ours_rise_while_both_count(speaker: Speaker, join: Connect, counter: Path, mode: str) -> None:
+    """In a row that Java does not touch, whether it deletes the lock's row or leaves our token in it; and the count is exact."""
+    client = join(TABLE, DIALECT, lease_duration=LONG_S, token_row=True)
+    key = f"tokens-{mode}"
+
+    speaker.tell("hammer", key, counter, mode, hammer_s(), LEAST)
+    tokens = hammered(client, key, counter, seconds=hammer_s(), least=LEAST)
+    theirs = int(speaker.answer())
+
+    assert int(counter.read_text()) == len(tokens) + theirs
+    assert theirs >= LEAST
+    assert tokens == sorted(set(tokens))
+    assert tokens[0] >= 1
+
+
+def test_java_takes_no_row_of_tokens(speaker: Speaker, join: Connect) -> None:
+    """Asked for a lock of that name it finds one that is held; and a lease of ours after its own has a greater token."""
+    client = join(TABLE, DIALECT, lease_duration=LONG_S, token_row=True)
+    with client.lock("beside") as lease:
+        first = lease.fencing_token
+
+    refused = speaker.ask("try", "dlock-token:beside")
+    shown = speaker.ask("get", "dlock-token:beside")
+    speaker.ask("acquire", "beside", "delete", 0)
+    assert speaker.ask("release", "beside") == "true"
+    with client.lock("beside") as lease:
+        second = lease.fencing_token
+
+    assert refused == "refused"
+    assert shown.startswith("dlock fencing tokens 3153600000000 ")
+    assert (first, second) == (1, 2)
 
 
 def test_java_sees_ours(speaker: Speaker, join: Connect) -> None:
@@ -177,6 +211,8 @@ def test_each_lists_what_the_other_has(endpoint: str, url: Callable[..., str], j
         other.ask("acquire", "java-marked", "mark", 0)
         other.ask("release", "java-marked")
         lease = client.acquire("our-held", attributes={"zone": "a"})
+        with join("interop-java-list", DIALECT, lease_duration=LONG_S, token_row=True).lock("our-counted"):
+            pass
         client.acquire("our-marked").release()
 
         listed = {record.key: (record.state, record.data, record.lease_ms) for record in client.scan()}
@@ -186,10 +222,12 @@ def test_each_lists_what_the_other_has(endpoint: str, url: Callable[..., str], j
     assert listed == {
         "java-held": (State.HELD, b"data", 60_000),
         "java-marked": (State.FREE, None, None),
+        "our-counted": (State.FREE, None, None),
         "our-held": (State.HELD, None, 60_000),
         "our-marked": (State.FREE, None, None),
     }
-    assert theirs == "java-held+ java-marked- our-held+ our-marked-"
+    # Java knows no rows that are no locks: it lists one that is held.
+    assert theirs == "dlock-token:our-counted+ java-held+ java-marked- our-counted- our-held+ our-marked-"
 
 
 def test_the_rows_of_both_have_the_same_shape(speaker: Speaker, join: Connect, raw: Any) -> None:
