@@ -14,8 +14,10 @@ from dlock_conformance.servers import Server
 
 from dlock_core.backend import backend_for
 from dlock_core.record import NO_TOKEN, LockRecord
+from dlock_core.store import Claim, LockStore, Replace, Reply
 
 boto3 = pytest.importorskip("boto3")
+from dlock_dynamodb import DynamoDBStore  # noqa: E402  # it needs boto3
 
 REGION = "eu-west-1"
 # DLOCK_THOROUGH=1 tries all that applies, which takes minutes.
@@ -37,6 +39,21 @@ JAVA_LACKS = {
     "strange attribute names": "attributes stand beside those of the row",
     "change.*(new|nothing)-release": "a release removes no attributes",
 }
+COUNTED_LACKS = {
+    **(
+        {}
+        if os.environ.get("DLOCK_THOROUGH")
+        else {
+            "^(?!.*(_s3_|_s18_|_s20_|another_token|greater_token|writes_the_token|_s7_|b1_a_batch))": "the same as without tokens, "
+            "or tried with DLOCK_THOROUGH=1",
+        }
+    ),
+    "racing_first": "a loser may be shown the row of the winner before its token stands there",
+    "_(s2|s5|s6|s8|s9)_.*gone|release_gone|s10_a_scan_gives|b2_a_refusal": "a row that is deleted leaves no tombstone",
+    "no lease": "the rows always have a lease",
+    "strange attribute names": "attributes stand beside those of the row",
+    "change.*(new|nothing)-release": "a release removes no attributes",
+}
 NODE_LACKS = {
     "_s4_|_s7_|_s8_a_refusal_(carries_the|shows)|_s9_(a_read_shows|reads)|s11_a_replace|b1_(results|a_batch)": "no data, no attributes",
     "data|byte|attribut|KiB|zeros|is not|all at once|24_large|null": "no data, no attributes",
@@ -44,6 +61,39 @@ NODE_LACKS = {
     "no lease|shortest lease|lapsed": "a held row has a lease of 2 ms at least",
     "short rvn": "a guid has 64 bytes",
 }
+
+CLOSED_LACKS = {
+    **(
+        {}
+        if os.environ.get("DLOCK_THOROUGH")
+        else {
+            "^(?!.*(racing_first|_s2_|_s5_|_s6_|_s8_|_s16_|_s20_|_s21_a_verb|_b2_))": "the same for all rows of the Node client, "
+            "or tried with DLOCK_THOROUGH=1",
+        }
+    ),
+    "_s3_(the|a_takeover|tokens)|_s18_|greater_token|writes_the_token|racing_replaces|never_go_back": "the rows have no fencing token",
+    "_s2_.*(free|gone)-expect_(absent|its|another)|_s2_.*(free|gone)-expect_any-must": "a release leaves no row",
+    "_(s5|s6|s8|s9)_.*(free|gone)|_s6_a_release_leaves|_s7_a_grant|undo_a_release|b2_a_refusal": "a release leaves no row",
+    "s4_the_payload_of_a_change.*release|s10_a_scan_gives|s11_a_tombstone|of_a_tombstone|takeover_and_release": "a release leaves no row",
+    "short rvn": "a guid has 64 bytes",
+}
+
+
+class EndlessStore(DynamoDBStore):
+    """Asks for records without a lease, data and attributes, whatever the suite asks for: others don't exist in these rows."""
+
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """As the store does."""
+        return super().claim(request._replace(record=endless(request.record)), timeout_s=timeout_s)
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """As the store does."""
+        return super().replace(request._replace(record=endless(request.record)), timeout_s=timeout_s)
+
+
+def endless(record: LockRecord) -> LockRecord:
+    """Return what is left of *record* in a row of ``FailClosed``."""
+    return replace(record, lease_ms=None, data=None, attributes=())
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +107,19 @@ def server(dlock_server: Callable[[str], Server]) -> Iterator[Server]:
     patch.undo()
 
 
-def harness_of(server: Server, dialect: str, lacks: dict[str, str], **carried: Any) -> StoreHarness:
+def opening_of(client: Any, table: str, dialect: str) -> Callable[[], LockStore] | None:
+    """Return how a store of *dialect* is opened where its URL alone does not do."""
+    if dialect != "node-fail-closed":
+        return None
+    return lambda: EndlessStore(client, table=table, dialect="node-fail-closed")
+
+
+def harness_of(
+    server: Server, dialect: str, lacks: dict[str, str], *, options: str = "", **carried: Any
+) -> StoreHarness:
     """Open stores of *dialect* on a table of its own; *carried* are the fields that its rows have another value for."""
-    table = f"dlock-conformance-{dialect}"
-    more = f"endpoint_url={quote(server.url, safe='')}&dialect={dialect}"
+    table = f"dlock-conformance-{dialect}{len(options)}"
+    more = f"endpoint_url={quote(server.url, safe='')}&dialect={dialect}{options}"
     url = f"dynamodb://{REGION}/{table}?{more}"
     backend = backend_for(url)
     store = backend.open(backend.options.from_url(url))
@@ -73,14 +132,17 @@ def harness_of(server: Server, dialect: str, lacks: dict[str, str], **carried: A
 
     return StoreHarness(
         url,
+        open_store=opening_of(client, table, dialect),
         found=server.found,
         capabilities={"batch_renew"},
         race_rounds=20,
-        several_processes=True,
+        several_processes=dialect != "node-fail-closed",
         plant_foreign=lambda key: client.put_item(TableName=table, Item={"key": {"S": key}, "name": {"S": "theirs"}}),
         remove=lambda key: client.delete_item(TableName=table, Key={"key": {"S": key}}),
-        unprovisioned=Opening(f"dynamodb://{REGION}/no-such-table?{more}"),
-        lacks=ELSEWHERE | lacks,
+        unprovisioned=Opening(
+            f"dynamodb://{REGION}/no-such-table?{more}", open_store=opening_of(client, "no-such-table", dialect)
+        ),
+        lacks=lacks,
         carried=kept,
     )
 
@@ -88,13 +150,26 @@ def harness_of(server: Server, dialect: str, lacks: dict[str, str], **carried: A
 @pytest.fixture(scope="module")
 def java_harness(server: Server) -> StoreHarness:
     """Make the table."""
-    return harness_of(server, "awslabs", JAVA_LACKS, fencing_token=NO_TOKEN)
+    return harness_of(server, "awslabs", ELSEWHERE | JAVA_LACKS, fencing_token=NO_TOKEN)
+
+
+@pytest.fixture(scope="module")
+def counted_harness(server: Server) -> StoreHarness:
+    """Make the table."""
+    return harness_of(server, "awslabs", COUNTED_LACKS, options="&token_row=true")
 
 
 @pytest.fixture(scope="module")
 def node_harness(server: Server) -> StoreHarness:
     """Make the table."""
-    return harness_of(server, "node-fail-open", NODE_LACKS)
+    return harness_of(server, "node-fail-open", ELSEWHERE | NODE_LACKS)
+
+
+@pytest.fixture(scope="module")
+def closed_harness(server: Server) -> StoreHarness:
+    """Make the table."""
+    none: Any = {"fencing_token": NO_TOKEN, "lease_ms": None, "data": None, "attributes": ()}
+    return harness_of(server, "node-fail-closed", CLOSED_LACKS, **none)
 
 
 class TestAwslabsRows(LockStoreConformance):
@@ -108,8 +183,30 @@ class TestAwslabsRows(LockStoreConformance):
         return java_harness
 
 
+class TestAwslabsRowsWithTokens(LockStoreConformance):
+    """``dialect=awslabs&token_row=true``: the clauses about tokens, and those that a second row could break."""
+
+    colours = ("sync",)
+
+    @pytest.fixture
+    def harness(self, counted_harness: StoreHarness) -> StoreHarness:
+        """Every test has keys of its own, so they share the table."""
+        return counted_harness
+
+
+class TestNodeClosedRows(LockStoreConformance):
+    """``dialect=node-fail-closed``, asked for locks without a lease."""
+
+    colours = ("sync",)
+
+    @pytest.fixture
+    def harness(self, closed_harness: StoreHarness) -> StoreHarness:
+        """Every test has keys of its own, so they share the table."""
+        return closed_harness
+
+
 class TestNodeOpenRows(LockStoreConformance):
-    """``dialect=node-fail-open``; every record of ``node-fail-closed`` is without a lease, and none of the suite's is."""
+    """``dialect=node-fail-open``."""
 
     colours = ("sync",)
 
