@@ -336,7 +336,12 @@ def _renew(state: Held, plan: Plan, payload: Payload | None, fresh: str, now: in
     record = _record(terms.key, plan, fresh, token, state.payload if payload is None else payload)
     sent = Sent(Verb.RENEW, fresh, state.version, now, plan, payload)
     # The deadline shrinks before the send: a shorter lease may be the one that waiters count from now on.
-    held = state._replace(asked=sent, deadline=min(state.deadline, now + plan.usable_ns))
+    deadline = min(state.deadline, now + plan.usable_ns)
+    # Spelled out: a copy by names costs as much as all the rest, and many locks are renewed all the time.
+    held = Held(
+        terms, state.version, state.sent_at, state.plan, state.payload, deadline, state.renew_at, state.hold_until, sent,
+        state.pending, state.at_risk, state.way_back,
+    )  # fmt: skip
     return held, (Replace(record, state.version, payload is None),)
 
 

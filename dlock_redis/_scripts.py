@@ -188,6 +188,33 @@ end
 return answers
 """
 
+# Renewals of many keys that change nothing but the RVN. ARGV: about, then for each key: expected rvn, token, rvn. Answers place and
+# outcome of those that were refused, or have a payload.
+_RENEW_MANY = f"""
+local answers, about, t = {{}}, ARGV[1], redis.call('TIME')
+local at = t[1] * 1000000 + t[2]
+local written = string.format('%.0f', at) .. ' '
+for i, key in ipairs(KEYS) do
+  local n = i * 3 - 1
+  {_ROW}
+  if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
+    local rvn, queue = ARGV[n + 2], r[7]
+    redis.call('HSET', key, 'rvn', rvn, 'about', about, 'written', written .. rvn)
+    if queue and queue ~= '' then
+      {_LOOK}
+    end
+    if r[6] ~= '' then
+      answers[#answers + 1] = i
+      answers[#answers + 1] = {{tonumber(r[4]), r[6]}}
+    end
+  else
+    answers[#answers + 1] = i
+    answers[#answers + 1] = r and {{unpack(r, 1, 6)}}
+  end
+end
+return answers
+"""
+
 # KEYS: the key, the place of a waiter. ARGV: how long it waits, in microseconds. Nothing to wait for: it is woken at once.
 _ENTER = f"""
 local key = KEYS[1]
@@ -262,6 +289,6 @@ class Script:
         return b"*%d\r\n%b%b" % (len(rest) + 2, self._whole if whole else self._named, packed(rest))
 
 
-READ, READ_AGE, CLAIM, PUT, PUT_MANY, ENTER, LEAVE = (
-    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _PUT, _PUT_MANY, _ENTER, _LEAVE)
+READ, READ_AGE, CLAIM, PUT, PUT_MANY, RENEW_MANY, ENTER, LEAVE = (
+    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _PUT, _PUT_MANY, _RENEW_MANY, _ENTER, _LEAVE)
 )

@@ -41,10 +41,12 @@ from dlock_core.record import (
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis._errors import check
 from dlock_redis._resp import pack
-from dlock_redis._scripts import ENTER
+from dlock_redis._scripts import ENTER, PUT_MANY, RENEW_MANY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from dlock_redis._scripts import Script
 
 _SLOTS = 16384
 _PAGE = b"500"
@@ -201,9 +203,10 @@ def record_of(key: str, row: Sequence[Any] | None) -> LockRecord | None:
 
 
 class Part(NamedTuple):
-    """What one request of a batch has: which of the batch's, their keys, the arguments."""
+    """What one request of a batch has: which of the batch's, the script, their keys, the arguments."""
 
     numbers: Sequence[int]
+    script: Script
     keys: Sequence[str]
     words: Sequence[bytes]
 
@@ -221,15 +224,26 @@ class Batch:
 
     def _part(self, numbers: Sequence[int]) -> Part:
         requests = [self._requests[number] for number in numbers]
-        return Part(
-            numbers,
-            [request.record.key for request in requests],
-            [word for request in requests for word in put_words(request)],
-        )
+        keys = [request.record.key for request in requests]
+        about = about_of(requests[0].record)
+        if all(_is_plain(request) and about_of(request.record) == about for request in requests):
+            return Part(
+                numbers, RENEW_MANY, keys, [about, *(word for each in requests for word in _renewal_words(each))]
+            )
+        return Part(numbers, PUT_MANY, keys, [word for request in requests for word in put_words(request)])
 
     def answer(self, part: Part, answers: Any) -> None:
-        """Note what PUT answered; a record that cannot be read is the result of its own request only."""
-        for number, answer in zip(part.numbers, answers, strict=True):
+        """Note what the script answered; a record that cannot be read is the result of its own request only."""
+        told: Iterable[tuple[int, Any]]
+        if part.script is RENEW_MANY:
+            for number in part.numbers:
+                self.results[number] = _renewed(self._requests[number].record)
+            told = [
+                (part.numbers[place - 1], answer) for place, answer in zip(answers[::2], answers[1::2], strict=True)
+            ]
+        else:
+            told = zip(part.numbers, answers, strict=True)
+        for number, answer in told:
             try:
                 self.results[number] = reply_of(self._requests[number], answer)
             except RecordError as error:
@@ -245,6 +259,23 @@ class Batch:
                 raise
             for number in part.numbers:
                 self.results[number] = error
+
+
+def _is_plain(request: Replace) -> bool:
+    """Whether it changes nothing but the RVN and what is told about the holder."""
+    record = request.record
+    return (
+        request.keep_payload and record.state is State.HELD and record.fencing_token == request.expected.fencing_token
+    )
+
+
+def _renewal_words(request: Replace) -> tuple[bytes, bytes, bytes]:
+    rvn, token = request.expected
+    return rvn.encode(), b"%d" % token, request.record.rvn.encode()
+
+
+def _renewed(record: LockRecord) -> Reply:
+    return Reply(applied=True, record=_written(record, record.fencing_token, None, ()))
 
 
 class Pages:

@@ -13,7 +13,7 @@ from dlock_core.store import Capability
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._connections import AsyncConnections, Connections
-from dlock_redis._scripts import CLAIM, PUT, PUT_MANY, READ, READ_AGE
+from dlock_redis._scripts import CLAIM, PUT, READ, READ_AGE
 from dlock_redis._servers import Servers
 from dlock_redis.provision import CONFIG, INFO, guarantees_of
 
@@ -72,7 +72,7 @@ class RedisStore:
         for part in batch.parts:
             with batch.failing(part):
                 batch.answer(
-                    part, self._run(PUT_MANY, part.keys[0], part.words, deadline - time.monotonic(), part.keys)
+                    part, self._run(part.script, part.keys[0], part.words, deadline - time.monotonic(), part.keys)
                 )
         return batch.results
 
@@ -168,7 +168,7 @@ class AsyncRedisStore:
         for part in batch.parts:
             with batch.failing(part):
                 batch.answer(
-                    part, await self._run(PUT_MANY, part.keys[0], part.words, deadline - time.monotonic(), part.keys)
+                    part, await self._run(part.script, part.keys[0], part.words, deadline - time.monotonic(), part.keys)
                 )
         return batch.results
 

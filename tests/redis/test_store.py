@@ -181,7 +181,7 @@ def test_batch_of_the_limit_is_one_request(
     """Five hundred renewals."""
     store = open_store(server.url)
     records = [granted(store, f"{key}/{n}") for n in range(store.batch_limit)]
-    store.replace_many([Replace(held("none"), Version("x", 1))], timeout_s=5.0)
+    store.replace_many([Replace(held("none"), Version("x", 1), keep_payload=True)], timeout_s=5.0)
     before = calls(admin, "evalsha", "eval")
 
     results = store.replace_many(
