@@ -541,10 +541,12 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
             if sent.rvn == record.rvn:
                 # A renewal of ours was applied after all: follow it.
                 return _send_release(state._replace(version=record.version, pending=()), event.fresh, now)
-        if record.rvn == version.rvn and asked.verb is Verb.READ:
-            return _send_release(state._replace(asked=None), event.fresh, now)
-    if record is not None and (0 < record.fencing_token < version.fencing_token or (own and record.rvn == version.rvn)):
-        return _release_later(state, now)  # a stale answer
+        if record.rvn == version.rvn:
+            # A read shows that no release was applied; a refusal that shows the same is old.
+            repeats = asked.verb is Verb.READ
+            return _send_release(state, event.fresh, now) if repeats else _release_later(state, now)
+    if record is not None and 0 < record.fencing_token < version.fencing_token:
+        return _release_later(state, now)  # older than the grant, so old too
     if asked.verb is not Verb.READ and not state.terms.plan.refusals_linearizable:
         return _read(state._replace(asked=None), event.fresh, now)
     return _end_release(state, record)

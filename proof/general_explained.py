@@ -11,7 +11,6 @@ EXPLAINED: dict[str, str] = {
     "_seek_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
     "_held_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
     "_seek_answer: record is not None -> record is None": _ADOPTED,
-    "_held_answer: record is not None -> record is None": _ADOPTED,
     "_seek_answer: pending and (asked.verb is Verb.READ or state.terms.plan.refusals_linearizable)"
     " -> asked.verb is Verb.READ or state.terms.plan.refusals_linearizable": "it only saves the look at an empty tuple",
     "_seek_probed: event.owner is OwnerState.DEAD and seen is not None -> event.owner is OwnerState.DEAD": (

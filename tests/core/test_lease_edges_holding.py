@@ -52,7 +52,7 @@ def test_id_of_a_read_is_no_renewal_of_the_own() -> None:
 
 def test_f12_renewal_refused_by_an_older_record_may_still_come() -> None:
     """A stale answer proves nothing, neither by its token nor by the own version; a read that got one has no write to follow."""
-    for record in (held("old", 4), held("f1", 5)):
+    for record in (held("old", 1), held("old", 4), held("f1", 5)):
         renewal = holding(token=5).at(2.5).due().answer(record)
         read = holding(STALE, token=5).at(2.5).due().answer(held("b", 6)).answer(record)
 
@@ -182,6 +182,20 @@ def test_f12_release_is_confirmed_by_a_read_where_refusals_may_be_old() -> None:
 def test_f1_late_copy_of_the_own_claim_is_not_what_is_released() -> None:
     """It has another token: the release was applied, and the copy of the claim has come after it."""
     attempt = holding(STALE).at(1).free().unknown().due().answer(held("f1", 2)).answer(held("f1", 2))
+
+    assert isinstance(attempt.state, Ended)
+    assert attempt.state.outcome is Outcome.RELEASED
+
+
+def test_f12_release_refused_by_an_older_record_is_repeated() -> None:
+    """However much older."""
+    for token in (1, 4):
+        assert isinstance(holding(token=5).at(1).free().answer(held("old", token)).state, Releasing)
+
+
+def test_release_of_what_was_freed_under_its_own_version_is_done() -> None:
+    """Other clients mark a record as released and leave its RVN."""
+    attempt = holding(STALE).at(1).free().answer(held("b", 2)).answer(free("f1", 1))
 
     assert isinstance(attempt.state, Ended)
     assert attempt.state.outcome is Outcome.RELEASED

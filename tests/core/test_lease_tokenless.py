@@ -103,3 +103,19 @@ def test_takeover_from_a_row_without_a_token_asks_for_the_first() -> None:
     attempt.grant(40)
     assert isinstance(attempt.state, Held)
     assert attempt.version.fencing_token == 40
+
+
+def test_late_grant_without_a_token_is_handed_out_once_renewed_where_there_are_none() -> None:
+    """It waits for nothing that will never come."""
+    attempt = Attempt(plan(has_tokens=False)).begin().at(6).answer(mine("f1"), applied=True)
+    assert not attempt.valid
+
+    assert attempt.grant().valid
+
+
+def test_renewal_takes_no_token_away() -> None:
+    """Whatever a row says after it: the token is that of the grant."""
+    attempt = holding(token=5).at(2.5).due()
+    attempt.answer(mine(attempt.asked), applied=True)
+
+    assert attempt.version.fencing_token == 5
