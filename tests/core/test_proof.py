@@ -11,6 +11,7 @@ import pytest
 from proof import __main__ as proof_main
 from proof import faults, general, report
 from proof.fault_book import Book, check
+from proof.general_explained import EXPLAINED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -141,3 +142,8 @@ def test_faults_name_the_stores_that_can_be_disturbed() -> None:
     """Bad input says what to do."""
     with pytest.raises(SystemExit, match="these are there: sqlite, redis"):
         faults.run_cells(["etcd"], 1)
+
+
+def test_explanations_are_of_changes_that_there_are() -> None:
+    """One of code that is gone would explain whatever comes to stand there."""
+    assert set(EXPLAINED) <= {change.name for change in general.changes()}
