@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -111,6 +111,24 @@ def test_processes_that_complete_a_file_at_the_same_time_all_do(tmp_path: Path) 
         thread.join()
 
     assert ages == [0] * 8
+
+
+def test_file_that_is_completed_by_another_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    """Between the look and the right to write somebody was faster."""
+    path = tmp_path / "locks.db"
+    old_file(path)
+
+    class Overtaken(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            if sql == "BEGIN IMMEDIATE":
+                with closing(SqliteStore(path)) as faster:
+                    faster.provision()
+            return super().execute(sql, *values)
+
+    with closing(sqlite3.connect(path, isolation_level=None, factory=Overtaken)) as connection:
+        _sqlite_file._complete(connection)
+
+        assert connection.execute(wire.LACKS_WRITTEN).fetchone() == (0,)
 
 
 def test_who_may_only_read_an_earlier_file_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
