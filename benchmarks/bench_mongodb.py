@@ -18,6 +18,7 @@ import pymongo
 from dlock_conformance.servers import resolve
 from mongoelector import MongoLocker
 from pymongo.monitoring import CommandListener, CommandStartedEvent
+from shylock.backends.pymongo import ShylockPymongoBackend
 
 from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, spread, timed
 from dlock_core import AsyncLockClient, LockClient
@@ -93,8 +94,9 @@ def version() -> str:
         store = MongoDBStore(client, database=_DATABASE, collection=_COLLECTION)
         store.provision()
         found = store.guarantees().version
+    peers = ", ".join(f"{name} {of(name)}" for name in ("mongoelector", "shylock"))
     what = "a stand-in, NOT MongoDB: its figures are not MongoDB's" if server.stand_in else "MongoDB"
-    return f"MongoDB's language: {found} ({what}), pymongo {pymongo.version}; mongoelector {of('mongoelector')}"
+    return f"MongoDB's language: {found} ({what}), pymongo {pymongo.version}; {peers}"
 
 
 def cycles(rounds: int) -> Part:
@@ -105,6 +107,7 @@ def cycles(rounds: int) -> Part:
         MongoDBStore(client, database=_DATABASE, collection=_COLLECTION).provision()
         store = MongoDBStore(client, database=_DATABASE, collection=_COLLECTION)
         peer = MongoLocker("bench", database)
+        other = ShylockPymongoBackend.create(client, _DATABASE)
 
         def bare() -> None:
             rvn = os.urandom(16).hex()
@@ -119,15 +122,20 @@ def cycles(rounds: int) -> Part:
             assert peer.acquire(blocking=False)
             peer.release()
 
+        def shylock() -> None:
+            assert other.acquire("bench/shylock", block=False)
+            other.release("bench/shylock")
+
         with LockClient(MongoDBStore(client, database=_DATABASE, collection=_COLLECTION)) as locks:
             sides: dict[str, Callable[[], object]] = {
                 "bare pipeline commands, the floor": bare,
                 "dlock, store": through_store,
                 "dlock, client": lambda: locks.acquire("cycle/client").release(),
                 "mongoelector (no token; insert and delete)": mongoelector,
+                "shylock (no token, owner or lease; insert and delete)": shylock,
             }
             taken = in_turn({name: timed(cycle) for name, cycle in sides.items()}, rounds=rounds, cycles=CYCLES)
-    how = "One process, one lock, one cycle after the other; every write with a majority and the journal, but mongoelector's."
+    how = "One process, one lock, one cycle after the other; every write with a majority and the journal, but the other libraries'."
     sync = compared("MongoDB's language, one uncontended cycle", how, taken, aims={"dlock, client": "mongodb-cycle"})
     tasks = compared("MongoDB's language, the same with asyncio", how, acycles(url, rounds), aims={})
     return Part(sync.sections + tasks.sections, sync.shown)

@@ -24,6 +24,7 @@ import pottery
 import redis
 import redis.asyncio
 import redis_lock
+from tooz import coordination
 
 from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, timed
 from dlock_core import AsyncLockClient, LockClient
@@ -69,7 +70,7 @@ def version() -> str:
 
     with server() as (port, _), redis.Redis(port=port) as client:
         found = client.info("server")["redis_version"]
-    peers = ", ".join(f"{name} {of(name)}" for name in ("python-redis-lock", "pottery"))
+    peers = ", ".join(f"{name} {of(name)}" for name in ("python-redis-lock", "pottery", "tooz"))
     return f"redis-server {found} without persistence, redis-py {redis.__version__}; {peers}"
 
 
@@ -87,6 +88,9 @@ def tombstone(record: LockRecord) -> Release:
 
 def peers(client: redis.Redis) -> dict[str, Callable[[], object]]:
     """Return a cycle of each library that does the same job."""
+    port = client.connection_pool.connection_kwargs["port"]
+    coordinator = coordination.get_coordinator(f"redis://127.0.0.1:{port}?timeout=20", b"bench")
+    coordinator.start()
 
     def redis_py() -> None:
         lock = client.lock("bench/redis-py", timeout=20)
@@ -103,7 +107,17 @@ def peers(client: redis.Redis) -> dict[str, Callable[[], object]]:
         assert lock.acquire(blocking=False)
         lock.release()
 
-    return {"redis-py Lock": redis_py, "python-redis-lock": python_redis_lock, "pottery Redlock": redlock}
+    def tooz() -> None:
+        lock = coordinator.get_lock(b"bench/tooz")
+        assert lock.acquire(blocking=False)
+        assert lock.release()
+
+    return {
+        "redis-py Lock": redis_py,
+        "python-redis-lock": python_redis_lock,
+        "pottery Redlock": redlock,
+        "tooz (no token)": tooz,
+    }
 
 
 def cycles(port: int, pid: int, rounds: int) -> Part:
