@@ -51,7 +51,7 @@ class Renewals:
     def collect(self) -> tuple[list[Job], int]:
         """Return what is due, the most urgent first, and the instant at which the next is due (NEVER: nothing is).
 
-        Renewals that are due soon go along with those that are due: a batch costs the store what one costs.
+        Renewals that are due soon go along with those that are due, as far as a batch has room: it costs the store what one costs.
         """
         singles: list[Job] = []
         batch: list[tuple[Handle, Any]] = []
@@ -64,6 +64,8 @@ class Renewals:
                 state = handle.state
                 early = type(state) is Held and state.asked is None and handle.due == state.renew_at
                 if handle.due > now + (state.plan.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
+                    break
+                if handle.due > now and batch and len(batch) % self._batch_limit == 0:
                     break
                 self._driver.agenda.pop()
                 effect = self._attend(handle, now, next(rvns), early=early)
