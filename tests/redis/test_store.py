@@ -175,6 +175,31 @@ def test_batch_gives_each_its_own_result(store: Any, raw: Any, key: str) -> None
     assert results[4] == Reply(applied=False, record=results[1].record)
 
 
+@pytest.mark.parametrize("lease_ms", [20000, 30000], ids=["one_lease", "two_leases"])
+def test_batch_of_mere_renewals_gives_each_its_own_result(store: Any, raw: Any, key: str, lease_ms: int) -> None:
+    """They go in fewer words, where all say the same of their holder, and what stands and what is told is the same."""
+    first, second = granted(store, f"{key}/1"), granted(store, f"{key}/2", fields={"data": b"kept"})
+    raw.set(f"{key}/3", "foreign")
+    requests = [
+        Replace(held(first.key, first.fencing_token, data=b"never written"), first.version, keep_payload=True),
+        Replace(held(second.key, second.fencing_token, lease_ms=lease_ms), second.version, keep_payload=True),
+        Replace(held(f"{key}/0"), Version("x", 1), keep_payload=True),
+        Replace(held(f"{key}/3"), Version("x", 1), keep_payload=True),
+        Replace(held(granted(store, f"{key}/4").key), Version("x", 1), keep_payload=True),
+    ]
+
+    results = store.replace_many(requests, timeout_s=5.0)
+
+    stand = [store.read(f"{key}/{n}", timeout_s=5.0) for n in (1, 2, 4)]
+    assert results[0] == Reply(applied=True, record=stand[0])
+    assert results[1] == Reply(applied=True, record=stand[1])
+    assert (stand[0].rvn, stand[0].data) == (requests[0].record.rvn, None)
+    assert (stand[1].rvn, stand[1].data, stand[1].lease_ms) == (requests[1].record.rvn, b"kept", lease_ms)
+    assert results[2] == Reply(applied=False, record=None)
+    assert isinstance(results[3], RecordError)
+    assert results[4] == Reply(applied=False, record=stand[2])
+
+
 def test_batch_of_the_limit_is_one_request(
     open_store: Callable[..., Any], server: Server, admin: Any, key: str
 ) -> None:
