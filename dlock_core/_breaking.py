@@ -18,14 +18,23 @@ BREAK_TRIES_MAX = 10
 
 
 async def break_lock(
-    store: AsyncLockStore, key: str, *, fencing_token: int, by: Broken, free_now: bool, timeout_s: float
+    store: AsyncLockStore,
+    key: str,
+    *,
+    fencing_token: int,
+    rvn: str | None,
+    by: Broken,
+    free_now: bool,
+    timeout_s: float,
 ) -> bool:
-    """Break the grant *fencing_token* of *key*; False if that grant does not stand any more."""
+    """Break the grant *fencing_token* of *key*, with *rvn* only under that number; False if it does not stand any more."""
     sent: list[str] = []
     for _ in range(BREAK_TRIES_MAX):
         record = await store.read(key, timeout_s=timeout_s)
         if record is not None and record.rvn in sent:
             return True
+        if rvn is not None and (record is None or record.rvn != rvn):
+            return False
         request = break_request(record, fencing_token=fencing_token, fresh=fresh(), by=by, free_now=free_now)
         if request is None:
             return False

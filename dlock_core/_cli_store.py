@@ -9,11 +9,12 @@ import click
 
 from dlock_core import _cli_doctor
 from dlock_core._cli_options import client_options, configuration_source, connection_options, output_option
-from dlock_core._cli_show import Say, print_facts, print_json, print_rows, print_text, record_facts
+from dlock_core._cli_show import Say, escape, print_facts, print_json, print_rows, print_text, record_facts
 from dlock_core._session import open_store
 from dlock_core.client import connect
 
 if TYPE_CHECKING:
+    from dlock_core.client import LockClient
     from dlock_core.record import LockRecord
 
 __all__ = ["break_", "doctor", "init", "ls", "show"]
@@ -81,44 +82,70 @@ def show(key: str, output: str, **given: Any) -> int:
 @click.argument("key")
 @click.option(
     "--token",
-    type=int,
-    required=True,
+    type=click.IntRange(min=0),
     metavar="N",
     help="The fencing token of the grant to break, as 'dlock show KEY' says it.",
+)
+@click.option(
+    "--rvn",
+    metavar="RVN",
+    help="The record version number, as 'dlock show KEY' says it: break exactly what was seen. It changes with each renewal.",
 )
 @click.option("--now", is_flag=True, help="Free it at once. Two may then believe that they hold it.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before --now.")
 @connection_options
 @output_option
-def break_(key: str, token: int, now: bool, yes: bool, output: str, **given: Any) -> int:  # noqa: FBT001  # as ls
-    """Take the lock KEY from its holder, whose fencing token is N.
+def break_(key: str, *, token: int | None, rvn: str | None, now: bool, yes: bool, output: str, **given: Any) -> int:
+    """Take the lock KEY from its holder, whose fencing token is N, or whose record has the number RVN.
 
     The token is raised, and nobody gets the lock for one more lease: by then its holder has noticed, or its lease has run out.
     """
+    if token is None and rvn is None:
+        raise click.UsageError("say which grant is meant: --token N or --rvn RVN, as 'dlock show KEY' says them")
     with connect(client_options(**given)) as client:
         record = client.get(key)
         if now and not yes and sys.stdin.isatty():
             click.confirm(
                 f"dlock: free {key!r} at once, although its holder may still be at work?", abort=True, err=True
             )
-        done = client.break_lock(key, fencing_token=token, now=now)
+        done = _break(client, record, key, token, rvn, now=now)
         standing = record if done else client.get(key)
     if not done:
-        who = (
-            "nobody holds it"
-            if standing is None or not standing.held
-            else f"{standing.owner!r} holds it with token {standing.fencing_token}"
-        )
-        Say().error(f"lock {key!r} was not broken: token {token} is not its present one: {who}; see 'dlock show'")
+        Say().error(_not_broken(key, token, rvn, standing))
         return REFUSED
-    facts = _broken_facts(key, token, standing, now=now)
+    broken = record.fencing_token if token is None and record is not None else token
+    assert broken is not None  # without a token there was a record
+    facts = _broken_facts(key, broken, standing, now=now)
     if output == "json":
         print_json(facts)
     else:
-        print_facts(
-            {"broken": f"{key!r}, token {token} -> {token + 1}", "means": facts["means"], "fence": facts["fence"]}
-        )
+        what = f"{key!r}, token {broken} -> {broken + 1}" if broken else f"{key!r}, which has no fencing token"
+        print_facts({"broken": what, "means": facts["means"], "fence": facts["fence"]})
     return 0
+
+
+def _break(
+    client: LockClient, record: LockRecord | None, key: str, token: int | None, rvn: str | None, *, now: bool
+) -> bool:
+    """Break what was meant; *rvn* may be written as it is shown, with what no terminal prints written out."""
+    if rvn is None:
+        assert token is not None  # asked by the caller
+        return client.break_lock(key, fencing_token=token, now=now)
+    if record is None or rvn not in (record.rvn, escape(record.rvn)):
+        return False
+    return client.break_lock(
+        key, fencing_token=record.fencing_token if token is None else token, rvn=record.rvn, now=now
+    )
+
+
+def _not_broken(key: str, token: int | None, rvn: str | None, standing: LockRecord | None) -> str:
+    meant = f"token {token} is not its present one" if rvn is None else f"its record is not {rvn} any more"
+    if standing is None or not standing.held:
+        who = "nobody holds it"
+    else:
+        who = f"{standing.owner!r} holds it with token {standing.fencing_token}"
+        who += "" if rvn is None else f", as {standing.rvn}"
+    return f"lock {key!r} was not broken: {meant}: {who}; see 'dlock show'"
 
 
 def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool) -> dict[str, Any]:
@@ -140,11 +167,13 @@ def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool)
     fence = (  # what follows is for people to read, not for us to run
         f"a resource refuses the old token only once it has seen a higher one. To close it to token {token} now: "  # noqa: S608  # shown, not run
         f"UPDATE resource SET fence = {token + 1} WHERE id = ... AND fence < {token + 1}"
+        if token
+        else "these records have no fencing token: no resource can refuse the old holder"
     )
     return {
         "key": key,
         "broken": True,
-        "fencing_token": token + 1,
+        "fencing_token": token + 1 if token else 0,
         "freed": freed,
         "lease_ms": lease_ms,
         "means": means,

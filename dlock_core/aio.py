@@ -272,13 +272,19 @@ class AsyncLockClient:
             if record.state is not State.GONE:
                 yield self._session.strip(record)
 
-    async def break_lock(self, key: str, *, fencing_token: int, now: bool = False) -> bool:
+    async def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:
         """As :meth:`dlock_core.LockClient.break_lock`."""
         full = self._session.full_key(key)
         broken = Broken(self._session.owner, time.time_ns() // 1_000_000)
         timeout_s = self._session.store_timeout_s()
         return await break_lock(
-            self._open_engine.store, full, fencing_token=fencing_token, by=broken, free_now=now, timeout_s=timeout_s
+            self._open_engine.store,
+            full,
+            fencing_token=fencing_token,
+            rvn=rvn,
+            by=broken,
+            free_now=now,
+            timeout_s=timeout_s,
         )
 
     async def guarantees(self) -> Guarantees:

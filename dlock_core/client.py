@@ -246,11 +246,13 @@ class LockClient:
             if record.state is not State.GONE:
                 yield self._session.strip(record)
 
-    def break_lock(self, key: str, *, fencing_token: int, now: bool = False) -> bool:
+    def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:
         """Break the grant *fencing_token* of *key*: raise the token, and keep the key closed for one lease.
 
         By then its holder must have stopped.
         With *now*, and where the lock has no lease, the key is free at once: its holder may still work, until its next renewal.
+        With *rvn* exactly the record that was seen is broken, as *get* shows its RVN: where records have no token (``token = none``) that
+        alone tells two grants apart. A renewal since then is a change too.
         False: that grant does not stand any more.
         """
         full = self._session.full_key(key)
@@ -259,7 +261,13 @@ class LockClient:
         timeout_s = self._session.store_timeout_s()
         return run_blocking(
             break_lock(
-                self._engine.store, full, fencing_token=fencing_token, by=broken, free_now=now, timeout_s=timeout_s
+                self._engine.store,
+                full,
+                fencing_token=fencing_token,
+                rvn=rvn,
+                by=broken,
+                free_now=now,
+                timeout_s=timeout_s,
             )
         )
 

@@ -13,6 +13,7 @@ from dlock_core import LockRecord, State, connect
 from dlock_core import _cli as cli
 from dlock_core._cli_show import escape, print_rows, record_facts
 from dlock_core.record import Broken
+from dlock_core.store import Claim, Expect
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
@@ -207,7 +208,55 @@ def test_break_needs_the_token(dlock: Command, url: str) -> None:
     code, _, err = dlock("break", "k")
 
     assert code == 64
-    assert "--token" in err
+    assert "--token N or --rvn RVN" in err
+
+
+def test_break_by_number_breaks_what_was_seen(dlock: Command, client: LockClient) -> None:
+    """The record version number that ``dlock show`` prints names one record exactly."""
+    with connect(client.options) as other:
+        other_lease = other.acquire("k", auto_renew=False)
+        shown = dlock.json("show", "k")["rvn"]
+
+        code, out, err = dlock("break", "k", "--rvn", shown)
+
+        record = client.get("k")
+        other.close()
+    assert (code, err) == (0, "")
+    assert f"token {other_lease.fencing_token} -> 2" in out
+    assert record is not None
+    assert record.broken is not None
+
+
+def test_break_by_number_breaks_nothing_that_has_changed_since(dlock: Command, client: LockClient) -> None:
+    """A renewal is a change too: its holder is alive. What stands there now is told."""
+    with client.lock("k") as lease:
+        shown = dlock.json("show", "k")["rvn"]
+        lease.renew()
+        record = client.get("k")
+
+        code, out, err = dlock("break", "k", "--rvn", shown)
+        with_its_token = dlock("break", "k", "--rvn", shown, "--token", "1")[0]
+
+        assert lease.ensure() == 1
+    assert record is not None
+    assert (code, out, with_its_token) == (1, "", 1)
+    assert err.startswith(
+        f"dlock: lock 'k' was not broken: its record is not {shown} any more: '{lease.owner}' holds it"
+    )
+    assert f"as {record.rvn}; see 'dlock show'" in err
+
+
+def test_break_by_number_takes_the_number_as_it_is_shown(dlock: Command, client: LockClient, url: str) -> None:
+    """Another client's number may have characters that no command line can: they are written out in both."""
+    store = client._store
+    strange = "\x00\n\xff" + "x" * 61
+    store.claim(Claim(LockRecord("k", State.HELD, strange, 1, "theirs", 20_000), Expect.ANY), timeout_s=5)
+    [shown] = [line.split()[1] for line in dlock("show", "k")[1].splitlines() if line.startswith("rvn")]
+
+    code, _, err = dlock("break", "k", "--rvn", shown, "--now")
+
+    assert (code, err) == (0, "")
+    assert shown.startswith("\\x00\\n")
 
 
 def test_init_provisions_and_may_be_repeated(dlock: Command, url: str) -> None:

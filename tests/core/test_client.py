@@ -658,6 +658,41 @@ async def test_break_of_a_grant_that_does_not_stand_changes_nothing(world: World
 
 
 @both_colours
+async def test_break_of_a_record_that_has_changed_changes_nothing(world: World) -> None:
+    """With an RVN exactly the record that was seen is meant, and a renewal makes another of it."""
+    async with world.client() as client:
+        lease = await client.acquire("k")
+        seen = await client.get("k")
+        await lease.renew()
+        now = await client.get("k")
+        assert seen is not None
+        assert now is not None
+
+        assert not await client.break_lock("k", fencing_token=1, rvn=seen.rvn)
+        assert await client.get("k") == now
+        assert not await client.break_lock("k", fencing_token=2, rvn=now.rvn)
+        assert not await client.break_lock("other", fencing_token=1, rvn=now.rvn)
+        assert await client.break_lock("k", fencing_token=1, rvn=now.rvn)
+
+
+@both_colours
+async def test_break_by_rvn_that_meets_a_renewal_changes_nothing(world: World) -> None:
+    """The record is compared in the write itself, and what came between is not broken in its stead."""
+    leases: list[Any] = []
+
+    def renew(verb: str, _: Any) -> None:
+        if verb == "replace" and leases:
+            world.space.records["k"] = dataclasses.replace(world.space.records["k"], rvn="f" * 32)
+
+    async with world.client() as client, world.client(world.hooked_store(renew)) as operator:
+        leases.append(await client.acquire("k"))
+        seen = await client.get("k")
+        assert seen is not None
+
+        assert not await operator.break_lock("k", fencing_token=1, rvn=seen.rvn)
+
+
+@both_colours
 async def test_break_whose_answer_was_lost_still_breaks_once(world: World) -> None:
     """A break that was applied unheard is recognised, and the token rises by one."""
     async with world.client() as a, world.client() as operator:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dlock_conformance.harness import Colour
 from dlock_conformance.holder_process import holder
 
 from dlock_core import AcquireTimeoutError, LockClient
+from dlock_core._cli_show import escape
 from dlock_core.record import NO_TOKEN, State
 from tests.interop.support import Speaker, hammer, hammer_s, node
 
@@ -171,7 +173,10 @@ def test_a_fail_closed_lock_of_a_dead_node_client_is_broken_by_an_operator(endpo
         speaker.kill()
 
     assert client.try_acquire("dead") is None
-    assert client.break_lock("dead", fencing_token=0)
+    seen = client.get("dead")
+    assert seen is not None
+    assert not client.break_lock("dead", fencing_token=0, rvn="f" * 32)
+    assert client.break_lock("dead", fencing_token=0, rvn=seen.rvn)
     client.acquire("dead", timeout=SLACK_S).release()
 
 
@@ -185,5 +190,7 @@ def test_the_command_works_with_fail_closed_rows(url: Callable[..., str], closed
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
     assert "node-host" in dlock("ls")
-    dlock("break", "operated", "--token", "0")
+    shown = json.loads(dlock("show", "operated", "-o", "json"))["rvn"]
+    assert len(shown) == 64
+    dlock("break", "operated", f"--rvn={escape(shown)}")
     assert ours_closed(join).get("operated") is None
