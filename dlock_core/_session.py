@@ -13,7 +13,7 @@ from dlock_core._process import generation
 from dlock_core.backend import backend_for, redact
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds
-from dlock_core.plan import NANOS, Early, Plan, Waiting, make_plan, nanoseconds
+from dlock_core.plan import NANOS, Early, Plan, Traits, Waiting, make_plan, nanoseconds
 from dlock_core.record import LockRecord, State, check_key
 from dlock_core.store import (
     AsyncAtomicMulti,
@@ -79,7 +79,7 @@ class Session:
         self._plans: dict[Any, Ask] = {}
         self._notify = False
         self._linearizable = True
-        self._has_tokens = True
+        self._traits = Traits()
         self._capabilities: frozenset[Capability] | None = None
         self._group: int | None = None
         self.observed_in = observation_store(options.observations)
@@ -104,7 +104,7 @@ class Session:
         self._capabilities = capabilities
         self._notify = Capability.NOTIFY in capabilities
         self._linearizable = guarantees.refusal_linearizable
-        self._has_tokens = guarantees.token is not TokenOrder.NONE
+        self._traits = Traits(guarantees.token is not TokenOrder.NONE, guarantees.deletes)
         self._refuses = dict(guarantees.refuses)
         self._plans.clear()
         self.default = self._ask(self.options)
@@ -181,7 +181,7 @@ class Session:
             notify=self._notify,
             refusals_linearizable=self._linearizable,
             token_floor=options.token_floor,
-            has_tokens=self._has_tokens,
+            traits=self._traits,
         )
         _check_texts({"owner": self.owner, **options.attributes})
         try:

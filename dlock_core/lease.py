@@ -156,22 +156,22 @@ def _seek_answer(state: Seeking, event: Answer, now: int) -> Step:
                 return _granted(state, sent, record, event.fresh, now)
     pending = state.pending
     if pending and (asked.verb is Verb.READ or state.terms.plan.refusals_linearizable):
-        pending = _living(pending, record)
+        pending = _living(pending, record, state.terms.plan)
     seeking = state._replace(asked=None, pending=pending, shown=record, failing_since=None)
     return _pursue(seeking, record, event, now)
 
 
-def _living(pending: tuple[Sent, ...], record: LockRecord | None) -> tuple[Sent, ...]:
+def _living(pending: tuple[Sent, ...], record: LockRecord | None, plan: Plan) -> tuple[Sent, ...]:
     """Drop the writes that can no longer be applied: a version never returns, and a key that exists is never absent again.
 
-    That an answer shows another record proves nothing about a write that expects anything.
+    It may be, where records are deleted. That an answer shows another record proves nothing about a write that expects anything.
     """
     version = None if record is None else record.version
     return tuple(
         sent
         for sent in pending
         if sent.expected is Expect.ANY
-        or (record is None if sent.expected is Expect.ABSENT else sent.expected == version)
+        or ((record is None or plan.deletes) if sent.expected is Expect.ABSENT else sent.expected == version)
     )
 
 
@@ -304,8 +304,10 @@ def _granted(state: Seeking, sent: Sent, record: LockRecord, fresh: str, now: in
     """Hold what *sent* wrote. Token, data and lease are the record's, which may keep what it had; the time is that of the first send."""
     effects: tuple[Effect, ...] = ()
     if state.pending:
-        # Every other write of this attempt is dead, its expected version being gone, but for claims that expect nothing.
-        loose = tuple(other.rvn for other in state.pending if other.expected is Expect.ANY and other.rvn != sent.rvn)
+        # Every other write of this attempt is dead, its expected version being gone, but for claims that expect nothing, or, where records
+        # are deleted, an absent key.
+        comes = (Expect.ANY, Expect.ABSENT) if sent.plan.deletes else (Expect.ANY,)
+        loose = tuple(other.rvn for other in state.pending if other.expected in comes and other.rvn != sent.rvn)
         effects = (Disown(loose),) if loose else ()
     plan = sent.plan
     version, payload = Version(record.rvn, record.fencing_token), Payload(record.data, record.attributes)
@@ -610,8 +612,12 @@ def _clean_answer(state: Cleaning, event: Answer, now: int) -> Step:
         tomb = LockRecord(record.key, _FREE, event.fresh, record.fencing_token, "", None)
         release = Sent(Verb.RELEASE, event.fresh, record.version, now, state.terms.plan)
         return state._replace(asked=release), (Release(tomb, record.version, keep_payload=True),)
+    if event.reply.applied and state.terms.plan.deletes and isinstance(asked.expected, Version):
+        # What was seen to stand, and is removed now, does not come again.
+        freed = asked.expected.rvn
+        state = state._replace(pending=tuple(sent for sent in state.pending if sent.rvn != freed))
     if asked.verb is Verb.READ or event.reply.applied or state.terms.plan.refusals_linearizable:
-        state = state._replace(pending=_living(state.pending, record))
+        state = state._replace(pending=_living(state.pending, record, state.terms.plan))
     if not state.pending:
         return Ended(state.terms, state.outcome, state.holder), ()
     return _clean_later(state, now)

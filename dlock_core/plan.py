@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
 
-__all__ = ["NANOS", "NEVER", "Early", "Plan", "Waiting", "make_plan", "nanoseconds"]
+__all__ = ["NANOS", "NEVER", "Early", "Plan", "Traits", "Waiting", "make_plan", "nanoseconds"]
 
 NANOS = 1_000_000_000
 
@@ -61,6 +61,16 @@ class Early(NamedTuple):
 EARLY = Early()
 
 
+class Traits(NamedTuple):
+    """What the records of a store are like: whether a grant has a fencing token, and whether a key that exists may be absent again."""
+
+    has_tokens: bool = True
+    deletes: bool = False
+
+
+TRAITS = Traits()
+
+
 class Plan(NamedTuple):
     """The numbers of one lock; shared by all locks of a client with the same options."""
 
@@ -91,6 +101,7 @@ class Plan(NamedTuple):
     early: Early
     token_floor: int = 1
     has_tokens: bool = True
+    deletes: bool = False
 
     def poll_ns(self, polls: int, jitter: float) -> int:
         """Return how long to wait before poll number *polls* (from 0); *jitter* in [0, 1) spreads a herd.
@@ -130,7 +141,7 @@ def make_plan(  # the one place where all options meet
     waiting: Waiting = WAITING,
     early: Early = EARLY,
     token_floor: int = 1,
-    has_tokens: bool = True,
+    traits: Traits = TRAITS,
 ) -> Plan:
     """Return the plan of these options (seconds).
 
@@ -152,7 +163,7 @@ def make_plan(  # the one place where all options meet
         refusals_linearizable=refusals_linearizable,
         early=early,
         token_floor=token_floor,
-        has_tokens=has_tokens,
+        **traits._asdict(),
     )
     if plan.auto_renew:
         _check_renewal_fits(plan, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)

@@ -34,6 +34,8 @@ __all__ = ["AsyncFaultyStore", "FakeClock", "FaultyStore"]
 
 _GLANCE_S = 0.02
 _WALL_MS = 1_700_000_000_000
+# What is delivered late has all the time it needs.
+_LATE_S = 10.0
 VERBS = ("claim", "replace", "release", "read")
 
 
@@ -268,7 +270,7 @@ class FaultyStore(_FaultyBase):
     def deliver(self) -> None:
         """Apply, in order, what was delayed or is to be applied twice."""
         for verb, request in self._faults.take_late():
-            getattr(self.store, verb)(request, timeout_s=1.0)
+            getattr(self.store, verb)(request, timeout_s=_LATE_S)
 
     def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
         fault = self._faults.next(verb)
@@ -328,7 +330,7 @@ class AsyncFaultyStore(_FaultyBase):
     async def deliver(self) -> None:
         """Apply, in order, what was delayed or is to be applied twice."""
         for verb, request in self._faults.take_late():
-            await getattr(self.store, verb)(request, timeout_s=1.0)
+            await getattr(self.store, verb)(request, timeout_s=_LATE_S)
 
     async def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
         fault = self._faults.next(verb)

@@ -40,6 +40,10 @@ _NO_MARKS = {
 # Also of our own rows.
 _NO_CLOCK = {"server_clock": "a write to DynamoDB cannot say when it was made: expressions know no time of the server"}
 _SHARED = "the locks are shared with other clients: what is promised holds as far as they keep their own rules"
+_LATE = (
+    "a claim that got no answer and arrives after a release is taken back by the client that sent it, while that lives and asks for the "
+    "lock; else it holds the lock for nobody: 'dlock break' ends that"
+)
 _TAKEN = "a Java client that takes a lock replaces the row, with all attributes that are not its own"
 _NO_LEASELESS = {"fail_closed": "a row of the Java client always has a lease"}
 _OF_THE_ROW = {f"attributes.{name}": "is an attribute of the row itself" for name in sorted(ATTRIBUTES)}
@@ -99,7 +103,7 @@ _LIMITS: dict[str, _Limits] = {
         },
         notes=(
             "rows of the Node client's FailClosed: no fencing token, and a lock is held until its row is removed",
-            "a claim that was given up as unanswered and arrives after the release holds the lock for nobody: 'dlock break' ends that",
+            _LATE,
         ),
     ),
 }

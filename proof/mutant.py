@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from proof.world import Rules
 
-__all__ = ["HOLDING", "PLAN", "RELEASE", "SEEKING", "TOKENLESS", "WORLDS", "Mutant"]
+__all__ = ["DELETING", "HOLDING", "PLAN", "RELEASE", "SEEKING", "TOKENLESS", "WORLDS", "Mutant"]
 
 
 class Mutant(NamedTuple):
@@ -49,5 +49,6 @@ HOLDING, SEEKING, RELEASE = (
     "test_lease_seeking.py::test_",
     "test_lease_release.py::test_",
 )
+DELETING = "test_lease_deleting.py::test_"
 TOKENLESS = "test_lease_tokenless.py::test_"
 PLAN = "test_plan.py::test_"

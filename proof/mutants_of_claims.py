@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proof.mutant import HOLDING, RELEASE, SEEKING, TOKENLESS, Mutant
+from proof.mutant import DELETING, HOLDING, RELEASE, SEEKING, TOKENLESS, Mutant
 
 __all__ = ["CLAIMS", "TIME"]
 
@@ -215,6 +215,30 @@ CLAIMS = (
         "if sent.expected is Expect.ANY",
         "if False",
         "abandon-fault",
+    ),
+    Mutant(
+        "key that exists is never absent again",
+        "F3 6",
+        "_living",
+        "(record is None or plan.deletes)",
+        "record is None",
+        f"{DELETING}late_claim_of_one_who_gave_up_is_followed_behind_another_holder",
+    ),
+    Mutant(
+        "claim of an absent key that comes late is nobody's",
+        "F3 6",
+        "_granted",
+        "sent.plan.deletes",
+        "False",
+        f"{DELETING}late_claim_beside_the_one_that_was_granted_is_disowned",
+    ),
+    Mutant(
+        "clean-up never ends where records are deleted",
+        "6",
+        "_clean_answer",
+        "if sent.rvn != freed",
+        "",
+        f"{DELETING}late_claim_of_one_who_gave_up_is_followed_behind_another_holder",
     ),
     Mutant(
         "stale refusal proves not applied",
