@@ -32,6 +32,7 @@ __all__ = ["Change", "Judged", "changes", "judge_all", "main", "mutated"]
 ROOT = Path(__file__).parents[1]
 TESTS = (
     "test_lease_tokenless.py",
+    "test_lease_deleting.py",
     "test_lease_seeking.py",
     "test_lease_edges_seeking.py",
     "test_lease_edges_holding.py",

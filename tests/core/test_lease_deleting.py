@@ -50,3 +50,12 @@ def test_late_claim_beside_the_one_that_was_granted_is_disowned(*, deletes: bool
 
     assert granted.valid
     assert [effect.rvns for effect in granted.effects if isinstance(effect, Disown)] == ([("f1",)] if deletes else [])
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_claim_that_was_seen_and_freed_is_followed_where_a_copy_of_it_may_come(*, deletes: bool) -> None:
+    """One that expects nothing lands on any free record, also twice; where records are deleted the clean-up ends with what it removed."""
+    cleaning = Attempt(plan(traits=Traits(deletes=deletes))).begin().give_up()
+    cleaning.due().answer(held("f1", owner="me")).grant()
+
+    assert isinstance(cleaning.state, Ended if deletes else Cleaning)
