@@ -110,8 +110,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "2x6x2": Scenario(Rules(ticks=6, faults=2), (*_FAULTS, "copy applied: claim")),
     "3x4x1": Scenario(Rules(leases=(2, 2, 2)), (*_FAULTS, "copy applied: claim")),
-    "twice": Scenario(Rules(ticks=3, attempts=2), (*_FAULTS, "copy applied: claim")),
-    "twice-abandon": Scenario(Rules(ticks=3, attempts=2, abandons=1, copies=False), (*_ABANDON, *_FAULTS)),
+    "twice": Scenario(Rules(ticks=3, attempts=2, faults=0), _GRANTS),
 }
 
 NIGHTLY = (
@@ -122,6 +121,5 @@ NIGHTLY = (
     "2x6x2",
     "3x4x1",
     "twice",
-    "twice-abandon",
 )
 QUICK = tuple(name for name in SCENARIOS if name not in NIGHTLY)
