@@ -7,8 +7,9 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -44,6 +45,14 @@ L3HKXcdNxTDNZQfepKdr0HdaND62
 """
 
 _serial = itertools.count(1)
+
+
+def comes_true(fact: Callable[[], bool], what: str, within_s: float = 100.0) -> None:
+    """Wait until *fact* is true, which a clean-up brings about that looks again with growing pauses."""
+    until = time.monotonic() + within_s
+    while not fact():
+        assert time.monotonic() < until, f"{what} did not come true within {within_s:g} s"
+        time.sleep(0.05)  # the fact is in the server
 
 
 def free_port() -> int:

@@ -12,8 +12,7 @@ from dlock_core import AcquireTimeoutError, LockClient
 from dlock_core.errors import OutcomeUnknownError
 from dlock_core.testing import FaultyStore
 from dlock_dynamodb import DynamoDBStore
-from tests.core.worlds import eventually
-from tests.dynamodb.support import session
+from tests.dynamodb.support import comes_true, session
 
 TABLE = "dlock-tests-late-claims"
 # Request time-outs follow from the lease that the lock would have.
@@ -42,7 +41,7 @@ def test_a_late_claim_of_a_waiter_is_its_grant(store: DynamoDBStore, late: Fault
         late.delay("claim")
 
         waiting = pool.submit(waiter.acquire, "waiter", timeout=60)
-        eventually(lambda: late.requests["read"] > 1, "the waiter to have seen the other's record")
+        comes_true(lambda: late.requests["read"] > 1, "that the waiter has seen the other's record")
         held.release()
         late.deliver()
         waiting.result().release()
@@ -61,7 +60,7 @@ def test_a_late_claim_that_was_given_up_is_given_back(store: DynamoDBStore, late
 
         late.deliver()
 
-        eventually(lambda: other.get("given-up") is None, "the late claim to be removed")
+        comes_true(lambda: other.get("given-up") is None, "that the late claim is removed")
         other.acquire("given-up", timeout=0).release()
 
 
