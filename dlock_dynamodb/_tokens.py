@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dlock_core.errors import RecordError, UnsupportedError
+from dlock_core.errors import RecordError, StoreSetupError
 from dlock_core.record import NO_TOKEN, TOKEN_MAX, State
 from dlock_dynamodb._rows import spent
 
@@ -98,11 +98,11 @@ class Counts:
         """Refuse what can't be counted.
 
         Raises:
-            UnsupportedError: the key is that of a row which counts.
+            StoreSetupError: the key is that of a row which counts.
             StoreUnavailableError: the last token of the key was given.
         """
         if claim.record.key.startswith(PREFIX):
-            raise UnsupportedError(
+            raise StoreSetupError(
                 f"lock {claim.record.key!r}: keys that begin with {PREFIX!r} are those of the rows with the tokens"
             )
         if isinstance(claim.expect, tuple) and claim.expect.fencing_token >= TOKEN_MAX:
