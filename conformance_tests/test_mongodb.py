@@ -70,7 +70,7 @@ def mongodb_harness(server: Server, proxy: FaultProxy, collection: Any) -> Store
     return StoreHarness(
         url_of(server, proxy.address),
         found=server.found,
-        lease_s=2.0,
+        lease_s=3.0,
         capabilities={"batch_renew", "notify", "server_clock"},
         race_rounds=50 if server.stand_in else 300,
         several_processes=True,
