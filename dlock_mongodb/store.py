@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, Protocol, Self
 
@@ -202,6 +203,7 @@ class AsyncMongoDBStore:
         self.capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
         self._facts: Facts | None = None
         self._watch: AsyncWatch | None = None
+        self._sent = set[asyncio.Task[Document]]()
 
     @classmethod
     async def connected(cls, options: MongoDBStoreOptions) -> Self:
@@ -297,10 +299,14 @@ class AsyncMongoDBStore:
     async def _send(self, command: Document) -> Document:
         if not (await self._known()).provisioned:
             raise _missing(self._names)
-        answer: Document = await self._database.command(
-            command, check=True, allowable_errors=[DUPLICATE_KEY], codec_options=CODEC
+        # A task of its own, which no cancellation of the caller's reaches: one that does, in the middle of a checkout, may leave the lock
+        # of pymongo's pool taken for ever. So the connection is not lost either; the time-out in force ends the task.
+        task = asyncio.create_task(
+            self._database.command(command, check=True, allowable_errors=[DUPLICATE_KEY], codec_options=CODEC)
         )
-        return answer
+        self._sent.add(task)
+        task.add_done_callback(self._sent.discard)
+        return await asyncio.shield(task)
 
     async def _known(self) -> Facts:
         self._check()

@@ -1,159 +1,232 @@
-"""What holders did, in the order in which it happened: a SQLite file of its own, and the check of that history.
+"""What holders did, in the order in which it happened, and the check of that history.
 
-The file also is the guarded resource. One effect is taken only where its fencing token is not older than any before, in the same
-transaction (*fenced*); the others are the negative controls: *naive* looks at nothing, *checked* asks the lease before it computes,
-*two-step* compares the token with the resource's, and writes in a later step.
+The book also is the guarded resource: it takes one message at a time, so what it decides by a message is one atomic step. An effect is
+taken only where its fencing token is not older than any before (*fenced*); the others are the negative controls: *naive* looks at nothing,
+*checked* asks the lease before it computes, *two-step* compares the token with the resource's, and writes in a later step. Each fenced
+effect also adds one to a balance that was read before computing: a balance other than the number of effects has lost some.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["CONTROLS", "Book", "Finding", "check"]
+__all__ = ["CONTROLS", "Book", "Effect", "Finding", "Grant", "check"]
 
 CONTROLS = ("naive", "checked", "two-step")
-_TABLES = """
-CREATE TABLE IF NOT EXISTS grants (at INTEGER, key TEXT, token INTEGER, who TEXT);
-CREATE TABLE IF NOT EXISTS waits (who TEXT PRIMARY KEY, at INTEGER);
-CREATE TABLE IF NOT EXISTS ends (at INTEGER, key TEXT, token INTEGER, why TEXT);
-CREATE TABLE IF NOT EXISTS effects (number INTEGER PRIMARY KEY, kind TEXT, key TEXT, token INTEGER, at INTEGER, deadline INTEGER);
-CREATE TABLE IF NOT EXISTS fences (key TEXT PRIMARY KEY, token INTEGER);
-"""
+
+
+class Grant(NamedTuple):
+    """One lock, got by *who*, who began to wait at *began*; *at* is after that. Instants are in ns."""
+
+    key: str
+    token: int
+    who: str
+    began: int
+    at: int
+
+
+class Effect(NamedTuple):
+    """Something that a holder did. At the instant *at* its lease was valid, until *deadline*, where it had asked."""
+
+    kind: str
+    key: str
+    token: int
+    at: int | None = None
+    deadline: int | None = None
 
 
 class Book:
-    """The file, opened by one process."""
+    """The history, for all threads of one process; *changed* is notified of each entry."""
 
-    def __init__(self, path: Path | str) -> None:
-        self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=OFF")  # processes are killed here, not machines
+    def __init__(self) -> None:
+        self.grants: list[Grant] = []
+        self.ends: dict[tuple[str, int], tuple[str, int]] = {}
+        self.effects: list[Effect] = []
+        self.notes: Counter[str] = Counter()
+        self.cancels: list[tuple[str, int]] = []
+        self.children: dict[str, int] = {}
+        self.taken: Counter[str] = Counter()
+        self.balances: Counter[str] = Counter()
+        self.changed = threading.Condition()
+        self._newest: dict[str, Grant] = {}
+        self._of_key: defaultdict[str, list[Grant]] = defaultdict(list)
+        self._waits: dict[tuple[str, str], int] = {}
+        self._fences: Counter[str] = Counter()
 
-    def create(self) -> None:
-        """Make the tables."""
-        self._db.executescript(_TABLES)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    @contextmanager
-    def _step(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing; the write lock is had at the beginning."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._db
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
-
-    def waiting(self, who: str, at: int) -> None:
+    def waiting(self, key: str, who: str, at: int) -> None:
         """A holder begins to wait for the lock."""
-        self._db.execute("INSERT OR REPLACE INTO waits VALUES (?, ?)", (who, at))
+        with self.changed:
+            self._waits[key, who] = at
+            self.changed.notify_all()
 
-    def waits(self, who: str) -> bool:
-        """Whether *who* has begun to wait, and was not granted anything since."""
-        row = self._db.execute(
-            "SELECT 1 FROM waits WHERE who = ?1 AND at > (SELECT coalesce(max(at), 0) FROM grants WHERE who = ?1)",
-            (who,),
-        ).fetchone()
-        return row is not None
-
-    def granted(self, key: str, token: int, who: str, at: int) -> None:
-        """A holder has got the lock; *at* is after that."""
-        self._db.execute("INSERT INTO grants VALUES (?, ?, ?, ?)", (at, key, token, who))
+    def granted(self, key: str, token: int | None, who: str, at: int) -> int:
+        """A holder has got the lock; *at* is after that. Without a token, the number of the grant stands for it; return that."""
+        with self.changed:
+            newest = self._newest.get(key)
+            token = token if token is not None else (0 if newest is None else newest.token) + 1
+            grant = Grant(key, token, who, self._waits.pop((key, who), at), at)
+            self.grants.append(grant)
+            self._of_key[key].append(grant)
+            if newest is None or token > newest.token:
+                self._newest[key] = grant
+            self.changed.notify_all()
+            return token
 
     def ended(self, key: str, token: int, why: str, at: int) -> None:
         """A holder is about to release, or has learnt of a loss."""
-        self._db.execute("INSERT INTO ends VALUES (?, ?, ?, ?)", (at, key, token, why))
+        with self.changed:
+            self.ends[key, token] = why, at
+            self.changed.notify_all()
 
-    def fence(self, key: str) -> int:
-        """Return the newest token that the resource has seen."""
-        row = self._db.execute("SELECT token FROM fences WHERE key = ?", (key,)).fetchone()
-        return 0 if row is None else int(row[0])
+    def cancelled(self, key: str, at: int) -> None:
+        """An operation on the key was cancelled."""
+        with self.changed:
+            self.cancels.append((key, at))
+            self.changed.notify_all()
 
-    def use(self, key: str, token: int, at: int, deadline: int, seen: int) -> None:
+    def fence(self, key: str, token: int = 0) -> tuple[int, int]:
+        """Show *token*; return the newest that the resource had seen before, and its balance."""
+        with self.changed:
+            seen = self._fences[key]
+            self._fences[key] = max(token, seen)
+            return seen, self.balances[key]
+
+    def use(self, key: str, token: int, at: int, deadline: int, seen: tuple[int, int]) -> None:
         """Have an effect of each kind. At the instant *at* the lease was valid, until *deadline*; *seen* was the fence before computing."""
-        with self._step() as db:
-            taken = db.execute(
-                "INSERT INTO fences VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET token = excluded.token WHERE token <= excluded.token",
-                (key, token),
-            ).rowcount
-            kinds = ["naive", "checked", *(["fenced"] if taken else []), *(["two-step"] if seen <= token else [])]
-            db.executemany(
-                "INSERT INTO effects (kind, key, token, at, deadline) VALUES (?, ?, ?, ?, ?)",
-                [(kind, key, token, at, deadline) for kind in kinds],
-            )
+        fence, balance = seen
+        with self.changed:
+            kinds = ["naive", "checked"]
+            if token >= self._fences[key]:
+                self._fences[key] = token
+                self.taken[key] += 1
+                self.balances[key] = balance + 1
+                kinds.append("fenced")
+            if fence <= token:
+                kinds.append("two-step")
+            self.effects += [Effect(kind, key, token, at, deadline) for kind in kinds]
 
     def use_naively(self, key: str, token: int) -> None:
         """Have the effect of a holder that looks at nothing."""
-        self._db.execute("INSERT INTO effects (kind, key, token) VALUES ('naive', ?, ?)", (key, token))
+        with self.changed:
+            self.effects.append(Effect("naive", key, token))
 
-    def newest(self, key: str) -> tuple[int, str, int] | None:
-        """Return token, holder and instant of the newest grant, if that is not known to have ended."""
-        row = self._db.execute(
-            "SELECT token, who, at FROM grants WHERE key = ?1 AND token NOT IN (SELECT token FROM ends WHERE key = ?1)"
-            " ORDER BY token DESC LIMIT 1",
-            (key,),
-        ).fetchone()
-        return None if row is None else (int(row[0]), str(row[1]), int(row[2]))
+    def note(self, what: str, count: int = 1) -> None:
+        """Count something that is worth telling."""
+        with self.changed:
+            self.notes[what] += count
+            self.changed.notify_all()
 
-    def granted_after(self, key: str, token: int) -> tuple[int, int] | None:
-        """Return token and instant of the first grant after *token*."""
-        row = self._db.execute(
-            "SELECT token, at FROM grants WHERE key = ? AND token > ? ORDER BY token LIMIT 1", (key, token)
-        ).fetchone()
-        return None if row is None else (int(row[0]), int(row[1]))
+    def forked(self, who: str, child: int) -> None:
+        """A process has forked."""
+        with self.changed:
+            self.children[who] = child
+            self.changed.notify_all()
 
-    def effects(self) -> int:
-        """Return how many effects there were."""
-        return int(self._db.execute("SELECT count(*) FROM effects").fetchone()[0])
+    def gone(self, who: str) -> None:
+        """Nothing more will come from *who*, which waits no longer."""
+        with self.changed:
+            for place in [place for place in self._waits if place[1] == who]:
+                del self._waits[place]
+            self.changed.notify_all()
 
-    def rows(self, table: str) -> list[tuple[object, ...]]:
-        """Return a table, in the order of writing."""
-        return self._db.execute(f"SELECT * FROM {table} ORDER BY rowid").fetchall()  # noqa: S608  # our own names
+    def newest(self, key: str) -> Grant | None:
+        """Return the newest grant, if that is not known to have ended."""
+        with self.changed:
+            grant = self._newest.get(key)
+            return None if grant is None or (key, grant.token) in self.ends else grant
+
+    def last(self, key: str) -> int:
+        """Return the newest token, of whatever has become of its grant."""
+        with self.changed:
+            grant = self._newest.get(key)
+            return 0 if grant is None else grant.token
+
+    def waited_for(self, key: str, besides: str) -> bool:
+        """Whether somebody else than *besides* waits for the key."""
+        with self.changed:
+            return any(place[0] == key and place[1] != besides for place in self._waits)
+
+    def held_by(self, who: str) -> list[Grant]:
+        """Return the grants that *who* has, as far as is known."""
+        with self.changed:
+            return [
+                grant
+                for grant in self._newest.values()
+                if grant.who == who and (grant.key, grant.token) not in self.ends
+            ]
+
+    def granted_after(self, key: str, token: int) -> Grant | None:
+        """Return the first grant after *token*."""
+        with self.changed:
+            return min(
+                (each for each in self._of_key[key] if each.token > token), key=lambda each: each.token, default=None
+            )
 
 
 class Finding(NamedTuple):
-    """What a history shows. *early*: grants while the lease before was valid; *stale*: effects of an earlier grant after a later one."""
+    """What a history shows.
+
+    *early*: grants while the lease before was valid; *disordered*: grants whose wait began after a grant with a greater token; *stale*:
+    effects of an earlier grant after a later one; *lost*: fenced effects that the balance does not show; *unheard*: tokens that nobody
+    was told of.
+    """
 
     grants: int
     repeated: int
     early: int
+    disordered: int
     effects: int
+    lost: int
+    unheard: int
     stale: dict[str, int]
 
 
 def check(book: Book) -> Finding:
-    """Check a history: no token twice, no grant before the end of the lease before, and what came stale to which resource."""
-    grants: dict[tuple[object, object], int] = {}
+    """Check a history: each token once and in order, no grant before the end of the lease before, and what came stale where."""
+    with book.changed:
+        grants, effects, ends = list(book.grants), list(book.effects), dict(book.ends)
+        lost = sum(abs(count - book.balances[key]) for key, count in book.taken.items())
+    stale, valid_until = _effects(effects)
+    by_key: defaultdict[str, dict[int, Grant]] = defaultdict(dict)
     repeated = 0
-    for at, key, token, _ in book.rows("grants"):
-        repeated += (key, token) in grants
-        grants[key, token] = int(str(at))
-    released = {(key, token): int(str(at)) for at, key, token, why in book.rows("ends") if why == "released"}
+    for grant in grants:
+        repeated += grant.token in by_key[grant.key]
+        by_key[grant.key][grant.token] = grant
+    early = unheard = disordered = 0
+    for key, granted in by_key.items():
+        for before, after in pairwise(sorted(granted)):
+            unheard += after - before - 1
+            if (end := valid_until.get((key, before))) is not None:
+                why, at = ends.get((key, before), ("", end))
+                early += granted[after].at < (min(end, at) if why == "released" else end)
+        disordered += _disordered(list(granted.values()))
+    return Finding(len(grants), repeated, early, disordered, len(effects), lost, unheard, stale)
+
+
+def _effects(effects: list[Effect]) -> tuple[dict[str, int], dict[tuple[str, int], int]]:
+    """Return how many came stale of each kind, and until when each lease was seen to be valid."""
     stale = dict.fromkeys(("fenced", *CONTROLS), 0)
-    newest: dict[tuple[object, object], int] = {}
-    valid_until: dict[tuple[object, object], int] = {}
-    effects = book.rows("effects")
-    for _, kind, key, token, _, deadline in effects:
-        number = int(str(token))
-        stale[str(kind)] += number < newest.get((kind, key), 0)
-        newest[kind, key] = max(number, newest.get((kind, key), 0))
-        if deadline is not None:
-            valid_until[key, token] = max(int(str(deadline)), valid_until.get((key, token), 0))
-    early = 0
-    order = sorted(grants, key=lambda each: (str(each[0]), int(str(each[1]))))
-    for before, after in pairwise(order):
-        if before[0] == after[0] and before in valid_until:
-            end = min(valid_until[before], released.get(before, valid_until[before]))
-            early += grants[after] < end
-    return Finding(len(grants), repeated, early, len(effects), stale)
+    newest: Counter[tuple[str, str]] = Counter()
+    valid_until: dict[tuple[str, int], int] = {}
+    for kind, key, token, _, deadline in effects:
+        stale[kind] += token < newest[kind, key]
+        newest[kind, key] = max(token, newest[kind, key])
+        if deadline:
+            valid_until[key, token] = max(deadline, valid_until.get((key, token), 0))
+    return stale, valid_until
+
+
+def _disordered(grants: list[Grant]) -> int:
+    """Count the grants that began after another was there, and have a smaller token."""
+    found, highest = 0, 0
+    ended = sorted(grants, key=lambda each: each.at)
+    place = 0
+    for grant in sorted(grants, key=lambda each: each.began):
+        while place < len(ended) and ended[place].at < grant.began:
+            highest = max(highest, ended[place].token)
+            place += 1
+        found += grant.token < highest
+    return found

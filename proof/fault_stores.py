@@ -1,7 +1,8 @@
-"""The stores that are disturbed: a SQLite file, and a Redis server of our own behind a proxy."""
+"""The stores that are disturbed: a SQLite file, and servers of our own behind a proxy."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
@@ -9,27 +10,52 @@ import socket
 import sqlite3
 import subprocess
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from urllib.parse import quote
 
 from dlock_conformance.proxy import FaultProxy
-from dlock_conformance.servers import ServerMissingError, resolve
+from dlock_conformance.servers import RECIPES, ServerMissingError, resolve
+
+from dlock_core.backend import backend_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-__all__ = ["Disturbed", "open_store"]
+__all__ = ["STORES", "Disturbed", "Size", "open_store"]
 
+_SCRIPTS = Path(__file__).parents[1] / "tools" / "servers"
 _ANSWERS_S = 60.0
+_SCRIPT_S = 580.0
+# What pymongo says in the background does not count: only these commands are of the store's.
+_COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
+
+
+class Size(NamedTuple):
+    """How long a lease is in the cells of a store, and how many keys are worked on at once, by `dlock run` too."""
+
+    lease_s: float
+    keys: int
+    run_keys: int
+
+
+STORES = {
+    "sqlite": Size(0.6, 24, 2),
+    "redis": Size(0.6, 40, 2),
+    "dynamodb": Size(2.0, 20, 1),
+    "mongodb": Size(1.0, 20, 1),
+}
 
 
 class Disturbed(Protocol):
-    """A store at *url*. One that has a server can be stopped, restarted, and cut off by *proxy*."""
+    """A store at *url*, and at *proxied* through *proxy*. One that has a server can be stopped, restarted, and cut off."""
 
     url: str
+    proxied: str
     version: str
     proxy: FaultProxy
+    file: Path | None
 
     def stop(self) -> None:
         """Stop the server's process."""
@@ -40,6 +66,9 @@ class Disturbed(Protocol):
     def restart(self) -> None:
         """Kill the server, and start it again with its data."""
 
+    def close(self) -> None:
+        """End it."""
+
 
 class _File:
     """A SQLite file. It has no server to disturb."""
@@ -47,7 +76,8 @@ class _File:
     proxy: FaultProxy
 
     def __init__(self, folder: Path) -> None:
-        self.url = f"sqlite:///{folder}/locks.db"
+        self.file: Path | None = folder / "locks.db"
+        self.url = self.proxied = f"sqlite:///{self.file}"
         self.version = sqlite3.sqlite_version
 
     def _no_server(self) -> None:
@@ -55,9 +85,14 @@ class _File:
 
     stop = go_on = restart = _no_server
 
+    def close(self) -> None:
+        """Leave the file to its folder."""
+
 
 class _Redis:
     """A Redis server that writes each change to disk before it answers."""
+
+    file: Path | None = None
 
     def __init__(self, folder: Path) -> None:
         program = shutil.which("redis-server")
@@ -71,14 +106,13 @@ class _Redis:
         told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
         found = re.search(r"v=([\d.]+)", told)
         self.version = found.group(1) if found else "?"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = int(free.getsockname()[1])
+        self._port = _free_port()
         self._command = [program, "--port", str(self._port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         self._command += ["--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"]
         self._start()
         self.proxy = FaultProxy("127.0.0.1", self._port)
-        self.url = f"redis://{self.proxy.address}/0"
+        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self.proxied = f"redis://{self.proxy.address}/0"
 
     def _start(self) -> None:
         self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
@@ -118,19 +152,97 @@ class _Redis:
         self._process.wait()
 
 
+class _Scripted:
+    """A server that its script in ``tools/servers`` installs, starts and kills: DynamoDB Local, or the stand-in for MongoDB."""
+
+    file: Path | None = None
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self._name, self._port = name, str(_free_port())
+        self._script = _SCRIPTS / {"dynamodb": "dynamodb-local.sh", "mongodb": "mongo-wire.sh"}[name]
+        # DynamoDB Local takes any credentials, and boto3 insists on some.
+        for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            os.environ.setdefault(variable, "testing")
+        self._variables = os.environ | {"DLOCK_DDB_DIR": str(folder / "dynamodb")}
+        self._run("start")
+        chatty = name == "mongodb"
+        self.proxy = FaultProxy(
+            "127.0.0.1",
+            int(self._port),
+            is_request=lambda said: not chatty or any(command in said[:200] for command in _COMMANDS),
+        )
+        self.url, self.proxied = self._url(f"127.0.0.1:{self._port}"), self._url(self.proxy.address)
+        backend = backend_for(self.url)
+        with closing(backend.open(backend.options.from_url(self.url))) as store:
+            store.provision()
+            self.version = f"{store.guarantees().version} ({RECIPES[name].script_gives})"
+
+    def _url(self, address: str) -> str:
+        if self._name == "dynamodb":
+            return f"dynamodb://eu-west-1/dlock-proof?endpoint_url={quote(f'http://{address}', safe='')}"
+        return f"mongodb://{address}/dlock-proof?directConnection=true"
+
+    def _run(self, verb: str) -> str:
+        done = subprocess.run(
+            [self._script, verb, self._port],
+            env=self._variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_SCRIPT_S,
+        )
+        if done.returncode:
+            raise ServerMissingError(
+                f"these cells stop and kill a {self._name} server of their own, and {self._script.name} {verb} failed:"
+                f" {done.stderr.strip()[-300:]}; mend that, or leave {self._name} out of --stores"
+            )
+        return done.stdout.strip()
+
+    def _signal(self, number: int) -> None:
+        os.kill(int(self._run("pid")), number)
+
+    def stop(self) -> None:
+        """Stop the server's process."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kill the server, and start it again with its data."""
+        if self._name == "dynamodb":
+            self._signal(signal.SIGKILL)
+        else:
+            self._run("crash")
+        self._run("start")
+
+    def close(self) -> None:
+        """End it."""
+        self.proxy.close()
+        self._run("stop")
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @contextmanager
 def open_store(name: str, folder: Path) -> Iterator[Disturbed]:
     """Yield the store *name*, with its data in *folder*.
 
-    Raises: SystemExit: there is no such store here.
+    Raises: SystemExit: there is no such store here. ServerMissingError: its server can't be had; the message says what to do.
     """
+    if name not in STORES:
+        raise SystemExit(f"unknown store {name!r} for the fault cells; these are there: {', '.join(STORES)}")
+    store: Disturbed
     if name == "sqlite":
-        yield _File(folder)
+        store = _File(folder)
     elif name == "redis":
         store = _Redis(folder)
-        try:
-            yield store
-        finally:
-            store.close()
     else:
-        raise SystemExit(f"unknown store {name!r} for the fault cells; these are there: sqlite, redis")
+        store = _Scripted(name, folder)
+    with closing(store):
+        yield store

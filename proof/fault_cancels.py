@@ -1,0 +1,101 @@
+"""A party whose tasks are cancelled at any await: each turn at a random one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Coroutine, Generator
+from typing import TYPE_CHECKING, Any
+
+from dlock_core import aconnect
+from dlock_core.errors import DLockError, LockLostError
+from proof.fault_workers import now, told
+
+if TYPE_CHECKING:
+    from dlock_core import AsyncLockClient
+    from proof.fault_line import Line
+    from proof.fault_workers import Scene
+
+__all__ = ["Interrupted", "cancelled"]
+
+_POINTS = 12
+_LATE_S = 0.002
+_STALE = 0.5  # leases after which work that was cancelled still writes: the control
+
+
+class Interrupted(Coroutine[Any, Any, Any]):
+    """A coroutine whose task is cancelled at its await number *at*: at once, or a moment later, when the answer may be there."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], at: int) -> None:
+        self._inner, self._at, self._awaits = inner, at, 0
+
+    def send(self, value: Any) -> Any:
+        """Go on."""
+        return self._counted(self._inner.send(value))
+
+    def throw(self, *error: Any) -> Any:
+        """Go on with an exception."""
+        return self._counted(self._inner.throw(*error))
+
+    def close(self) -> None:
+        """End it."""
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self._inner.__await__()
+
+    def _counted(self, awaited: Any) -> Any:
+        self._awaits += 1
+        task = asyncio.current_task()
+        if self._awaits == self._at and task is not None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(random.choice((0, random.random() * _LATE_S)), task.cancel)
+        return awaited
+
+
+async def cancelled(scene: Scene) -> None:
+    """Work on all keys, and cancel."""
+    async with aconnect(scene.order.url, lease_duration=scene.order.lease_s) as client, asyncio.TaskGroup() as tasks:
+        scene.client = client
+        for key in scene.order.keys:
+            tasks.create_task(_key(scene, key, client))
+
+
+async def _key(scene: Scene, key: str, client: AsyncLockClient) -> None:
+    line = scene.line()
+    while True:
+        turn: Any = Interrupted(_turn(scene, key, client, line), random.randint(1, _POINTS))
+        try:
+            await asyncio.create_task(turn)
+        except asyncio.CancelledError:
+            line.tell("cancel", key, now())
+
+
+async def _turn(scene: Scene, key: str, client: AsyncLockClient, line: Line) -> None:
+    line.tell("wait", key, now())
+    try:
+        async with client.lock(key, timeout=20) as lease:
+            token = lease.fencing_token
+            line.ask("grant", key, token, now())
+            why = "released"
+            try:
+                until = scene.holds_until()
+                while (at := now()) < until:
+                    await lease.ensure()
+                    deadline = at + int(lease.remaining * 1e9)
+                    seen = line.ask("fence", key, token)
+                    await asyncio.sleep(scene.computes_s())
+                    line.tell("use", key, token, at, deadline, seen)
+            except asyncio.CancelledError:
+                asyncio.get_running_loop().call_later(_STALE * scene.order.lease_s, line.tell, "naive", key, token)
+                raise
+            except LockLostError:
+                why = "lost"
+                scene.later(line, key, token)
+                raise
+            finally:
+                line.tell("end", key, token, why, now())
+    except LockLostError:
+        return
+    except DLockError as error:
+        told(line, error)

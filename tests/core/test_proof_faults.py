@@ -1,0 +1,194 @@
+"""The fault cells of the proof: the check of a history sees what is planted, and a few trials of real faults break only the controls."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from dlock_conformance.servers import ServerMissingError
+
+from proof import faults
+from proof.fault_book import Book, check
+from proof.fault_line import Line
+from proof.fault_resource import Resource
+from proof.fault_stores import STORES, Size, open_store
+from proof.fault_zygote import Nursery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+# Of a few keys: other tests may be under way.
+SIZE = Size(lease_s=0.6, keys=6, run_keys=1)
+
+
+def at_once(book: Book, token: int, at: int, deadline: int) -> None:
+    """Have an effect without a pause between looking and writing."""
+    book.use("k", token, at=at, deadline=deadline, seen=book.fence("k", token))
+
+
+def test_history_of_two_good_grants_is_good() -> None:
+    """One after the other, the second with a higher token."""
+    book = Book()
+    book.granted("k", 1, "a", 100)
+    at_once(book, 1, 110, 150)
+    book.waiting("k", "b", 120)
+    book.granted("k", 2, "b", 160)
+    at_once(book, 2, 170, 200)
+
+    found = check(book)
+
+    assert (found.grants, found.repeated, found.early, found.disordered, found.lost, found.unheard) == (
+        2,
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
+    assert set(found.stale.values()) == {0}
+
+
+def test_history_shows_a_stale_effect_to_each_resource_but_the_fenced() -> None:
+    """The first holder, which looked before the second came, writes after it."""
+    book = Book()
+    at_once(book, 1, 110, 150)
+    looked = book.fence("k", 1)
+    at_once(book, 2, 170, 200)
+    book.use("k", 1, at=120, deadline=150, seen=looked)
+
+    found = check(book)
+
+    assert found.stale == {"fenced": 0, "naive": 1, "checked": 1, "two-step": 1}
+    assert found.lost == 0
+
+
+def test_history_shows_a_lost_update_of_two_holders_of_one_token() -> None:
+    """Both read the balance before either writes, and no fence can tell them apart."""
+    book = Book()
+    seen = [book.fence("k", 1), book.fence("k", 1)]
+    for each in seen:
+        book.use("k", 1, at=110, deadline=150, seen=each)
+
+    assert check(book).lost == 1
+
+
+def test_history_shows_a_token_twice_and_a_grant_too_early() -> None:
+    """What must never be."""
+    book = Book()
+    book.granted("k", 1, "a", 100)
+    at_once(book, 1, 110, 150)
+    book.granted("k", 2, "b", 140)
+    book.granted("k", 2, "c", 141)
+
+    found = check(book)
+
+    assert (found.repeated, found.early) == (1, 1)
+
+
+def test_history_shows_tokens_out_of_order_and_one_that_nobody_heard_of() -> None:
+    """Whoever began to wait when token 5 was there cannot get 3; nobody has told of 4."""
+    book = Book()
+    book.granted("k", 5, "a", 100)
+    book.waiting("k", "b", 110)
+    book.granted("k", 3, "b", 120)
+
+    found = check(book)
+
+    assert (found.disordered, found.unheard) == (1, 1)
+
+
+def test_history_of_a_grant_after_a_release_is_not_early() -> None:
+    """A lease that was given back binds nobody."""
+    book = Book()
+    book.granted("k", 1, "a", 100)
+    at_once(book, 1, 110, 150)
+    book.ended("k", 1, "released", 120)
+    book.granted("k", 2, "b", 125)
+
+    assert check(book).early == 0
+
+
+def test_cancellation_is_followed_by_the_next_grant_of_a_key_that_nobody_had() -> None:
+    """What another holds at that time tells nothing of the one that was cancelled."""
+    book = Book()
+    book.granted("k", 1, "a", 100)
+    book.ended("k", 1, "released", 110)
+    book.cancelled("k", 115)
+    book.granted("k", 2, "b", 1_000_000_115)
+    book.cancelled("k", 1_000_000_120)
+
+    assert faults.after_cancels(book, lease_s=2.0) == [0.5]
+
+
+def test_resource_has_taken_all_that_was_sent_when_it_is_settled(tmp_path: Path) -> None:
+    """Messages of many connections, and of one whose holder has ended, are in the book."""
+    book = Book()
+    with closing(Resource(str(tmp_path / "book"), book)) as resource, ExitStack() as stack:
+        lines = [stack.enter_context(closing(Line(resource.path, str(number)))) for number in range(20)]
+        for line in lines:
+            line.tell("wait", "k", 1)
+            line.tell("note", "sent", 2)
+        resource.settle()
+        lines[0].close()
+        resource.settle_of("0")
+
+        assert book.notes["sent"] == 40
+        assert book.waited_for("k", besides="1")
+        assert not book.held_by("0")
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Where the parties come from."""
+    with closing(Nursery()) as nursery:
+        yield nursery
+
+
+def tried(store: str, cell: str, folder: Path, nursery: Nursery) -> dict[str, Any]:
+    """A few trials of one cell."""
+    with open_store(store, folder) as opened:
+        return faults.run_cell(store, faults.CELLS[cell], 4, opened, nursery, SIZE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cell", ["kill", "hasty", "gil-hog", "fork", "cancel", "disk-full"])
+def test_faults_of_holders_on_a_file_break_only_the_controls(cell: str, tmp_path: Path, nursery: Nursery) -> None:
+    """A few trials on real processes, and more until the control has failed; ``make faults`` runs hundreds."""
+    told = tried("sqlite", cell, tmp_path, nursery)
+
+    assert told["wrong"] == []
+    assert told["trials"] >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cell", ["stop-2", "server-kill", "black-hole", "cut-replies", "peer-stop-2"])
+def test_faults_of_a_server_break_nothing_but_a_peer(cell: str, tmp_path: Path, nursery: Nursery) -> None:
+    """Redis, killed and restarted, not answering for two leases, or with replies lost; and redis-py's own Lock."""
+    told = tried("redis", cell, tmp_path, nursery)
+
+    assert told["wrong"] == []
+    assert told["grants"] > 2
+
+
+def test_faults_name_the_stores_that_can_be_disturbed() -> None:
+    """Bad input says what to do."""
+    with pytest.raises(SystemExit, match=f"these are there: {', '.join(STORES)}"):
+        faults.run_cells(["etcd"], 1)
+
+
+def test_a_missing_server_is_told_as_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not left out: the result says which store was not tried, and what to do."""
+
+    def none(name: str, folder: Path) -> None:
+        raise ServerMissingError(f"there is no {name} server; install one")
+
+    monkeypatch.setattr(faults, "open_store", none)
+
+    told = faults.run_cells(["redis"], 1)
+
+    assert told == {"cells": [], "wrong": ["redis: there is no redis server; install one"]}
