@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 STORES := memory,sqlite,redis,dynamodb,mongodb
 TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis conformance_tests tests proof examples benchmarks)
 
-.PHONY: venv check format unit conformance test containers faults demo bench explore proof clean
+.PHONY: venv check format unit conformance test containers faults faults-long demo bench explore proof clean
 
 venv: $(STAMP)
 
@@ -43,6 +43,9 @@ containers: venv
 		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py --dlock-require=redis,dynamodb
 
 faults: venv
+	$(BIN)/python -m proof.faults --trials 300
+
+faults-long: venv
 	DLOCK_FAULTS=long $(BIN)/pytest tests/faults
 
 demo: venv

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from proof import faults, general, mutants, report, simulate
 from proof.explore import problems, run_compiled, run_scenarios
+from proof.fault_stores import STORES
 from proof.general_explained import EXPLAINED
 from proof.knobs import DRIFT, Mode
 from proof.mutant_list import MUTANTS
@@ -190,7 +191,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=1_000_000)
     parser.add_argument("--as-far", action="store_true", help="simulate no more, and tell of what has been")
     parser.add_argument("--trials", type=int, default=300, help="of each fault, on each store")
-    parser.add_argument("--stores", default="sqlite,redis", help="for the faults")
+    parser.add_argument("--stores", default=",".join(STORES), help="for the faults")
     parser.add_argument("--every", type=int, default=1, help="only each so many of the general changes of the machine")
     parser.add_argument("--states-max", type=int, help="give up an exploration there, and say so")
     parser.add_argument("--processes", type=int, default=2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core import aconnect
 from dlock_core.errors import DLockError, LockLostError
-from proof.fault_workers import now, told
+from proof.fault_workers import now, opened, told
 
 if TYPE_CHECKING:
     from dlock_core import AsyncLockClient
@@ -55,7 +55,7 @@ class Interrupted(Coroutine[Any, Any, Any]):
 
 async def cancelled(scene: Scene) -> None:
     """Work on all keys, and cancel."""
-    async with aconnect(scene.order.url, lease_duration=scene.order.lease_s) as client, asyncio.TaskGroup() as tasks:
+    async with aconnect(scene.order.url, **opened(scene.order)) as client, asyncio.TaskGroup() as tasks:
         scene.client = client
         for key in scene.order.keys:
             tasks.create_task(_key(scene, key, client))

@@ -11,7 +11,6 @@ import resource
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_conformance.faults import Fault as Cut
@@ -32,6 +31,8 @@ _LIMIT_S = 240.0  # a busy machine may take long
 _PATIENCE_LEASES = 3.0
 _CROWD = ("sync", "async")
 _FILE_BYTES = 16_384
+_STANDARD_STREAMS = 3
+_LOSSES = 3  # of replies, of each key in a round
 
 
 class Stage:
@@ -44,16 +45,19 @@ class Stage:
         self.nursery, self.rng, self.lease_s = nursery, rng, size.lease_s
         self.trials = 0
         self.delays: list[float] = []
+        # The proxy has threads for each connection, and the machine has more to do.
+        count = -(-size.keys // 3) if cell.proxied else size.keys
         runs = size.run_keys if cell.commands else 0
-        self.keys = tuple(f"{cell.name}/{number}" for number in range(size.keys + runs))
+        self.keys = tuple(f"{cell.name}/{number}" for number in range(count + runs))
         kinds = [kind or rng.choice(_CROWD) for kind in cell.kinds]
         self.parties = [self.party(kind, self.keys) for kind in kinds]
-        self.parties += [self.party("run", (key,)) for key in self.keys[size.keys :]]
+        self.parties += [self.party("run", (key,)) for key in self.keys[count:]]
 
     def party(self, kind: str, keys: tuple[str, ...]) -> Party:
         """Start a party."""
         url = self.store.proxied if self.cell.proxied else self.store.url
-        return self.nursery.party(Order(kind, url, keys, self.resource.path, self.lease_s))
+        poll_s = self.lease_s / self.size.polls if self.size.polls else None
+        return self.nursery.party(Order(kind, url, keys, self.resource.path, self.lease_s, poll_s))
 
     def end(self) -> None:
         """End the parties."""
@@ -69,16 +73,20 @@ class Stage:
         until = time.monotonic() + _LIMIT_S
         with self.book.changed:
             while not ready():
-                if self.resource.trouble is not None:
-                    raise RuntimeError(f"a party ended: {self.resource.trouble}")
+                self.check()
                 if time.monotonic() > until:
                     raise RuntimeError(f"{what} for {_LIMIT_S:g} s")
                 self.book.changed.wait(0.1)
 
+    def check(self) -> None:
+        """Raise RuntimeError if a party has ended by itself."""
+        if self.resource.trouble is not None:
+            raise RuntimeError(f"a party ended: {self.resource.trouble}")
+
     def victims(self) -> list[Party]:
         """Wait until a party holds its share, for a while, and then anything; return it, with the commands that hold just then."""
         crowd = [party for party in self.parties if party.kind in self.cell.may_fall]
-        share, patient_until = self.size.keys // (len(crowd) + 1), time.monotonic() + _PATIENCE_LEASES * self.lease_s
+        share, patient_until = len(self.keys) // (len(crowd) + 1), time.monotonic() + _PATIENCE_LEASES * self.lease_s
 
         def ready() -> bool:
             most = max(len(self.held([party])) for party in crowd)
@@ -178,20 +186,23 @@ def _fork(stage: Stage) -> None:
 
 def _cancel(stage: Stage) -> None:
     before = len(stage.book.cancels)
-    stage.wait_for(lambda: len(stage.book.cancels) >= before + stage.size.keys, "nothing was cancelled")
-    stage.trials += stage.size.keys
+    stage.wait_for(lambda: len(stage.book.cancels) >= before + len(stage.keys), "nothing was cancelled")
+    stage.trials += len(stage.keys)
 
 
 def _limit(stage: Stage) -> None:
     """Take space or descriptors away from a process, and give them back."""
     [party, *_] = stage.victims()
-    kind, least = (resource.RLIMIT_FSIZE, 0) if stage.cell.name == "disk-full" else (resource.RLIMIT_NOFILE, 3)
+    if stage.cell.name == "disk-full":
+        kind, left = resource.RLIMIT_FSIZE, stage.rng.randint(0, _FILE_BYTES)
+    else:
+        kind, left = resource.RLIMIT_NOFILE, _STANDARD_STREAMS
     before = resource.prlimit(party.pid, kind)
-    most = _FILE_BYTES if kind == resource.RLIMIT_FSIZE else len(list(Path(f"/proc/{party.pid}/fd").iterdir()))
-    resource.prlimit(party.pid, kind, (stage.rng.randint(least, most), before[1]))
+    resource.prlimit(party.pid, kind, (left, before[1]))
     stage.resource.settle()
     held = stage.held([party])
     stage.pass_leases(stage.cell.leases)
+    stage.check()
     resource.prlimit(party.pid, kind, before)
     stage.pass_leases(0.25)
     stage.trials += len(held)
@@ -217,11 +228,11 @@ def _server(stage: Stage) -> None:
 
 
 def _cut(stage: Stage) -> None:
-    """Lose as many replies as there are keys, each after its request was applied; each is a trial."""
+    """Lose some replies for each key, each after its request was applied; each is a trial."""
     stage.wait_for(lambda: stage.held(stage.parties), "nobody has held anything")
     time.sleep(stage.rng.random() * stage.lease_s / 2)  # at a random point
     before = [(key, stage.book.last(key)) for key in stage.keys if stage.book.newest(key) is not None]
-    stage.store.proxy.lose_replies(len(stage.keys))
+    stage.store.proxy.lose_replies(_LOSSES * len(stage.keys))
     until = time.monotonic() + _LIMIT_S
     while stage.store.proxy.replies_to_lose:
         if time.monotonic() > until:
@@ -229,7 +240,7 @@ def _cut(stage: Stage) -> None:
         time.sleep(0.01)
     for key, token in before:
         stage.next_grant(key, token)
-    stage.trials += len(stage.keys)
+    stage.trials += _LOSSES * len(stage.keys)
 
 
 def _kill_peer(stage: Stage) -> None:
@@ -287,7 +298,7 @@ CELLS = {
         Cell("fork", _fork, control="copies that were valid in the parent"),
         Cell("cancel", _cancel, control="naive", kinds=("cancelled", None)),
         Cell("disk-full", _limit, 2, "naive", only="sqlite"),
-        Cell("no-descriptors", _limit, 2, "errors of the store", only="sqlite"),
+        Cell("no-descriptors", _limit, 2, "errors of the store", ("reopening", None), ("reopening",), only="sqlite"),
         Cell("server-stop", _server, 1.5, "naive", server=True),
         Cell("server-kill", _server, server=True),
         Cell("cut-replies", _cut, server=True, proxied=True),

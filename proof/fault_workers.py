@@ -1,8 +1,9 @@
 """What a party does: a process that works on many keys at once, each in a thread or a task: acquire, have effects, release.
 
 It is forked by ``fault_zygote.py``. The kinds: ``sync``, ``async``, ``run`` (``dlock run`` around commands that have effects), ``hasty``
-(a negative control that takes over after half a lease), ``cancelled`` (asyncio, whose tasks are cancelled at any await), ``peer…``
-(redis-py's Lock). SIGUSR1 lets a party keep its interpreter's lock to itself for two leases, SIGUSR2 lets it fork where it stands.
+(a negative control that takes over after half a lease), ``reopening`` (opens its store for each turn), ``cancelled`` (asyncio, whose tasks
+are cancelled at any await), ``peer…`` (redis-py's Lock). SIGUSR1 lets a party keep its interpreter's lock to itself for two leases,
+SIGUSR2 lets it fork where it stands.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ import threading
 import time
 import traceback
 from collections.abc import Coroutine
+from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core import LockClient, aconnect, connect
+from dlock_core.backend import backend_for
 from dlock_core.errors import DLockError, LeaseStateError, LockLostError, StoreError
 from proof.fault_line import Line
 
 if TYPE_CHECKING:
     from dlock_core import AsyncLease, AsyncLockClient, Lease
+    from dlock_core.options import ClientKeywords
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
 
-__all__ = ["Order", "work"]
+__all__ = ["Order", "Scene", "in_threads", "now", "opened", "told", "work"]
 
 _COMPUTES = 6  # parts of a lease that a holder computes for, between looking and writing
 _HOLDS = (0.5, 3.0)  # leases that a holder holds for
@@ -47,6 +51,7 @@ class Order(NamedTuple):
     keys: tuple[str, ...]
     book: str
     lease_s: float
+    poll_s: float | None
 
 
 class Scene:
@@ -106,6 +111,8 @@ def work(order: Order) -> None:
         from proof.fault_cancels import cancelled
 
         asyncio.run(cancelled(scene))
+    elif order.kind == "reopening":
+        in_threads(scene, _reopening_key)
     else:
         if order.kind == "hasty":
             _make_hasty()
@@ -133,45 +140,68 @@ def in_threads(scene: Scene, target: object, *arguments: object) -> None:
     raise failed[0]
 
 
+def opened(order: Order) -> ClientKeywords:
+    """Return the options of a party's client."""
+    return {"lease_duration": order.lease_s, "poll_period": order.poll_s}
+
+
 def _sync(scene: Scene) -> None:
-    scene.client = client = connect(scene.order.url, lease_duration=scene.order.lease_s)
+    scene.client = client = connect(scene.order.url, **opened(scene.order))
     in_threads(scene, _sync_key, client)
 
 
 def _sync_key(scene: Scene, key: str, client: LockClient) -> None:
     line = scene.line()
     while True:
-        line.tell("wait", key, now())
+        _turn(scene, key, client, line)
+
+
+def _reopening_key(scene: Scene, key: str) -> None:
+    """Open the store anew for each turn."""
+    line = scene.line()
+    backend = backend_for(scene.order.url)  # which reads the installed packages' files, once
+    options = backend.options.from_url(scene.order.url)
+    while True:
         try:
-            lease = client.acquire(key, timeout=_WAITS_S)
+            with closing(backend.open(options)) as store, LockClient(store, **opened(scene.order)) as client:
+                _turn(scene, key, client, line)
         except DLockError as error:
             told(line, error)
-            continue  # the store is stopped, killed or cut off: try again
-        token = lease.fencing_token
-        line.ask("grant", key, token, now())
-        scene.leases[key] = lease
-        until = scene.holds_until()
-        try:
-            while (at := now()) < until:
-                lease.ensure()
-                deadline = at + int(lease.remaining * 1e9)
-                seen = line.ask("fence", key, token)
-                time.sleep(scene.computes_s())  # the work of the holder
-                line.tell("use", key, token, at, deadline, seen)
-            line.tell("end", key, token, "released", now())
-            lease.release()
-            time.sleep(scene.computes_s())  # the others have their turn
-        except LockLostError:
-            line.tell("end", key, token, "lost", now())
-            scene.later(line, key, token)
-        except DLockError as error:
-            told(line, error)  # of the release, nothing is known
-        finally:
-            scene.leases.pop(key, None)
+            time.sleep(scene.computes_s())
+
+
+def _turn(scene: Scene, key: str, client: LockClient, line: Line) -> None:
+    line.tell("wait", key, now())
+    try:
+        lease = client.acquire(key, timeout=_WAITS_S)
+    except DLockError as error:
+        told(line, error)
+        return  # the store is stopped, killed or cut off: try again
+    token = lease.fencing_token
+    line.ask("grant", key, token, now())
+    scene.leases[key] = lease
+    until = scene.holds_until()
+    try:
+        while (at := now()) < until:
+            lease.ensure()
+            deadline = at + int(lease.remaining * 1e9)
+            seen = line.ask("fence", key, token)
+            time.sleep(scene.computes_s())  # the work of the holder
+            line.tell("use", key, token, at, deadline, seen)
+        line.tell("end", key, token, "released", now())
+        lease.release()
+        time.sleep(scene.computes_s())  # the others have their turn
+    except LockLostError:
+        line.tell("end", key, token, "lost", now())
+        scene.later(line, key, token)
+    except DLockError as error:
+        told(line, error)  # of the release, nothing is known
+    finally:
+        scene.leases.pop(key, None)
 
 
 async def _async(scene: Scene) -> None:
-    async with aconnect(scene.order.url, lease_duration=scene.order.lease_s) as client, asyncio.TaskGroup() as tasks:
+    async with aconnect(scene.order.url, **opened(scene.order)) as client, asyncio.TaskGroup() as tasks:
         scene.client = client
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, _fork, scene)
         for key in scene.order.keys:

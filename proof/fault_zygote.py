@@ -171,10 +171,11 @@ def _child(order: Order, parent: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(2, 1)
+    line = Line(order.book, str(os.getpid()))  # now: later there may be no descriptor for it
     try:
         work(order)
     except BaseException:  # noqa: BLE001  # whatever it is, the run ends with it
-        Line(order.book, str(os.getpid())).tell("broken", traceback.format_exc()[-2000:])
+        line.tell("broken", traceback.format_exc()[-2000:])
 
 
 def main() -> None:
@@ -186,11 +187,11 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that have ended
     parent = os.getpid()
     for line in sys.stdin:
-        kind, url, keys, book, lease_s = json.loads(line)
+        kind, url, keys, *rest = json.loads(line)
         pid = os.fork()
         if pid == 0:
             try:
-                _child(Order(kind, url, tuple(keys), book, lease_s), parent)
+                _child(Order(kind, url, tuple(keys), *rest), parent)
             finally:
                 os._exit(1)
         print(pid, flush=True)

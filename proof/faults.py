@@ -43,7 +43,7 @@ _MORE = 10  # times as many trials, at most, where a control has not failed
 
 
 def run_cell(
-    store_name: str, cell: Cell, trials: int, store: Disturbed, nursery: Nursery, size: Size | None = None
+    store_name: str, cell: Cell, trials: int, store: Disturbed, nursery: Nursery, *, size: Size | None = None
 ) -> dict[str, Any]:
     """Run the trials of one cell, and more until its control has failed; return what it showed."""
     began, book, size = time.monotonic(), Book(), size or STORES[store_name]
@@ -148,7 +148,12 @@ def run_cells(stores: Sequence[str], trials: int, only: Sequence[str] | None = N
     if unknown := [name for name in stores if name not in STORES]:
         raise SystemExit(f"unknown store {unknown[0]!r} for the fault cells; these are there: {', '.join(STORES)}")
     with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(lambda name: run_store(name, trials, only), stores))
+        # Those with long leases take longest, and begin.
+        begun = {
+            name: pool.submit(run_store, name, trials, only)
+            for name in sorted(stores, key=lambda name: -STORES[name].lease_s)
+        }
+        found = [begun[name].result() for name in stores]
     return {
         "cells": [each for done, _ in found for each in done],
         "wrong": [problem for _, problems in found for problem in problems],

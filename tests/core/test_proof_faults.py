@@ -150,7 +150,7 @@ def nursery() -> Iterator[Nursery]:
 def tried(store: str, cell: str, folder: Path, nursery: Nursery) -> dict[str, Any]:
     """A few trials of one cell."""
     with open_store(store, folder) as opened:
-        return faults.run_cell(store, faults.CELLS[cell], 4, opened, nursery, SIZE)
+        return faults.run_cell(store, faults.CELLS[cell], 4, opened, nursery, size=SIZE)
 
 
 @pytest.mark.slow

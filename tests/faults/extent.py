@@ -1,4 +1,4 @@
-"""How much the tests of real faults try: little in each run, ``DLOCK_FAULTS=long`` (``make faults``) for the counts that are reported."""
+"""How much the tests of real faults try: little in each run, ``DLOCK_FAULTS=long`` (``make faults-long``) for the reported counts."""
 
 from __future__ import annotations
 
