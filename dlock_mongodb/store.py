@@ -305,8 +305,13 @@ class AsyncMongoDBStore:
             self._database.command(command, check=True, allowable_errors=[DUPLICATE_KEY], codec_options=CODEC)
         )
         self._sent.add(task)
-        task.add_done_callback(self._sent.discard)
+        task.add_done_callback(self._ended)
         return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Document]) -> None:
+        self._sent.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, also where nobody is left to be told
 
     async def _known(self) -> Facts:
         self._check()

@@ -16,18 +16,30 @@ if TYPE_CHECKING:
     from proof.fault_line import Line
     from proof.fault_workers import Scene
 
-__all__ = ["Interrupted", "cancelled"]
+__all__ = ["Interrupted", "Point", "cancelled"]
 
 _POINTS = 12
 _LATE_S = 0.002
 _STALE = 0.5  # leases after which work that was cancelled still writes: the control
 
 
-class Interrupted(Coroutine[Any, Any, Any]):
-    """A coroutine whose task is cancelled at its await number *at*: at once, or a moment later, when the answer may be there."""
+class Point:
+    """Where a turn is cancelled: at its await number *at*, or at one after :meth:`reached` was told."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any], at: int) -> None:
-        self._inner, self._at, self._awaits = inner, at, 0
+    def __init__(self) -> None:
+        self.awaits = 0
+        self.at = random.choice((random.randint(1, _POINTS), 0))
+
+    def reached(self) -> None:
+        """The lock was got; if the turn was not to be cancelled before, it is cancelled from here on."""
+        self.at = self.at or self.awaits + random.randint(1, _POINTS)
+
+
+class Interrupted(Coroutine[Any, Any, Any]):
+    """A coroutine whose task is cancelled at a *point*: at once, or a moment later, when the answer may be there."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], point: Point) -> None:
+        self._inner, self._point = inner, point
 
     def send(self, value: Any) -> Any:
         """Go on."""
@@ -45,9 +57,9 @@ class Interrupted(Coroutine[Any, Any, Any]):
         return self._inner.__await__()
 
     def _counted(self, awaited: Any) -> Any:
-        self._awaits += 1
+        self._point.awaits += 1
         task = asyncio.current_task()
-        if self._awaits == self._at and task is not None:
+        if self._point.awaits == self._point.at and task is not None:
             loop = asyncio.get_running_loop()
             loop.call_later(random.choice((0, random.random() * _LATE_S)), task.cancel)
         return awaited
@@ -64,17 +76,19 @@ async def cancelled(scene: Scene) -> None:
 async def _key(scene: Scene, key: str, client: AsyncLockClient) -> None:
     line = scene.line()
     while True:
-        turn: Any = Interrupted(_turn(scene, key, client, line), random.randint(1, _POINTS))
+        point = Point()
+        turn: Any = Interrupted(_turn(scene, key, client, line, point), point)
         try:
             await asyncio.create_task(turn)
         except asyncio.CancelledError:
             line.tell("cancel", key, now())
 
 
-async def _turn(scene: Scene, key: str, client: AsyncLockClient, line: Line) -> None:
+async def _turn(scene: Scene, key: str, client: AsyncLockClient, line: Line, point: Point) -> None:
     line.tell("wait", key, now())
     try:
         async with client.lock(key, timeout=20) as lease:
+            point.reached()
             token = lease.fencing_token
             line.ask("grant", key, token, now())
             why = "released"
@@ -99,3 +113,4 @@ async def _turn(scene: Scene, key: str, client: AsyncLockClient, line: Line) -> 
         return
     except DLockError as error:
         told(line, error)
+        await asyncio.sleep(scene.computes_s())

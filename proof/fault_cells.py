@@ -65,6 +65,11 @@ class Stage:
             party.kill()
             self.resource.settle_of(party.who)
 
+    def end_at_once(self) -> None:
+        """End the parties, whatever they have told."""
+        for party in self.parties:
+            party.kill()
+
     def wait_for(self, ready: Callable[[], object], what: str) -> None:
         """Return when *ready* is true.
 

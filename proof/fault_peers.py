@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import LockError, RedisError
 
-from proof.fault_cancels import Interrupted
+from proof.fault_cancels import Interrupted, Point
 from proof.fault_workers import in_threads, now
 
 if TYPE_CHECKING:
@@ -89,7 +89,9 @@ async def _cancelled_key(scene: Scene, key: str, client: Any) -> None:
     while True:
         value = secrets.token_hex()
         lock = client.lock(NAME.format(key), timeout=lease_s, thread_local=False)
-        turn: Any = Interrupted(lock.acquire(blocking=False, token=value), random.randint(1, _POINTS))
+        point = Point()
+        point.at = random.randint(1, _POINTS)
+        turn: Any = Interrupted(lock.acquire(blocking=False, token=value), point)
         try:
             if await asyncio.create_task(turn):
                 number = line.ask("grant", key, None, now())

@@ -28,6 +28,7 @@ __all__ = ["STORES", "Disturbed", "Size", "open_store"]
 _SCRIPTS = Path(__file__).parents[1] / "tools" / "servers"
 _ANSWERS_S = 60.0
 _SCRIPT_S = 580.0
+_WARM_UP = 500
 # What pymongo says in the background does not count: only these commands are of the store's.
 _COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
 
@@ -178,6 +179,9 @@ class _Scripted:
         with closing(backend.open(backend.options.from_url(self.url))) as store:
             store.provision()
             self.version = f"{store.guarantees().version} ({RECIPES[name].script_gives})"
+            # A Java machine is slow until it has compiled what it does most.
+            for number in range(_WARM_UP if name == "dynamodb" else 0):
+                store.read(f"warm-up/{number}", timeout_s=_ANSWERS_S)
 
     def _url(self, address: str) -> str:
         if self._name == "dynamodb":

@@ -57,9 +57,9 @@ class Order(NamedTuple):
 class Scene:
     """What the threads or tasks of one party share."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, line: Line) -> None:
         self.order, self.who = order, str(os.getpid())
-        self.lines: list[Line] = []
+        self.lines = [line]
         self.leases: dict[str, Lease | AsyncLease] = {}
         self.client: LockClient | AsyncLockClient | None = None
         self.asked_to_fork = threading.Event()
@@ -90,9 +90,9 @@ def now() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def work(order: Order) -> None:
-    """Be a party until killed."""
-    scene = Scene(order)
+def work(order: Order, line: Line) -> None:
+    """Be a party until killed; *line* is a connection to the book, which a fork has to close as any other."""
+    scene = Scene(order, line)
     logging.getLogger("dlock").setLevel(logging.CRITICAL)  # warnings of losses are what is provoked here
     signal.signal(signal.SIGUSR1, lambda *_: _keep_the_gil(order.lease_s))
     # Not in the handler: it may have interrupted a thread that has a mutex which a fork takes.
@@ -176,6 +176,7 @@ def _turn(scene: Scene, key: str, client: LockClient, line: Line) -> None:
         lease = client.acquire(key, timeout=_WAITS_S)
     except DLockError as error:
         told(line, error)
+        time.sleep(scene.computes_s())
         return  # the store is stopped, killed or cut off: try again
     token = lease.fencing_token
     line.ask("grant", key, token, now())
@@ -216,6 +217,7 @@ async def _async_key(scene: Scene, key: str, client: AsyncLockClient) -> None:
             lease = await client.acquire(key, timeout=_WAITS_S)
         except DLockError as error:
             told(line, error)
+            await asyncio.sleep(scene.computes_s())
             continue  # the store is stopped, killed or cut off: try again
         token = lease.fencing_token
         line.ask("grant", key, token, now())

@@ -173,7 +173,7 @@ def _child(order: Order, parent: int) -> None:
     os.dup2(2, 1)
     line = Line(order.book, str(os.getpid()))  # now: later there may be no descriptor for it
     try:
-        work(order)
+        work(order, line)
     except BaseException:  # noqa: BLE001  # whatever it is, the run ends with it
         line.tell("broken", traceback.format_exc()[-2000:])
 

@@ -39,7 +39,8 @@ __all__ = ["CELLS", "Cell", "main", "possible", "run_cell", "run_cells", "wrong_
 # Processes are killed here, not machines: what is in memory outlives them as what is on a disk does, and no disk holds up the trials.
 _MEMORY = Path("/dev/shm")  # noqa: S108  # the folders in it are made as any temporary ones are
 _FOLDERS = _MEMORY if _MEMORY.is_dir() else None
-_MORE = 10  # times as many trials, at most, where a control has not failed
+# Where a control has not failed: times as many trials, and as many as are tried in any case.
+_MORE, _MOST = 10, 500
 
 
 def run_cell(
@@ -48,16 +49,22 @@ def run_cell(
     """Run the trials of one cell, and more until its control has failed; return what it showed."""
     began, book, size = time.monotonic(), Book(), size or STORES[store_name]
     rng = random.Random(f"{store_name} {cell.name}")
+    broken: list[str] = []
     with tempfile.TemporaryDirectory(prefix="dlock-proof-") as folder, ExitStack() as stack:
         source = stack.enter_context(closing(Resource(f"{folder}/book", book)))
         stage = Stage(cell, store, size, source=source, nursery=nursery, rng=rng)
-        stack.callback(stage.end)
-        broken: list[str] = []
         try:
-            while stage.trials < trials or (missing(cell, check(book), book) and stage.trials < _MORE * trials):
+            while stage.trials < trials or (
+                missing(cell, check(book), book) and stage.trials < max(_MORE * trials, _MOST)
+            ):
                 cell.round(stage)
+            stage.end()
         except RuntimeError as error:
             broken.append(f"broken off: {error}")
+            stage.end_at_once()
+        except BaseException:
+            stage.end_at_once()
+            raise
     finding = check(book)
     told: dict[str, Any] = {
         "store": store_name,

@@ -55,3 +55,8 @@ def test_general_changes_are_programs() -> None:
     assert len(changes) > 300
     for change in changes[::100]:
         compile(general.mutated(change.number)[0], "lease.py", "exec")
+
+
+def test_explanations_are_of_changes_that_there_are() -> None:
+    """One of code that is gone would explain whatever comes to stand there."""
+    assert set(EXPLAINED) <= {change.name for change in general.changes()}

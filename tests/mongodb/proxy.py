@@ -56,6 +56,11 @@ class Proxy:
         self._listener.close()
         self._cut()
 
+    @property
+    def connected(self) -> frozenset[socket.socket]:
+        """The connections that are there, on both sides."""
+        return frozenset(self._open)
+
     def _cut(self) -> None:
         for each in list(self._open):
             with contextlib.suppress(OSError):

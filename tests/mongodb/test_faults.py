@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -18,7 +19,7 @@ from pymongo.errors import AutoReconnect, NetworkTimeout, PyMongoError, ServerSe
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace
-from dlock_mongodb import MongoDBStore
+from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
 from tests.mongodb.conftest import Server
 from tests.mongodb.proxy import Proxy, Way
 from tests.mongodb.support import COLLECTION, DATABASE, Face, Opener, any_claim, freed, fresh, held
@@ -27,6 +28,7 @@ from tests.stopping import stop
 VERBS = ["claim", "replace", "release", "replace_many"]
 # What a call may take beyond its time-out on a busy machine.
 SLACK_S = 1.5
+LONG_S = 30.0
 
 
 @pytest.fixture(params=["sync", "async"])
@@ -300,3 +302,30 @@ def _await_record(store: Face, record: LockRecord) -> None:
     while store.read(record.key) != record:
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+async def cancelled_while_asked(store: AsyncMongoDBStore, proxy: Proxy) -> None:
+    """Cancel a read whose request has come as far as the proxy."""
+    asked_before = proxy.commands["find"]
+    task = asyncio.create_task(store.read("cancelled", timeout_s=LONG_S))
+    while proxy.commands["find"] == asked_before:  # noqa: ASYNC110  # it is another thread that counts
+        await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("disturbed", ["async"], indirect=True)
+def test_a_cancelled_call_costs_no_connection(disturbed: Face, proxy: Proxy) -> None:
+    """The driver is not interrupted, whose pool could be locked for ever: the call ends by itself, and the next has its connection."""
+    assert disturbed.loop is not None
+    assert isinstance(disturbed.raw, AsyncMongoDBStore)
+    disturbed.read("warm-up")
+    connected = proxy.connected
+    proxy.begin(Way.HANG)
+
+    disturbed.loop.run(cancelled_while_asked(disturbed.raw, proxy))
+    proxy.heal()
+
+    assert disturbed.read("next", timeout_s=LONG_S) is None
+    assert proxy.connected >= connected
