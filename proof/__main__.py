@@ -142,9 +142,9 @@ def _general(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _faults(options: argparse.Namespace) -> dict[str, Any]:
-    return faults.run_cells(
-        options.stores.split(","), 2 if options.quick else options.trials, only=("stop-2",) if options.quick else None
-    )
+    trials, only = (2, ("stop-2",)) if options.quick else (0 if options.as_far else options.trials, None)
+    kept = options.results / f"faults-{version('faults')}{'-quick' if options.quick else ''}"
+    return faults.run_cells(options.stores.split(","), trials, only, jobs=options.processes, kept=kept)
 
 
 STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -189,7 +189,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a little of everything, to see that it works")
     parser.add_argument("--again", action="store_true", help="run also what has run")
     parser.add_argument("--schedules", type=int, default=1_000_000)
-    parser.add_argument("--as-far", action="store_true", help="simulate no more, and tell of what has been")
+    parser.add_argument("--as-far", action="store_true", help="simulate and disturb no more, and tell of what has been")
     parser.add_argument("--trials", type=int, default=300, help="of each fault, on each store")
     parser.add_argument("--stores", default=",".join(STORES), help="for the faults")
     parser.add_argument("--every", type=int, default=1, help="only each so many of the general changes of the machine")

@@ -58,9 +58,10 @@ class Resource:
     def close(self) -> None:
         """End all connections."""
         self._closing = True
-        self._own.ask("fence", "")
-        self._own.close()
+        with suppress(OSError):  # it may notice before it is woken
+            self._own.tell("fence", "")
         self._thread.join()
+        self._own.close()
 
     def _serve(self) -> None:
         who: dict[socket.socket, str] = {}

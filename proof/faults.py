@@ -134,37 +134,62 @@ def possible(store_name: str, cell: Cell) -> bool:
     return cell.only in (None, store_name) and not (cell.server and store_name == "sqlite")
 
 
-def run_store(name: str, trials: int, only: Sequence[str] | None) -> tuple[list[dict[str, Any]], list[str]]:
-    """Run the cells of one store; return what they showed, and what is wrong, be it that its server is missing."""
-    done = []
+def run_store(name: str, trials: int, cells: Sequence[Cell], kept: Path) -> list[str]:
+    """Run *cells* on one store and keep what each showed in *kept*; return what is wrong with the store: its server is missing."""
     with tempfile.TemporaryDirectory(prefix="dlock-proof-", dir=_FOLDERS) as folder, ExitStack() as stack:
         try:
             store = stack.enter_context(open_store(name, Path(folder)))
         except ServerMissingError as error:
-            return [], [f"{name}: {error}"]
+            return [f"{name}: {error}"]
         nursery = stack.enter_context(closing(Nursery()))
-        for cell in CELLS.values():
-            if (only is None or cell.name in only) and possible(name, cell):
-                done.append(run_cell(name, cell, trials, store, nursery))
-                print(line_of(done[-1]), flush=True)
-    return done, [f"{name} {each['cell']}: {problem}" for each in done for problem in each["wrong"]]
+        for cell in cells:
+            told = run_cell(name, cell, trials, store, nursery)
+            print(line_of(told), flush=True)
+            (kept / f"{name}-{cell.name}.json").write_text(json.dumps(told))
+    return []
 
 
-def run_cells(stores: Sequence[str], trials: int, only: Sequence[str] | None = None, jobs: int = 2) -> dict[str, Any]:
-    """Run all cells, or *only* those named, on *stores*, so many stores at once."""
+def found_in(kept: Path, name: str, cell: Cell) -> dict[str, Any] | None:
+    """Return what the *cell* showed when it was last run on the store *name*."""
+    path = kept / f"{name}-{cell.name}.json"
+    told: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return told
+
+
+def run_cells(
+    stores: Sequence[str], trials: int, only: Sequence[str] | None = None, *, jobs: int = 2, kept: Path | None = None
+) -> dict[str, Any]:
+    """Run all cells, or *only* those named, on *stores*, so many stores at once.
+
+    What each cell shows is left in the folder *kept*; one that is there, with as many trials and nothing wrong, is not run again.
+    """
     if unknown := [name for name in stores if name not in STORES]:
         raise SystemExit(f"unknown store {unknown[0]!r} for the fault cells; these are there: {', '.join(STORES)}")
-    with ThreadPoolExecutor(jobs) as pool:
-        # Those with long leases take longest, and begin.
-        begun = {
-            name: pool.submit(run_store, name, trials, only)
-            for name in sorted(stores, key=lambda name: -STORES[name].lease_s)
+    asked = [cell for cell in CELLS.values() if only is None or cell.name in only]
+    with ExitStack() as stack:
+        folder = kept or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        left = {
+            name: [
+                cell for cell in asked if possible(name, cell) and not _is_done(found_in(folder, name, cell), trials)
+            ]
+            for name in stores
         }
-        found = [begun[name].result() for name in stores]
-    return {
-        "cells": [each for done, _ in found for each in done],
-        "wrong": [problem for _, problems in found for problem in problems],
-    }
+        with ThreadPoolExecutor(jobs) as pool:
+            # Those with long leases take longest, and begin.
+            begun = [
+                pool.submit(run_store, name, trials, left[name], folder)
+                for name in sorted(stores, key=lambda name: -STORES[name].lease_s)
+                if left[name]
+            ]
+            wrong = [problem for store in begun for problem in store.result()]
+        found = [told for name in stores for cell in asked if (told := found_in(folder, name, cell))]
+    wrong += [f"{told['store']} {told['cell']}: {problem}" for told in found for problem in told["wrong"]]
+    return {"cells": found, "wrong": wrong}
+
+
+def _is_done(told: dict[str, Any] | None, trials: int) -> bool:
+    return told is not None and told["trials"] >= trials and not told["wrong"]
 
 
 def line_of(told: dict[str, Any]) -> str:
@@ -183,11 +208,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--cell", action="append", choices=list(CELLS), help="default: all")
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=2, help="so many stores at once")
-    parser.add_argument("--json", type=Path, help="also write what was found there")
+    parser.add_argument("--keep", type=Path, help="the folder of what each cell showed; goes on from what is there")
     options = parser.parse_args(argv)
-    result = run_cells(options.stores.split(","), options.trials, options.cell, options.jobs)
-    if options.json is not None:
-        options.json.write_text(json.dumps(result))
+    result = run_cells(options.stores.split(","), options.trials, options.cell, jobs=options.jobs, kept=options.keep)
     print("\n".join(result["wrong"]) or "nothing wrong")
     return int(bool(result["wrong"]))
 
