@@ -44,8 +44,9 @@ class Resource:
 
     def settle(self) -> None:
         """Return when all that was sent before is in the book."""
-        for _ in range(2):  # the first may be taken in the middle of a round, the second follows a whole one
-            self._own.ask("fence", "")
+        # The first round may have begun before; the second ends with every connection accepted, and the third reads what they brought.
+        for _ in range(4):
+            self._own.ask("round")
 
     def settle_of(self, who: str) -> None:
         """Return when all that *who*, which has ended, had sent is in the book."""
@@ -59,7 +60,7 @@ class Resource:
         """End all connections."""
         self._closing = True
         with suppress(OSError):  # it may notice before it is woken
-            self._own.tell("fence", "")
+            self._own.tell("round")
         self._thread.join()
         self._own.close()
 
@@ -70,15 +71,20 @@ class Resource:
                 source = ready.fileobj
                 assert isinstance(source, socket.socket)
                 if source is self._listener:
-                    connection, _ = self._listener.accept()
-                    connection.settimeout(0)
-                    self._selector.register(connection, selectors.EVENT_READ)
+                    self._accept_all()
                 else:
                     self._take_all(source, who)
         for registered in list(self._selector.get_map().values()):
             assert isinstance(registered.fileobj, socket.socket)
             registered.fileobj.close()
         self._selector.close()
+
+    def _accept_all(self) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                connection, _ = self._listener.accept()
+                connection.settimeout(0)
+                self._selector.register(connection, selectors.EVENT_READ)
 
     def _take_all(self, source: socket.socket, who: dict[socket.socket, str]) -> None:
         with suppress(BlockingIOError):
@@ -88,6 +94,9 @@ class Resource:
                     who[source] = values[0]
                     self._count(values[0], 1)
                     continue
+                if verb == "round":  # one a round: the next is taken after all that is there by now
+                    source.sendall(b"true")
+                    return
                 answer = self._take(verb, values, who.get(source, ""))
                 if answer is not None:
                     with suppress(OSError):  # killed while it waited for the answer
