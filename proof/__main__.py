@@ -34,7 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["STAGES", "main", "version"]
 
 ROOT = Path(__file__).parents[1]
-_TELLS = ("__main__.py", "report.py", "general_explained.py")
+_WORLDS = ("explore.", "forms.", "landing.", "scenarios.", "table.", "watch.", "world.")
+_SIMULATION = ("knobs.", "landing.", "sim_", "simulate.", "watch.")
+# The files of this folder, by how their names begin; what only tells of a result is no part of it.
+_PROVES = {
+    "explore": _WORLDS,
+    "mutants": ("mutant", *_WORLDS),
+    "general": ("general.", "mutant", *_WORLDS, *_SIMULATION),
+    "simulate": _SIMULATION,
+    "power": _SIMULATION,
+    "faults": ("fault",),
+}
 _PRODUCT = ("dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis")
 _MACHINE = ("early", "errors", "lease", "plan", "record", "states", "store")
 _QUICK_WORLDS = ("abandon-copy", "stale-closed")
@@ -48,8 +58,7 @@ def version(stage: str) -> str:
     else:
         paths = [ROOT / "dlock_core" / f"{name}.py" for name in _MACHINE]
     for path in [*paths, *sorted((ROOT / "proof").glob("*.py"))]:
-        belongs = path.parent.name != "proof" or path.name.startswith("fault") == (stage == "faults")
-        if belongs and path.name not in _TELLS:
+        if path.parent.name != "proof" or path.name.startswith(_PROVES[stage]):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

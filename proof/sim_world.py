@@ -133,8 +133,9 @@ class Sim:
         return entry[2]
 
     def _wake_all(self) -> None:
-        """Drop the requests on the way, and end all pauses: what a client has put off comes now."""
-        entries = [entry for entry in self.heap if self.action_of(entry).__name__ != Run.arrive.__name__]
+        """Drop the requests on the way, copies and breaks too, and end all pauses: what a client has put off comes now."""
+        under_way = {each.__name__ for each in (Run.arrive, Run.arrive_again, Sim._break, Sim._break_lands)}
+        entries = [entry for entry in self.heap if self.action_of(entry).__name__ not in under_way]
         paused = {agent.paused_until for agent in self.agents}
         self.heap = [(self.now if at in paused else at, turn, action, about) for at, turn, action, about in entries]
         heapq.heapify(self.heap)

@@ -154,3 +154,9 @@ def test_shrink_finds_a_small_schedule_of_a_planted_bug(
     assert found.violation.split(":")[0] == violation.split(":")[0]
     assert simulate.main(shlex.split(found.line(Task()))[3:]) == 1
     assert f"violated: {found.violation}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("seed", [112_609, 135_671])
+def test_end_of_all_faults_ends_breaks_and_late_copies_too(seed: int) -> None:
+    """A break, or a copy of a request, that was under way then came into what should have been without faults."""
+    assert run_seed(seed).violation is None
