@@ -275,7 +275,12 @@ CLAIMS = (
         f"{SEEKING}f7_attempt_given_up_with_a_claim_under_way_is_cleaned_up",
     ),
     Mutant(
-        "older claim is not disowned at the grant", "F3", "_granted", "(Disown(loose),) if loose else ()", "()", "mixed"
+        "older claim is not disowned at the grant",
+        "F3",
+        "_granted",
+        "(Disown(loose),) if loose else ()",
+        "()",
+        "test_lease_edges_seeking.py::test_f3_grant_disowns_the_claim_that_may_still_come",
     ),
     Mutant(
         "clean-up frees whoever holds",
