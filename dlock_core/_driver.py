@@ -39,14 +39,17 @@ from dlock_core.states import (
 from dlock_core.store import Claim, Release, Replace, Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dlock_core._handle import Handle, Ports
     from dlock_core.store import AsyncLockStore
 
-__all__ = ["Driver", "fresh", "id_of", "jitter", "plan_of"]
+__all__ = ["Driver", "fresh", "fresh_ones", "id_of", "jitter", "plan_of"]
 
 _log = logging.getLogger("dlock.engine")
 
 DISOWNED_MAX = 4_096
+_RVN_BYTES, _DRAWN_AT_ONCE = 16, 64
 jitter = random.random  # spreads a herd; nothing is kept secret by it
 
 
@@ -192,18 +195,20 @@ class Driver:
         event = self.event("", effect.rvn, Reply(applied=False, record=record))
         return event._replace(age_ms=age_ms) if type(event) is Answer else event
 
-    def event(self, key: str, rvn: str, result: Reply | StoreError) -> Event:
+    def event(self, key: str, rvn: str, result: Reply | StoreError, unused: str | None = None) -> Event:
+        """Return what came of the request *rvn*; *unused* is an RVN for what may follow from it, drawn already."""
+        unused = fresh() if unused is None else unused
         if isinstance(result, StoreError):
             certain = isinstance(result, (StoreUnavailableError, StoreSetupError, RecordError))
             _log.debug("a request for lock %r failed: %s", key or result.key, result)
-            return Failure(rvn, not certain, fresh(), jitter())
+            return Failure(rvn, not certain, unused, jitter())
         record = result.record
         if record is None and result.applied:
             _log.warning("the store granted a request for lock %r without a record (clause S7)", key)
-            return Failure(rvn, unknown=True, fresh=fresh(), jitter=jitter())
+            return Failure(rvn, unknown=True, fresh=unused, jitter=jitter())
         disowned = record is not None and not result.applied and record.rvn in self._disowned
         wall_ms = None if result.applied or record is None or record.stamp is None else self.ports.wall_ms()
-        return Answer(rvn, result, fresh(), disowned, jitter() if not result.applied else 0.0, wall_ms)
+        return Answer(rvn, result, unused, disowned, jitter() if not result.applied else 0.0, wall_ms)
 
     async def wait(self, effect: Wait, ticket: str) -> Event:
         seconds = (effect.until - self.ports.now()) / NANOS
@@ -270,7 +275,14 @@ def plan_of(state: LeaseState) -> Plan:
 def fresh() -> str:
     """Return an RVN that was never used."""
     # Of the system, each time: a generator seeded before a fork would repeat itself in the child.
-    return os.urandom(16).hex()
+    return os.urandom(_RVN_BYTES).hex()
+
+
+def fresh_ones() -> Iterator[str]:
+    """Yield RVNs as :func:`fresh` does, but ask the system for many at once; for one call only, which no fork divides."""
+    while True:
+        many = os.urandom(_DRAWN_AT_ONCE * _RVN_BYTES).hex()
+        yield from (many[at : at + 2 * _RVN_BYTES] for at in range(0, len(many), 2 * _RVN_BYTES))
 
 
 def id_of(effect: Any) -> str:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
-from dlock_core._driver import fresh, jitter, plan_of
+from dlock_core._driver import fresh, fresh_ones, jitter, plan_of
 from dlock_core._handle import Handle
 from dlock_core.errors import OutcomeUnknownError, StoreError
 from dlock_core.plan import NANOS, NEVER, Plan
-from dlock_core.states import Answer, Due, Event, Failure, Held, LeaseState, Renew
+from dlock_core.states import Due, Failure, Held, LeaseState, Renew
 from dlock_core.store import Capability, Replace, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from dlock_core._driver import Driver
 
 __all__ = ["Job", "Renewals"]
 
 _log = logging.getLogger("dlock.engine")
-
-_RVNS, _RVN_BYTES = 64, 16
 
 
 class Job(NamedTuple):
@@ -55,7 +52,7 @@ class Renewals:
         """
         singles: list[Job] = []
         batch: list[tuple[Handle, Any]] = []
-        rvns = _fresh_ones()
+        rvns = fresh_ones()
         with self._driver.ports.mutex:
             now = self._driver.ports.now()
             first = self._driver.agenda.first()
@@ -118,12 +115,8 @@ class Renewals:
             for handle, request in zip(job.handles, job.requests, strict=True):
                 self._driver.advance(handle, Failure(request.record.rvn, unknown=True, fresh=fresh()))
             raise
-        for handle, request, result, rvn in zip(job.handles, job.requests, results, _fresh_ones(), strict=False):
-            if type(result) is Reply and result.applied and result.record is not None:
-                event: Event = Answer(request.record.rvn, result, rvn)
-            else:
-                event = self._driver.event(handle.key, request.record.rvn, result)
-            effect = self._driver.advance(handle, event)
+        for handle, request, result, rvn in zip(job.handles, job.requests, results, fresh_ones(), strict=False):
+            effect = self._driver.advance(handle, self._driver.event(handle.key, request.record.rvn, result, rvn))
             if effect is not None:
                 await self.run_one(handle, effect)
 
@@ -140,13 +133,6 @@ class Renewals:
             await self._driver.pursue(handle, effect)
         except Exception as error:  # noqa: BLE001  # as above; the machine has been told
             _log.warning("a request for lock %r failed: %r", handle.key, error)
-
-
-def _fresh_ones() -> Iterator[str]:
-    """Yield RVNs as :func:`fresh` does, but ask the system for many at once; for one call only, which no fork divides."""
-    while True:
-        many = os.urandom(_RVNS * _RVN_BYTES).hex()
-        yield from (many[at : at + 2 * _RVN_BYTES] for at in range(0, len(many), 2 * _RVN_BYTES))
 
 
 def _check_results(job: Job, results: Sequence[object]) -> None:

@@ -21,8 +21,7 @@ class HostClock:
     """The clock of this host as it is just now: made anew when a file is opened, since a forked child may have another one."""
 
     def __init__(self) -> None:
-        name = boot()
-        self._name = name or _WALL
+        self._name = boot() or _WALL
 
     def mark(self) -> str:
         """Return the present, for a row: an instant in microseconds, and the clock that it is of."""
