@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import time
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import RECIPES, ServerMissingError, resolve
 
 from dlock_core.backend import backend_for
+from tests.backends import is_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +31,6 @@ _SCRIPTS = Path(__file__).parents[1] / "tools" / "servers"
 _ANSWERS_S = 60.0
 _SCRIPT_S = 580.0
 _WARM_UP = 500
-# What pymongo says in the background does not count: only these commands are of the store's.
-_COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
 
 
 class Size(NamedTuple):
@@ -168,12 +168,7 @@ class _Scripted:
             os.environ.setdefault(variable, "testing")
         self._variables = os.environ | {"DLOCK_DDB_DIR": str(folder / "dynamodb")}
         self._run("start")
-        chatty = name == "mongodb"
-        self.proxy = FaultProxy(
-            "127.0.0.1",
-            int(self._port),
-            is_request=lambda said: not chatty or any(command in said[:200] for command in _COMMANDS),
-        )
+        self.proxy = FaultProxy("127.0.0.1", int(self._port), is_request=partial(is_request, name))
         self.url, self.proxied = self._url(f"127.0.0.1:{self._port}"), self._url(self.proxy.address)
         backend = backend_for(self.url)
         with closing(backend.open(backend.options.from_url(self.url))) as store:

@@ -13,11 +13,12 @@ from dlock_core.backend import backend_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["EMBEDDED", "SERVED", "address_of", "embedded_url", "provision", "served_url", "url_for"]
+__all__ = ["EMBEDDED", "SERVED", "address_of", "embedded_url", "is_request", "provision", "served_url", "url_for"]
 
 EMBEDDED = ("memory", "sqlite")
 SERVED = ("redis", "dynamodb", "mongodb")
 _NAME = "dlock-tests"
+_COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
 
 
 def embedded_url(name: str, folder: Path) -> str:
@@ -42,6 +43,11 @@ def served_url(server: Server, address: str | None = None) -> str:
 def address_of(server: Server) -> str:
     """Return host and port as they stand in URLs."""
     return "{}:{}".format(*server.address)
+
+
+def is_request(store: str, said: bytes) -> bool:
+    """Whether what a driver *said* is a request of the store, and not what pymongo asks in the background."""
+    return store != "mongodb" or any(command in said[:200] for command in _COMMANDS)
 
 
 def provision(url: str) -> None:

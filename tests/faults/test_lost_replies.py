@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import resolve
 
 from dlock_core.record import Loss
-from tests.backends import SERVED, provision, served_url
+from tests.backends import SERVED, is_request, provision, served_url
 from tests.faults.extent import EXTENT, MEASURED
 
 pytestmark = pytest.mark.slow
@@ -24,8 +25,6 @@ LEASE_S = 30.0
 HELD = 20
 RENEWED_EVERY_S = 0.5
 AWAY_S = 1.0
-# What pymongo says in the background does not count: only these commands are of the store's.
-_COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
 
 
 class Scene(NamedTuple):
@@ -67,10 +66,7 @@ def scene(request: pytest.FixtureRequest, colour: Colour) -> Iterator[Scene]:
     """Open both clients, with warm connections, on a real server."""
     server = resolve(request.param)
     provision(served_url(server))
-    chatty = server.name == "mongodb"
-    proxy = FaultProxy(
-        *server.address, is_request=lambda said: not chatty or any(name in said[:200] for name in _COMMANDS)
-    )
+    proxy = FaultProxy(*server.address, is_request=partial(is_request, server.name))
     try:
         with (
             Parties(StoreHarness(served_url(server, proxy.address), lease_s=LEASE_S), colour) as parties,
