@@ -15,7 +15,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -152,23 +151,10 @@ def _general(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _faults(options: argparse.Namespace) -> dict[str, Any]:
-    """The cells, resumable; each has a server of its own, since a small one grows slow by what the cells before have left in it."""
-    trials, cells = (2, ["stop-2"]) if options.quick else (options.trials, list(faults.CELLS))
+    """The cells, resumable."""
+    trials, only = (2, ("stop-2",)) if options.quick else (0 if options.as_far else options.trials, None)
     kept = options.results / f"faults-{version('faults')}{'-quick' if options.quick else ''}"
-    stores = options.stores.split(",")
-
-    def run(store: str) -> list[str]:
-        ran = [faults.run_cells([store], trials, [cell], kept=kept) for cell in cells]
-        return [problem for told in ran if not told["cells"] for problem in told["wrong"]]
-
-    missing: list[str] = []
-    if not options.as_far:
-        with ThreadPoolExecutor(options.processes) as pool:
-            missing = [problem for problems in pool.map(run, stores) for problem in problems]
-    kinds = [(store, faults.CELLS[cell]) for store in stores for cell in cells]
-    found = [told for store, cell in kinds if (told := faults.found_in(kept, store, cell)) is not None]
-    wrong = [f"{told['store']} {told['cell']}: {problem}" for told in found for problem in told["wrong"]]
-    return {"cells": found, "wrong": [*missing, *wrong]}
+    return faults.run_cells(options.stores.split(","), trials, only, jobs=options.processes, kept=kept)
 
 
 STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {

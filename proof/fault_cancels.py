@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core import aconnect
 from dlock_core.errors import DLockError, LockLostError
-from proof.fault_workers import now, opened, told
+from proof.fault_workers import now, opened, told, use
 
 if TYPE_CHECKING:
     from dlock_core import AsyncLockClient
@@ -93,13 +93,7 @@ async def _turn(scene: Scene, key: str, client: AsyncLockClient, line: Line, poi
             line.ask("grant", key, token, now())
             why = "released"
             try:
-                until = scene.holds_until()
-                while (at := now()) < until:
-                    await lease.ensure()
-                    deadline = at + int(lease.remaining * 1e9)
-                    seen = line.ask("fence", key, token)
-                    await asyncio.sleep(scene.computes_s())
-                    line.tell("use", key, token, at, deadline, seen)
+                await use(scene, key, lease, line)
             except asyncio.CancelledError:
                 asyncio.get_running_loop().call_later(_STALE * scene.order.lease_s, line.tell, "naive", key, token)
                 raise

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
 
-__all__ = ["Order", "Scene", "in_threads", "now", "opened", "told", "work"]
+__all__ = ["Order", "Scene", "in_threads", "now", "opened", "told", "use", "work"]
 
 _COMPUTES = 6  # parts of a lease that a holder computes for, between looking and writing
 _HOLDS = (0.5, 3.0)  # leases that a holder holds for
@@ -222,14 +222,8 @@ async def _async_key(scene: Scene, key: str, client: AsyncLockClient) -> None:
         token = lease.fencing_token
         line.ask("grant", key, token, now())
         scene.leases[key] = lease
-        until = scene.holds_until()
         try:
-            while (at := now()) < until:
-                await lease.ensure()
-                deadline = at + int(lease.remaining * 1e9)
-                seen = line.ask("fence", key, token)
-                await asyncio.sleep(scene.computes_s())
-                line.tell("use", key, token, at, deadline, seen)
+            await use(scene, key, lease, line)
             line.tell("end", key, token, "released", now())
             await lease.release()
             await asyncio.sleep(scene.computes_s())  # the others have their turn
@@ -240,6 +234,17 @@ async def _async_key(scene: Scene, key: str, client: AsyncLockClient) -> None:
             told(line, error)  # of the release, nothing is known
         finally:
             scene.leases.pop(key, None)
+
+
+async def use(scene: Scene, key: str, lease: AsyncLease, line: Line) -> None:
+    """Have effects under *lease*, until it has been held for long enough."""
+    until = scene.holds_until()
+    while (at := now()) < until:
+        token = await lease.ensure()
+        deadline = at + int(lease.remaining * 1e9)
+        seen = line.ask("fence", key, token)
+        await asyncio.sleep(scene.computes_s())
+        line.tell("use", key, token, at, deadline, seen)
 
 
 def told(line: Line, error: DLockError) -> None:
