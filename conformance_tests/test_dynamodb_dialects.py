@@ -20,39 +20,43 @@ boto3 = pytest.importorskip("boto3")
 from dlock_dynamodb import DynamoDBStore  # noqa: E402  # it needs boto3
 
 REGION = "eu-west-1"
-# DLOCK_THOROUGH=1 tries all that applies, which takes minutes.
+THOROUGH = bool(os.environ.get("DLOCK_THOROUGH"))
+
+
+def unless_thorough(lacks: dict[str, str]) -> dict[str, str]:
+    """Return *lacks*, or nothing where DLOCK_THOROUGH=1 has all tried that applies, which takes minutes."""
+    return {} if THOROUGH else lacks
+
+
 ELSEWHERE = {
     "_s1[23457]_|_s2[123]_|_s10_nothing_|_s16_a_newer": "the same for all rows, tried in those of dlock",
-    **(
-        {}
-        if os.environ.get("DLOCK_THOROUGH")
-        else {
+    **unless_thorough(
+        {
             "_s[256789]_|_s1[06]_|_s19|_s20|_b|racing_processes": "tried with DLOCK_THOROUGH=1, and by each row of tests/dynamodb/golden",
             "_s11_.*(owner|lease|rvn|token|stamp|process|mark|zeros|60 KiB|integer|text is|tombstone)": "tried with DLOCK_THOROUGH=1",
         }
     ),
 }
-JAVA_LACKS = {
-    "_s3_|_s18_|another_token|greater_token|writes_the_token|racing_replaces|b1_a_batch|_s7_": "the rows have no fencing token",
-    "gone|deleted|s10_a_scan_gives|b2_a_refusal": "a row that is deleted leaves no tombstone",
+JAVA_ROWS_LACK = {
     "no lease": "the rows always have a lease",
     "strange attribute names": "attributes stand beside those of the row",
     "change.*(new|nothing)-release": "a release removes no attributes",
 }
+JAVA_LACKS = {
+    "_s3_|_s18_|another_token|greater_token|writes_the_token|racing_replaces|b1_a_batch|_s7_": "the rows have no fencing token",
+    "gone|deleted|s10_a_scan_gives|b2_a_refusal": "a row that is deleted leaves no tombstone",
+    **JAVA_ROWS_LACK,
+}
 COUNTED_LACKS = {
-    **(
-        {}
-        if os.environ.get("DLOCK_THOROUGH")
-        else {
+    **unless_thorough(
+        {
             "^(?!.*(_s3_|_s18_|_s20_|another_token|greater_token|writes_the_token|_s7_|b1_a_batch))": "the same as without tokens, "
             "or tried with DLOCK_THOROUGH=1",
         }
     ),
     "racing_first": "a loser may be shown the row of the winner before its token stands there",
     "_(s2|s5|s6|s8|s9)_.*gone|release_gone|s10_a_scan_gives|b2_a_refusal": "a row that is deleted leaves no tombstone",
-    "no lease": "the rows always have a lease",
-    "strange attribute names": "attributes stand beside those of the row",
-    "change.*(new|nothing)-release": "a release removes no attributes",
+    **JAVA_ROWS_LACK,
 }
 NODE_LACKS = {
     "_s4_|_s7_|_s8_a_refusal_(carries_the|shows)|_s9_(a_read_shows|reads)|s11_a_replace|b1_(results|a_batch)": "no data, no attributes",
@@ -63,10 +67,8 @@ NODE_LACKS = {
 }
 
 CLOSED_LACKS = {
-    **(
-        {}
-        if os.environ.get("DLOCK_THOROUGH")
-        else {
+    **unless_thorough(
+        {
             "^(?!.*(racing_first|_s2_|_s5_|_s6_|_s8_|_s16_|_s20_|_s21_a_verb|_b2_))": "the same for all rows of the Node client, "
             "or tried with DLOCK_THOROUGH=1",
         }

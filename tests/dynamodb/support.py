@@ -68,6 +68,17 @@ def session(key_id: str = "testing", secret: str = "testing") -> Any:  # noqa: S
     return boto3.Session(key_id, secret, region_name=REGION)
 
 
+@contextmanager
+def bare_table(endpoint: str, table: str) -> Iterator[Any]:
+    """Make *table* and give a plain client of the server, for what no dialect would write."""
+    store = DynamoDBStore(session(), table=table, endpoint_url=endpoint)
+    store.provision()
+    store.close()
+    client = session().client("dynamodb", endpoint_url=endpoint)
+    yield client
+    client.close()
+
+
 def watched(seen: list[str]) -> Any:
     """Return a session whose clients note the operation of each request that they send."""
     watching = session()

@@ -28,7 +28,7 @@ from tests.dynamodb.golden_rows import (
     strangers,
     transitions,
 )
-from tests.dynamodb.support import session, watched
+from tests.dynamodb.support import bare_table, session, watched
 
 TABLE = "dlock-tests-dialects"
 PLAIN = Table(TABLE, "key", None, "dlock")
@@ -68,12 +68,8 @@ class Place:
 @pytest.fixture(scope="module")
 def place(endpoint: str) -> Iterator[Place]:
     """Make the table."""
-    store = DynamoDBStore(session(), table=TABLE, endpoint_url=endpoint)
-    store.provision()
-    store.close()
-    client = session().client("dynamodb", endpoint_url=endpoint)
-    yield Place(client)
-    client.close()
+    with bare_table(endpoint, TABLE) as client:
+        yield Place(client)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from dlock_core.store import Claim, Expect, Release, Replace, TokenOrder
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
 from dlock_dynamodb._awslabs import AwslabsRows
 from tests.dynamodb.golden_rows import KEY, Counted, Row, counted
-from tests.dynamodb.support import comes_true, operation_of, session, watched
+from tests.dynamodb.support import bare_table, comes_true, operation_of, session, watched
 
 TABLE = "dlock-tests-token-rows"
 COUNT_KEY = f"dlock-token:{KEY}"
@@ -61,12 +61,8 @@ class Rows:
 @pytest.fixture(scope="module")
 def table(endpoint: str) -> Iterator[Rows]:
     """Make the table."""
-    store = DynamoDBStore(session(), table=TABLE, endpoint_url=endpoint)
-    store.provision()
-    store.close()
-    client = session().client("dynamodb", endpoint_url=endpoint)
-    yield Rows(client)
-    client.close()
+    with bare_table(endpoint, TABLE) as client:
+        yield Rows(client)
 
 
 @pytest.fixture
