@@ -55,6 +55,7 @@ class Knobs(NamedTuple):
     phase: float = 0.0
     cut: float = 0.5
     settles: bool = False
+    notifies: bool = False  # the store wakes waiters at each write, as far as nothing is lost
     stops: bool = False  # clocks that stand still while their process is suspended, as CLOCK_MONOTONIC does
     rates: tuple[float, ...] = (1.0, 1.0)
     leases: tuple[float, ...] = (LEASE_S, LEASE_S)
@@ -88,6 +89,7 @@ def draw(seed: int, drift: float = DRIFT, mode: Mode | None = None) -> Knobs:
         settles=rng.random() < 0.125,
         rates=tuple(1 + drift * rng.choice((-1, -1, rng.uniform(-1, 1), 1, 1)) for _ in range(clients)),
         leases=tuple(rng.choice((0.3, LEASE_S)) if mixed else LEASE_S for _ in range(clients)),
+        notifies=rng.random() < 0.375,
     )
     return drawn if mode is None else drawn._replace(mode=mode)
 
@@ -98,9 +100,13 @@ def extreme(drift: float) -> Knobs:
     return Knobs(clients=3, pause=0.05, rates=rates, leases=(LEASE_S,) * 3)
 
 
+def sim_plan(lease_s: float, knobs: Knobs) -> Plan:
+    """Return the plan of a simulated client whose lease is so long."""
+    return _plan(lease_s, int(knobs.poll * NANOS), stale=knobs.stale, notify=knobs.notifies)
+
+
 @lru_cache(maxsize=256)
-def sim_plan(lease_s: float, poll: float, *, stale: bool) -> Plan:
-    """Return the plan of a simulated client."""
+def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool) -> Plan:
     plan = make_plan(
         owner="o",
         lease_duration=lease_s,
@@ -117,7 +123,7 @@ def sim_plan(lease_s: float, poll: float, *, stale: bool) -> Plan:
         replace_data=True,
         only_if_exists=False,
         delete_on_release=False,
-        notify=False,
+        notify=notify,
         refusals_linearizable=not stale,
     )
-    return plan._replace(poll_max_ns=int(poll * NANOS))
+    return plan._replace(poll_max_ns=poll_ns, fallback_ns=poll_ns)

@@ -27,6 +27,8 @@ ENOUGH = 20
 SECONDS = 50.0
 _SEEDS = 300
 _MILLI = 1_000_000
+# A client that is not given one of these does nothing more.
+_DRIVES = {each.__name__ for each in (Agent.begin, Run.go_on, Run.due, Run.hear)}
 _BENIGN = 0.5  # a draw that was not made before: no fault has a chance of more
 
 
@@ -46,6 +48,8 @@ class Taped(Sim):
         self.tape, self.keep = tape, keep
         self.current, self.cursor, self.children = -1, 0, 0
         self.happened: list[int] = []
+        self.stuck: set[Agent | None] = set()
+        self.settling = False
         self.lines: list[str] = []
         self._drawn = self.random
         self.random = self._draw
@@ -64,15 +68,26 @@ class Taped(Sim):
         key = (self.current, action.__name__, _number(action), self.children)
         self.children += 1
         name = names.setdefault(key, len(names)) if self.keep is None else names.get(key, -1)
-        if self.keep is None or name in self.keep:
+        if self.settling or self.keep is None or name in self.keep:
             self.turn += 1
-            at = self.now + max(delay_ns, 0) + (0 if self.keep is None else self.keep[name])
+            at = self.now + max(delay_ns, 0) + (self.keep or {}).get(name, 0)
             heapq.heappush(self.heap, (at, self.turn, self._go, (name, action, about)))
+        elif action.__name__ in _DRIVES:
+            self.stuck.add(_agent(action))
+
+    def settle(self) -> None:
+        """I7: nothing is left out any more, and who could not go on without what was left out has crashed, and begins anew."""
+        self.settling = True
+        for agent in self.agents:
+            if agent in self.stuck:
+                agent.crash()
+        super().settle()
 
     def _go(self, event: tuple[int, Any, Any]) -> None:
         self.current, action, about = event
         self.cursor = self.children = 0
-        self.happened.append(self.current)
+        if not self.settling:
+            self.happened.append(self.current)
         action(about)
         if self.keep is not None:
             self.lines.append(self._line(action))
@@ -94,11 +109,14 @@ class Taped(Sim):
         return f"{self.now / 1e9:9.4f}  client {_number(action):2}  {action.__name__:13} {state:10} record: {standing:24} valid: {valid}"
 
 
-def _number(action: Any) -> int:
+def _agent(action: Any) -> Agent | None:
     who = action.__self__
-    if isinstance(who, Run):
-        return who.agent.number
-    return who.number if isinstance(who, Agent) else -1
+    return who.agent if isinstance(who, Run) else who if isinstance(who, Agent) else None
+
+
+def _number(action: Any) -> int:
+    agent = _agent(action)
+    return -1 if agent is None else agent.number
 
 
 class Shrunk(NamedTuple):
@@ -136,12 +154,12 @@ def shrink(seed: int, task: Task, knobs: Knobs | None = None, seconds: float = S
         return None
     kind = _kind(found.violation)
     best = _reduced(seed, knobs, task, kind, until)
-    if best is None or len(best.keep) > ENOUGH:
+    if best is None or len(best.lines) > ENOUGH:
         for other, simpler in _simplified(seed, knobs, task, kind, until):
             again = _reduced(other, simpler, task, kind, until)
-            if again is not None and (best is None or len(again.keep) < len(best.keep)):
+            if again is not None and (best is None or len(again.lines) < len(best.lines)):
                 best = again
-            if (best is not None and len(best.keep) <= ENOUGH) or time.monotonic() > until:
+            if (best is not None and len(best.lines) <= ENOUGH) or time.monotonic() > until:
                 break
     return None if best is None else best._replace(seconds=time.monotonic() - began)
 
@@ -166,7 +184,7 @@ def _reduced(seed: int, knobs: Knobs, task: Task, kind: str, until: float) -> Sh
         return tried if _kind(tried.violation) == kind else None
 
     last = _left_out(last, still, until)
-    if len(last.happened) > ENOUGH:
+    if len(last.lines) > ENOUGH:
         last = _left_out(_put_off(last, still, until), still, until)
     return Shrunk(seed, knobs, last.violation or "", tuple(last.kept().items()), tuple(last.lines), 0.0)
 
@@ -194,7 +212,7 @@ def _put_off(last: Taped, still: Try, until: float) -> Taped:
     while at < len(last.happened) and time.monotonic() < until:
         for stall in (1000, 500, 200):
             tried = still(last.kept() | {last.happened[at]: stall * _MILLI})
-            if tried is not None and len(tried.happened) < len(last.happened):
+            if tried is not None and len(tried.lines) < len(last.lines):
                 last = tried
                 break
         at += 1
@@ -214,10 +232,11 @@ def _simplified(seed: int, knobs: Knobs, task: Task, kind: str, until: float) ->
         if time.monotonic() > until:
             break
         tried = knobs._replace(**change)
-        others = _soonest(range(seed, seed + _SEEDS), tried, task._replace(events=found[0][0]), kind, until)
+        sooner = task._replace(events=min(task.events, found[0][0]))
+        others = _soonest(range(seed, seed + _SEEDS), tried, sooner, kind, until)
         if others:
             knobs, found = tried, others
-    return [(other, knobs) for _, other in found[:10]]
+    return [(other, knobs) for _, other in found]
 
 
 def _soonest(seeds: range, knobs: Knobs, task: Task, kind: str, until: float) -> list[tuple[int, int]]:
@@ -234,9 +253,10 @@ def _soonest(seeds: range, knobs: Knobs, task: Task, kind: str, until: float) ->
 
 def _turns(knobs: Knobs) -> Iterator[dict[str, Any]]:
     yield {"clients": 2, "rates": (min(knobs.rates), max(knobs.rates)), "leases": (LEASE_S, LEASE_S)}
+    yield {"clients": 1, "rates": (1.0,), "leases": (LEASE_S,)}
     yield {"settles": False}
     yield {"mode": Mode.LINEARIZABLE}
-    yield {"poll": LEASE_S}
+    yield {"poll": LEASE_S, "notifies": True}
     yield from ({name: 0.0} for name in ("doubled", "loss", "crash", "give_up", "relet", "breaks", "pause"))
     yield from ({"delay": delay} for delay in (0.01, 0.5, 1.0))
     yield {"pause": 0.1}
@@ -254,7 +274,7 @@ def show(seed: int, task: Task, knobs: Knobs, keep: str | None) -> int:
             return 0
         print("\n".join(found.lines))
         print(
-            f"violated: {found.violation}, {len(found.keep)} events, found in {found.seconds:.1f} s:\n  {found.line(task)}"
+            f"violated: {found.violation}, {len(found.lines)} events, found in {found.seconds:.1f} s:\n  {found.line(task)}"
         )
         return 1
     try:

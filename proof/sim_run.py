@@ -27,6 +27,7 @@ from dlock_core.states import (
     Risk,
     Seeking,
     Wait,
+    Woken,
 )
 from proof import watch
 from proof.forms import may_apply
@@ -66,6 +67,7 @@ class Run:
         "disowned",
         "flights",
         "handed",
+        "listens",
         "sends",
         "serial",
         "sim",
@@ -82,6 +84,7 @@ class Run:
         self.disowned = agent.disowned
         self.flights: dict[str, Flight] = {}  # of writes that the store has not met
         self.handed = False
+        self.listens = False  # it waits for a notification
         self.serial = self.sends = 0
         self.began_at = self.sim.now
 
@@ -104,10 +107,12 @@ class Run:
         if problem is not None:
             sim.violate(problem)
         waits = NEVER
+        self.listens = False
         for effect in effects:
             kind = type(effect)
             if kind is Wait:
                 waits = effect.until  # type: ignore[union-attr]  # mypy does not narrow by type()
+                self.listens = effect.record is not None  # type: ignore[union-attr]
                 if type(state) is Seeking and waits > max(state.give_up_at, clock):
                     sim.violate("I7: an attempt waits beyond its timeout")
             elif kind is Disown:
@@ -212,6 +217,11 @@ class Run:
                 return
         self.step(Due(self.sim.fresh(), self.sim.random()))
 
+    def woken(self, timer: int) -> None:
+        """A notification has come, in time or late."""
+        if timer == self.timer and self.listens and not self._stopped(self.woken, timer):
+            self.step(Woken(self.sim.fresh()))
+
     # -- requests
 
     def _send(self, request: Request) -> None:
@@ -283,9 +293,7 @@ class Run:
             self.step(Free(sim.fresh()))
             return
         if chance < 0.1 + sim.knobs.relet and state.asked is None:
-            other = sim_plan(
-                0.5 if state.plan is agent.plan else agent.plan.lease_ns / NANOS, sim.knobs.poll, stale=sim.knobs.stale
-            )
+            other = sim_plan(0.5 if state.plan is agent.plan else agent.plan.lease_ns / NANOS, sim.knobs)
             self.step(Renew(sim.fresh(), other))
         sim.at(int(sim.random() * 0.5 * NANOS), self.use)
 

@@ -109,6 +109,8 @@ class SimStore:
         self.writes.append((now, record))
         self.history.append(record)
         self.record, self.written_at = record, now
+        if self.knobs.notifies:
+            self.sim.notify()
 
     def _granted(self, request: Request, record: LockRecord, run: Run | None) -> None:
         sim, token, old = self.sim, record.fencing_token, self.record

@@ -91,6 +91,13 @@ class Sim:
         """Whether a lease is valid now."""
         return any(run.valid() for run in self.holders)
 
+    def notify(self) -> None:
+        """Tell the waiters of a write, as a store that notifies does: each of them, unless that is lost on the way."""
+        for agent in self.agents:
+            for run in agent.runs:
+                if run.listens and not run.dead and not (self.loss and self.random() < self.loss):
+                    self.at(int(self.random() * self.delay_ns), run.woken, run.timer)
+
     def _break(self, _: Any) -> None:
         record = self.store.record
         if record is None:
@@ -148,7 +155,7 @@ class Agent:
         self.sim = sim
         self.number = number
         self.rate = sim.knobs.rates[number]
-        self.plan = sim_plan(sim.knobs.leases[number], sim.knobs.poll, stale=sim.knobs.stale)
+        self.plan = sim_plan(sim.knobs.leases[number], sim.knobs)
         self.runs: list[Run] = []
         self.disowned: set[str] = set()
         self.seen: Observation | None = None

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dlock_core import lease
+from dlock_core.states import Woken
 from proof import shrink, simulate
 from proof.knobs import DRIFT, Mode
 from proof.simulate import Task, Totals, run_seed
 
 if TYPE_CHECKING:
     from dlock_core.record import LockRecord
-    from dlock_core.states import Observation
+    from dlock_core.states import Effect, Event, LeaseState, Observation
 
 ROOT = Path(__file__).parents[2]
 
@@ -150,10 +151,49 @@ def test_shrink_finds_a_small_schedule_of_a_planted_bug(
     found = shrink.shrink(seed, Task())
 
     assert found is not None
-    assert len(found.keep) <= 20
+    assert len(found.lines) <= 20
     assert found.violation.split(":")[0] == violation.split(":")[0]
     assert simulate.main(shlex.split(found.line(Task()))[3:]) == 1
     assert f"violated: {found.violation}" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(600)
+def test_shrink_finds_a_small_schedule_of_a_takeover_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I7 is violated by what does not happen: the quiet after all faults is whole, and small enough to be read."""
+    observe = lease.observe
+
+    def patient(record: LockRecord, now: int) -> Observation:
+        seen = observe(record, now)
+        return seen._replace(lease_ns=seen.lease_ns * 4)
+
+    monkeypatch.setattr(lease, "observe", patient)
+    failures = simulate.simulate(range(1_000)).failures
+
+    found = shrink.shrink(failures[0][0], Task())
+
+    assert found is not None
+    assert found.violation.startswith("I7: without faults nobody has held the key")
+    assert len(found.lines) <= 20
+
+
+def test_simulate_wakes_the_waiters_of_a_store_that_notifies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of no other."""
+    step, woken = lease.step, []
+
+    def watched(state: LeaseState, event: Event, now: int) -> tuple[LeaseState, tuple[Effect, ...]]:
+        if isinstance(event, Woken):
+            woken.append(event)
+        return step(state, event, now)
+
+    monkeypatch.setattr(lease, "step", watched)
+    counts = {}
+    for notifies in (False, True):
+        for seed in range(100):
+            run_seed(seed, knobs=Task().knobs(seed)._replace(notifies=notifies))
+        counts[notifies] = len(woken)
+
+    assert counts[False] == 0
+    assert counts[True] > 50
 
 
 @pytest.mark.parametrize("seed", [112_609, 135_671])
