@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proof import faults, general, mutants, report, simulate
+from proof import faults, general, mutants, report, shrunk, simulate
 from proof.explore import problems, run_compiled, run_scenarios
 from proof.fault_stores import STORES
 from proof.general_explained import EXPLAINED
@@ -43,6 +43,7 @@ _PROVES = {
     "general": ("general.", "mutant", *_WORLDS, *_SIMULATION),
     "simulate": _SIMULATION,
     "power": _SIMULATION,
+    "shrink": ("mutant", "shr", *_SIMULATION),
     "faults": ("fault",),
 }
 _PRODUCT = ("dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis")
@@ -130,6 +131,15 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
     return {"found": found, "wrong": wrong}
 
 
+def _shrink(options: argparse.Namespace) -> dict[str, Any]:
+    """What the simulation finds must come out small enough to be read."""
+    chosen = [mutant for mutant in MUTANTS if mutant.file in shrunk.SIMULATED]
+    chosen = chosen[::25] if options.quick else chosen
+    found = sorted(shrunk.shrink_all(chosen, options.processes))
+    wrong = [problem for each in found if (problem := shrunk.problem(each)) is not None]
+    return {"mutants": len(chosen), "found": [each._asdict() for each in found], "wrong": wrong}
+
+
 def _general(options: argparse.Namespace) -> dict[str, Any]:
     chosen = general.changes()[:: 400 if options.quick else options.every]
     judged = list(general.judge_all(chosen, options.processes))
@@ -161,6 +171,7 @@ STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "explore": _explore,
     "mutants": _mutants,
     "power": _power,
+    "shrink": _shrink,
     "faults": _faults,
     "general": _general,
     "simulate": _simulate,

@@ -22,7 +22,7 @@ from proof.mutant_list import MUTANTS, WORLDS, Mutant
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Verdict", "failing", "main", "mutated", "run_mutants"]
+__all__ = ["Verdict", "failing", "main", "mutated", "plant", "run_mutants"]
 
 ROOT = Path(__file__).parents[1]
 SECONDS_MAX = 30.0
@@ -55,10 +55,14 @@ def mutated(mutant: Mutant) -> str:
     return source[:begin] + body.replace(mutant.old, mutant.new) + source[begin + len(body) :]
 
 
-def _judge(mutant: Mutant) -> Verdict:
-    """Run in a process of its own: the module is changed for good."""
+def plant(mutant: Mutant) -> None:
+    """Change the module for good: for a process of its own."""
     module = importlib.import_module(f"dlock_core.{mutant.file}")
     exec(compile(mutated(mutant), f"{mutant.file}.py", "exec"), module.__dict__)  # noqa: S102  # our own source, one text replaced
+
+
+def _judge(mutant: Mutant) -> Verdict:
+    plant(mutant)
     began = time.process_time()
     if mutant.by in WORLDS:
         report = proof.explore.explore(WORLDS[mutant.by], seconds_max=SECONDS_MAX, traced=False)

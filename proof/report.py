@@ -21,6 +21,7 @@ _TITLES = {
     "general": "Every comparison, constant and connective changed",
     "simulate": "Seeded simulation",
     "power": "What the simulation must find",
+    "shrink": "How small what it finds becomes",
     "faults": "Faults on real processes and stores",
 }
 _HEAD_OF_FAULTS = (
@@ -65,6 +66,7 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> str:
         "general": _general,
         "simulate": _simulate,
         "power": _power,
+        "shrink": _shrink,
         "faults": _faults,
     }
     for name, section in sections.items():
@@ -194,6 +196,26 @@ def _power(result: dict[str, Any]) -> list[str]:
         "",
         *table(("Assumption that is broken", "schedules", "that broke an invariant", "first seed", "must break"), rows),
     ]
+
+
+def _shrink(result: dict[str, Any]) -> list[str]:
+    found = result["found"]
+    seconds = sorted(each["seconds"] for each in found)
+    events = sorted(each["events"] for each in found if each["events"] is not None)
+    rows = [
+        (each["mutant"], each["violation"], each["seed"], each["whole"], each["events"], f"{each['seconds']:.1f} s")
+        for each in found
+    ]
+    lines = [
+        f"Of {result['mutants']} mutants of the machine {len({each['mutant'] for each in found})} violate an invariant within the first",
+        "schedules of the simulation. The first violation of each invariant, with events left out and knobs turned as long as it stays:",
+    ]
+    if found:
+        lines[-1] += (
+            f" {events[len(events) // 2]} events in the median, {events[-1]} at most; {seconds[-1]:.1f} s at most."
+        )
+    head = ("Mutant", "violates", "seed", "events", "of the smallest form", "found in")
+    return [*lines, "", *table(head, rows)]
 
 
 def _faults(result: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import time
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from proof.knobs import LEASE_S, Knobs, Mode
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Try: TypeAlias = Callable[[Mapping[int, int]], "Taped | None"]
 
-__all__ = ["Shrunk", "Tape", "Taped", "show", "shrink"]
+__all__ = ["ENOUGH", "Shrunk", "Tape", "Taped", "kind_of", "show", "shrink"]
 
 ENOUGH = 20
 SECONDS = 50.0
@@ -152,19 +153,17 @@ def shrink(seed: int, task: Task, knobs: Knobs | None = None, seconds: float = S
     found = run_seed(seed, task, knobs)
     if found.violation is None:
         return None
-    kind = _kind(found.violation)
+    kind = kind_of(found.violation)
     best = _reduced(seed, knobs, task, kind, until)
-    if best is None or len(best.lines) > ENOUGH:
-        for other, simpler in _simplified(seed, knobs, task, kind, until):
-            again = _reduced(other, simpler, task, kind, until)
-            if again is not None and (best is None or len(again.lines) < len(best.lines)):
-                best = again
-            if (best is not None and len(best.lines) <= ENOUGH) or time.monotonic() > until:
-                break
+    others = _simplified(seed, knobs, task, kind, until)
+    while (best is None or len(best.lines) > ENOUGH) and (other := next(others, None)) is not None:
+        again = _reduced(*other, task, kind, until)
+        if again is not None and (best is None or len(again.lines) < len(best.lines)):
+            best = again
     return None if best is None else best._replace(seconds=time.monotonic() - began)
 
 
-def _kind(violation: str | None) -> str:
+def kind_of(violation: str | None) -> str:
     """Return what makes two violations the same: the invariant, not the numbers."""
     return (violation or "").split(":")[0]
 
@@ -173,15 +172,15 @@ def _reduced(seed: int, knobs: Knobs, task: Task, kind: str, until: float) -> Sh
     """Leave out events of one schedule, in halves, quarters and so on, as long as it violates the same."""
     tape = Tape()
     whole = finished(Taped(seed, knobs, tape), task.events)
-    if isinstance(whole, Taped) and _kind(whole.violation) != kind:
+    if isinstance(whole, Taped) and kind_of(whole.violation) != kind:
         return None
     last = _replayed(seed, knobs, task, tape, dict.fromkeys(tape.names.values(), 0))
-    if _kind(last.violation) != kind:
+    if kind_of(last.violation) != kind:
         return None
 
     def still(kept: Mapping[int, int]) -> Taped | None:
         tried = _replayed(seed, knobs, task, tape, kept)
-        return tried if _kind(tried.violation) == kind else None
+        return tried if kind_of(tried.violation) == kind else None
 
     last = _left_out(last, still, until)
     if len(last.lines) > ENOUGH:
@@ -225,15 +224,23 @@ def _replayed(seed: int, knobs: Knobs, task: Task, tape: Tape, keep: Mapping[int
     return sim
 
 
-def _simplified(seed: int, knobs: Knobs, task: Task, kind: str, until: float) -> list[tuple[int, Knobs]]:
-    """Turn one knob after the other where some seed then violates the same no later; return the shortest such schedules."""
-    found = _soonest(range(seed, seed + _SEEDS), knobs, task, kind, until)
-    for change in _turns(knobs):
+def _simplified(seed: int, knobs: Knobs, task: Task, kind: str, until: float) -> Iterator[tuple[int, Knobs]]:
+    """Yield schedules of other seeds, and of fewer knobs, that violate the same, the shortest of each lot of seeds first; for so long."""
+    for first in count(seed, _SEEDS):
+        if time.monotonic() > until:
+            break
+        yield from _turned(range(first, first + _SEEDS), knobs, task, kind, until)
+
+
+def _turned(seeds: range, knobs: Knobs, task: Task, kind: str, until: float) -> list[tuple[int, Knobs]]:
+    """Turn one knob after the other where some seed then violates the same no later; return those schedules, the shortest first."""
+    found = _soonest(seeds, knobs, task, kind, until)
+    for change in _turns(knobs) if found else ():
         if time.monotonic() > until:
             break
         tried = knobs._replace(**change)
         sooner = task._replace(events=min(task.events, found[0][0]))
-        others = _soonest(range(seed, seed + _SEEDS), tried, sooner, kind, until)
+        others = _soonest(seeds, tried, sooner, kind, until)
         if others:
             knobs, found = tried, others
     return [(other, knobs) for _, other in found]
@@ -244,7 +251,7 @@ def _soonest(seeds: range, knobs: Knobs, task: Task, kind: str, until: float) ->
     found = []
     for seed in seeds:
         outcome = run_seed(seed, task, knobs)
-        if _kind(outcome.violation) == kind:
+        if kind_of(outcome.violation) == kind:
             found.append((outcome.events, seed))
         if time.monotonic() > until:
             break

@@ -123,7 +123,10 @@ class Run:
             self._watch_hold(before, clock)
         if type(state) is not type(before):
             self._changed(before, clock)
-        self._schedule(min(waits, lease.due_at(state)), clock)
+        until = min(waits, lease.due_at(state))
+        if until <= clock and type(event) is Due and not effects and state == before:
+            sim.violate("I8: what is due changes nothing, and is due again at once")
+        self._schedule(until, clock)
 
     def _watch_hold(self, before: LeaseState, clock: int) -> None:
         sim, state = self.sim, self.state

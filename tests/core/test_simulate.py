@@ -176,6 +176,15 @@ def test_shrink_finds_a_small_schedule_of_a_takeover_that_does_not_come(monkeypa
     assert len(found.lines) <= 20
 
 
+def test_simulate_finds_a_machine_that_turns_on_the_spot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8: what is due, changes nothing and is due again would go on for ever, at one instant."""
+    monkeypatch.setattr(lease, "_over", lambda *_: False)
+
+    failures = simulate.simulate(range(200)).failures
+
+    assert any(text.startswith("I8: what is due changes nothing") for _, text in failures)
+
+
 def test_simulate_wakes_the_waiters_of_a_store_that_notifies(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of no other."""
     step, woken = lease.step, []
