@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict
 
-from dlock_core.errors import ConfigurationError, MissingDriverError
+from dlock_core.errors import ConfigurationError, MissingDriverError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -58,11 +58,18 @@ class StoreBackend(Protocol):
 
 
 def installed_schemes() -> dict[str, list[EntryPoint]]:
-    """Return each installed URL scheme with its claims: one, or several where two packages collide."""
-    from importlib.metadata import entry_points  # slow to import, and needed only for a URL
+    """Return each installed URL scheme with its claims: one, or several where two packages collide.
 
+    Raises: StoreUnavailableError: the installed packages cannot be looked at, as where the process may open no more files.
+    """
     schemes: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    try:
+        from importlib.metadata import entry_points  # slow to import, and needed only for a URL
+
+        entries = entry_points(group=GROUP)
+    except OSError as error:
+        raise StoreUnavailableError(f"the stores that are installed cannot be looked up: {error}") from error
+    for entry in entries:
         claims = schemes.setdefault(entry.name, [])
         if all((entry.value, _owner(entry)) != (other.value, _owner(other)) for other in claims):
             claims.append(entry)
@@ -75,6 +82,7 @@ def backend_for(url: str) -> StoreBackend:
     Raises:
         ConfigurationError: no scheme, an unknown one (the message lists the installed), or one that two packages claim.
         MissingDriverError: the adapter's driver is not installed (the message names the extra).
+        StoreUnavailableError: the files of the installed packages cannot be read now.
     """
     scheme, separator, _ = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
@@ -101,6 +109,10 @@ def load_backend(entry: EntryPoint) -> StoreBackend:
     except ImportError as error:
         raise ConfigurationError(
             f"the adapter {entry.value!r} of store scheme {entry.name!r} cannot be imported: {error}"
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"the adapter {entry.value!r} of store scheme {entry.name!r} cannot be read: {error}"
         ) from error
     return backend
 

@@ -286,6 +286,8 @@ class AsyncMongoDBStore:
                 await self._watch.close()
             if self._owned:
                 await self._client.close()
+            # What cancelled calls have left under way ends with their time-outs, if not with the client.
+            await asyncio.gather(*self._sent, return_exceptions=True)
 
     async def _change(self, request: Replace | Release, timeout_s: float) -> Reply:
         with Asking(request.record.key, timeout_s, writes=True):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import re
+import subprocess
+import sys
 import traceback
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
@@ -11,7 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlock_core import ConfigurationError, DLockError, MissingDriverError, StoreOptions, aconnect, backend, connect
+from dlock_core import (
+    ConfigurationError,
+    DLockError,
+    MissingDriverError,
+    StoreOptions,
+    StoreUnavailableError,
+    aconnect,
+    backend,
+    connect,
+)
 from dlock_core.backend import backend_for, installed_schemes, missing_driver, redact, split_url
 
 if TYPE_CHECKING:
@@ -104,6 +117,42 @@ def test_adapter_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatc
 
     assert isinstance(caught.value.__cause__, ImportError)
     assert not isinstance(caught.value, MissingDriverError)
+
+
+WITHOUT_DESCRIPTORS = """
+import resource
+import dlock_core
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+try:
+    dlock_core.connect("memory://")
+except dlock_core.StoreUnavailableError as error:
+    print(type(error.__cause__).__name__, error)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+dlock_core.connect("memory://").close()
+"""
+
+
+def test_process_that_may_open_no_more_files_is_told_what_could_not_be_read() -> None:
+    """And with free descriptors it goes on."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DESCRIPTORS], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert re.match(r"OSError .*cannot be (looked up|read).*Too many open files", done.stdout)
+
+
+def test_adapter_whose_files_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be there the next moment."""
+    entry = EntryPoint("far", "far.away:backend", "dlock.stores")
+
+    def unreadable(_: EntryPoint) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(EntryPoint, "load", unreadable)
+
+    with pytest.raises(StoreUnavailableError, match=r"adapter 'far\.away:backend'.*cannot be read.*Input/output error"):
+        backend.load_backend(entry)
 
 
 def test_missing_driver_names_the_exact_install() -> None:

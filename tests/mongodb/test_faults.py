@@ -304,15 +304,40 @@ def _await_record(store: Face, record: LockRecord) -> None:
         time.sleep(0.02)
 
 
-async def cancelled_while_asked(store: AsyncMongoDBStore, proxy: Proxy) -> None:
+async def cancelled_while_asked(store: AsyncMongoDBStore, proxy: Proxy, timeout_s: float = LONG_S) -> None:
     """Cancel a read whose request has come as far as the proxy."""
     asked_before = proxy.commands["find"]
-    task = asyncio.create_task(store.read("cancelled", timeout_s=LONG_S))
+    task = asyncio.create_task(store.read("cancelled", timeout_s=timeout_s))
     while proxy.commands["find"] == asked_before:  # noqa: ASYNC110  # it is another thread that counts
         await asyncio.sleep(0.005)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+def commands_under_way() -> int:
+    """Count the tasks that wait for an answer to a command of a store's; the driver has others."""
+    coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+    return sum(coroutine.__qualname__ == "AsyncDatabase.command" for coroutine in coroutines)
+
+
+async def left_after_closing(store: AsyncMongoDBStore, proxy: Proxy) -> tuple[int, int]:
+    """Return how many commands a cancelled call leaves under way, and how many of them closing the store does."""
+    await cancelled_while_asked(store, proxy, timeout_s=1.0)
+    left = commands_under_way()
+    await store.close()
+    return left, commands_under_way()
+
+
+@pytest.mark.parametrize("disturbed", ["async"], indirect=True)
+def test_closing_leaves_nothing_of_a_cancelled_call_behind(disturbed: Face, proxy: Proxy) -> None:
+    """A loop that ends next would say of a task that it was destroyed."""
+    assert disturbed.loop is not None
+    assert isinstance(disturbed.raw, AsyncMongoDBStore)
+    disturbed.read("warm-up")
+    proxy.begin(Way.HANG)
+
+    assert disturbed.loop.run(left_after_closing(disturbed.raw, proxy)) == (1, 0)
 
 
 @pytest.mark.parametrize("disturbed", ["async"], indirect=True)
