@@ -4,50 +4,22 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlock_dynamodb import DynamoDBStore
-from tests.dynamodb.support import TABLE, free_port, session
+from tests.dynamodb.support import TABLE, session
+from tests.scripted import ScriptedServer
 
 VARIABLE = "DLOCK_TEST_DYNAMODB_URL"
-SCRIPT = Path(__file__).parents[2] / "tools" / "servers" / "dynamodb-local.sh"
-
-
-class Server:
-    """A DynamoDB Local of our own."""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.endpoint = self._run("start")
-
-    @property
-    def pid(self) -> int:
-        """The process to be stopped and continued."""
-        return int(self._run("pid"))
-
-    def stop(self) -> None:
-        """End it."""
-        self._run("stop")
-
-    def _run(self, verb: str) -> str:
-        done = subprocess.run([SCRIPT, verb, str(self.port)], capture_output=True, text=True, timeout=280, check=False)
-        if done.returncode:
-            pytest.fail(
-                f"DynamoDB Local is required and could not be had: {done.stderr.strip()[-400:]}; "
-                f"run {SCRIPT.relative_to(SCRIPT.parents[2])} install, or set {VARIABLE}=http://HOST:PORT"
-            )
-        return done.stdout.strip()
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server() -> Iterator[ScriptedServer]:
     """Start a server that the tests may also disturb."""
-    started = Server()
+    started = ScriptedServer("dynamodb-local.sh", f"{VARIABLE}=http://HOST:PORT")
     yield started
     started.stop()
 
@@ -58,8 +30,8 @@ def endpoint(request: pytest.FixtureRequest) -> str:
     given = os.environ.get(VARIABLE)
     if given:
         return given
-    started: Server = request.getfixturevalue("server")
-    return started.endpoint
+    started: ScriptedServer = request.getfixturevalue("server")
+    return started.told
 
 
 @pytest.fixture(scope="session")

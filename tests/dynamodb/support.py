@@ -55,14 +55,6 @@ def comes_true(fact: Callable[[], bool], what: str, within_s: float = 100.0) -> 
         time.sleep(0.05)  # the fact is in the server
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def session(key_id: str = "testing", secret: str = "testing") -> Any:  # noqa: S107  # it opens nothing
     """Return a boto3 session of its own, with credentials that a local server takes."""
     return boto3.Session(key_id, secret, region_name=REGION)

@@ -16,7 +16,8 @@ from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, 
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Grade, Release, Replace, Reply
 from dlock_dynamodb import DynamoDBStore
-from tests.dynamodb.support import SELF_SIGNED, CuttingProxy, Stub, claimed, free_port, record, session, stubbed
+from tests.dynamodb.support import SELF_SIGNED, CuttingProxy, Stub, claimed, record, session, stubbed
+from tests.scripted import ScriptedServer, free_port
 from tests.stopping import stop
 
 OpenStore = Callable[..., DynamoDBStore]
@@ -118,9 +119,9 @@ class TestTimeouts:
     """A verb ends when it was told to."""
 
     @pytest.mark.parametrize("timeout_s", [0.3, 1.0])
-    def test_a_server_that_hangs_holds_nobody(self, server: Any, key: str, timeout_s: float) -> None:
+    def test_a_server_that_hangs_holds_nobody(self, server: ScriptedServer, key: str, timeout_s: float) -> None:
         """Each call of one store has its own time-out, with warm connections and with new ones."""
-        store = DynamoDBStore(session(), table="dlock-tests-hang", endpoint_url=server.endpoint)
+        store = DynamoDBStore(session(), table="dlock-tests-hang", endpoint_url=server.told)
         store.provision()
         held = claimed(store, key)
         store.read(key, timeout_s=timeout_s)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,53 +12,17 @@ from pymongo import MongoClient
 
 from dlock_mongodb import MongoDBStore
 from tests.mongodb.proxy import Proxy
-from tests.mongodb.support import COLLECTION, DATABASE, Face, Opener, free_port
+from tests.mongodb.support import COLLECTION, DATABASE, Face, Opener, url_of
+from tests.scripted import ScriptedServer
 
 VARIABLE = "DLOCK_TEST_MONGODB_URL"
-SCRIPT = Path(__file__).parents[2] / "tools" / "servers" / "mongo-wire.sh"
 _RAN_ON = pytest.StashKey[str]()
 
 
-class Server:
-    """A stand-in of our own, which tests may disturb."""
-
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.start()
-        # Tests find it where the proxy is, so its own idea of its address must not be asked for.
-        self.url = f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
-
-    @property
-    def pid(self) -> int:
-        """The process to be stopped and continued."""
-        return int(self._run("pid"))
-
-    def start(self) -> None:
-        """Start it, or start it again."""
-        self._run("start")
-
-    def crash(self) -> None:
-        """End it as hard as may be."""
-        self._run("crash")
-
-    def stop(self) -> None:
-        """End it."""
-        self._run("stop")
-
-    def _run(self, verb: str) -> str:
-        done = subprocess.run([SCRIPT, verb, str(self.port)], capture_output=True, text=True, timeout=280, check=False)
-        if done.returncode:
-            pytest.fail(
-                f"a server is required and could not be had: {done.stderr.strip()[-400:]}; "
-                f"run tools/servers/mongo-wire.sh install, or set {VARIABLE}=mongodb://HOST:PORT/?replicaSet=NAME"
-            )
-        return done.stdout.strip()
-
-
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+def server() -> Iterator[ScriptedServer]:
     """Start a server that the tests may also disturb."""
-    started = Server()
+    started = ScriptedServer("mongo-wire.sh", f"{VARIABLE}=mongodb://HOST:PORT/?replicaSet=NAME")
     yield started
     started.stop()
 
@@ -70,8 +32,8 @@ def url(request: pytest.FixtureRequest) -> str:
     """Return the URL of the server."""
     found = "named in the environment"
     if not (given := os.environ.get(VARIABLE)):
-        started: Server = request.getfixturevalue("server")
-        given, found = started.url, "started by tools/servers/mongo-wire.sh"
+        started: ScriptedServer = request.getfixturevalue("server")
+        given, found = url_of(started), "started by tools/servers/mongo-wire.sh"
     with MongoClient[dict[str, Any]](given) as client:
         build = client.admin.command("buildInfo")
     other = build.get("secantusVersion")
@@ -111,7 +73,7 @@ def store(opener: Opener) -> Face:
 
 
 @pytest.fixture
-def proxy(server: Server) -> Iterator[Proxy]:
+def proxy(server: ScriptedServer) -> Iterator[Proxy]:
     """Return a way to our own server that can be disturbed."""
     way = Proxy(server.port)
     yield way

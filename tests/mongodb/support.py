@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect
 from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
+from tests.scripted import ScriptedServer
 
 DATABASE, COLLECTION = "dlock_tests", "locks"
 TIMEOUT_S = 10.0
@@ -43,11 +43,9 @@ def any_claim(key: str, **changes: Any) -> Claim:
     return Claim(held(key, **changes), Expect.ANY)
 
 
-def free_port() -> int:
-    """Return a loopback port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+def url_of(server: ScriptedServer) -> str:
+    """Return the URL of *server*. Tests find it where the proxy is, so its own idea of its address must not be asked for."""
+    return f"mongodb://127.0.0.1:{server.port}/?directConnection=true"
 
 
 class Counted(CommandListener):

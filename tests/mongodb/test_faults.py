@@ -20,9 +20,9 @@ from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavail
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
-from tests.mongodb.conftest import Server
 from tests.mongodb.proxy import Proxy, Way
-from tests.mongodb.support import COLLECTION, DATABASE, Face, Opener, any_claim, freed, fresh, held
+from tests.mongodb.support import COLLECTION, DATABASE, Face, Opener, any_claim, freed, fresh, held, url_of
+from tests.scripted import ScriptedServer
 from tests.stopping import stop
 
 VERBS = ["claim", "replace", "release", "replace_many"]
@@ -32,9 +32,9 @@ LONG_S = 30.0
 
 
 @pytest.fixture(params=["sync", "async"])
-def disturbed(server: Server, proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Face]:
+def disturbed(server: ScriptedServer, proxy: Proxy, request: pytest.FixtureRequest) -> Iterator[Face]:
     """A store that reaches our own server through the proxy; its connections are warm."""
-    with MongoClient[Any](server.url) as client:
+    with MongoClient[Any](url_of(server)) as client:
         plain = MongoDBStore(client, database=DATABASE, collection=COLLECTION)
         plain.provision()
         plain.close()
@@ -48,16 +48,16 @@ def disturbed(server: Server, proxy: Proxy, request: pytest.FixtureRequest) -> I
 
 
 @pytest.fixture
-def beside(server: Server) -> Iterator[MongoDBStore]:
+def beside(server: ScriptedServer) -> Iterator[MongoDBStore]:
     """A store on a way that nobody disturbs."""
-    with MongoClient[Any](server.url) as client:
+    with MongoClient[Any](url_of(server)) as client:
         store = MongoDBStore(client, database=DATABASE, collection=COLLECTION)
         yield store
         store.close()
 
 
 @contextmanager
-def paused(server: Server) -> Iterator[None]:
+def paused(server: ScriptedServer) -> Iterator[None]:
     """Stop the server's process, and continue it at the end."""
     pid = server.pid
     stop(pid)
@@ -103,7 +103,7 @@ def test_a_lost_reply_is_an_unknown_outcome_of_one_write(
 
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_a_hundred_lost_replies_to_each_verb_lose_no_lock(
-    server: Server, proxy: Proxy, beside: MongoDBStore, key: str, asynchronous: bool
+    server: ScriptedServer, proxy: Proxy, beside: MongoDBStore, key: str, asynchronous: bool
 ) -> None:
     """Sending the same again shows each time what the first send did: once granted, once renewed, once released."""
     beside.provision()
@@ -133,7 +133,9 @@ def test_a_hundred_lost_replies_to_each_verb_lose_no_lock(
 
 
 @pytest.mark.parametrize("verb", [*VERBS, "read", "scan"])
-def test_a_server_that_stands_still_holds_nobody_up(disturbed: Face, server: Server, key: str, verb: str) -> None:
+def test_a_server_that_stands_still_holds_nobody_up(
+    disturbed: Face, server: ScriptedServer, key: str, verb: str
+) -> None:
     """The call ends in time and says that the write is unknown; a read has written nothing. The write arrives later."""
     written: LockRecord | None = None
     if verb in ("read", "scan"):
@@ -153,7 +155,7 @@ def test_a_server_that_stands_still_holds_nobody_up(disturbed: Face, server: Ser
         _await_record(disturbed, written)
 
 
-def test_the_time_out_is_of_each_call(disturbed: Face, server: Server, key: str) -> None:
+def test_the_time_out_is_of_each_call(disturbed: Face, server: ScriptedServer, key: str) -> None:
     """A long one before does not stretch a short one."""
     disturbed.read(key, timeout_s=30.0)
 
@@ -195,7 +197,7 @@ def test_a_store_is_told_of_a_server_that_is_not_there() -> None:
     opener.close()
 
 
-def test_a_wrong_password_is_a_matter_of_setup(server: Server) -> None:
+def test_a_wrong_password_is_a_matter_of_setup(server: ScriptedServer) -> None:
     """It names the user's part, and does not repeat the password."""
     url = f"mongodb://nobody:hunter2@127.0.0.1:{server.port}/?directConnection=true&authMechanism=SCRAM-SHA-256"
     opener = Opener(url, asynchronous=False)
@@ -224,10 +226,10 @@ def test_a_wrong_password_is_a_matter_of_setup(server: Server) -> None:
     ],
 )
 def test_an_error_code_of_the_server_means_what_it_does(
-    disturbed: Face, server: Server, key: str, code: int, error: type[Exception]
+    disturbed: Face, server: ScriptedServer, key: str, code: int, error: type[Exception]
 ) -> None:
     """Injected where the server has fail points: on a write, and on a read, which never is of unknown outcome."""
-    with MongoClient[Any](server.url) as client:
+    with MongoClient[Any](url_of(server)) as client:
         asks: list[tuple[str, Callable[[], Any], type[Exception]]] = [
             ("findAndModify", lambda: disturbed.claim(any_claim(key)), error),
             ("find", lambda: disturbed.read(key), StoreUnavailableError if error is OutcomeUnknownError else error),
@@ -242,7 +244,7 @@ def test_an_error_code_of_the_server_means_what_it_does(
             client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
 
 
-def test_what_was_granted_survives_a_crash(disturbed: Face, server: Server, key: str) -> None:
+def test_what_was_granted_survives_a_crash(disturbed: Face, server: ScriptedServer, key: str) -> None:
     """The store goes on with the restarted server, and the token too."""
     record = disturbed.claim(any_claim(key, fencing_token=9)).record
 
@@ -261,7 +263,9 @@ def test_what_was_granted_survives_a_crash(disturbed: Face, server: Server, key:
     assert disturbed.claim(any_claim(key)).record.fencing_token == 10
 
 
-def test_a_waiter_outlives_its_change_stream(disturbed: Face, server: Server, beside: MongoDBStore, key: str) -> None:
+def test_a_waiter_outlives_its_change_stream(
+    disturbed: Face, server: ScriptedServer, beside: MongoDBStore, key: str
+) -> None:
     """A stream that breaks wakes its waiters, or goes on by itself: who waits again is told of the release."""
     record = beside.claim(any_claim(key), timeout_s=10.0).record
     assert record is not None

@@ -1,0 +1,57 @@
+"""A server of the tests' own, which its script in ``tools/servers`` installs, starts and kills, so that they may disturb it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+__all__ = ["ScriptedServer", "free_port"]
+
+_SCRIPTS = Path(__file__).parents[1] / "tools" / "servers"
+_SCRIPT_S = 280
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class ScriptedServer:
+    """The server of *script*, on a free port; where it cannot be had, the test fails and says what else to set."""
+
+    def __init__(self, script: str, otherwise: str) -> None:
+        self.port = free_port()
+        self._script, self._otherwise = script, otherwise
+        self.told = self.start()
+
+    @property
+    def pid(self) -> int:
+        """The process to be stopped and continued."""
+        return int(self._run("pid"))
+
+    def start(self) -> str:
+        """Start it, or start it again; return what the script says of it."""
+        return self._run("start")
+
+    def crash(self) -> None:
+        """End it as hard as may be."""
+        self._run("crash")
+
+    def stop(self) -> None:
+        """End it."""
+        self._run("stop")
+
+    def _run(self, verb: str) -> str:
+        command = [str(_SCRIPTS / self._script), verb, str(self.port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SCRIPT_S, check=False)
+        if done.returncode:
+            pytest.fail(
+                f"a server is required and could not be had: {done.stderr.strip()[-400:]}; "
+                f"run tools/servers/{self._script} install, or set {self._otherwise}"
+            )
+        return done.stdout.strip()
