@@ -43,7 +43,7 @@ containers: venv
 		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py --dlock-require=redis,dynamodb
 
 faults: venv
-	$(BIN)/python -m proof.faults --trials 300 --keep build/faults
+	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,mongodb,redis,sqlite --jobs 3 --keep build/faults
 
 faults-long: venv
 	DLOCK_FAULTS=long $(BIN)/pytest tests/faults

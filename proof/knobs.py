@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from dlock_core.plan import NANOS, Plan, make_plan
 
-__all__ = ["DRIFT", "LEASE_S", "Knobs", "Mode", "draw", "extreme", "sim_plan"]
+__all__ = ["DRIFT", "LEASE_S", "RELET_S", "Knobs", "Mode", "draw", "extreme", "sim_plan"]
 
 LEASE_S = 1.0
+RELET_S = 0.5  # what a lease is changed to, and back
 DRIFT = 0.01
 
 
@@ -59,6 +60,11 @@ class Knobs(NamedTuple):
     stops: bool = False  # clocks that stand still while their process is suspended, as CLOCK_MONOTONIC does
     rates: tuple[float, ...] = (1.0, 1.0)
     leases: tuple[float, ...] = (LEASE_S, LEASE_S)
+
+    @property
+    def longest_s(self) -> float:
+        """The longest lease that a record may have."""
+        return max(*self.leases, RELET_S if self.relet else 0.0)
 
     @property
     def stale(self) -> bool:

@@ -31,7 +31,7 @@ from dlock_core.states import (
 )
 from proof import watch
 from proof.forms import may_apply
-from proof.knobs import LEASE_S, Mode, sim_plan
+from proof.knobs import LEASE_S, RELET_S, Mode, sim_plan
 from proof.world import Request, rvn_of
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Run:
             self.step(Free(sim.fresh()))
             return
         if chance < 0.1 + sim.knobs.relet and state.asked is None:
-            other = sim_plan(0.5 if state.plan is agent.plan else agent.plan.lease_ns / NANOS, sim.knobs)
+            other = sim_plan(RELET_S if state.plan is agent.plan else agent.plan.lease_ns / NANOS, sim.knobs)
             self.step(Renew(sim.fresh(), other))
         sim.at(int(sim.random() * 0.5 * NANOS), self.use)
 

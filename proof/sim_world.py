@@ -116,7 +116,7 @@ class Sim:
 
     def settle(self) -> None:
         """I7: stop all faults, drop what is on the way, and see the key held again within a lease, a poll and two requests."""
-        longest = int(max(self.knobs.leases) * NANOS)
+        longest = int(self.knobs.longest_s * NANOS)
         self.knobs = self.store.knobs = self.knobs._replace(mode=Mode.LINEARIZABLE, give_up=0.0)
         self.loss = self.doubled = self.trouble = 0.0
         self.delay_ns, self.think_ns = NANOS // 100, NANOS // 20
