@@ -146,7 +146,8 @@ class Watch:
         try:
             with self._collection.watch(_NEWS, max_await_time_ms=_AWAIT_MS) as stream:
                 following.opened.set()
-                while not self._closed and idle < _IDLE_ROUNDS:
+                # One whose cursor the server has ended (the collection was dropped or renamed) gives nothing, without a pause.
+                while stream.alive and not self._closed and idle < _IDLE_ROUNDS:
                     change = stream.try_next()
                     if change is not None:
                         self._queues.wake(change["documentKey"]["_id"])
@@ -229,7 +230,7 @@ class AsyncWatch:
         try:
             async with await self._collection.watch(_NEWS, max_await_time_ms=_AWAIT_MS) as stream:
                 following.opened.set()
-                while idle < _IDLE_ROUNDS:
+                while stream.alive and idle < _IDLE_ROUNDS:
                     change = await stream.try_next()
                     if change is not None:
                         self._queues.wake(change["documentKey"]["_id"])

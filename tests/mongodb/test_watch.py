@@ -8,14 +8,16 @@ import socket
 import threading
 import time
 from asyncio.selector_events import BaseSelectorEventLoop
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from pymongo import AsyncMongoClient
+from pymongo.errors import PyMongoError
 
 from dlock_core.record import LockRecord
 from dlock_core.store import Replace
 from dlock_mongodb import AsyncMongoDBStore
+from dlock_mongodb._watch import AsyncWatch, Watch
 from dlock_mongodb._wire import SOUGHT
 from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, Face, any_claim, fresh, held
 
@@ -112,3 +114,76 @@ def test_a_wait_that_ends_while_a_connection_is_made_closes_it(url: str, monkeyp
         sock.close()
     assert late
     assert left == []
+
+
+class Ended:
+    """A change stream as pymongo's is once the server has ended its cursor (drop, rename): ``try_next`` gives None without waiting."""
+
+    TRIES_MAX = 1000
+
+    def __init__(self) -> None:
+        self.tries = 0
+        self.alive = True
+
+    def try_next(self) -> None:
+        """Say that there is nothing, and learn that there never will be."""
+        self.tries += 1
+        self.alive = False
+        if self.tries > self.TRIES_MAX:
+            raise PyMongoError("asked again and again, without a pause")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+class AsyncEnded(Ended):
+    """Its twin."""
+
+    async def try_next(self) -> None:  # type: ignore[override]  # as pymongo's
+        """As :meth:`Ended.try_next`."""
+        super().try_next()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        return None
+
+
+def test_a_stream_that_the_server_ended_is_left_and_wakes_who_waits() -> None:
+    """Asked on, it would answer at once for ever, and use up a core."""
+    stream = Ended()
+
+    class Collection:
+        def watch(self, *_: object, **__: object) -> Ended:
+            return stream
+
+    watch: Any = Watch(Collection())  # type: ignore[arg-type]  # what it uses of one
+    watch.wait("k", LONG_S, lambda: False)
+    watch.close()
+
+    assert stream.tries == 1
+
+
+def test_a_stream_that_the_server_ended_does_not_keep_the_event_loop() -> None:
+    """Asked on, it would never suspend: no lock of the loop would be renewed any more."""
+    stream = AsyncEnded()
+
+    class Collection:
+        async def watch(self, *_: object, **__: object) -> AsyncEnded:
+            return stream
+
+    async def no() -> bool:
+        return False
+
+    async def main() -> None:
+        watch = AsyncWatch(Collection())  # type: ignore[arg-type]  # what it uses of one
+        await watch.wait("k", LONG_S, no)
+        await watch.close()
+
+    asyncio.run(main())
+
+    assert stream.tries == 1
