@@ -115,10 +115,14 @@ class Renewals:
             for handle, request in zip(job.handles, job.requests, strict=True):
                 self._driver.advance(handle, Failure(request.record.rvn, unknown=True, fresh=fresh()))
             raise
+        following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, fresh_ones(), strict=False):
             effect = self._driver.advance(handle, self._driver.event(handle.key, request.record.rvn, result, rvn))
             if effect is not None:
-                await self.run_one(handle, effect)
+                following.append((handle, effect))
+        # Once all are told: what follows for one lock may take its time, and no other may lapse over that with its answer unheard.
+        for handle, effect in following:
+            await self.run_one(handle, effect)
 
     def _too_late(self, job: Job) -> bool:
         """Whether the renewals of *job* waited so long for their turn that none is of use: no renewal is sent after the deadline."""

@@ -534,6 +534,36 @@ async def test_hazard_19_batch_refused_from_an_old_snapshot_loses_nothing(world:
 
 
 @both_colours
+async def test_what_follows_for_some_of_a_batch_never_makes_another_lose(world: World) -> None:
+    """The reads that confirm the refusals of some may take their whole time, one after another; the answer to the last was there before."""
+    reads = [0]
+
+    def answer(results: Sequence[Any]) -> Any:
+        reads.append(0)
+        return [Reply(applied=False, record=None)] * (len(results) - 1) + list(results[-1:]) if len(reads) == 2 else results
+
+    store = batches(world, answer)
+    lagging = dataclasses.replace(MemoryStore().guarantees(), refusal_linearizable=False)
+    read = store.read
+
+    async def say() -> Any:
+        return lagging
+
+    def slowly(key: str, *, timeout_s: float) -> Any:
+        if len(reads) == 2:
+            world.clock.advance(3)  # less than the time-out of a request
+        return read(key, timeout_s=timeout_s)
+
+    store.guarantees, store.read = (say if world.colour == "async" else lambda: lagging), slowly
+    async with world.client(store, lease_duration=20) as client:
+        leases = [await client.acquire(f"k{number}") for number in range(7)]
+        await world.jump(5)
+
+        assert leases[-1].is_valid
+        assert leases[-1].loss is None
+
+
+@both_colours
 async def test_result_of_one_lock_in_a_batch_touches_no_other(world: World) -> None:
     """A refusal or an error of one is its own (clause B2)."""
     space = world.space
