@@ -317,12 +317,14 @@ class Engine:
         while True:
             with self.ports.mutex:
                 state = handle.state
-                if type(state) is not Held or state.asked is None:
-                    break
+                if type(state) is not Held:
+                    return None
+                if state.asked is None:
+                    # Still under the mutex: the scheduler, or another thread, may begin one as well.
+                    return self.driver.step(handle, event)
                 signal = self.ports.signal()
                 handle.signals.append(signal)
             await signal.wait(state.plan.timeout_ns / NANOS)
-        return self.driver.advance(handle, event) if type(state) is Held else None
 
     # ---- ending
 

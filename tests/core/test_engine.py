@@ -25,6 +25,8 @@ from dlock_core import (
 )
 from dlock_core.clock import now_ns
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.states import Due, Renew
+from dlock_core.testing import FakeClock
 from tests.core.worlds import async_only, both_colours, raw
 
 if TYPE_CHECKING:
@@ -336,6 +338,55 @@ async def test_renewals_of_one_lease_wait_for_each_other(world: World) -> None:
         assert max(most) == 1
         assert lease.remaining > 30
         assert lease.data == b"2"
+
+
+class Crowded:
+    """A mutex: in the instant in which it is next released, another thread comes and does *other*."""
+
+    def __init__(self, mutex: Any, other: Callable[[], object]) -> None:
+        self._mutex = mutex
+        self._others = [other]
+
+    def __enter__(self) -> None:
+        self._mutex.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        self._mutex.__exit__(*exc)
+        if self._others:
+            thread = threading.Thread(target=self._others.pop())
+            thread.start()
+            thread.join()
+
+
+def test_renewal_that_another_thread_tries_to_get_ahead_of_is_made() -> None:
+    """Any thread may use a lease, and the scheduler does: that one of them begins between two steps of another is nobody's mistake."""
+    with FakeClock() as clock, clock.client(lease_duration=20) as client:
+        lease = client.acquire("k", auto_renew=False)
+        driver, handle = client._engine.driver, lease._handle
+
+        def begin() -> None:
+            if getattr(handle.state, "asked", None) is None:
+                driver.advance(handle, Renew("of the other thread"))
+
+        client._ports.mutex = Crowded(client._ports.mutex, begin)  # type: ignore[assignment]
+        lease.renew(data=b"1")
+
+        assert lease.data == b"1"
+
+
+def test_renewal_of_a_lock_that_another_thread_finds_lost_raises_the_loss() -> None:
+    """Not that a lost lock cannot be renewed, which is for those who program the machine."""
+    with FakeClock() as clock, clock.client(lease_duration=20) as client:
+        lease = client.acquire("k", auto_renew=False)
+        driver, handle = client._engine.driver, lease._handle
+
+        def lapse() -> None:
+            clock.advance(30)
+            driver.advance(handle, Due("of the other thread"))
+
+        client._ports.mutex = Crowded(client._ports.mutex, lapse)  # type: ignore[assignment]
+        with pytest.raises(LockLostError):
+            lease.renew()
 
 
 @both_colours
