@@ -111,7 +111,8 @@ class Engine:
         except BaseException:
             self._abandon(handle)
             raise
-        if type(handle.state) is Held:
+        # What was granted a moment ago may be lost by now, if this process stood still meanwhile: its lease tells.
+        if type(handle.state) in (Held, Lost):
             return handle
         self.driver.settle(handle)
         self._observations.note(key, getattr(handle.state, "holder", None))

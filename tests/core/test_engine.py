@@ -389,6 +389,29 @@ def test_renewal_of_a_lock_that_another_thread_finds_lost_raises_the_loss() -> N
             lease.renew()
 
 
+def test_acquire_whose_lock_another_thread_finds_lost_returns_a_lost_lease() -> None:
+    """As after a suspension in just this instant: whoever holds the lease is told, as ever."""
+    with FakeClock() as clock, clock.client(lease_duration=20) as client:
+        driver = client._engine.driver
+        advance = driver.advance
+
+        def slowly(handle: Any, event: Any) -> Any:
+            effect = advance(handle, event)
+            if handle.token and handle.loss is None:
+                clock.advance(30)
+                advance(handle, Due("of the scheduler"))
+            return effect
+
+        driver.advance = slowly  # type: ignore[method-assign]
+        lease = client.acquire("k", auto_renew=False)
+
+        assert not lease.is_valid
+        with pytest.raises(LockLostError):
+            lease.ensure()
+        with pytest.raises(LockLostError):
+            lease.release()
+
+
 @both_colours
 async def test_renewal_waiting_for_another_one_sees_the_loss_that_it_brings(world: World) -> None:
     """Who waits for an answer that proves the loss is told of it, without a request of its own."""
