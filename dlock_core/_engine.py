@@ -134,7 +134,10 @@ class Engine:
     async def _leave(self, handle: Handle) -> None:
         """The client was closed meanwhile: nobody will get this lock."""
         if type(handle.state) is Held:
-            await self.release(handle, None)
+            try:
+                await self.release(handle, None)
+            except StoreError as error:
+                raise closed_error(handle.key) from error
         raise closed_error(handle.key)
 
     async def _look_ahead(self, keys: Sequence[str], plan: Plan) -> None:

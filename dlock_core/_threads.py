@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,28 +28,46 @@ CLAIM_THREADS = 16
 KEEP_THREADS = 8
 WAIT_THREADS = 64
 _SCAN_PAGE = 100
+_PROMPT = 0.95
 
 
 class _Job:
-    """A call that may be given up while it still sits in the pool's queue: then it never begins, and so never sends."""
+    """A call that may be given up while it still sits in the pool's queue: then it never begins, and so never sends.
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    What it waited in the queue is taken off its time; *timeout_s* is None where it has none.
+    """
+
+    def __init__(self, call: Callable[..., Any], timeout_s: float | None) -> None:
         self._call = call
+        self._timeout_s = timeout_s
+        self._queued_at = time.monotonic()
         self._mutex = threading.Lock()
         self._begun = False
-        self.abandoned = False
+        self._abandoned = False
 
     def __call__(self) -> Any:
+        given_s = self._timeout_s
+        if given_s is None:
+            self._begin()
+            return self._call()
+        left_s = given_s - (time.monotonic() - self._queued_at)
+        if left_s <= 0:
+            self.abandon()
+        self._begin()
+        # What hardly waited has all of its time: a store may sort calls by it.
+        return self._call(timeout_s=given_s if left_s > given_s * _PROMPT else left_s)
+
+    def _begin(self) -> None:
         with self._mutex:
-            if self.abandoned:
+            if self._abandoned:
                 raise StoreUnavailableError("the call was given up before it was sent")
             self._begun = True
-        return self._call()
 
-    def abandon(self) -> None:
+    def abandon(self) -> bool:
+        """Give it up; False if it has begun."""
         with self._mutex:
-            if not self._begun:
-                self.abandoned = True
+            self._abandoned = not self._begun
+            return self._abandoned
 
 
 class ThreadedStore:
@@ -62,23 +81,23 @@ class ThreadedStore:
         self._claims = ThreadPoolExecutor(CLAIM_THREADS, thread_name_prefix="dlock-claim")
         self._keeps = ThreadPoolExecutor(KEEP_THREADS, thread_name_prefix="dlock-keep")
         self._waits = ThreadPoolExecutor(WAIT_THREADS, thread_name_prefix="dlock-wait")
-        self._waiting = 0
+        self._places = threading.Semaphore(WAIT_THREADS)
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Claim."""
-        return await self._run(partial(self.store.claim, request, timeout_s=timeout_s))
+        return await self._run(partial(self.store.claim, request), timeout_s)
 
     async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """Replace."""
-        return await self._run(partial(self.store.replace, request, timeout_s=timeout_s), self._keeps)
+        return await self._run(partial(self.store.replace, request), timeout_s, self._keeps)
 
     async def release(self, request: Release, *, timeout_s: float) -> Reply:
         """Release."""
-        return await self._run(partial(self.store.release, request, timeout_s=timeout_s), self._keeps)
+        return await self._run(partial(self.store.release, request), timeout_s, self._keeps)
 
     async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Read."""
-        return await self._run(partial(self.store.read, key, timeout_s=timeout_s))
+        return await self._run(partial(self.store.read, key), timeout_s)
 
     async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
         """Scan, a page at a time."""
@@ -92,26 +111,22 @@ class ThreadedStore:
         call: Callable[[], Sequence[Reply | StoreError]] = partial(
             self.store.replace_many,  # type: ignore[attr-defined]  # the capability is declared
             requests,
-            timeout_s=timeout_s,
         )
-        return await self._run(call, self._keeps)
+        return await self._run(call, timeout_s, self._keeps)
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait; asked only of a store that can. With all threads taken, it is a pause: the next poll finds out."""
         assert Capability.NOTIFY in self.capabilities  # the engine asks nothing else
-        if self._waiting >= WAIT_THREADS:
+        if not self._places.acquire(blocking=False):
             await asyncio.sleep(timeout_s)
             return
-        self._waiting += 1
-        try:
-            call = partial(self.store.wait, record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]
-            await self._run(call, self._waits)
-        finally:
-            self._waiting -= 1
+        # Its place is free when its thread is, which a cancelled waiter leaves behind.
+        call = partial(self.store.wait, record, ticket=ticket)  # type: ignore[attr-defined]
+        await self._run(call, timeout_s, self._waits, self._left)
 
     async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Read with the age; asked only of a store that can."""
-        return await self._run(partial(self.store.read_age, key, timeout_s=timeout_s))  # type: ignore[attr-defined]
+        return await self._run(partial(self.store.read_age, key), timeout_s)  # type: ignore[attr-defined]
 
     async def guarantees(self) -> Guarantees:
         """Say what the store promises."""
@@ -134,11 +149,38 @@ class ThreadedStore:
         self._keeps.shutdown(wait=False, cancel_futures=True)
         self._waits.shutdown(wait=False, cancel_futures=True)
 
-    async def _run(self, call: Callable[[], _T], pool: ThreadPoolExecutor | None = None) -> _T:
-        job = _Job(call)
+    def _left(self, _: Future[Any]) -> None:
+        self._places.release()
+
+    async def _run(
+        self,
+        call: Callable[..., _T],
+        timeout_s: float | None = None,
+        pool: ThreadPoolExecutor | None = None,
+        ended: Callable[[Future[_T]], object] | None = None,
+    ) -> _T:
+        """Run *call* on a thread of *pool*, and *ended* when it is off that thread again; without a free one in time, never."""
+        job = _Job(call, timeout_s)
         try:
-            result: _T = await asyncio.get_running_loop().run_in_executor(pool or self._claims, job)
+            sent: Future[_T] = (pool or self._claims).submit(job)
+        except RuntimeError as error:
+            if ended is not None:
+                ended(Future())
+            raise StoreUnavailableError("the store was closed; open a new one") from error
+        if ended is not None:
+            sent.add_done_callback(ended)
+        answer = asyncio.wrap_future(sent)
+        try:
+            await asyncio.wait((answer,), timeout=timeout_s)
+            if not answer.done() and not job.abandon():
+                await asyncio.wait((answer,))  # it was begun, and ends with its own time-out
         except asyncio.CancelledError:
             job.abandon()
+            answer.cancel()
             raise
-        return result
+        if not answer.done():
+            answer.cancel()
+            raise StoreUnavailableError(f"no thread was free for the request within {timeout_s:g} s; nothing was sent")
+        if answer.cancelled():
+            raise StoreUnavailableError("the store was closed before the request was sent")
+        return answer.result()

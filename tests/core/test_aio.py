@@ -22,8 +22,10 @@ from dlock_core import (
     aconnect,
     connect,
 )
-from dlock_core._threads import CLAIM_THREADS, WAIT_THREADS
+from dlock_core._threads import CLAIM_THREADS, WAIT_THREADS, ThreadedStore
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Claim, Expect
 from dlock_core.testing import FaultyStore
 from tests.core.worlds import PATIENCE_S, async_only, eventually
 
@@ -747,6 +749,85 @@ def test_waits_for_notice_never_use_up_the_threads_of_the_verbs() -> None:
         assert all(_ending(thread) for thread in ours)
 
     asyncio.run(use())
+
+
+class _Stuck(_Gate):
+    """A store whose waits hang as its claims do."""
+
+    def wait(self, record: Any, *, ticket: str, timeout_s: float) -> None:
+        with self._count:
+            self.begun += 1
+        assert self.open.wait(PATIENCE_S)
+
+
+def test_request_that_finds_no_thread_in_its_time_ends_with_it() -> None:
+    """Each verb ends within its time-out (clause S13), whatever hangs in all the threads: nothing was sent then, and nothing is later."""
+
+    async def use() -> None:
+        store = _Gate(MemorySpace())
+        threaded = ThreadedStore(store)
+        busy = [
+            asyncio.ensure_future(threaded.claim(any_claim(f"busy{n}"), timeout_s=30)) for n in range(CLAIM_THREADS)
+        ]
+        await asyncio.to_thread(eventually, lambda: store.begun == CLAIM_THREADS)
+        try:
+            async with asyncio.timeout(5):
+                with pytest.raises(StoreUnavailableError, match="no thread was free"):
+                    await threaded.claim(any_claim("queued"), timeout_s=0.02)
+        finally:
+            store.open.set()
+            await asyncio.gather(*busy)
+            await threaded.close()
+        assert "queued" not in store.space.records
+
+    asyncio.run(use())
+
+
+def test_wait_after_many_that_were_cancelled_takes_no_longer_than_its_time() -> None:
+    """A cancelled waiter leaves its thread behind for a while: the next one must not queue for that."""
+
+    async def use() -> None:
+        store = _Stuck(MemorySpace())
+        threaded = ThreadedStore(store)
+        record = any_claim("k").record
+        waiting = [asyncio.ensure_future(threaded.wait(record, ticket="t", timeout_s=30)) for _ in range(WAIT_THREADS)]
+        await asyncio.to_thread(eventually, lambda: store.begun == WAIT_THREADS)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        try:
+            async with asyncio.timeout(5):
+                await threaded.wait(record, ticket="t", timeout_s=0.02)
+        finally:
+            store.open.set()
+            await threaded.close()
+
+    asyncio.run(use())
+
+
+def test_acquire_that_is_queued_for_a_thread_when_the_client_closes_is_told_that() -> None:
+    """Not by a cancellation, which nobody has asked for."""
+
+    async def use() -> None:
+        store = _Gate(MemorySpace())
+        client = await AsyncLockClient(store, lease_duration=20)
+        busy = [asyncio.ensure_future(client.acquire(f"busy{n}")) for n in range(CLAIM_THREADS)]
+        await asyncio.to_thread(eventually, lambda: store.begun == CLAIM_THREADS)
+        queued = asyncio.ensure_future(client.acquire("queued"))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(LeaseStateError, match="closed"):
+            await queued
+        store.open.set()
+        outcomes = await asyncio.gather(*busy, return_exceptions=True)
+        assert {type(outcome) for outcome in outcomes} == {LeaseStateError}
+
+    asyncio.run(use())
+
+
+def any_claim(key: str) -> Claim:
+    """Return a claim of *key*."""
+    return Claim(LockRecord(key, State.HELD, key, 1, "somebody", 20_000), Expect.ANY)
 
 
 def test_threads_of_a_store_that_is_gone_do_not_keep_the_loop() -> None:

@@ -540,7 +540,11 @@ async def test_what_follows_for_some_of_a_batch_never_makes_another_lose(world: 
 
     def answer(results: Sequence[Any]) -> Any:
         reads.append(0)
-        return [Reply(applied=False, record=None)] * (len(results) - 1) + list(results[-1:]) if len(reads) == 2 else results
+        return (
+            [Reply(applied=False, record=None)] * (len(results) - 1) + list(results[-1:])
+            if len(reads) == 2
+            else results
+        )
 
     store = batches(world, answer)
     lagging = dataclasses.replace(MemoryStore().guarantees(), refusal_linearizable=False)
