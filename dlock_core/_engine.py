@@ -356,22 +356,27 @@ class Engine:
         await self._follow_up(until)
         errors.extend(
             unresolved_error(handle.state)
-            for handle in self.driver.following
+            for handle in self._following()
             if handle.state.terms.plan.lease_ms is None
         )
         return errors
 
+    def _following(self) -> list[Handle]:
+        with self.ports.mutex:
+            return list(self.driver.following)  # other threads add to it and take away
+
     async def _follow_up(self, until: int) -> None:
         """See to what is unresolved, for one request time-out at most: a claim that was given up may be on its way still."""
-        following = self.driver.following
         began = self.ports.now()
-        until = min([until, *(began + handle.state.terms.plan.timeout_ns for handle in following)])
+        until = min([until, *(began + handle.state.terms.plan.timeout_ns for handle in self._following())])
         for _ in range(_LOOKS):
-            for handle in list(following):
+            for handle in self._following():
                 effect = self._due_now(handle)
                 if effect is not None:
                     await self.renewals.run_one(handle, effect)
-            if not following or self.ports.now() >= until:
+                if self.ports.now() >= until:
+                    return
+            if not self.driver.following:
                 return
             await self.ports.pause((until - began) / _LOOKS / NANOS)
 

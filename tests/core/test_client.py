@@ -22,6 +22,8 @@ from dlock_core import (
     LeaseStateError,
     LockLostError,
     LossReason,
+    OutcomeUnknownError,
+    StoreError,
     StoreUnavailableError,
     TokenOrder,
     UnsafeStoreError,
@@ -29,8 +31,11 @@ from dlock_core import (
     aconnect,
     connect,
 )
+from dlock_core._handle import unresolved_error
 from dlock_core.client import Lease, LockClient
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.plan import NANOS
+from dlock_core.testing import FakeClock
 from tests.core.worlds import async_only, both_colours, raw
 
 if TYPE_CHECKING:
@@ -762,6 +767,53 @@ async def test_close_goes_on_after_an_error_and_raises_them_all(world: World) ->
         assert sorted(states) in (["free", "free", "free"], ["free", "free", "held"])
         assert not any(lease.is_valid for lease in leases)
         await client.close()
+
+
+@async_only
+async def test_close_looks_after_what_is_unresolved_for_one_request_time_out(world: World) -> None:
+    """However many attempts were given up: each look may take its whole time where the store hangs."""
+    hangs = [False]
+
+    def before(verb: str, request: Any) -> None:
+        if hangs[0]:
+            world.clock.advance(3)  # a little less than its time-out
+            raise OutcomeUnknownError("no answer")
+
+    client = await world.client(world.hooked_store(before), lease_duration=20)
+    hangs[0] = True
+    for number in range(5):
+        with pytest.raises(StoreError):
+            await client.acquire(f"k{number}", timeout=0)
+    began = world.clock.now()
+    await client.close()
+
+    assert (world.clock.now() - began) / NANOS < 7  # a request time-out, and a request that was under way by then
+
+
+def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still followed changes while it is told: the renewals go on until then, and other threads end as they like."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OutcomeUnknownError("no answer")
+
+    with FakeClock() as clock:
+        store = MemoryStore()
+        client = clock.client(store, lease_duration=20, fail_closed=True)
+        store.claim = store.read = fail  # type: ignore[assignment, method-assign]
+        for number in range(3):
+            with pytest.raises(StoreError):
+                client.acquire(f"k{number}", timeout=0)
+        following, told = client._engine.driver.following, unresolved_error
+
+        def slowly(state: Any) -> Any:
+            following.difference_update([handle for handle in following if handle.state is not state])
+            return told(state)
+
+        monkeypatch.setattr("dlock_core._engine.unresolved_error", slowly)
+        with pytest.raises(ExceptionGroup):
+            client.close()
+
+        assert client._ports._closed
 
 
 @both_colours
