@@ -62,10 +62,13 @@ def same_host(record: LockRecord) -> OwnerState:
     if (process.boot_id, process.pid_namespace) != (here.boot_id, here.pid_namespace):
         return OwnerState.UNKNOWN
     try:
+        # To kill(2), 0 and negative numbers are whole groups of processes.
+        if min(process.pid, process.child_group or process.pid) < 1:
+            return OwnerState.UNKNOWN
         if process.child_group is not None and _group_lives(process.child_group):
             return OwnerState.ALIVE
         return _state_of(process)
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, TypeError, OverflowError):  # a store hands on whatever the record says
         return OwnerState.UNKNOWN
 
 

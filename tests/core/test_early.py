@@ -301,6 +301,19 @@ def test_process_of_elsewhere_is_unknown(changes: dict[str, Any]) -> None:
     assert same_host(record_of(other(pid=ended_pid(), **changes))) is OwnerState.UNKNOWN
 
 
+@pytest.mark.parametrize(
+    ("part", "pid"),
+    [
+        *[("pid", number) for number in (2**31, 2**80, 0, -1, -(2**30), "7", None)],
+        *[("child_group", number) for number in (2**31, 2**80, -1, -(2**30), "7")],
+    ],
+    ids=str,
+)
+def test_number_that_no_process_has_is_unknown(part: str, pid: Any) -> None:
+    """A record may be damaged: that is no proof of a death, and no reason for an acquire to fail."""
+    assert same_host(record_of(other(**{"pid": ended_pid(), part: pid}))) is OwnerState.UNKNOWN
+
+
 def test_record_that_names_no_process_is_unknown() -> None:
     """Its writer had not opted in."""
     assert same_host(record_of(None)) is OwnerState.UNKNOWN
