@@ -355,9 +355,7 @@ class Engine:
         )
         await self._follow_up(until)
         errors.extend(
-            unresolved_error(handle.state)
-            for handle in self._following()
-            if handle.state.terms.plan.lease_ms is None
+            unresolved_error(handle.state) for handle in self._following() if handle.state.terms.plan.lease_ms is None
         )
         return errors
 

@@ -24,7 +24,7 @@ from dlock_core import _sqlite_wire as wire
 from dlock_core._sqlite_file import SqliteFile
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.clock import now_ns
-from dlock_core.errors import ConfigurationError, StoreError
+from dlock_core.errors import ConfigurationError, RecordError, StoreError
 from dlock_core.plan import NANOS
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
@@ -169,6 +169,12 @@ class SqliteStore:
                 replies.append(self._apply(connection, request))
             except StoreError as error:
                 replies.append(error)
+            except sqlite3.Error as error:
+                # A text that cannot be read is the driver's error, and still that of its own row alone.
+                found = wire.trouble(error, self.path, request.record.key, at_commit=False)
+                if not isinstance(found, RecordError):
+                    raise
+                replies.append(found)
         self._commit(connection, None)
         return replies
 

@@ -865,6 +865,17 @@ class TestUnreadable:
         assert read(store, "other") is not None
         assert pipes(path) == []
 
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_a_damaged_row_is_an_error_of_its_own_in_a_batch(self, path: Path, store: SqliteStore, damage: str) -> None:
+        """The renewals of all other locks of a client go on."""
+        records = [take(store, key) for key in ("a", "k", "z")]
+        sql(path, f"UPDATE lock SET {damage} WHERE key = 'k'")  # noqa: S608
+
+        results = store.replace_many([Replace(held(each.key), each.version) for each in records], timeout_s=SOON_S)
+
+        assert [isinstance(result, Reply) and result.applied for result in results] == [True, False, True]
+        assert isinstance(results[1], RecordError)
+
     def test_a_newer_row_is_held_and_never_overwritten(self, path: Path, store: SqliteStore) -> None:
         """A record of a format to come is shown with its version, waited for, and left alone by every verb."""
         record = free(store, take(store))
