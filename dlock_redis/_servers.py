@@ -10,13 +10,16 @@ import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
+from redis.exceptions import ResponseError
 from redis.sentinel import SentinelConnectionPool
 
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
+from dlock_redis._errors import is_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dlock_core.errors import StoreError
 # Settings of a driver's connection that are not taken over, and those that are ours.
 _NOT_THEIRS = {"retry", "health_check_interval", "decode_responses", "driver_info", "lib_name", "lib_version", "event_dispatcher"} | {
     "himport_registry", "maint_notifications_config", "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
@@ -65,7 +68,7 @@ class Servers:
         self._client, self._kept = client, kept
         self._nodes: dict[str, Any] = {}
         self.one: Any = None
-        self.moved = self._closed = False
+        self._asking = self._closed = False
         self.unsafe = "redis-sentinel" if isinstance(pool, (SentinelConnectionPool, AsyncSentinelPool)) else ""
         if isinstance(client, colour.RedisCluster):
             self.unsafe = "redis-cluster"
@@ -76,12 +79,28 @@ class Servers:
             raise ConfigurationError(f"this store needs a {wanted}; {given.__module__}.{given.__qualname__} is none")
 
     def learn(self) -> Any:
-        """Have the Cluster client ask which node has which slot, the first time and after a move; asyncio awaits what is returned."""
-        if self.moved:
-            self.moved = False
-            return self._client.nodes_manager.initialize()
+        """Have the Cluster client ask which node has which slot, the first time; asyncio awaits what is returned."""
         initialize = getattr(self._client, "initialize", None)
         return initialize() if initialize is not None else None
+
+    def doubt(self, error: StoreError) -> bool:
+        """Whether a Cluster is to be asked anew which node has which slot: one has failed, or sent us on. Never twice at a time.
+
+        The requests do not wait for that: it takes the driver's time-outs, and of locks on other nodes it is no concern.
+        """
+        answer = error.__cause__
+        told = isinstance(answer, ResponseError) and not is_misplaced(answer)
+        wanted = self.one is None and not (told or self._closed or self._asking)
+        self._asking |= wanted
+        return wanted
+
+    def ask_anew(self) -> Any:
+        """Ask; asyncio awaits what is returned. Its trouble is told by the next request."""
+        return self._client.nodes_manager.initialize()
+
+    def asked(self) -> None:
+        """End what :meth:`doubt` began."""
+        self._asking = False
 
     def at(self, key: str) -> Any:
         """Return the connections to the Cluster node that has *key*."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
 
-from dlock_core.errors import StoreSetupError, StoreUnavailableError
+from dlock_core.errors import StoreError, StoreSetupError
 from dlock_core.store import Capability
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
@@ -20,7 +23,6 @@ from dlock_redis.provision import CONFIG, INFO, guarantees_of
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from dlock_core.errors import StoreError
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, Release, Replace, Reply
     from dlock_redis._scripts import Script
@@ -29,6 +31,7 @@ __all__ = ["AsyncRedisStore", "RedisStore"]
 
 _CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
 _BATCH_MAX = 500
+_log = logging.getLogger("dlock.redis")
 _QUESTION_S = 5.0
 
 
@@ -114,9 +117,24 @@ class RedisStore:
             return self._at(key).run(
                 script, [name.encode() for name in keys or (key,)], words, key=key, timeout_s=timeout_s
             )
-        except StoreUnavailableError as error:
-            self._servers.moved |= errors.is_misplaced(error.__cause__)
+        except StoreError as error:
+            if self._servers.doubt(error):
+                self._ask_anew()
             raise
+
+    def _ask_anew(self) -> None:
+        def ask() -> None:
+            try:
+                self._servers.ask_anew()
+            except errors.TROUBLE as error:
+                _log.debug("asking the Cluster for its slots failed: %s", error)
+            finally:
+                self._servers.asked()
+
+        try:
+            threading.Thread(target=ask, name="dlock-redis-slots", daemon=True).start()
+        except RuntimeError:
+            self._servers.asked()  # the interpreter is shutting down, and starts no thread any more
 
     def _at(self, key: str) -> Connections:
         servers = self._servers
@@ -140,6 +158,7 @@ class AsyncRedisStore:
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> None:
         self._servers = Servers(client, redis.asyncio, AsyncConnections)
+        self._asking: asyncio.Task[None] | None = None
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """As :meth:`RedisStore.claim`."""
@@ -203,6 +222,9 @@ class AsyncRedisStore:
 
     async def close(self) -> None:
         """As :meth:`RedisStore.close`."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
         for server in self._servers.close():
             await server.close()
 
@@ -214,9 +236,18 @@ class AsyncRedisStore:
             return await server.run(
                 script, [name.encode() for name in keys or (key,)], words, key=key, timeout_s=timeout_s
             )
-        except StoreUnavailableError as error:
-            self._servers.moved |= errors.is_misplaced(error.__cause__)
+        except StoreError as error:
+            if self._servers.doubt(error):
+                self._asking = asyncio.create_task(self._ask_anew())
             raise
+
+    async def _ask_anew(self) -> None:
+        try:
+            await self._servers.ask_anew()
+        except errors.TROUBLE as error:
+            _log.debug("asking the Cluster for its slots failed: %s", error)
+        finally:
+            self._servers.asked()
 
     async def _at(self, key: str) -> AsyncConnections:
         servers = self._servers

@@ -19,6 +19,7 @@ import redis.sentinel
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.store import Grade, Replace
 from dlock_redis import AsyncRedisStore, RedisStore
+from dlock_redis._wire import slot_of
 from tests.redis.support import Blocking, Server, binary, claim, free_port, granted, held, release, renew
 
 BRACES = ["plain", "{tag}a", "a{tag}b", "a{b", "a}b", "{}a", "a{}{b}", "}{"]
@@ -98,6 +99,56 @@ def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
 
     assert found.grade is Grade.C
     assert [name for name, _ in found.unsafe] == ["redis-cluster"]
+
+
+@pytest.fixture
+def failing_over(colour: str, cluster: list[Server]) -> Iterator[tuple[Any, list[bool]]]:
+    """Return a store, and what says whether the second node's slots are at an address where somebody listens.
+
+    To the store that is a failover: who had the slots is gone, and who has them now is told by the other nodes.
+    """
+    nobody, over = free_port(), [False]
+
+    def remap(address: tuple[str, int]) -> tuple[str, int]:
+        host, port = address
+        return (host, nobody) if port == cluster[1].port and not over[0] else (host, port)
+
+    if colour == "sync":
+        with redis.RedisCluster(host="127.0.0.1", port=cluster[0].port, address_remap=remap) as client:
+            store = RedisStore(client)
+            yield store, over
+            store.close()
+        return
+    made: list[Any] = []
+
+    def opening() -> AsyncRedisStore:
+        made.append(redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster[0].port, address_remap=remap))
+        return AsyncRedisStore(made[0])
+
+    blocking = Blocking(opening)
+    yield blocking, over
+    blocking.close()
+    blocking.run(made[0].aclose())
+    blocking.end()
+
+
+def test_failover_of_a_cluster_is_found_though_who_failed_says_nothing(failing_over: tuple[Any, list[bool]]) -> None:
+    """A node that is gone sends nobody on to the one that has its slots now: the others have to be asked."""
+    store, over = failing_over
+    key = next(key for key in map(str, range(1000)) if 16384 // 3 <= slot_of(key.encode()) < 2 * 16384 // 3)
+    with pytest.raises(StoreUnavailableError):
+        claim(store, key)
+    over[0] = True
+
+    reply, until = None, time.monotonic() + 3
+    while reply is None:
+        try:
+            reply = claim(store, key)
+        except StoreUnavailableError:
+            assert time.monotonic() < until
+            store.wait(held("other"), ticket="t", timeout_s=0.02)  # as long as a client backs off
+
+    assert reply.applied or reply.record is not None
 
 
 def test_store_that_was_closed_refuses_on_a_cluster_too(cluster_store: Any) -> None:
