@@ -7,19 +7,19 @@ or change an answer. So a client of any settings is as good as any other.
 from __future__ import annotations
 
 import inspect
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.exceptions import ResponseError
 from redis.sentinel import SentinelConnectionPool
 
-from dlock_core.errors import ConfigurationError, StoreUnavailableError
+from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_redis._errors import is_misplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from dlock_core.errors import StoreError
+    from collections.abc import Iterator, Mapping
 # Settings of a driver's connection that are not taken over, and those that are ours.
 _NOT_THEIRS = {"retry", "health_check_interval", "decode_responses", "driver_info", "lib_name", "lib_version", "event_dispatcher"} | {
     "himport_registry", "maint_notifications_config", "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
@@ -110,6 +110,10 @@ class Servers:
         """Return the connections to every primary."""
         return [self.one] if self.one else [self._of(node) for node in self._client.get_primaries()]
 
+    def count(self) -> int:
+        """Return how many primaries there are, as far as is known."""
+        return 1 if self.one is not None else len(self._client.get_primaries())
+
     def close(self) -> list[Any]:
         """Refuse what comes after; return the connections that were asked for, to be closed."""
         self._closed = True
@@ -124,3 +128,27 @@ class Servers:
             )
             self._nodes[node.name] = self._kept(source_of(made.connection_class, made.connection_kwargs))
         return self._nodes[node.name]
+
+
+class Turns:
+    """The time of a batch, shared out: a server that is silent takes the time of no other, and is not asked again within it."""
+
+    def __init__(self, servers: Servers, timeout_s: float) -> None:
+        self._left = servers.count()
+        self._deadline = time.monotonic() + timeout_s
+        self._silent: set[Any] = set()
+
+    @contextmanager
+    def turn(self, server: Any, key: str) -> Iterator[float]:
+        """Give the seconds that a request about *key* may take; what it raises tells whether *server* is silent."""
+        left_s = (self._deadline - time.monotonic()) / max(self._left, 1)
+        if server in self._silent or left_s <= 0:
+            why = "its server gave no answer to the request before" if server in self._silent else "no time was left"
+            raise StoreUnavailableError(f"the request for key {key!r} was not sent to Redis: {why}", key=key)
+        try:
+            yield left_s
+        except StoreError as error:
+            if not isinstance(error.__cause__, ResponseError):
+                self._silent.add(server)
+                self._left -= 1
+            raise

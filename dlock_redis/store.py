@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -17,7 +16,7 @@ from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._connections import AsyncConnections, Connections
 from dlock_redis._scripts import CLAIM, PUT, READ, READ_AGE
-from dlock_redis._servers import Servers
+from dlock_redis._servers import Servers, Turns
 from dlock_redis.provision import CONFIG, INFO, guarantees_of
 
 if TYPE_CHECKING:
@@ -70,13 +69,15 @@ class RedisStore:
 
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """Do each replace: one request for all on one server, one for each slot on a Cluster."""
-        deadline = time.monotonic() + timeout_s
         batch = wire.Batch(requests, by_slot=self._servers.one is None)
+        turns: Turns | None = None
         for part in batch.parts:
+            key = part.keys[0]
             with batch.failing(part):
-                batch.answer(
-                    part, self._run(part.script, part.keys[0], part.words, deadline - time.monotonic(), part.keys)
-                )
+                server = self._at(key)
+                turns = turns or Turns(self._servers, timeout_s)
+                with turns.turn(server, key) as time_s:
+                    batch.answer(part, self._run(part.script, key, part.words, time_s, part.keys))
         return batch.results
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
@@ -182,13 +183,15 @@ class AsyncRedisStore:
 
     async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """As :meth:`RedisStore.replace_many`."""
-        deadline = time.monotonic() + timeout_s
         batch = wire.Batch(requests, by_slot=self._servers.one is None)
+        turns: Turns | None = None
         for part in batch.parts:
+            key = part.keys[0]
             with batch.failing(part):
-                batch.answer(
-                    part, await self._run(part.script, part.keys[0], part.words, deadline - time.monotonic(), part.keys)
-                )
+                server = await self._at(key)
+                turns = turns or Turns(self._servers, timeout_s)
+                with turns.turn(server, key) as time_s:
+                    batch.answer(part, await self._run(part.script, key, part.words, time_s, part.keys))
         return batch.results
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
 
-from dlock_core.errors import StoreUnavailableError
+from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.store import Grade, Replace
 from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._wire import slot_of
@@ -101,6 +102,28 @@ def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
     assert [name for name, _ in found.unsafe] == ["redis-cluster"]
 
 
+@contextmanager
+def remapped(colour: str, port: int, remap: Callable[[tuple[str, int]], tuple[str, int]]) -> Iterator[Any]:
+    """Open a store on the Cluster behind *port*, whose nodes are where *remap* says."""
+    if colour == "sync":
+        with redis.RedisCluster(host="127.0.0.1", port=port, address_remap=remap) as client:
+            store = RedisStore(client)
+            yield store
+            store.close()
+        return
+    made: list[Any] = []
+
+    def opening() -> AsyncRedisStore:
+        made.append(redis.asyncio.RedisCluster(host="127.0.0.1", port=port, address_remap=remap))
+        return AsyncRedisStore(made[0])
+
+    blocking = Blocking(opening)
+    yield blocking
+    blocking.close()
+    blocking.run(made[0].aclose())
+    blocking.end()
+
+
 @pytest.fixture
 def failing_over(colour: str, cluster: list[Server]) -> Iterator[tuple[Any, list[bool]]]:
     """Return a store, and what says whether the second node's slots are at an address where somebody listens.
@@ -113,29 +136,20 @@ def failing_over(colour: str, cluster: list[Server]) -> Iterator[tuple[Any, list
         host, port = address
         return (host, nobody) if port == cluster[1].port and not over[0] else (host, port)
 
-    if colour == "sync":
-        with redis.RedisCluster(host="127.0.0.1", port=cluster[0].port, address_remap=remap) as client:
-            store = RedisStore(client)
-            yield store, over
-            store.close()
-        return
-    made: list[Any] = []
+    with remapped(colour, cluster[0].port, remap) as store:
+        yield store, over
 
-    def opening() -> AsyncRedisStore:
-        made.append(redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster[0].port, address_remap=remap))
-        return AsyncRedisStore(made[0])
 
-    blocking = Blocking(opening)
-    yield blocking, over
-    blocking.close()
-    blocking.run(made[0].aclose())
-    blocking.end()
+def key_on(node: int) -> str:
+    """Return a key of the node of this number."""
+    keys = (f"{secrets.token_hex(4)}" for _ in range(1000))
+    return next(key for key in keys if 16384 * node // 3 <= slot_of(key.encode()) < 16384 * (node + 1) // 3)
 
 
 def test_failover_of_a_cluster_is_found_though_who_failed_says_nothing(failing_over: tuple[Any, list[bool]]) -> None:
     """A node that is gone sends nobody on to the one that has its slots now: the others have to be asked."""
     store, over = failing_over
-    key = next(key for key in map(str, range(1000)) if 16384 // 3 <= slot_of(key.encode()) < 2 * 16384 // 3)
+    key = key_on(1)
     with pytest.raises(StoreUnavailableError):
         claim(store, key)
     over[0] = True
@@ -149,6 +163,30 @@ def test_failover_of_a_cluster_is_found_though_who_failed_says_nothing(failing_o
             store.wait(held("other"), ticket="t", timeout_s=0.02)  # as long as a client backs off
 
     assert reply.applied or reply.record is not None
+
+
+def test_silent_node_takes_the_time_of_its_own_locks_only(colour: str, cluster: list[Server]) -> None:
+    """In a batch, too: the renewals for all other nodes are made within the time that is left."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as stack:
+        silenced = [False]
+
+        def remap(address: tuple[str, int]) -> tuple[str, int]:
+            host, port = address
+            return (host, silent.getsockname()[1]) if port == cluster[1].port and silenced[0] else (host, port)
+
+        good = stack.enter_context(remapped(colour, cluster[0].port, remap))
+        keys = [key_on(node) for node in (1, 1, 0, 2, 1)]
+        records = [granted(good, key) for key in keys]
+        silenced[0] = True
+        store = stack.enter_context(remapped(colour, cluster[0].port, remap))
+
+        requests = [Replace(held(each.key, each.fencing_token), each.version) for each in records]
+        began = time.monotonic()
+        results = store.replace_many(requests, timeout_s=1.2)
+
+        assert [isinstance(result, StoreError) for result in results] == [True, True, False, False, True]
+        assert all(result.applied for result in results[2:4])
+        assert time.monotonic() - began < 5.0
 
 
 def test_store_that_was_closed_refuses_on_a_cluster_too(cluster_store: Any) -> None:
