@@ -209,9 +209,11 @@ class _AsyncLink:
         self.read = b""
         self._connection = connection
         self._reader, self._writer = connection._reader, connection._writer  # as in _Link
-        # What the event loop has read already shows in the stream, what it has not yet in the socket.
+        # What the event loop has read already shows in the stream, which has no public way to look; what it has not yet in the socket.
         readable = _watch(self._writer.get_extra_info("socket"))
-        self.stale = lambda: self._reader.at_eof() or self._writer.is_closing() or readable()
+        self.stale = lambda: (
+            self._reader.at_eof() or bool(self._reader._buffer) or self._writer.is_closing() or readable()
+        )
 
     async def ask(self, commands: bytes, count: int) -> list[Any]:
         """As :meth:`_Link.ask`; the caller bounds it."""

@@ -163,6 +163,11 @@ class Proxy:
         self._listener.close()
         self._close_all()
 
+    def say(self, unasked: bytes) -> None:
+        """Send *unasked* to every client, as if the server had."""
+        for near in self._open[::2]:
+            near.sendall(unasked)
+
     def _close_all(self) -> None:
         for each in self._open:
             with suppress(OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import LockRecord, Version
 from dlock_core.store import Replace
-from tests.redis.support import Proxy, Server, calls, claim, fresh, granted, held, release, renew, version
+from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, release, renew, version
 
 CUTS = 25
 
@@ -122,6 +123,29 @@ def test_late_answer_is_never_taken_for_another(open_store: Callable[..., Any], 
         server.resume()
 
         assert store.read(second.key, timeout_s=5.0) == second
+
+
+def test_answer_that_nobody_asked_for_grants_nothing(
+    open_store: Callable[..., Any], server: Server, proxy: Proxy, key: str
+) -> None:
+    """It came while the connection was idle, as of a proxy that loses count: to a claim it would look like a token."""
+    store, direct = open_store(through(proxy)), open_store(server.url)
+    holder = granted(direct, key)
+    store.read(key, timeout_s=5.0)
+    proxy.say(b":5\r\n")
+    [link] = (store.raw if isinstance(store, Blocking) else store)._servers.one._idle._stack
+    until = time.monotonic() + 5
+    # Of asyncio the event loop has read it before anybody asks.
+    while not (link._reader._buffer if isinstance(store, Blocking) else link.stale()):
+        assert time.monotonic() < until
+        time.sleep(0.001)  # it is on its way
+        if isinstance(store, Blocking):
+            store.run(asyncio.sleep(0))
+
+    reply = claim(store, key)
+
+    assert not reply.applied
+    assert reply.record == holder
 
 
 def test_connections_that_the_server_dropped_are_replaced_unseen(
