@@ -34,7 +34,10 @@ end
 """
 
 # What is damaged is shown and never written.
-_WHOLE = "r[1] == '1' and r[3] and r[5] and r[6] and string.find(r[4] or '', '^%d+$')"
+_WHOLE = (
+    "r[1] == '1' and r[3] and r[5] and r[6] and (r[6] == '' or string.find(r[6], '^%[[^\\n]*%]\\n[+-]')) "
+    "and string.find(r[4] or '', '^%d+$')"
+)
 
 # Take from *queue* the first who still waits, as *first*, to whom the turn is given in *turn*. Places before it whose wait is over keep
 # their rank for a second, in which the waiter may come back; then they are dropped. Those behind it stay as they are.

@@ -168,7 +168,12 @@ def reply_of(request: Claim | Replace | Release, answer: Any) -> Reply:
     if type(answer) is int:
         return Reply(applied=True, record=_written(record, answer, record.data, record.attributes))
     if len(answer) == 2 and type(answer[0]) is int:  # noqa: PLR2004  # token and payload
-        return Reply(applied=True, record=_written(record, answer[0], *_parsed(record.key, _read_payload, answer[1])))
+        try:
+            data, attributes = _parsed(record.key, _read_payload, answer[1])
+        except RecordError as error:
+            # It was applied: an error that says the opposite would leave a held record behind.
+            raise OutcomeUnknownError(f"lock {record.key!r} was written, but {error}", key=record.key) from error
+        return Reply(applied=True, record=_written(record, answer[0], data, attributes))
     return Reply(applied=False, record=record_of(record.key, answer))
 
 
@@ -246,7 +251,7 @@ class Batch:
         for number, answer in told:
             try:
                 self.results[number] = reply_of(self._requests[number], answer)
-            except RecordError as error:
+            except StoreError as error:
                 self.results[number] = error
 
     @contextmanager

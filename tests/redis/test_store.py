@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from dlock_core.errors import RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, State, Version
 from dlock_core.store import Grade, Release, Replace, Reply, TokenOrder
 from dlock_redis import RedisStore
@@ -152,6 +152,35 @@ def test_foreign_value_is_an_error_and_stays(store: Any, raw: Any, key: str, kin
             ask()
 
     assert raw.dump(key) == before
+
+
+@pytest.mark.parametrize("payload", ["x", "[]", '["a"]-', "[1]\nx"])
+@pytest.mark.parametrize("keep", [False, True], ids=["replace", "keep"])
+def test_free_record_with_a_damaged_payload_is_never_taken(
+    store: Any, raw: Any, key: str, payload: str, *, keep: bool
+) -> None:
+    """An error after the write would leave a lock held by nobody: one without a lease, for ever."""
+    release(store, granted(store, key))
+    raw.hset(key, "payload", payload)
+    before = raw.hgetall(key)
+
+    with pytest.raises(RecordError):
+        claim(store, key, keep_payload=keep, fields={"lease_ms": None})
+
+    assert raw.hgetall(key) == before
+
+
+def test_grant_whose_payload_cannot_be_read_is_an_unknown_outcome(store: Any, raw: Any, key: str) -> None:
+    """It was applied, so it is not refused (clause S15); in a batch, too."""
+    record = granted(store, key)
+    raw.hset(key, "payload", "[damaged]\n-")
+
+    with pytest.raises(OutcomeUnknownError):
+        renew(store, record)
+    now = Version(raw.hget(key, "rvn").decode(), record.fencing_token)
+    [result] = store.replace_many([Replace(held(key, record.fencing_token), now, keep_payload=True)], timeout_s=5.0)
+
+    assert isinstance(result, OutcomeUnknownError)
 
 
 def test_batch_gives_each_its_own_result(store: Any, raw: Any, key: str) -> None:
