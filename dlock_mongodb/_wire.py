@@ -286,7 +286,7 @@ def reply(request: Claim | Replace | Release, answer: Document) -> Reply | None:
     document = answer.get("value")
     if document is None and (_creates(request) or not answer["ok"]):
         return None
-    return _judged(request, record_of(document))
+    return _judged(request, document)
 
 
 def marked(answer: Document) -> bool:
@@ -335,7 +335,7 @@ def looked(request: Claim | Replace | Release, answer: Document) -> Reply:
         raise OutcomeUnknownError(
             f"MongoDB neither granted nor refused lock {key!r}, and shows no record of it", key=key
         )
-    return _judged(request, record_of(documents[0]))
+    return _judged(request, documents[0])
 
 
 def replies(requests: Sequence[Replace], answer: Document) -> list[Reply | StoreError] | None:
@@ -361,7 +361,7 @@ def sorted_out(requests: Sequence[Replace], answer: Document, found: Document) -
             results.append(OutcomeUnknownError(f"the answer had no room for the record of lock {key!r}", key=key))
             continue
         try:
-            reply = _judged(request, record_of(documents.get(key)))
+            reply = _judged(request, documents.get(key))
         except StoreError as error:
             results.append(error)
             continue
@@ -378,8 +378,15 @@ def _statement_error(key: str, failed: Document) -> StoreError:
     return error
 
 
-def _judged(request: Claim | Replace | Release, stands: LockRecord | None) -> Reply:
+def _judged(request: Claim | Replace | Release, document: Document | None) -> Reply:
     sent = request.record
+    try:
+        stands = record_of(document)
+    except RecordError as error:
+        if document is None or document.get("rvn") != sent.rvn:
+            raise
+        # Written, with the damaged payload that it keeps: an error that says the opposite would leave a held record behind.
+        raise OutcomeUnknownError(f"lock {sent.key!r} was written, but {error}", key=sent.key) from error
     if stands is None:
         return Reply(applied=False, record=None)
     # Each send has an RVN of its own: where it stands, this request was applied.

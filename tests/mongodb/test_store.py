@@ -14,7 +14,13 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.read_preferences import SecondaryPreferred
 from pymongo.write_concern import WriteConcern
 
-from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import (
+    ConfigurationError,
+    OutcomeUnknownError,
+    RecordError,
+    StoreSetupError,
+    StoreUnavailableError,
+)
 from dlock_core.record import TOKEN_MAX, Broken, LockRecord, ProcessIdentity, Stamp, State, Version, newer_format
 from dlock_core.store import (
     AsyncBatchRenew,
@@ -317,6 +323,18 @@ def test_what_cannot_be_read_is_left_alone(store: Face, raw: Any, key: str, case
     assert isinstance(result, RecordError)
 
     assert raw.find_one({"_id": key}) == document
+
+
+def test_a_grant_that_keeps_what_cannot_be_read_is_an_unknown_outcome(store: Face, raw: Any, key: str) -> None:
+    """It was applied, so it is not refused (clause S15): told otherwise, nobody would free a lock without a lease again."""
+    record = store.claim(any_claim(key)).record
+    store.release(Release(freed(record), record.version))
+    raw.update_one({"_id": key}, {"$set": {"attrs": ["x"]}})
+
+    with pytest.raises(OutcomeUnknownError):
+        store.claim(any_claim(key, lease_ms=None)._replace(keep_payload=True))
+
+    assert raw.find_one({"_id": key})["state"] == "held"
 
 
 def test_one_unreadable_document_does_not_hide_the_others_from_a_scan(store: Face, raw: Any, key: str) -> None:
