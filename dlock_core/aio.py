@@ -224,6 +224,7 @@ class AsyncLockClient:
         self._owns_store = True
         self._threads = None
         self._opened: Engine | None = None
+        self._opening = asyncio.Lock()
 
     def lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractAsyncContextManager[AsyncLease]:
         """As :meth:`dlock_core.LockClient.lock`."""
@@ -359,6 +360,10 @@ class AsyncLockClient:
 
     async def _open(self) -> None:
         self._session.check_process()
+        async with self._opening:  # tasks may share a client, and each await it
+            await self._open_once()
+
+    async def _open_once(self) -> None:
         if self._opened is not None:
             if self._opened.closed:
                 raise closed_error()

@@ -574,6 +574,32 @@ def test_aconnect_is_no_coroutine_and_opens_by_await_or_with() -> None:
     asyncio.run(use())
 
 
+def test_client_awaited_by_several_tasks_at_once_is_opened_once() -> None:
+    """A second store and a second engine would be nobody's to close, and go on to renew their locks."""
+
+    class Slow(AsyncMemoryStore):
+        """Takes a turn of the loop to say what it promises."""
+
+        async def guarantees(self) -> Any:
+            await asyncio.sleep(0)
+            return await super().guarantees()
+
+    async def use(client: AsyncLockClient, key: str) -> AsyncLease:
+        await client
+        return await client.acquire(key)
+
+    async def main() -> None:
+        store = Slow()
+        client = AsyncLockClient(store, lease_duration=20)
+        leases = await asyncio.gather(*(use(client, f"k{number}") for number in range(5)))
+        await client.close()
+
+        assert [lease.is_valid for lease in leases] == [False] * 5
+        assert [record.held for record in store.space.records.values()] == [False] * 5
+
+    asyncio.run(main())
+
+
 @async_only
 async def test_tasks_of_one_client_exclude_each_other(world: World) -> None:
     """Each acquire is an attempt of its own; a task has no lock that another one asks for."""
