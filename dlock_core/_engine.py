@@ -64,6 +64,7 @@ _log = logging.getLogger("dlock.engine")
 _RENEWAL_TRIES = 2
 # How often a client that is being closed looks for what is unresolved, within one request time-out.
 _LOOKS = 8
+_SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are not tried
 
 
 class Engine:
@@ -333,25 +334,30 @@ class Engine:
     # ---- ending
 
     async def close(self, until: int = NEVER) -> list[Exception]:
-        """Release everything, going on after errors; return them. Past *until* nothing more is sent: what is left lapses.
+        """Release everything, going on after errors; return them. Past *until*, or if the store is silent, what is left lapses.
 
-        Interrupted, it leaves what is left to the scheduler.
+        Interrupted, it leaves the rest to the scheduler.
         """
         self.closed = True
         errors: list[Exception] = []
-        left = list(self.driver.held.values())
+        left, silences = list(self.driver.held.values()), 0
         try:
-            while left and self.ports.now() < until:
+            while left and self.ports.now() < until and silences < _SILENCES_MAX:
+                began, handle = self.ports.now(), left.pop()
                 try:
-                    await self.release(left.pop(), None)
+                    await self.release(handle, None)
                 except Exception as error:  # noqa: BLE001  # collected: one must not keep the others from being released
                     errors.append(error)
-        except BaseException:
+                    silences += self.ports.now() - began > handle.state.terms.plan.timeout_ns // 2
+                else:
+                    silences = 0
+        finally:
             for handle in left:
                 self.discard(handle)
-            raise
         errors.extend(
-            OutcomeUnknownError(f"no time was left to release lock {h.key!r}; it lapses", key=h.key) for h in left
+            OutcomeUnknownError(f"no time was left to release lock {handle.key!r}; it lapses", key=handle.key)
+            for handle in left
+            if handle.state.terms.plan.lease_ms is not None
         )
         await self._follow_up(until)
         errors.extend(

@@ -8,6 +8,7 @@ import dataclasses
 import gc
 import logging
 import pickle
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -788,6 +789,47 @@ async def test_close_looks_after_what_is_unresolved_for_one_request_time_out(wor
     await client.close()
 
     assert (world.clock.now() - began) / NANOS < 7  # a request time-out, and a request that was under way by then
+
+
+def test_close_with_a_store_that_hangs_takes_a_few_request_time_outs_for_all() -> None:
+    """However many locks are held: what was not given back lapses, and is named."""
+    tries = []
+    with FakeClock() as clock:
+        store = MemoryStore()
+        client = clock.client(store, lease_duration=20, auto_renew=False)
+        leases = [client.acquire(f"k{number}") for number in range(10)]
+
+        def hang(request: Any, *, timeout_s: float) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                tries.append(request.record.key)
+                clock.advance(timeout_s)
+            raise OutcomeUnknownError("no answer", key=request.record.key)
+
+        store.release = hang  # type: ignore[method-assign]
+        with pytest.raises(ExceptionGroup) as caught:
+            client.close()
+
+        assert len(tries) < 5
+        assert {getattr(error, "key", "") for error in caught.value.exceptions} == {lease.key for lease in leases}
+        assert not any(lease.is_valid for lease in leases)
+
+
+def test_close_without_time_names_a_lock_without_a_lease_as_held() -> None:
+    """It never lapses: an operator has to know its token."""
+    with FakeClock() as clock:
+        store = MemoryStore()
+        client = clock.client(store, fail_closed=True)
+        lease = client.acquire("k")
+
+        def fail(request: Any, *, timeout_s: float) -> Any:
+            raise OutcomeUnknownError("no answer", key=request.record.key)
+
+        store.release = fail  # type: ignore[method-assign]
+        with pytest.raises(ExceptionGroup) as caught:
+            client._close(until=clock.now())
+
+        assert ["lapses" in str(error) for error in caught.value.exceptions] == [False]
+        assert f"token {lease.fencing_token}" in str(caught.value.exceptions[0])
 
 
 def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pytest.MonkeyPatch) -> None:
