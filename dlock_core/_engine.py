@@ -107,7 +107,7 @@ class Engine:
                 if isinstance(error, (RecordError, StoreSetupError)):
                     raise error
                 if self.closed:
-                    await self._leave(handle)
+                    await self._leave(handle, effect)
         except BaseException:
             self._abandon(handle)
             raise
@@ -130,10 +130,13 @@ class Engine:
             return Probed(effect.rvn, owner, fresh(), jitter()), error
         return await self.driver.perform(effect, plan.acquire_timeout_ns)
 
-    async def _leave(self, handle: Handle) -> None:
-        """The client was closed meanwhile: nobody will get this lock."""
+    async def _leave(self, handle: Handle, effect: Any) -> None:
+        """The client was closed meanwhile: nobody will get this lock, and *effect*, the next step, is not made."""
         if type(handle.state) is Held:
             await self.release(handle, None)
+        elif effect is not None and type(effect) not in (Wait, Probe):
+            # Said to be under way, it would be looked for until its lease ends.
+            self.driver.advance(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
         raise closed_error(handle.key)
 
     async def _look_ahead(self, keys: Sequence[str], plan: Plan) -> None:

@@ -31,11 +31,14 @@ from dlock_core import (
 )
 from dlock_core.client import Lease, LockClient
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.testing import FakeClock
 from tests.core.worlds import async_only, both_colours, raw
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from dlock_core import LockRecord
+    from dlock_core.store import Claim, Reply
     from tests.core.worlds import World
 
 SECRET = "S3CRETw0rd"
@@ -828,6 +831,33 @@ async def test_close_ends_a_wait_for_a_lock(world: World) -> None:
         await held.release()
         again = await a.try_acquire("k")
         assert again is not None
+
+
+def test_close_leaves_nothing_to_look_for_of_a_wait() -> None:
+    """A claim that was not sent any more is not taken for one under way, for which a second close would look."""
+    clock, claims = FakeClock(), 0
+
+    class Closing(MemoryStore):
+        """Waits its time out, and meanwhile its client is closed."""
+
+        def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+            nonlocal claims
+            claims += 1
+            return super().claim(request, timeout_s=timeout_s)
+
+        def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+            assert (record.key, ticket != "") == ("k", True)
+            b.close()
+            clock.advance(timeout_s)
+
+    held = MemoryStore()
+    with clock.client(held) as a, a.lock("k"):
+        b = clock.client(Closing(held.space))
+        with pytest.raises(LeaseStateError, match="closed while lock 'k'"):
+            b.acquire("k")
+
+        assert claims == 1
+        assert not b._engine.driver.following
 
 
 # ---- options at work
