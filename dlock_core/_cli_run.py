@@ -73,10 +73,13 @@ def grace_within(lease: float, grace: float | None) -> float:
 
 
 def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
-    """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt."""
+    """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt.
+
+    An owner may hold some, and NUL, which no environment can carry.
+    """
     return {
         "DLOCK_KEY": "\n".join(leases),
-        "DLOCK_OWNER": next(iter(leases.values())).owner,
+        "DLOCK_OWNER": escape(next(iter(leases.values())).owner),
         "DLOCK_FENCING_TOKEN": "\n".join(str(lease.fencing_token) for lease in leases.values()),
         "DLOCK_FENCING_TOKENS": json.dumps({key: lease.fencing_token for key, lease in leases.items()}),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,11 +18,10 @@ from dlock_core.store import Claim, Expect
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from dlock_core import LockClient
 
 SECRET = "hunter2"
+FULL = Path("/dev/full")
 
 
 @pytest.fixture
@@ -31,6 +31,24 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("DLOCK_URL", url)
     monkeypatch.delenv("DLOCK_CONFIG", raising=False)
     return url
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [("ls",), ("doctor", "-o", "json")])
+def test_output_that_has_no_place_is_told(shell: Shell, arguments: tuple[str, ...]) -> None:
+    """A full disk is one line on stderr, and an exit code of its own."""
+    with FULL.open("w") as full:
+        done = shell.run(*arguments, stdout=full)
+
+    assert done.returncode == 74
+    assert (
+        done.stderr == "dlock: the output could not be written: No space left on device; what was asked for is done\n"
+    )
+
+
+def test_dlock_alone_says_what_is_missing(dlock: Command) -> None:
+    """One line, as all that is wrong with the usage."""
+    assert dlock() == (64, "", "dlock: Missing command; see 'dlock --help'\n")
 
 
 class Command:
