@@ -172,7 +172,7 @@ def _run(ctx: click.Context, /, keys: tuple[str, ...], **given: Any) -> int:
         **_waiting(ctx, given),
     )
     try:
-        grace = grace_within(options.lease_duration, given["grace"])  # type: ignore[arg-type]  # checked: seconds
+        grace = grace_within(options.lease_duration, given["grace"], options.max_hold)  # type: ignore[arg-type]  # checked: seconds
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     say.detail(f"configuration: {configuration_source(given['url'])}")
