@@ -291,7 +291,7 @@ class _Run:
         margin, grace = round(lease_s * NANOS / _MARGIN), round(self._request.grace * NANOS)
         if not self._terminated:
             left = self._deadline - margin - grace - now if shortest.is_valid else 0
-            if left > 0 and not self._guard.acted:
+            if left > 0 and not self._guard.look():
                 if self._deadline != NEVER:
                     self._guard.order(self._deadline - margin // 2 - grace, self._deadline - margin // 2)
                 return min(left / NANOS, lease_s / _GRACE)
@@ -305,7 +305,7 @@ class _Run:
         self._terminated, self._kill_at = True, max(now, kill_at)
         self._guard.order(NEVER, self._kill_at)
         what = f"lock {escape(lease.key)!r} (token {lease.fencing_token})"
-        if self._guard.acted:
+        if self._guard.look():
             self._say.error(
                 f"{what} could not be renewed because this process stood still: the guard has sent TERM to the command"
             )
