@@ -268,7 +268,9 @@ class AsyncLockClient:
     async def scan(self, prefix: str = "") -> AsyncIterator[LockRecord]:
         """As :meth:`dlock_core.LockClient.scan`."""
         engine = self._open_engine
-        async for record in engine.store.scan(self.options.prefix + prefix, timeout_s=self._session.store_timeout_s()):
+        async for record in engine.store.scan(
+            self._session.full_prefix(prefix), timeout_s=self._session.store_timeout_s()
+        ):
             if record.state is not State.GONE:
                 yield self._session.strip(record)
 

@@ -242,7 +242,7 @@ class LockClient:
     def scan(self, prefix: str = "") -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*. For operators: it may be stale."""
         self._check_open()
-        for record in self._store.scan(self.options.prefix + prefix, timeout_s=self._session.store_timeout_s()):
+        for record in self._store.scan(self._session.full_prefix(prefix), timeout_s=self._session.store_timeout_s()):
             if record.state is not State.GONE:
                 yield self._session.strip(record)
 
