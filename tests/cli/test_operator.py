@@ -13,11 +13,14 @@ import pytest
 from dlock_core import LockRecord, State, connect
 from dlock_core import _cli as cli
 from dlock_core._cli_show import escape, print_rows, record_facts
+from dlock_core.errors import RecordError
 from dlock_core.record import Broken
 from dlock_core.store import Claim, Expect
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dlock_core import LockClient
 
 SECRET = "hunter2"
@@ -105,6 +108,27 @@ def test_ls_held_leaves_out_what_is_free(dlock: Command, client: LockClient) -> 
 
     assert [record["key"] for record in everything] == ["free", "held"]
     assert [record["key"] for record in held] == ["held"]
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_ls_shows_what_came_before_a_foreign_record(
+    dlock: Command, client: LockClient, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """Where a store ends the list at what it cannot read, an operator still sees the rest, and that it is not all."""
+
+    def scan(*_: object) -> Iterator[LockRecord]:
+        yield from found
+        raise RecordError("the row under key 'x' is another program's", key="x")
+
+    with client.lock("a"):
+        found = list(client.scan())
+        monkeypatch.setattr(type(client), "scan", scan)
+        code, out, err = dlock("ls", "-o", output)
+
+    assert code == 69
+    assert found[0].owner in out
+    assert "key 'x'" in err
+    assert "NOT complete" in err
 
 
 def test_ls_of_an_empty_store_prints_the_heading_or_an_empty_list(dlock: Command, url: str) -> None:
