@@ -116,6 +116,7 @@ class Renewals:
                 self._driver.advance(handle, Failure(request.record.rvn, unknown=True, fresh=fresh()))
             raise
         for handle, request, result, rvn in zip(job.handles, job.requests, results, fresh_ones(), strict=False):
+            handle.trouble = str(result) if isinstance(result, StoreError) else ""
             effect = self._driver.advance(handle, self._driver.event(handle.key, request.record.rvn, result, rvn))
             if effect is not None:
                 await self.run_one(handle, effect)

@@ -495,7 +495,7 @@ async def test_lock_all_that_fails_follows_up_what_it_could_not_release(
                 pytest.fail("entered")
         await world.live(3)
 
-        assert "the release of lock 'a' got no answer; it is followed up" in caplog.text
+        assert "the release of lock 'a' was not confirmed; it is followed up" in caplog.text
         record = await other.get("a")
         assert record is not None
         assert record.state == "free"
