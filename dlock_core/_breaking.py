@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlock_core._driver import fresh
-from dlock_core.errors import OutcomeUnknownError
+from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.lease import break_request
 
 if TYPE_CHECKING:
@@ -27,7 +27,14 @@ async def break_lock(
     free_now: bool,
     timeout_s: float,
 ) -> bool:
-    """Break the grant *fencing_token* of *key*, with *rvn* only under that number; False if it does not stand any more."""
+    """Break the grant *fencing_token* of *key*, with *rvn* only under that number; False if it does not stand any more.
+
+    Raises: ConfigurationError: *fencing_token* can be none.
+    """
+    if type(fencing_token) is not int or fencing_token < 0:
+        raise ConfigurationError(
+            f"fencing_token {fencing_token!r} is not a whole number, 0 or more; get({key!r}) shows it"
+        )
     sent: list[str] = []
     for _ in range(BREAK_TRIES_MAX):
         record = await store.read(key, timeout_s=timeout_s)

@@ -18,7 +18,7 @@ from dlock_core._cli_options import (
     early_takeover,
 )
 from dlock_core._cli_run import LOST, SIGNALLED, Request, grace_within, hold
-from dlock_core._cli_show import OutputClosedError, Say
+from dlock_core._cli_show import OutputClosedError, OutputError, Say
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LockLostError, StoreError
 
 if TYPE_CHECKING:
@@ -30,17 +30,31 @@ USAGE = 64
 UNAVAILABLE = 69
 SOFTWARE = 70
 NO_PROCESS = 71
+NO_OUTPUT = 74
 BUSY = 75
 _INTERRUPTED = SIGNALLED + 2
 _PIPE_CLOSED = SIGNALLED + 13
+_STDERR = 2
 
 
 def run(arguments: list[str]) -> NoReturn:
     """Run the command line *arguments* and exit."""
+    _open_standard_files()
     for stream in (sys.stdout, sys.stderr):
         # A key is printable, which the terminal's encoding may not know.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a text stream of the interpreter
     _leave(_exit_code(arguments))
+
+
+def _open_standard_files() -> None:
+    """Put nothing where a standard file is closed: a pipe would stand there, and be taken for it. A command finds it closed still."""
+    while (file := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    sys.stdin, sys.stdout, sys.stderr = (
+        stream or os.fdopen(os.dup(file), mode)
+        for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
+    )
+    os.close(file)
 
 
 def _exit_code(arguments: list[str]) -> int:
@@ -58,6 +72,9 @@ def _exit_code(arguments: list[str]) -> int:
         return _INTERRUPTED
     except OutputClosedError:
         return _PIPE_CLOSED
+    except OutputError as error:
+        say.error(str(error))
+        return NO_OUTPUT
     return code if isinstance(code, int) else 0
 
 
@@ -100,7 +117,7 @@ class _RunCommand(click.Command):
 # ---- the commands
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(None, "-V", "--version", package_name="dlock-core", message="dlock %(version)s")
 def command() -> None:
     """Hold distributed locks from the shell, and look after them."""
@@ -155,7 +172,7 @@ def _run(ctx: click.Context, /, keys: tuple[str, ...], **given: Any) -> int:
         **_waiting(ctx, given),
     )
     try:
-        grace = grace_within(options.lease_duration, given["grace"])  # type: ignore[arg-type]  # checked: seconds
+        grace = grace_within(options.lease_duration, given["grace"], options.max_hold)  # type: ignore[arg-type]  # checked: seconds
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
     say.detail(f"configuration: {configuration_source(given['url'])}")

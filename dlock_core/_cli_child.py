@@ -13,6 +13,7 @@ The *guard* holds the end of a pipe and a deadline. It ends the child's group wh
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import select
@@ -139,6 +140,8 @@ def _become(
                 os.execvpe(argv[0], list(argv), {**os.environ, **json.loads(order)})  # noqa: S606  # no shell is the point
             except OSError as error:
                 os.write(trouble, str(error.errno).encode())
+            except ValueError:  # a name of no character
+                os.write(trouble, str(errno.ENOENT).encode())
     finally:
         os._exit(127)
 

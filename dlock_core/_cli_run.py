@@ -26,6 +26,7 @@ from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
 from dlock_core.errors import LockLostError
 from dlock_core.plan import NEVER
+from dlock_core.states import Held
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,25 +59,31 @@ class Request(NamedTuple):
     lock: LockKeywords
 
 
-def grace_within(lease: float, grace: float | None) -> float:
-    """Return the grace to use with a lease of *lease* seconds: a quarter of it, where none is given.
+def grace_within(lease: float, grace: float | None, max_hold: float | None = None) -> float:
+    """Return the grace to use with a lease, or a *max_hold*, of so many seconds: a quarter of the shorter, where none is given.
 
     Raises: ValueError: it is so long that a healthy command would be ended.
     """
+    bound, what, longer = lease, "lease", "--lease"
+    if max_hold is not None and max_hold < lease:
+        bound, what, longer = max_hold, "max_hold", "max_hold"
     if grace is None:
-        return lease / _GRACE
-    if not 0 <= grace <= lease / 2:
+        return bound / _GRACE
+    if not 0 <= grace <= bound / 2:
         raise ValueError(
-            f"a grace of {grace:g} s does not fit a lease of {lease:g} s; give 0 to {lease / 2:g} s, or a longer --lease"
+            f"a grace of {grace:g} s does not fit a {what} of {bound:g} s; give 0 to {bound / 2:g} s, or a longer {longer}"
         )
     return grace
 
 
 def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
-    """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt."""
+    """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt.
+
+    An owner may hold some, and NUL, which no environment can carry.
+    """
     return {
         "DLOCK_KEY": "\n".join(leases),
-        "DLOCK_OWNER": next(iter(leases.values())).owner,
+        "DLOCK_OWNER": escape(next(iter(leases.values())).owner),
         "DLOCK_FENCING_TOKEN": "\n".join(str(lease.fencing_token) for lease in leases.values()),
         "DLOCK_FENCING_TOKENS": json.dumps({key: lease.fencing_token for key, lease in leases.items()}),
     }
@@ -107,13 +114,14 @@ class _Run:
     def __init__(self, request: Request, options: ClientOptions, say: Say, child: Child, guard: Guard) -> None:
         self._request, self._options, self._say = request, options, say
         self._child, self._guard = child, guard
+        self._hold_s = float(options.max_hold or "inf")  # type: ignore[arg-type]  # checked: seconds
         self._task: asyncio.Task[Any] | None = None
         self._running = False
         self._over = False
         self._signal: signal.Signals | None = None
         self._wake = asyncio.Event()
         self._status: int | None = None
-        self._terminated = self._killed = self._warned = False
+        self._terminated = self._killed = self._warned = self._overrun = False
         self._deadline = self._kill_at = NEVER
 
     async def main(self) -> int:
@@ -273,7 +281,7 @@ class _Run:
         """Compare the leases with the clock, and do what is due; return in how many seconds to look again."""
         now = now_ns()
         shortest = min(leases.values(), key=lambda lease: lease.remaining)
-        lease_s = min(shortest.lease_duration, 86400.0)
+        lease_s = min(shortest.lease_duration, self._hold_s, 86400.0)
         if shortest.is_valid:
             remaining = shortest.remaining
             self._deadline = NEVER if remaining == float("inf") else now + round(remaining * NANOS)
@@ -283,7 +291,7 @@ class _Run:
         margin, grace = round(lease_s * NANOS / _MARGIN), round(self._request.grace * NANOS)
         if not self._terminated:
             left = self._deadline - margin - grace - now if shortest.is_valid else 0
-            if left > 0 and not self._guard.acted:
+            if left > 0 and not self._guard.look():
                 if self._deadline != NEVER:
                     self._guard.order(self._deadline - margin // 2 - grace, self._deadline - margin // 2)
                 return min(left / NANOS, lease_s / _GRACE)
@@ -297,13 +305,17 @@ class _Run:
         self._terminated, self._kill_at = True, max(now, kill_at)
         self._guard.order(NEVER, self._kill_at)
         what = f"lock {escape(lease.key)!r} (token {lease.fencing_token})"
-        if self._guard.acted:
+        if self._guard.look():
             self._say.error(
                 f"{what} could not be renewed because this process stood still: the guard has sent TERM to the command"
             )
             return
+        state = lease._handle.state
+        self._overrun = type(state) is Held and state.hold_until <= state.deadline
         if lease.loss is not None:
             why = f"{what} was lost ({lease.loss.reason.value})"
+        elif lease.is_valid and self._overrun:
+            why = f"{what} must be released within {lease.remaining:.1f} s: its max_hold of {self._hold_s:g} s ends"
         elif lease.is_valid:
             why = f"{what} could not be renewed and ends in {lease.remaining:.1f} s"
         else:
@@ -334,8 +346,11 @@ class _Run:
             return code
         if self._terminated or self._guard.look():
             names = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
-            self._say.error(
-                f"the command was ended (code {code}) because the lease of lock {names} could not be kept; exit code {LOST}"
+            why = (
+                f"lock {names} was held for its max_hold"
+                if self._overrun
+                else f"the lease of lock {names} could not be kept"
             )
+            self._say.error(f"the command was ended (code {code}) because {why}; exit code {LOST}")
             return LOST
         return code

@@ -9,20 +9,21 @@ import logging
 import os
 import shutil
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.clock import NANOS, now_ns
 from dlock_core.errors import DLockError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dlock_core.aio import AsyncLockClient
     from dlock_core.record import LockRecord
 
 __all__ = [
     "OutputClosedError",
+    "OutputError",
     "Say",
     "WaitLine",
     "escape",
@@ -159,17 +160,29 @@ class OutputClosedError(Exception):
     """Whoever read the output has enough of it."""
 
 
+class OutputError(Exception):
+    """The output has no place."""
+
+
 def print_text(text: str) -> None:
     """Print *text* on stdout.
 
-    Raises: OutputClosedError.
+    Raises: OutputClosedError, OutputError.
     """
-    try:
+    with _writing():
         print(text, flush=True)  # noqa: T201  # a command talks
-    except BrokenPipeError as error:
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
         # What is still buffered must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputClosedError from error
+        if isinstance(error, BrokenPipeError):
+            raise OutputClosedError from error
+        raise OutputError(f"the output could not be written: {error.strerror}; what was asked for is done") from error
 
 
 def print_json(value: object) -> None:
@@ -197,7 +210,7 @@ def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         emoji=False,
         soft_wrap=False,
     )
-    with console.capture() as capture:
+    with _writing(), console.capture() as capture:
         console.print(table)
     print_text("\n".join(line.rstrip() for line in capture.get().splitlines()))
 

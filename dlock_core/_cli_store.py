@@ -12,6 +12,7 @@ from dlock_core._cli_options import client_options, configuration_source, connec
 from dlock_core._cli_show import Say, escape, print_facts, print_json, print_rows, print_text, record_facts
 from dlock_core._session import open_store
 from dlock_core.client import connect
+from dlock_core.errors import RecordError
 
 if TYPE_CHECKING:
     from dlock_core.client import LockClient
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["break_", "doctor", "init", "ls", "show"]
 
 REFUSED = 1
+INCOMPLETE = 69
 
 
 @click.command("ls")
@@ -27,19 +29,26 @@ REFUSED = 1
 @connection_options
 @click.option("--held", is_flag=True, help="Only what is held.")
 @output_option
-def ls(prefix_of_key: str, held: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # click hands options over by name
+def ls(prefix_of_key: str, held: bool, output: str, **given: Any) -> int:  # noqa: FBT001  # click hands options over by name
     """List the locks whose key begins with PREFIX. The list may be stale."""
+    records, foreign = [], None
     with connect(client_options(**given)) as client:
-        records = sorted(
-            (record for record in client.scan(prefix_of_key) if record.held or not held), key=lambda record: record.key
-        )
+        try:
+            for record in client.scan(prefix_of_key):
+                if record.held or not held:
+                    records.append(record)  # noqa: PERF401  # what came before an error is kept
+        except RecordError as error:
+            foreign = error
+    records.sort(key=lambda record: record.key)
     if output == "json":
         print_json([record_facts(record) for record in records])
-        return
-    rows = [
-        (record.key, _state(record), record.fencing_token, record.owner or "-", _lease(record)) for record in records
-    ]
-    print_rows(("KEY", "STATE", "TOKEN", "OWNER", "LEASE"), rows)
+    else:
+        rows = [(each.key, _state(each), each.fencing_token, each.owner or "-", _lease(each)) for each in records]
+        print_rows(("KEY", "STATE", "TOKEN", "OWNER", "LEASE"), rows)
+    if foreign is None:
+        return 0
+    Say().error(f"{foreign}; the list ends before it and is NOT complete: narrow the PREFIX to see the others")
+    return INCOMPLETE
 
 
 def _state(record: LockRecord) -> str:

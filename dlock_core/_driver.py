@@ -108,12 +108,18 @@ class Driver:
             handle.busy = False
             self.schedule(handle)
 
+    def unresolved(self) -> list[Handle]:
+        """Return those of which something is on its way still, or has to be tried again."""
+        with self.ports.mutex:
+            return list(self.following)  # other threads add to it and take away
+
     async def pursue(self, handle: Handle, effect: Any) -> StoreError | None:
         """Perform *effect* and what follows from it at once."""
         error: StoreError | None = None
         try:
             while effect is not None:
                 event, error = await self.perform(effect, plan_of(handle.state).timeout_ns)
+                handle.trouble = "" if error is None else str(error)
                 effect = self.advance(handle, event)
         except BaseException:
             if effect is not None:
@@ -237,7 +243,8 @@ class Driver:
             _log.info("lock %r is safe again, %.1f s left", handle.key, left)
             self._rearm_watches(handle)
             return
-        _log.warning("lock %r is at risk: a renewal failed, %.1f s left", handle.key, left)
+        why = f" ({handle.trouble})" if handle.trouble else ""
+        _log.warning("lock %r is at risk: a renewal failed, %.1f s left%s", handle.key, left, why)
         for watch in handle.watches:
             if watch.armed and watch.safe_ns is None:
                 watch.fire(self.ports)

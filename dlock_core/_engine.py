@@ -108,7 +108,7 @@ class Engine:
                 if isinstance(error, (RecordError, StoreSetupError)):
                     raise error
                 if self.closed:
-                    await self._leave(handle)
+                    await self._leave(handle, effect)
         except BaseException:
             self._abandon(handle)
             raise
@@ -132,13 +132,16 @@ class Engine:
             return Probed(effect.rvn, owner, fresh(), jitter()), error
         return await self.driver.perform(effect, plan.acquire_timeout_ns)
 
-    async def _leave(self, handle: Handle) -> None:
-        """The client was closed meanwhile: nobody will get this lock."""
+    async def _leave(self, handle: Handle, effect: Any) -> None:
+        """The client was closed meanwhile: nobody will get this lock, and *effect*, the next step, is not made."""
         if type(handle.state) is Held:
             try:
                 await self.release(handle, None)
             except StoreError as error:
                 raise closed_error(handle.key) from error
+        elif effect is not None and type(effect) not in (Wait, Probe):
+            # Said to be under way, it would be looked for until its lease ends.
+            self.driver.advance(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
         raise closed_error(handle.key)
 
     async def _look_ahead(self, keys: Sequence[str], plan: Plan) -> None:
@@ -354,27 +357,24 @@ class Engine:
         finally:
             for handle in left:
                 self.discard(handle)
-        errors.extend(
-            OutcomeUnknownError(f"no time was left to release lock {handle.key!r}; it lapses", key=handle.key)
-            for handle in left
-            if handle.state.terms.plan.lease_ms is not None
-        )
+        lapsing = [handle.key for handle in left if handle.state.terms.plan.lease_ms is not None]
+        errors += [
+            OutcomeUnknownError(f"no time was left to release lock {key!r}; it lapses", key=key) for key in lapsing
+        ]
         await self._follow_up(until)
         errors.extend(
-            unresolved_error(handle.state) for handle in self._following() if handle.state.terms.plan.lease_ms is None
+            unresolved_error(handle.state)
+            for handle in self.driver.unresolved()
+            if handle.state.terms.plan.lease_ms is None
         )
         return errors
-
-    def _following(self) -> list[Handle]:
-        with self.ports.mutex:
-            return list(self.driver.following)  # other threads add to it and take away
 
     async def _follow_up(self, until: int) -> None:
         """See to what is unresolved, for one request time-out at most: a claim that was given up may be on its way still."""
         began = self.ports.now()
-        until = min([until, *(began + handle.state.terms.plan.timeout_ns for handle in self._following())])
+        until = min([until, *(began + handle.state.terms.plan.timeout_ns for handle in self.driver.unresolved())])
         for _ in range(_LOOKS):
-            for handle in self._following():
+            for handle in self.driver.unresolved():
                 effect = self._due_now(handle)
                 if effect is not None:
                     await self.renewals.run_one(handle, effect)

@@ -117,6 +117,7 @@ class Handle:
         "signals",
         "state",
         "token",
+        "trouble",
         "views",
         "watches",
     )
@@ -131,6 +132,8 @@ class Handle:
         self.views = 1
         self.changes = 0
         self.token = 0
+        # In words: an error would keep frames alive, and with them a lease that was dropped.
+        self.trouble = ""
         self.payload = Payload(None, ())
         self.lost_signals: list[Settable] = []
         self.signals: list[Signal] = []

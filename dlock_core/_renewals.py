@@ -117,6 +117,7 @@ class Renewals:
             raise
         following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, fresh_ones(), strict=False):
+            handle.trouble = str(result) if isinstance(result, StoreError) else ""
             effect = self._driver.advance(handle, self._driver.event(handle.key, request.record.rvn, result, rvn))
             if effect is not None:
                 following.append((handle, effect))

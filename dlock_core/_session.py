@@ -54,7 +54,11 @@ class Ask(NamedTuple):
 
 
 def check_capabilities(store: Any) -> None:
-    """Refuse a store that declares a capability without its methods, or has them undeclared."""
+    """Refuse what is no store, and a store that declares a capability without its methods, or has them undeclared."""
+    if not hasattr(store, "capabilities"):
+        raise ConfigurationError(
+            f"{type(store).__name__} is no store; give a URL to connect() or aconnect(), a driver's client to its store: RedisStore(client)"
+        )
     for capability, protocols in _METHODS.items():
         present, declared = isinstance(store, protocols), capability in store.capabilities
         if present != declared:
@@ -118,6 +122,15 @@ class Session:
         if type(key) is not str or not key:
             raise ConfigurationError(f"key {key!r} is not a text of at least one character")
         return check_key(self.options.prefix + key)
+
+    def full_prefix(self, prefix: str) -> str:
+        """Return the *prefix* of keys behind the client's; unlike a key it may be empty.
+
+        Raises: ConfigurationError: no key can begin so.
+        """
+        if type(prefix) is not str:
+            raise ConfigurationError(f"prefix {prefix!r} is not a text")
+        return check_key(self.options.prefix + prefix) if prefix else self.options.prefix
 
     def check_process(self) -> None:
         """Raise LeaseStateError in a forked child."""

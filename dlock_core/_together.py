@@ -67,7 +67,7 @@ async def _release_all(engine: Engine, handles: Sequence[Handle]) -> None:
             try:
                 await engine.release(handle, None)
             except StoreError as error:
-                _log.warning("the release of lock %r got no answer; it is followed up: %s", handle.key, error)
+                _log.warning("the release of lock %r was not confirmed; it is followed up: %s", handle.key, error)
     except BaseException:
         _discard_all(engine, left)
         raise

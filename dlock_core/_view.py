@@ -163,6 +163,13 @@ class LeaseView:
             )
         return Payload(data, self._handle.payload.attributes)
 
+    def _check_callback(self, callback: object) -> None:
+        self._check_process()
+        if not callable(callback):
+            raise ConfigurationError(
+                f"{callback!r} cannot be called; give the function itself, and not what it returns"
+            )
+
     def _check_process(self) -> None:
         # Before any mutex: in a forked child it may be held for ever.
         if self._session.generation != generation():
@@ -211,7 +218,7 @@ class LeaseView:
             return error
         if error is not None:
             _log.warning(
-                "the release of lock %r got no answer; it is followed up, and lapses at worst: %s", self.key, error
+                "the release of lock %r was not confirmed; it is followed up, and lapses at worst: %s", self.key, error
             )
         return None
 

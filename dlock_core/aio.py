@@ -109,7 +109,7 @@ class AsyncLease(LeaseView):
 
     def on_lost(self, callback: Callable[[Loss], object], /) -> None:
         """As :meth:`dlock_core.Lease.on_lost`, as a callback of the loop; a coroutine function becomes a task."""
-        self._check_process()
+        self._check_callback(callback)
         loss = self._handle.loss
         if loss is None:
             self._handle.lost_callbacks.append(callback)
@@ -118,7 +118,7 @@ class AsyncLease(LeaseView):
 
     def on_risk(self, callback: Callable[[AsyncLease], object], /, *, safe_time: Seconds | None = None) -> None:
         """As :meth:`dlock_core.Lease.on_risk`."""
-        self._check_process()
+        self._check_callback(callback)
         safe_ns = None if safe_time is None else nanoseconds(check_seconds(safe_time, "safe_time"))
         self._engine.watch(self._handle, Watch(callback, self, safe_ns))
 
@@ -269,7 +269,9 @@ class AsyncLockClient:
     async def scan(self, prefix: str = "") -> AsyncIterator[LockRecord]:
         """As :meth:`dlock_core.LockClient.scan`."""
         engine = self._open_engine
-        async for record in engine.store.scan(self.options.prefix + prefix, timeout_s=self._session.store_timeout_s()):
+        async for record in engine.store.scan(
+            self._session.full_prefix(prefix), timeout_s=self._session.store_timeout_s()
+        ):
             if record.state is not State.GONE:
                 yield self._session.strip(record)
 

@@ -124,7 +124,7 @@ class Lease(LeaseView):
 
     def on_lost(self, callback: Callable[[Loss], object], /) -> None:
         """Have *callback* called with the loss, on the client's thread for callbacks; at once if the lock is lost already."""
-        self._check_process()
+        self._check_callback(callback)
         with self._engine.ports.mutex:
             loss = self._handle.loss
             if loss is None:
@@ -137,7 +137,7 @@ class Lease(LeaseView):
 
         Once for each such stretch: armed again when the lease recovers. A loss that comes first calls it too.
         """
-        self._check_process()
+        self._check_callback(callback)
         safe_ns = None if safe_time is None else nanoseconds(check_seconds(safe_time, "safe_time"))
         self._engine.watch(self._handle, Watch(callback, self, safe_ns))
 
@@ -242,7 +242,7 @@ class LockClient:
     def scan(self, prefix: str = "") -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*. For operators: it may be stale."""
         self._check_open()
-        for record in self._store.scan(self.options.prefix + prefix, timeout_s=self._session.store_timeout_s()):
+        for record in self._store.scan(self._session.full_prefix(prefix), timeout_s=self._session.store_timeout_s()):
             if record.state is not State.GONE:
                 yield self._session.strip(record)
 

@@ -110,13 +110,14 @@ CODES: dict[int, Kind] = {
 _MENDS = {
     13: "give the user the role readWrite on the database",
     18: "check user, password and authSource",
-    26: "create it with `dlock init URL` or provision()",
+    26: "create it with `dlock init --url URL` or provision()",
     61: "shard the collection by _id or hashed _id, or not at all",
     121: "drop the validator of the collection",
     123: "reads need a replica set; start mongod with --replSet",
     8000: "check user, password and the access list of the cluster",
 }
-_MEND = "see `dlock doctor URL`"
+_DNS_MEND = "see that the host of a mongodb+srv URL is right, and that this machine can resolve names"
+_MEND = "see `dlock doctor --url URL`"
 
 
 def kind_of(error: BaseException) -> Kind | None:
@@ -134,7 +135,8 @@ def error_of(error: BaseException, key: str | None, *, writes: bool) -> StoreErr
     if kind is None or isinstance(error, DLockError):
         return None
     if kind is Kind.SETUP:
-        return setup_error(_said(error), _MENDS.get(_code(error), _MEND), key=key)
+        mend = _DNS_MEND if _unresolved(error) else _MENDS.get(_code(error), _MEND)
+        return setup_error(_said(error), mend, key=key)
     about = f"lock {key!r}" if key is not None else "the locks"
     if kind is Kind.RECORD:
         return RecordError(f"the record of {about} has no form in BSON: {type(error).__name__}", key=key)
@@ -196,4 +198,9 @@ def _said(error: BaseException) -> str:
     if isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError):
         # Host, port and reason; what follows is the driver's picture of the topology.
         return f"{name}: {str(error).partition(', Timeout: ')[0].partition(' (configured timeouts')[0][:300]}"
-    return name
+    return f"{name}: {str(error)[:300]}" if _unresolved(error) else name
+
+
+def _unresolved(error: BaseException) -> bool:
+    """Whether the names behind a ``mongodb+srv`` URL were not found; then the message holds those names, and nothing else."""
+    return isinstance(error, errors.ConfigurationError) and "DNS" in str(error)

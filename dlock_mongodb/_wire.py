@@ -135,8 +135,9 @@ def record_of(document: Mapping[str, Any] | None) -> LockRecord | None:
     except RecordError:
         raise
     except (KeyError, TypeError, ValueError) as error:
+        fault = f"it has no field {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
         raise RecordError(
-            f"the document with _id {key!r} is not a record of dlock, or a damaged one ({type(error).__name__}: {error}); "
+            f"the document with _id {key!r} is not a record of dlock, or a damaged one ({fault}); "
             "it is left as it is: inspect it with mongosh",
             key=key if isinstance(key, str) else None,
         ) from error

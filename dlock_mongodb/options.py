@@ -73,7 +73,10 @@ class MongoDBStoreOptions(StoreOptions):
         try:
             return cls(**values)
         except ValidationError as error:
-            faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+            faults = (
+                f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
+                for fault in error.errors()
+            )
             raise ConfigurationError(f"wrong options for the MongoDB store: {'; '.join(faults)}") from None
 
 

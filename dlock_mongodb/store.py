@@ -384,4 +384,4 @@ def _has_room(client: Any) -> bool:
 
 def _missing(names: Names) -> StoreSetupError:
     where = f"the collection {names.database}.{names.collection} does not exist"
-    return setup_error(where, "create it with `dlock init URL` or provision()")
+    return setup_error(where, "create it with `dlock init --url URL` or provision()")

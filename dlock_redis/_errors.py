@@ -148,4 +148,6 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     else:
         kind, hint = StoreUnavailableError, "nothing was applied"
     where = "" if key is None else f" for key {key!r}"
-    return kind(f"the request{where} failed at Redis: {error} ({hint})", key=key)
+    return kind(
+        f"the request{where} failed at Redis: {str(error) or f'{type(error).__name__}, no answer'} ({hint})", key=key
+    )

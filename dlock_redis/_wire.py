@@ -337,12 +337,17 @@ def _parsed(key: str, read: Any, found: Any) -> Any:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         if isinstance(error, RecordError):
             raise
-        problem = f"what Redis has under key {key!r} is not a record of dlock ({error}); see it with HGETALL, dlock never overwrites it"
+        problem = f"what Redis has under key {key!r} is not a record of dlock ({error}); "
+        problem += "see it with TYPE and HGETALL, dlock never overwrites it"
         raise RecordError(problem, key=key) from error
 
 
 def _read_row(row: Sequence[Any]) -> LockRecord:
+    if len(row) == 1:
+        raise ValueError("it is of another type than a hash")
     key, version, state, rvn, token, about, payload = row
+    if version is None:
+        raise ValueError("it has no field 'v'")
     if version != b"1" and int(version) > FORMAT_VERSION:
         return newer_format(key, int(version), rvn.decode(), int(token))
     if version != b"1":

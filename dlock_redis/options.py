@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -45,7 +46,9 @@ class RedisStoreOptions(StoreOptions):
         except ConfigurationError:
             raise
         except TypeError as error:
-            raise ConfigurationError(f"{redact(url)!r} cannot be used: {error}") from None
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            fault = f"neither dlock nor redis-py knows its option {unknown[1]!r}" if unknown else str(error)
+            raise ConfigurationError(f"{redact(url)!r} cannot be used: {fault}") from None
         except (ValueError, redis.RedisError):
             # What the parsers say may quote the password.
             raise ConfigurationError(f"{redact(url)!r} cannot be used: it is malformed") from None

@@ -48,3 +48,22 @@ def test_the_url_may_come_from_the_environment(tmp_path: Path) -> None:
 
     assert first.startswith("on sqlite ")
     assert others == TOLD
+
+
+@pytest.mark.slow
+def test_the_example_of_a_store_is_tested_by_its_own_settings() -> None:
+    """A stranger runs its tests inside a clone, without the plugins that this project's settings are for."""
+    folder = ROOT / "examples" / "third_party_store"
+    options = ["-p", "no:timeout", "-p", "no:cacheprovider", "-p", "dlock_conformance.plugin", "--collect-only", "-q"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "test_directory.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr

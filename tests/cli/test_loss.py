@@ -70,6 +70,30 @@ def test_an_outage_ends_the_child_before_the_lease_does(shell: Shell) -> None:
     assert "exit code 76" in err
 
 
+def test_max_hold_ends_the_child_in_time_and_says_so(shell: Shell) -> None:
+    """It is not the lease that could not be kept; and a hold that is shorter than the lease has a grace of its own."""
+    shell.environment["DLOCK_MAX_HOLD"] = "1"
+
+    done = shell.run("run", "k", "--", sys.executable, "-c", "import time; print('ran', flush=True); time.sleep(60)")
+
+    assert (done.returncode, done.stdout) == (76, "ran\n")
+    assert "its max_hold of 1 s ends" in done.stderr
+    assert "was held for its max_hold" in done.stderr
+    assert "renewed" not in done.stderr
+
+
+def test_grace_must_fit_max_hold(shell: Shell) -> None:
+    """Longer than half of it, the command would be ended before it has worked."""
+    shell.environment["DLOCK_MAX_HOLD"] = "1"
+
+    done = shell.run("run", "--grace", "3", "k", "--", "true")
+
+    assert done.returncode == 64
+    assert (
+        done.stderr == "dlock: a grace of 3 s does not fit a max_hold of 1 s; give 0 to 0.5 s, or a longer max_hold\n"
+    )
+
+
 def test_an_outage_that_ends_in_time_is_survived(shell: Shell) -> None:
     """A renewal that succeeds later is a renewal: nobody is ended for a short outage."""
     process = shell.holding("--lease", "4")
@@ -107,7 +131,9 @@ def test_a_child_that_ended_on_terms_request_still_means_76(shell: Shell) -> Non
     assert finish_of_child(process.pid)
     process.send_signal(signal.SIGCONT)
 
-    assert finish(process)[0] == 76
+    code, _, err = finish(process)
+    assert code == 76
+    assert "gets TERM" not in err  # it had it from the guard
 
 
 def finish_of_child(pid: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,16 +13,18 @@ import pytest
 from dlock_core import LockRecord, State, connect
 from dlock_core import _cli as cli
 from dlock_core._cli_show import escape, print_rows, record_facts
+from dlock_core.errors import RecordError
 from dlock_core.record import Broken
 from dlock_core.store import Claim, Expect
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from dlock_core import LockClient
 
 SECRET = "hunter2"
+FULL = Path("/dev/full")
 
 
 @pytest.fixture
@@ -31,6 +34,24 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("DLOCK_URL", url)
     monkeypatch.delenv("DLOCK_CONFIG", raising=False)
     return url
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("arguments", [("ls",), ("doctor", "-o", "json")])
+def test_output_that_has_no_place_is_told(shell: Shell, arguments: tuple[str, ...]) -> None:
+    """A full disk is one line on stderr, and an exit code of its own."""
+    with FULL.open("w") as full:
+        done = shell.run(*arguments, stdout=full)
+
+    assert done.returncode == 74
+    assert (
+        done.stderr == "dlock: the output could not be written: No space left on device; what was asked for is done\n"
+    )
+
+
+def test_dlock_alone_says_what_is_missing(dlock: Command) -> None:
+    """One line, as all that is wrong with the usage."""
+    assert dlock() == (64, "", "dlock: Missing command; see 'dlock --help'\n")
 
 
 class Command:
@@ -87,6 +108,27 @@ def test_ls_held_leaves_out_what_is_free(dlock: Command, client: LockClient) -> 
 
     assert [record["key"] for record in everything] == ["free", "held"]
     assert [record["key"] for record in held] == ["held"]
+
+
+@pytest.mark.parametrize("output", ["table", "json"])
+def test_ls_shows_what_came_before_a_foreign_record(
+    dlock: Command, client: LockClient, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    """Where a store ends the list at what it cannot read, an operator still sees the rest, and that it is not all."""
+
+    def scan(*_: object) -> Iterator[LockRecord]:
+        yield from found
+        raise RecordError("the row under key 'x' is another program's", key="x")
+
+    with client.lock("a"):
+        found = list(client.scan())
+        monkeypatch.setattr(type(client), "scan", scan)
+        code, out, err = dlock("ls", "-o", output)
+
+    assert code == 69
+    assert found[0].owner in out
+    assert "key 'x'" in err
+    assert "NOT complete" in err
 
 
 def test_ls_of_an_empty_store_prints_the_heading_or_an_empty_list(dlock: Command, url: str) -> None:

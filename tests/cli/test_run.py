@@ -42,6 +42,41 @@ def test_run_of_a_missing_command_exits_with_127(shell: Shell) -> None:
     assert not shell.held()
 
 
+def test_run_of_a_command_without_a_name_exits_with_127(shell: Shell) -> None:
+    """A variable that is empty is told, and not passed over in silence."""
+    done = shell.run("run", "k", "--", "")
+
+    assert done.returncode == 127
+    assert done.stderr.startswith("dlock: cannot run ''")
+    assert not shell.held()
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_run_where_standard_files_are_closed(shell: Shell, closed: tuple[int, ...]) -> None:
+    """Nothing of ours comes to stand in their place, which the guard would take for our end; the command finds them closed."""
+    script = "; ".join(f"[ -e /proc/$$/fd/{file} ] && exit 9" for file in closed) + "; echo held > told"
+
+    def close() -> None:
+        for file in closed:
+            os.close(file)
+
+    done = shell.run("run", "k", "--", "sh", "-c", script, preexec_fn=close)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (shell.folder / "told").read_text() == "held\n"
+    assert not shell.held()
+
+
+def test_owner_of_characters_that_no_environment_holds_is_written_out(shell: Shell) -> None:
+    """It is a label: nothing may keep the command from running."""
+    done = shell.run(
+        "run", "--url", f"{shell.url}?owner=a%00b%0Ac", "k", "--", "sh", "-c", 'printf "%s\\n" "$DLOCK_OWNER"'
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "a\\x00b\\nc\n"
+
+
 @pytest.mark.parametrize("content", ["data", "#!/bin/sh\n"])
 def test_run_of_a_file_that_is_not_executable_exits_with_126(shell: Shell, content: str) -> None:
     """The file is there, and the system refuses it."""

@@ -17,6 +17,7 @@ import pytest
 from dlock_core import (
     KEEP,
     AcquireTimeoutError,
+    AsyncLockClient,
     ConfigurationError,
     DLockError,
     Grade,
@@ -42,6 +43,8 @@ from tests.core.worlds import async_only, both_colours, raw
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from dlock_core import LockRecord
+    from dlock_core.store import Claim, Reply
     from tests.core.worlds import World
 
 SECRET = "S3CRETw0rd"
@@ -497,7 +500,7 @@ async def test_lock_all_that_fails_follows_up_what_it_could_not_release(
                 pytest.fail("entered")
         await world.live(3)
 
-        assert "the release of lock 'a' got no answer; it is followed up" in caplog.text
+        assert "the release of lock 'a' was not confirmed; it is followed up" in caplog.text
         record = await other.get("a")
         assert record is not None
         assert record.state == "free"
@@ -612,6 +615,17 @@ async def test_scan_gives_the_records_with_the_prefix(world: World) -> None:
 
 
 @both_colours
+async def test_scan_refuses_what_no_key_begins_with(world: World) -> None:
+    """Before the store is asked, which could make nothing of it."""
+    async with world.client() as client:
+        for prefix in ("a\ud800", "a\n", "x" * 1025, None):
+            with pytest.raises(ConfigurationError):
+                [record async for record in client.scan(prefix)]  # type: ignore[arg-type]
+
+        assert [record async for record in client.scan("")] == []
+
+
+@both_colours
 async def test_break_closes_the_key_for_one_lease_and_raises_the_token(world: World) -> None:
     """By the time anybody else can hold a broken key, its holder has stopped; it is told that it was broken."""
     async with world.client(owner="a", lease_duration=8) as a, world.client(owner="op") as operator:
@@ -632,6 +646,19 @@ async def test_break_closes_the_key_for_one_lease_and_raises_the_token(world: Wo
         again = await operator.try_acquire("k")
         assert again is not None
         assert again.fencing_token == 3
+
+
+@both_colours
+async def test_break_refuses_what_can_be_no_token(world: World) -> None:
+    """Above all True, which compares equal to the first token: nobody has looked at the grant that it would break."""
+    async with world.client() as client:
+        lease = await client.acquire("k")
+        for token in (True, "1", 1.0, -1, None):
+            with pytest.raises(ConfigurationError, match=r"fencing_token.*whole number"):
+                await client.break_lock("k", fencing_token=token)  # type: ignore[arg-type]
+
+        await lease.renew()
+        await lease.release()
 
 
 @both_colours
@@ -922,6 +949,41 @@ async def test_close_ends_a_wait_for_a_lock(world: World) -> None:
         await held.release()
         again = await a.try_acquire("k")
         assert again is not None
+
+
+@pytest.mark.parametrize("kind", [LockClient, AsyncLockClient])
+@pytest.mark.parametrize("store", ["memory://", object()], ids=["url", "other"])
+def test_client_of_what_is_no_store_says_what_takes_it(kind: type[LockClient], store: Any) -> None:
+    """A URL goes to ``connect()``, a driver's client to a store."""
+    with pytest.raises(ConfigurationError, match=r"is no store.*connect\(\)"):
+        kind(store)
+
+
+def test_close_leaves_nothing_to_look_for_of_a_wait() -> None:
+    """A claim that was not sent any more is not taken for one under way, for which a second close would look."""
+    clock, claims = FakeClock(), 0
+
+    class Closing(MemoryStore):
+        """Waits its time out, and meanwhile its client is closed."""
+
+        def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+            nonlocal claims
+            claims += 1
+            return super().claim(request, timeout_s=timeout_s)
+
+        def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+            assert (record.key, ticket != "") == ("k", True)
+            b.close()
+            clock.advance(timeout_s)
+
+    held = MemoryStore()
+    with clock.client(held) as a, a.lock("k"):
+        b = clock.client(Closing(held.space))
+        with pytest.raises(LeaseStateError, match="closed while lock 'k'"):
+            b.acquire("k")
+
+        assert claims == 1
+        assert not b._engine.driver.following
 
 
 # ---- options at work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import threading
 import time
 from collections import Counter
@@ -576,7 +577,7 @@ async def test_body_that_ended_well_raises_nothing_though_its_release_gets_no_an
         async with client.lock("k"):
             world.store.fail("release", 9)
 
-        assert "the release of lock 'k' got no answer; it is followed up" in caplog.text
+        assert "the release of lock 'k' was not confirmed; it is followed up" in caplog.text
         await world.live(11)
 
 
@@ -755,7 +756,18 @@ async def test_outage_during_the_hold_is_a_risk_and_then_over(world: World, capl
         assert lease.is_valid
         assert risks == [raw(lease)] * 2
         assert caplog.text.count("lock 'k' is at risk") == 2
+        # And why: what the store said.
+        assert len(re.findall(r"at risk: a renewal failed, [\d.]+ s left \(.*'k'.*\)", caplog.text)) == 2
         assert lease.loss is None
+
+
+@both_colours
+async def test_callback_that_cannot_be_called_is_refused_when_it_is_given(world: World) -> None:
+    """What a function returned, instead of the function: at the loss it would be too late."""
+    async with world.client() as client, client.lock("k") as lease:
+        for register in (lease.on_lost, lease.on_risk):
+            with pytest.raises(ConfigurationError, match="None cannot be called"):
+                register(None)  # type: ignore[arg-type]
 
 
 @both_colours

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from typing import Any
 
 import bson.errors
@@ -142,6 +143,23 @@ def test_a_message_of_the_server_is_not_repeated(error: Exception) -> None:
     leaky: Any = kind(SECRET, details["code"], details) if isinstance(error, errors.OperationFailure) else kind(SECRET)
 
     assert SECRET not in str(error_of(leaky, "k", writes=True))
+
+
+def test_host_that_is_not_found_is_named() -> None:
+    """What the driver says of a ``mongodb+srv`` host holds nothing but names; 'ConfigurationError' alone helps nobody."""
+    error = error_of(
+        errors.ConfigurationError("The DNS query name does not exist: _mongodb._tcp.h.invalid."), None, writes=False
+    )
+
+    assert type(error) is StoreSetupError
+    assert "_mongodb._tcp.h.invalid" in str(error)
+    assert "resolve names" in str(error)
+
+
+@pytest.mark.parametrize("error", [errors.InvalidName(), errors.OperationFailure("", 26)], ids=repr)
+def test_a_command_that_is_recommended_can_be_run(error: Exception) -> None:
+    """``dlock init`` and ``dlock doctor`` take the URL as an option, and no argument."""
+    assert re.search(r"`dlock (init|doctor) --url URL`", str(error_of(error, None, writes=False)))
 
 
 @pytest.mark.parametrize("code", [64, 79, 91, 100, 10107, 11600, 11602, 189])

@@ -64,7 +64,7 @@ def test_settings_yield_to_the_url() -> None:
         ("mongodb://h/db.collection", "names a collection in its path"),
         ("mongodb://h/?colection=x", "(?i)unknown option: colection"),
         ("mongodb://h/?collection=a&collection=b", "stands twice"),
-        ("mongodb://h/?collection=$x", "no collection name"),
+        ("mongodb://h/?collection=$x", "collection: '\\$x' is no collection name"),
         ("mongodb://h/?collection=", "no collection name"),
         ("mongodb://h/?collection=system.users", "no collection name"),
         ("mongodb://h/a%20b", "no database name"),

@@ -39,6 +39,12 @@ def test_url_that_is_wrong_is_refused_without_its_secrets(url: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+def test_option_that_nobody_knows_is_named() -> None:
+    """In words of ours, not as an argument of the driver's own making."""
+    with pytest.raises(ConfigurationError, match=r"neither dlock nor redis-py knows its option 'socket_timout'$"):
+        RedisStoreOptions.from_url("redis://h/0?socket_timout=3")
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -71,10 +71,17 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
         wire.record_of("k", fields)
 
 
-@pytest.mark.parametrize("fields", [[], [None] * 6, [b"0", b"held", b"r", b"1", b"{}", b""]])
-def test_row_without_a_format_is_foreign(fields: list[bytes | None]) -> None:
-    """A string, another program's hash, and a format that never was."""
-    with pytest.raises(RecordError):
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ([], "of another type than a hash"),
+        ([None] * 6, "no field 'v'"),
+        ([b"0", b"held", b"r", b"1", b"{}", b""], "format b'0'"),
+    ],
+)
+def test_row_without_a_format_is_foreign(fields: list[bytes | None], fault: str) -> None:
+    """A string, another program's hash, and a format that never was; the message says which."""
+    with pytest.raises(RecordError, match=fault):
         wire.record_of("k", fields)
 
 
@@ -230,3 +237,10 @@ def test_every_code_of_the_server_is_decided(text: str, kind: type[StoreError]) 
 
     assert type(error) is kind
     assert "'k'" in str(error)
+
+
+def test_error_without_words_is_named_by_its_kind() -> None:
+    """As a handshake that timed out: it has nothing to say."""
+    error = errors.trouble(TimeoutError(), None, sent=False)
+
+    assert str(error) == "the request failed at Redis: TimeoutError, no answer (nothing was applied)"
