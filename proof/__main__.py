@@ -164,7 +164,11 @@ def _faults(options: argparse.Namespace) -> dict[str, Any]:
     """The cells, resumable."""
     trials, only = (2, ("stop-2",)) if options.quick else (0 if options.as_far else options.trials, None)
     kept = options.results / f"faults-{version('faults')}{'-quick' if options.quick else ''}"
-    return faults.run_cells(options.stores.split(","), trials, only, jobs=options.processes, kept=kept)
+    told = faults.run_cells(options.stores.split(","), trials, only, jobs=options.processes, kept=kept)
+    by_store: dict[str, float] = {}
+    for cell in told["cells"]:
+        by_store[cell["store"]] = by_store.get(cell["store"], 0.0) + cell["seconds"]
+    return told | {"ran_s": max(by_store.values(), default=0.0)}
 
 
 STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
@@ -193,7 +197,8 @@ def _run(name: str, options: argparse.Namespace) -> None:
         "version": code,
         "quick": options.quick,
         "at": f"{at:%Y-%m-%d %H:%M} UTC",
-        "seconds": time.monotonic() - began,
+        # Cells that ran before took their time then, one after the other on each store.
+        "seconds": max(time.monotonic() - began, result.get("ran_s", 0.0)),
         "machine": f"{os.cpu_count()} processors, {platform.system()} {platform.release()}, Python {platform.python_version()}",
         "load": os.getloadavg()[0],
         "result": result,
