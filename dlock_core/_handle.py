@@ -193,6 +193,8 @@ def refused_error(handle: Handle, waited_ns: int, error: StoreError | None) -> E
         "there is no such lock, and only_if_exists was asked for" if plan.must_exist else "nobody is known to hold it"
     )
     who = absent if holder is None else f"held by {holder.owner!r}"
+    if holder is not None and holder.owner == plan.owner and not handle.options.reentrant:
+        who += ", this client's own owner name (code that holds it and asks again waits for itself; reentrant=True joins it)"
     turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
     within = f"within {timeout:.1f} s" if plan.wait_ns else "in one try"
     doubt = "; a write got no answer and is being cleaned up" if unknown else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import urlsplit
 
 from botocore.exceptions import (
     ClientError,
@@ -102,7 +103,7 @@ def code_of(error: Exception) -> str:
 def translate(error: Exception, what: str, *, key: str | None, writes: bool) -> StoreError:
     """Return our error for one of the driver's, whose message it leaves out: that may hold secrets."""
     if not isinstance(error, ClientError):
-        return _judged(_verdict(error), f"{what}: {type(error).__name__}", key, writes=writes)
+        return _judged(_verdict(error), f"{what}: {type(error).__name__}{_at(error)}", key, writes=writes)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = code_of(error)
     return _judged(CODES.get(code, _FAILED), f"{what}: {code or 'an error'} (HTTP {status})", key, writes=writes)
@@ -111,6 +112,12 @@ def translate(error: Exception, what: str, *, key: str | None, writes: bool) -> 
 def statement_error(code: str, what: str, *, key: str) -> StoreError:
     """Return our error for the *code* of one statement of a batch."""
     return _judged(CODES.get(code, _FAILED), f"{what}: {code}", key, writes=True)
+
+
+def _at(error: Exception) -> str:
+    """Return the host and port that *error* is about, if it says so; of a URL nothing else is shown."""
+    url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url") or ""))
+    return f" at {url.netloc.rpartition('@')[2]}" if url.netloc else ""
 
 
 def _verdict(error: Exception) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -116,6 +117,8 @@ _MENDS = {
     123: "reads need a replica set; start mongod with --replSet",
     8000: "check user, password and the access list of the cluster",
 }
+# A server in the driver's picture of the topology.
+_SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 _DNS_MEND = "see that the host of a mongodb+srv URL is right, and that this machine can resolve names"
 _MEND = "see `dlock doctor --url URL`"
 
@@ -197,8 +200,17 @@ def _said(error: BaseException) -> str:
         return f"{name} (code {code}{f', {named}' if isinstance(named, str) else ''})"
     if isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError):
         # Host, port and reason; what follows is the driver's picture of the topology.
-        return f"{name}: {str(error).partition(', Timeout: ')[0].partition(' (configured timeouts')[0][:300]}"
+        reason = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0][:300]
+        return f"{name}: {reason}{_asked(error, reason)}"
     return f"{name}: {str(error)[:300]}" if _unresolved(error) else name
+
+
+def _asked(error: errors.ConnectionFailure, reason: str) -> str:
+    """Return which servers were asked in vain, where the driver's *reason* names none of them."""
+    servers = [f"{host}:{port}" for host, port in _SERVER.findall(str(error))]
+    if not servers or any(server in reason for server in servers):
+        return ""
+    return f" (asked: {', '.join(servers)}); see that MongoDB runs there, and whether it speaks TLS"
 
 
 def _unresolved(error: BaseException) -> bool:

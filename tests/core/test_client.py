@@ -1206,6 +1206,21 @@ async def test_reentrancy_joins_only_what_opted_in_and_only_in_the_same_client(w
 
 
 @both_colours
+async def test_acquire_that_waits_for_its_own_client_says_how_to_join(world: World) -> None:
+    """Code that asks again for what it holds would wait for ever, and see a name that it may not know for its own."""
+    async with world.client() as client, world.client() as other:
+        lease = await client.acquire("k")
+
+        with pytest.raises(AcquireTimeoutError, match=r"this client's own owner name .*reentrant=True joins it"):
+            await client.acquire("k", timeout=0)
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await other.acquire("k", timeout=0)
+        assert lease.is_valid
+
+    assert "reentrant" not in str(caught.value)
+
+
+@both_colours
 async def test_reentrant_acquire_of_a_lost_lock_raises_its_loss(world: World) -> None:
     """Queueing would be waiting for oneself; every view is told, the inner one at the end of its block too."""
     async with world.client(reentrant=True, auto_renew=False, lease_duration=10) as client:

@@ -249,6 +249,17 @@ def test_an_exception_of_the_driver_has_its_class(error: Exception, kind: type[S
     assert "hunter2" not in str(ours)
 
 
+def test_endpoint_that_cannot_be_reached_is_named_by_its_host_alone() -> None:
+    """Whoever wrote the port wrong sees it, and nobody sees a password."""
+    error = raised.EndpointConnectionError(endpoint_url="http://u:hunter2@ddb.example:8001/path", error="refused")
+
+    message = str(translate(error, "could not read key 'k'", key="k", writes=False))
+
+    assert message == (
+        "could not read key 'k': EndpointConnectionError at ddb.example:8001: no connection; nothing was sent"
+    )
+
+
 @pytest.mark.parametrize(("error", "kind"), BY_CLASS, ids=lambda value: type(value).__name__)
 def test_a_read_is_never_of_unknown_outcome(error: Exception, kind: type[StoreError]) -> None:
     """It writes nothing, so nothing was written."""

@@ -110,6 +110,26 @@ def test_what_was_certainly_not_applied_says_so(error: Exception) -> None:
     assert all(type(error_of(error, "k", writes=writes)) is StoreUnavailableError for writes in (True, False))
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("No servers found yet", "No servers found yet (asked: db.example:27017); see that MongoDB runs there"),
+        ("db.example:27017: [Errno 111] Connection refused", "db.example:27017: [Errno 111] Connection refused"),
+    ],
+)
+def test_server_that_was_asked_in_vain_is_named_once(reason: str, told: str) -> None:
+    """Whoever wrote the port wrong sees it."""
+    picture = (
+        "<TopologyDescription servers: [<ServerDescription ('db.example', 27017) server_type: Unknown, rtt: None>]>"
+    )
+    error = errors.ServerSelectionTimeoutError(f"{reason}, Timeout: 1s, Topology Description: {picture}")
+
+    message = str(error_of(error, "k", writes=True))
+
+    assert told in message
+    assert message.count("db.example") == 1
+
+
 @pytest.mark.parametrize("error", UNKNOWN, ids=repr)
 def test_anything_less_certain_is_unknown_for_a_write(error: Exception) -> None:
     """A read that got no answer wrote nothing."""
