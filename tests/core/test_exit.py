@@ -201,6 +201,10 @@ def test_signal_has_the_effect_that_the_program_gives_it(number: signal.Signals)
         """
         import resource
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        # Jobs in the background, of which a test run may be one, begin with some of these ignored.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         client = LockClient(Store(), lease_duration=20)
         lease = client.acquire("k")
         waiting = threading.Event()
