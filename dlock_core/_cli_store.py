@@ -113,10 +113,10 @@ def break_(key: str, *, token: int | None, rvn: str | None, now: bool, yes: bool
         raise click.UsageError("say which grant is meant: --token N or --rvn RVN, as 'dlock show KEY' says them")
     with connect(client_options(**given)) as client:
         record = client.get(key)
-        if now and not yes and sys.stdin.isatty():
-            click.confirm(
-                f"dlock: free {key!r} at once, although its holder may still be at work?", abort=True, err=True
-            )
+        question = f"dlock: free {key!r} at once, although its holder may still be at work?"
+        if now and not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
+            Say().error(f"nothing was done to {key!r}")
+            return REFUSED
         done = _break(client, record, key, token, rvn, now=now)
         standing = record if done else client.get(key)
     if not done:

@@ -47,7 +47,7 @@ def _like(pattern: str, told: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-_Region = Annotated[str, _like(r"[a-z0-9-]{1,63}", f"no region such as eu-west-1; {_FORM}")]
+_Region = Annotated[str, _like(r"[a-z0-9-]{1,63}", f"not the name of a region, as eu-west-1 is one; {_FORM}")]
 _Table = Annotated[
     str, _like(r"[A-Za-z0-9_.-]{3,255}", f"no table name (3 to 255 letters, digits, '_', '-', '.'); {_FORM}")
 ]

@@ -142,3 +142,17 @@ def test_a_stopped_job_does_not_outlive_its_lease(terminal: Terminal, shell: She
 
 
 RUN = f"{sys.executable} -m dlock_core run"
+
+
+def test_freeing_at_once_asks_first_and_does_nothing_where_the_answer_is_no(terminal: Terminal, shell: Shell) -> None:
+    """A slip of the hand on a terminal frees nobody's lock, and the exit code says that nothing was done."""
+    shell.holding("--owner", "the holder")
+    terminal.type("dlock break k --token 1 --now\n")
+    terminal.expect(r"although its holder may still be at work\?")
+
+    terminal.type("n\n")
+
+    terminal.expect(r"nothing was done to 'k'")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 1\r\n")
+    assert shell.held()
