@@ -31,7 +31,8 @@ async def break_lock(
 
     Raises: ConfigurationError: *fencing_token* can be none.
     """
-    if type(fencing_token) is not int or fencing_token < 0:
+    given: object = fencing_token
+    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise ConfigurationError(
             f"fencing_token {fencing_token!r} is not a whole number, 0 or more; get({key!r}) shows it"
         )

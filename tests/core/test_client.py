@@ -37,6 +37,7 @@ from dlock_core._handle import unresolved_error
 from dlock_core.client import Lease, LockClient
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
 from dlock_core.plan import NANOS
+from dlock_core.record import NO_TOKEN
 from dlock_core.testing import FakeClock
 from tests.core.worlds import async_only, both_colours, raw
 
@@ -705,6 +706,7 @@ async def test_break_of_a_record_that_has_changed_changes_nothing(world: World) 
         assert await client.get("k") == now
         assert not await client.break_lock("k", fencing_token=2, rvn=now.rvn)
         assert not await client.break_lock("other", fencing_token=1, rvn=now.rvn)
+        assert not await client.break_lock("k", fencing_token=NO_TOKEN, rvn=now.rvn)
         assert await client.break_lock("k", fencing_token=1, rvn=now.rvn)
 
 
