@@ -1,10 +1,16 @@
-"""Which process this is: a forked child has the memory of its parent, and none of its locks."""
+"""What is of the whole process: which one it is, for a forked child has its parent's memory and none of its locks; and what is open."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, TypeVar
 
-__all__ = ["generation"]
+if TYPE_CHECKING:
+    from weakref import WeakSet
+
+__all__ = ["generation", "members"]
+
+_T = TypeVar("_T")
 
 _generation = 0
 
@@ -17,6 +23,15 @@ def _forked() -> None:
 def generation() -> int:
     """Return a number that differs between a process and its forked children; read before any mutex is touched."""
     return _generation
+
+
+def members(weak: WeakSet[_T]) -> list[_T]:
+    """Return what is in *weak*, to which other threads may add meanwhile. Without a mutex: it is asked for around a fork, too."""
+    while True:
+        try:
+            return list(weak)
+        except RuntimeError:  # it grew while it was read
+            continue
 
 
 # A mutex may be held, in the child for ever, by a thread that only the parent has: no check may need one, nor a system call.

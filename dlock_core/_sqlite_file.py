@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from dlock_core import _sqlite_wire as wire
+from dlock_core._process import members
 from dlock_core._sqlite_clock import HostClock
 from dlock_core._sqlite_wake import WakeUps
 from dlock_core.clock import now_ns
@@ -155,7 +156,7 @@ class SqliteFile:
                 self._check_same(key)
                 self._check_at = now + _CHECK_EVERY_NS
             return self._connection
-        if any(file.path == self.path and file.is_inherited for file in list(_files)):
+        if any(file.path == self.path and file.is_inherited for file in members(_files)):
             # SQLite's list of locks in this process is not true: see the top of this file.
             message = "this process was forked while it was in use; open it only after the fork, or fork with os.fork"
             raise self._error(StoreUnavailableError, message, key)
@@ -344,7 +345,7 @@ def _watch_forks() -> None:
 
 
 def _freeze() -> None:
-    _frozen[threading.get_ident()] = [file for file in list(_files) if file.freeze()]
+    _frozen[threading.get_ident()] = [file for file in members(_files) if file.freeze()]
 
 
 def _thaw() -> None:
@@ -354,5 +355,5 @@ def _thaw() -> None:
 
 def _start_anew() -> None:
     _frozen.clear()
-    for file in list(_files):
+    for file in members(_files):
         file.start_anew()

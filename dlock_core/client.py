@@ -15,7 +15,7 @@ from dlock_core._blocks import Lock, LockAll
 from dlock_core._breaking import break_lock
 from dlock_core._engine import Engine
 from dlock_core._handle import Handle, Watch, closed_error, lost_error
-from dlock_core._process import generation
+from dlock_core._process import generation, members
 from dlock_core._session import Ask, Session, check_capabilities, check_seconds, describe, load_options, open_store
 from dlock_core._together import acquire_all
 from dlock_core._view import KEEP, Keep, LeaseView
@@ -350,7 +350,7 @@ _open_clients: weakref.WeakSet[LockClient] = weakref.WeakSet()
 
 def _release_at_exit() -> None:
     """Free what is still held when the interpreter ends, within one request time-out of each client, and without new threads."""
-    for client in list(_open_clients):
+    for client in members(_open_clients):
         until = client._ports.now() + client._session.default.plan.timeout_ns
         try:
             client._close(until)  # this module's own

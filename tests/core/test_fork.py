@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from weakref import WeakSet
 
 import pytest
 
+from dlock_core._process import members
 from tests.core.processes import run_program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "win32", reason="there is no fork here")
@@ -248,3 +251,30 @@ def test_parent_goes_on_renewing_after_a_fork() -> None:
     )
 
     assert (ended.code, ended.err) == (0, "")
+
+
+class Thing:
+    """Something that can be open."""
+
+
+class Growing(WeakSet[Thing]):
+    """A set to which another thread adds while it is read."""
+
+    def __init__(self, now: list[Thing], later: list[Thing]) -> None:
+        super().__init__(now)
+        self.later = later
+
+    def __iter__(self) -> Iterator[Thing]:
+        """Yield what is there, and add one more after the first."""
+        for thing in super().__iter__():
+            if self.later:
+                self.add(self.later.pop())
+            yield thing
+
+
+def test_what_is_opened_while_what_is_open_is_read_is_read_too() -> None:
+    """Threads that opened a SQLite file while another one did ended with a RuntimeError of the set."""
+    now, later = [Thing(), Thing()], [Thing(), Thing()]
+    everything = {*now, *later}
+
+    assert set(members(Growing(now, later))) == everything
