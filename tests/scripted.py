@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -22,11 +23,11 @@ def free_port() -> int:
 
 
 class ScriptedServer:
-    """The server of *script*, on a free port; where it cannot be had, the test fails and says what else to set."""
+    """The server of *script*, on a free port; where it cannot be had, the test fails and says what to run, or what else to set."""
 
-    def __init__(self, script: str, otherwise: str) -> None:
+    def __init__(self, script: str, otherwise: str = "", **variables: str) -> None:
         self.port = free_port()
-        self._script, self._otherwise = script, otherwise
+        self._script, self._otherwise, self._variables = script, otherwise, os.environ | variables
         self.told = self.start()
 
     @property
@@ -48,10 +49,12 @@ class ScriptedServer:
 
     def _run(self, verb: str) -> str:
         command = [str(_SCRIPTS / self._script), verb, str(self.port)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SCRIPT_S, check=False)
+        done = subprocess.run(
+            command, env=self._variables, capture_output=True, text=True, timeout=_SCRIPT_S, check=False
+        )
         if done.returncode:
             pytest.fail(
                 f"a server is required and could not be had: {done.stderr.strip()[-400:]}; "
-                f"run tools/servers/{self._script} install, or set {self._otherwise}"
+                f"run tools/servers/{self._script} install" + (f", or set {self._otherwise}" if self._otherwise else "")
             )
         return done.stdout.strip()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,53 +15,37 @@ from dlock_conformance.servers import Server
 
 from tests.backends import SERVED, provision, served_url
 from tests.faults.extent import MEASURED
+from tests.scripted import ScriptedServer
 
-SCRIPTS = Path(__file__).parents[2] / "tools" / "servers"
 # A Java machine on a busy computer takes its time to start.
 LEASE_S = 120.0
 RENEWED_EVERY_S = 0.5
-LIMIT_S = 100.0
 
 pytestmark = pytest.mark.slow
 
 
-class OwnServer:
-    """A server that nobody else uses, started by its script; it keeps its data over a crash."""
+class OwnServer(ScriptedServer):
+    """A server that nobody else uses; it keeps its data over a crash."""
 
     def __init__(self, name: str, folder: Path) -> None:
         script = {"redis": "redis.sh", "dynamodb": "dynamodb-local.sh", "mongodb": "mongo-wire.sh"}[name]
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self._port = str(listener.getsockname()[1])
-        self._script, self._crashes = SCRIPTS / script, name != "dynamodb"
-        self._variables = {**os.environ, "DLOCK_DDB_DIR": str(folder)}
-        self._run("start")
-        at = f"127.0.0.1:{self._port}"
+        super().__init__(script, DLOCK_DDB_DIR=str(folder))
+        self._crashes = name != "dynamodb"
+        at = f"127.0.0.1:{self.port}"
         urls = {
             "redis": f"redis://{at}/0",
             "dynamodb": f"http://{at}",
             "mongodb": f"mongodb://{at}/?directConnection=true",
         }
-        self.url = served_url(Server(name, urls[name], str(self._script)))
+        self.url = served_url(Server(name, urls[name], script))
 
     def restart(self) -> None:
         """Kill it, and start it again."""
         if self._crashes:
-            self._run("crash")
+            self.crash()
         else:
-            os.kill(int(self._run("pid")), signal.SIGKILL)
-        self._run("start")
-
-    def stop(self) -> None:
-        """End it."""
-        self._run("stop")
-
-    def _run(self, verb: str) -> str:
-        command = [str(self._script), verb, self._port]
-        done = subprocess.run(
-            command, env=self._variables, capture_output=True, text=True, timeout=LIMIT_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+            os.kill(self.pid, signal.SIGKILL)
+        self.start()
 
 
 @pytest.fixture(scope="module", params=SERVED)

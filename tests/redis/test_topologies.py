@@ -67,44 +67,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
         yield nodes
 
 
-@pytest.fixture
-def cluster_store(colour: str, cluster: list[Server]) -> Iterator[Any]:
-    """Return a store on the Cluster."""
-    if colour == "sync":
-        with redis.RedisCluster(host="127.0.0.1", port=cluster[0].port) as client:
-            store = RedisStore(client)
-            yield store
-            store.close()
-        return
-    made: list[Any] = []
-
-    def opening() -> AsyncRedisStore:
-        made.append(redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster[0].port))
-        return AsyncRedisStore(made[0])
-
-    blocking = Blocking(opening)
-    yield blocking
-    blocking.close()
-    blocking.run(made[0].aclose())
-    blocking.end()
-
-
-def test_cluster_serves_every_verb_whatever_the_braces(cluster_store: Any) -> None:
-    """Record and place of a waiter share a slot; a batch goes slot by slot; a scan to every node."""
-    exercise(cluster_store, f"{secrets.token_hex(4)}/")
-
-
-def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
-    """It must be asked for."""
-    found = cluster_store.guarantees()
-
-    assert found.grade is Grade.C
-    assert [name for name, _ in found.unsafe] == ["redis-cluster"]
-
-
 @contextmanager
-def remapped(colour: str, port: int, remap: Callable[[tuple[str, int]], tuple[str, int]]) -> Iterator[Any]:
-    """Open a store on the Cluster behind *port*, whose nodes are where *remap* says."""
+def on_cluster(
+    colour: str, port: int, remap: Callable[[tuple[str, int]], tuple[str, int]] | None = None
+) -> Iterator[Any]:
+    """Open a store on the Cluster behind *port*, whose nodes are where they say, or where *remap* does."""
     if colour == "sync":
         with redis.RedisCluster(host="127.0.0.1", port=port, address_remap=remap) as client:
             store = RedisStore(client)
@@ -125,6 +92,26 @@ def remapped(colour: str, port: int, remap: Callable[[tuple[str, int]], tuple[st
 
 
 @pytest.fixture
+def cluster_store(colour: str, cluster: list[Server]) -> Iterator[Any]:
+    """Return a store on the Cluster."""
+    with on_cluster(colour, cluster[0].port) as store:
+        yield store
+
+
+def test_cluster_serves_every_verb_whatever_the_braces(cluster_store: Any) -> None:
+    """Record and place of a waiter share a slot; a batch goes slot by slot; a scan to every node."""
+    exercise(cluster_store, f"{secrets.token_hex(4)}/")
+
+
+def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
+    """It must be asked for."""
+    found = cluster_store.guarantees()
+
+    assert found.grade is Grade.C
+    assert [name for name, _ in found.unsafe] == ["redis-cluster"]
+
+
+@pytest.fixture
 def failing_over(colour: str, cluster: list[Server]) -> Iterator[tuple[Any, list[bool]]]:
     """Return a store, and what says whether the second node's slots are at an address where somebody listens.
 
@@ -136,7 +123,7 @@ def failing_over(colour: str, cluster: list[Server]) -> Iterator[tuple[Any, list
         host, port = address
         return (host, nobody) if port == cluster[1].port and not over[0] else (host, port)
 
-    with remapped(colour, cluster[0].port, remap) as store:
+    with on_cluster(colour, cluster[0].port, remap) as store:
         yield store, over
 
 
@@ -174,11 +161,11 @@ def test_silent_node_takes_the_time_of_its_own_locks_only(colour: str, cluster: 
             host, port = address
             return (host, silent.getsockname()[1]) if port == cluster[1].port and silenced[0] else (host, port)
 
-        good = stack.enter_context(remapped(colour, cluster[0].port, remap))
+        good = stack.enter_context(on_cluster(colour, cluster[0].port, remap))
         keys = [key_on(node) for node in (1, 1, 0, 2, 1)]
         records = [granted(good, key) for key in keys]
         silenced[0] = True
-        store = stack.enter_context(remapped(colour, cluster[0].port, remap))
+        store = stack.enter_context(on_cluster(colour, cluster[0].port, remap))
 
         requests = [Replace(held(each.key, each.fencing_token), each.version) for each in records]
         began = time.monotonic()
