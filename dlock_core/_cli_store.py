@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["break_", "doctor", "init", "ls", "show"]
 
 REFUSED = 1
-INCOMPLETE = 69
 
 
 @click.command("ls")
@@ -29,7 +28,7 @@ INCOMPLETE = 69
 @connection_options
 @click.option("--held", is_flag=True, help="Only what is held.")
 @output_option
-def ls(prefix_of_key: str, held: bool, output: str, **given: Any) -> int:  # noqa: FBT001  # click hands options over by name
+def ls(prefix_of_key: str, held: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # click hands options over by name
     """List the locks whose key begins with PREFIX. The list may be stale."""
     records, foreign = [], None
     with connect(client_options(**given)) as client:
@@ -45,10 +44,9 @@ def ls(prefix_of_key: str, held: bool, output: str, **given: Any) -> int:  # noq
     else:
         rows = [(each.key, _state(each), each.fencing_token, each.owner or "-", _lease(each)) for each in records]
         print_rows(("KEY", "STATE", "TOKEN", "OWNER", "LEASE"), rows)
-    if foreign is None:
-        return 0
-    Say().error(f"{foreign}; the list ends before it and is NOT complete: narrow the PREFIX to see the others")
-    return INCOMPLETE
+    if foreign is not None:
+        what = f"{foreign}; the list ends before it and is NOT complete: narrow the PREFIX to see the others"
+        raise RecordError(what, key=foreign.key) from foreign
 
 
 def _state(record: LockRecord) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
     from importlib.metadata import EntryPoint
 
+    from pydantic import ValidationError
+
     from dlock_core.store import AsyncLockStore, LockStore
 
 __all__ = ["StoreBackend", "StoreOptions", "backend_for", "installed_schemes", "redact", "split_url"]
@@ -124,6 +126,14 @@ def missing_driver(extra: str, driver: str, error: ImportError) -> MissingDriver
     )
     missing.__cause__ = error
     return missing
+
+
+def wrong_options(store: str, error: ValidationError) -> ConfigurationError:
+    """Return the error an adapter raises for what pydantic finds wrong with its options; it names all faults, and no value."""
+    faults = (
+        f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors()
+    )
+    return ConfigurationError(f"wrong options for the {store} store: {'; '.join(faults)}")
 
 
 def split_url(url: str, known: Mapping[str, object]) -> tuple[str, dict[str, str]]:

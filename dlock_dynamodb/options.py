@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, ValidationError
 
-from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.backend import StoreOptions, redact, split_url, wrong_options
 from dlock_core.errors import ConfigurationError
 from dlock_dynamodb import _awslabs as awslabs
 from dlock_dynamodb import _node as node
@@ -127,11 +127,7 @@ class DynamoDBStoreOptions(StoreOptions):
         try:
             options = cls(**values)
         except ValidationError as error:
-            faults = (
-                f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
-                for fault in error.errors()
-            )
-            raise ConfigurationError(f"wrong options for the DynamoDB store: {'; '.join(faults)}") from None
+            raise wrong_options("DynamoDB", error) from None
         options._check_keys()
         options._check_dialect()
         return options

@@ -108,10 +108,11 @@ CODES: dict[int, Kind] = {
     8000: Kind.SETUP,  # AtlasError
 }
 
+CREATE_IT = "create it with `dlock init --url URL` or provision()"
 _MENDS = {
     13: "give the user the role readWrite on the database",
     18: "check user, password and authSource",
-    26: "create it with `dlock init --url URL` or provision()",
+    26: CREATE_IT,
     61: "shard the collection by _id or hashed _id, or not at all",
     121: "drop the validator of the collection",
     123: "reads need a replica set; start mongod with --replSet",

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, SecretStr, ValidationError
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
-from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.backend import StoreOptions, redact, split_url, wrong_options
 from dlock_core.errors import ConfigurationError
 
 __all__ = ["MongoDBStoreOptions", "told"]
@@ -73,11 +73,7 @@ class MongoDBStoreOptions(StoreOptions):
         try:
             return cls(**values)
         except ValidationError as error:
-            faults = (
-                f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')}"
-                for fault in error.errors()
-            )
-            raise ConfigurationError(f"wrong options for the MongoDB store: {'; '.join(faults)}") from None
+            raise wrong_options("MongoDB", error) from None
 
 
 def told(error: Exception, url: str) -> str:

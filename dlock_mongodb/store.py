@@ -14,7 +14,7 @@ from dlock_core.errors import ConfigurationError, RecordError, StoreError, Store
 from dlock_core.record import LockRecord
 from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
 from dlock_mongodb import _wire
-from dlock_mongodb._errors import Asking, setup_error
+from dlock_mongodb._errors import CREATE_IT, Asking, setup_error
 from dlock_mongodb._watch import AsyncWatch, Watch
 from dlock_mongodb._wire import BATCH_LIMIT, CODEC, DUPLICATE_KEY, Document
 from dlock_mongodb.options import MongoDBStoreOptions, told
@@ -384,4 +384,4 @@ def _has_room(client: Any) -> bool:
 
 def _missing(names: Names) -> StoreSetupError:
     where = f"the collection {names.database}.{names.collection} does not exist"
-    return setup_error(where, "create it with `dlock init --url URL` or provision()")
+    return setup_error(where, CREATE_IT)

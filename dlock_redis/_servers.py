@@ -20,6 +20,7 @@ from dlock_redis._errors import is_misplaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
 # Settings of a driver's connection that are not taken over, and those that are ours.
 _NOT_THEIRS = {"retry", "health_check_interval", "decode_responses", "driver_info", "lib_name", "lib_version", "event_dispatcher"} | {
     "himport_registry", "maint_notifications_config", "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
