@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # A run of all tests fails where one of these was not tried.
 STORES := memory,sqlite,redis,dynamodb,mongodb
-TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis conformance_tests tests proof examples benchmarks)
+TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)
 
 .PHONY: venv check format unit conformance test containers faults faults-long demo bench explore proof clean
 

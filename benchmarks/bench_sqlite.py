@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from benchmarks._figures import Loop, Part, Section, compared, in_turn, percentile, timed
 from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
-from dlock_core.sqlite import SqliteStore
 from dlock_core.store import Claim, Expect, Release, Version
+from dlock_sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -4,10 +4,10 @@
 Writers of a store find the port in :mod:`dlock_core.store`.
 """
 
-from dlock_core._view import KEEP, Keep
 from dlock_core.aio import AsyncLease, AsyncLockClient, aconnect
 from dlock_core.backend import StoreBackend, StoreOptions
 from dlock_core.client import Lease, LockClient, connect
+from dlock_core.engine.lease_view import KEEP, Keep
 from dlock_core.errors import (
     AcquireTimeoutError,
     ConfigurationError,

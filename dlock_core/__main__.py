@@ -20,7 +20,7 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(_USAGE)
-    from dlock_core._cli import run
+    from dlock_core.command.app import run
 
     run(sys.argv[1:])
 

@@ -9,18 +9,18 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from dlock_core._blocks import AsyncLock, AsyncLockAll
-from dlock_core._breaking import break_lock
-from dlock_core._engine import Engine
-from dlock_core._handle import Handle, Watch, closed_error, lost_error
-from dlock_core._process import generation
-from dlock_core._session import Ask, Session, check_capabilities, check_seconds, describe, load_options
-from dlock_core._tasks import AsyncPorts, check_loop
-from dlock_core._threads import ThreadedStore
-from dlock_core._together import acquire_all
-from dlock_core._view import KEEP, Keep, LeaseView
 from dlock_core.backend import backend_for
 from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.engine.asyncio_runtime import AsyncPorts, check_loop
+from dlock_core.engine.breaking import break_lock
+from dlock_core.engine.client_context import Ask, Session, check_capabilities, check_seconds, describe, load_options
+from dlock_core.engine.engine import Engine
+from dlock_core.engine.handle import Handle, Watch, closed_error, lost_error
+from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
+from dlock_core.engine.lock_all import acquire_all
+from dlock_core.engine.process import generation
+from dlock_core.engine.store_in_threads import ThreadedStore
+from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
 from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
 from dlock_core.plan import nanoseconds

@@ -10,16 +10,24 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
-from dlock_core._blocking import BlockingPorts, BlockingStore, run_blocking
-from dlock_core._blocks import Lock, LockAll
-from dlock_core._breaking import break_lock
-from dlock_core._engine import Engine
-from dlock_core._handle import Handle, Watch, closed_error, lost_error
-from dlock_core._process import generation, members
-from dlock_core._session import Ask, Session, check_capabilities, check_seconds, describe, load_options, open_store
-from dlock_core._together import acquire_all
-from dlock_core._view import KEEP, Keep, LeaseView
 from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.engine.blocking_runtime import BlockingPorts, BlockingStore, run_blocking
+from dlock_core.engine.breaking import break_lock
+from dlock_core.engine.client_context import (
+    Ask,
+    Session,
+    check_capabilities,
+    check_seconds,
+    describe,
+    load_options,
+    open_store,
+)
+from dlock_core.engine.engine import Engine
+from dlock_core.engine.handle import Handle, Watch, closed_error, lost_error
+from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
+from dlock_core.engine.lock_all import acquire_all
+from dlock_core.engine.process import generation, members
+from dlock_core.engine.with_blocks import Lock, LockAll
 from dlock_core.errors import (
     AcquireTimeoutError,
     ConfigurationError,

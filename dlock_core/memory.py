@@ -13,9 +13,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from dlock_core._process import generation
 from dlock_core.backend import StoreOptions, redact
 from dlock_core.clock import now_ns
+from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, State
 from dlock_core.store import Capability, Claim, Expect, Grade, Guarantees, Release, Replace, Reply, TokenOrder

@@ -30,7 +30,7 @@ def run(scene: Scene) -> None:
 
 
 def _become_dlock(scene: Scene, key: str) -> None:
-    from dlock_core._cli import run as dlock
+    from dlock_core.command.app import run as dlock
 
     order = scene.order
     command = [sys.executable, "-I", "-S", fault_command.__file__, order.book, scene.who, key, str(order.lease_s)]

@@ -31,7 +31,14 @@ _LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.002
 _NEEDED = (
     *("boto3", "pymongo", "redis", "redis.asyncio"),
-    *("dlock_core._cli", "dlock_core._cli_run", "dlock_core.sqlite", "dlock_dynamodb", "dlock_mongodb", "dlock_redis"),
+    *(
+        "dlock_core.command.app",
+        "dlock_core.command.run",
+        "dlock_sqlite.store",
+        "dlock_dynamodb",
+        "dlock_mongodb",
+        "dlock_redis",
+    ),
     *("proof.fault_cancels", "proof.fault_commands", "proof.fault_peers", "proof.fault_workers"),
 )
 

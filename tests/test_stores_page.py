@@ -10,16 +10,16 @@ import pytest
 from pydantic import SecretStr
 
 from dlock_core import ClientOptions
-from dlock_core._cli_doctor import policy as policy_of
 from dlock_core.backend import backend_for
+from dlock_core.command.doctor import policy as policy_of
 from dlock_core.memory import MemoryStore
-from dlock_core.sqlite import SqliteStore
 from dlock_core.store import ServerClock
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
 from dlock_dynamodb.provision import policy
 from dlock_mongodb import MongoDBStore, MongoDBStoreOptions
 from dlock_redis import RedisStore
 from dlock_redis._errors import ACL_RULES
+from dlock_sqlite.store import SqliteStore
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")

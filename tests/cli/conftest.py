@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core._cli_child import FORWARDED
+from dlock_core.command.child import FORWARDED
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import LockRecord, State, connect
-from dlock_core import _cli as cli
-from dlock_core._cli_show import escape, print_rows, record_facts
+from dlock_core.command import app as cli
+from dlock_core.command.show import escape, print_rows, record_facts
 from dlock_core.errors import RecordError
 from dlock_core.record import Broken
 from dlock_core.store import Claim, Expect
@@ -369,11 +369,9 @@ def test_doctor_prints_the_policy_of_the_backend(
     dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch, policy: Any
 ) -> None:
     """Text as it is, a document as JSON, a function of the store's options as what it gives."""
-    from dlock_core import sqlite
+    from dlock_sqlite import backend
 
-    monkeypatch.setattr(
-        type(sqlite.backend), "policy", staticmethod(policy) if callable(policy) else policy, raising=False
-    )
+    monkeypatch.setattr(type(backend), "policy", staticmethod(policy) if callable(policy) else policy, raising=False)
 
     code, out, _ = dlock("doctor", "--policy")
 

@@ -19,7 +19,8 @@ each_signal = pytest.mark.parametrize("number", ENDING, ids=lambda number: numbe
 # Raises the signal inside the command at one exact point of its way; everything else is the command's own code.
 HOOK = """
 import asyncio, contextlib, os, signal, sys
-from dlock_core import __main__, _cli_child, aio
+from dlock_core.command import child as _cli_child
+from dlock_core import __main__, aio
 
 phase, number = sys.argv[1], int(sys.argv[2])
 

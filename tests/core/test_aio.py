@@ -22,7 +22,7 @@ from dlock_core import (
     aconnect,
     connect,
 )
-from dlock_core._threads import CLAIM_THREADS, WAIT_THREADS, ThreadedStore
+from dlock_core.engine.store_in_threads import CLAIM_THREADS, WAIT_THREADS, ThreadedStore
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect

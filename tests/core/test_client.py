@@ -33,8 +33,8 @@ from dlock_core import (
     aconnect,
     connect,
 )
-from dlock_core._handle import unresolved_error
 from dlock_core.client import Lease, LockClient
+from dlock_core.engine.handle import unresolved_error
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
 from dlock_core.plan import NANOS
 from dlock_core.record import NO_TOKEN
@@ -880,7 +880,7 @@ def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pyte
             following.difference_update([handle for handle in following if handle.state is not state])
             return told(state)
 
-        monkeypatch.setattr("dlock_core._engine.unresolved_error", slowly)
+        monkeypatch.setattr("dlock_core.engine.engine.unresolved_error", slowly)
         with pytest.raises(ExceptionGroup):
             client.close()
 
@@ -1521,7 +1521,7 @@ def test_store_that_connect_opened_is_closed_when_it_is_refused_and_its_error_to
 
             return opened()
 
-    for module in ("_session", "aio"):
+    for module in ("engine.client_context", "aio"):
         monkeypatch.setattr(f"dlock_core.{module}.backend_for", lambda url: Backend())
 
     def use(*, fails: bool, **options: Any) -> None:
@@ -1553,7 +1553,7 @@ def test_store_that_connect_opened_is_closed_when_it_is_refused_and_its_error_to
 @both_colours
 async def test_what_is_remembered_of_others_locks_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that tries a great many keys does not keep them all; forgetting only delays a takeover."""
-    monkeypatch.setattr("dlock_core._observations.OBSERVATIONS_MAX", 5)
+    monkeypatch.setattr("dlock_core.engine.observations.OBSERVATIONS_MAX", 5)
     async with world.client(auto_renew=False, lease_duration=10) as dead, world.client() as client:
         for number in range(20):
             raw(await dead.acquire(f"k{number}"))._closed = True

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import ConfigurationError, LockRecord, OwnerState, Stamp, UnsupportedError
-from dlock_core._probe import boot, identity, same_host
 from dlock_core.client import LockClient
+from dlock_core.engine.owner_probe import boot, identity, same_host
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from dlock_core.record import ProcessIdentity, State
 from dlock_core.testing import FakeClock, FaultyStore
@@ -366,7 +366,7 @@ def test_process_that_may_not_be_signalled_is_alive(monkeypatch: pytest.MonkeyPa
 
 def test_machine_that_cannot_tell_processes_apart_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No /proc, no probe and no observations that outlive a process."""
-    monkeypatch.setattr("dlock_core._probe._PROC", tmp_path)
+    monkeypatch.setattr("dlock_core.engine.owner_probe._PROC", tmp_path)
 
     assert boot() is None
     with pytest.raises(UnsupportedError, match="same-host"):

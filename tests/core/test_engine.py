@@ -927,8 +927,8 @@ async def test_hazard_30_callback_that_blocks_stops_no_renewal_and_is_left_behin
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Callbacks are time-boxed: the next one comes after the limit, and the lock is renewed all the while (hazard 30)."""
-    monkeypatch.setattr("dlock_core._blocking.CALLBACK_LIMIT_S", 0.05)
-    monkeypatch.setattr("dlock_core._tasks.CALLBACK_LIMIT_S", 0.05)
+    monkeypatch.setattr("dlock_core.engine.blocking_runtime.CALLBACK_LIMIT_S", 0.05)
+    monkeypatch.setattr("dlock_core.engine.asyncio_runtime.CALLBACK_LIMIT_S", 0.05)
     over, told = threading.Event(), list[str]()
 
     async def stuck(_: object) -> None:
@@ -1305,7 +1305,7 @@ async def test_what_is_remembered_of_given_up_attempts_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forgetting one costs at most the wait for its lease."""
-    monkeypatch.setattr("dlock_core._driver.DISOWNED_MAX", 3)
+    monkeypatch.setattr("dlock_core.engine.driver.DISOWNED_MAX", 3)
     async with world.client(lease_duration=4) as client:
         world.store.fail("read", 1000)
         for number in range(8):

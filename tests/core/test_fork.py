@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import pytest
 
-from dlock_core._process import members
+from dlock_core.engine.process import members
 from tests.core.processes import run_program
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork") or sys.platform == "win32", reason="there is no fork here")
@@ -162,7 +162,7 @@ def test_hazard_17_record_version_numbers_of_parent_and_child_have_none_in_commo
     """A thousand of each side, drawn after the fork, are two thousand (F10)."""
     ended = run_program(
         """
-        from dlock_core._driver import fresh
+        from dlock_core.engine.driver import fresh
         fresh()
         read, write = os.pipe()
         pid = os.fork()

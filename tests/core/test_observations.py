@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError
-from dlock_core._observations import SAVED_MAX
+from dlock_core.engine.observations import SAVED_MAX
 from tests.core.test_early import dies
 from tests.core.worlds import both_colours
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import LockClient, LockLostError, LossReason, OutcomeUnknownError, Reply, StoreError
-from dlock_core._blocking import HELPERS_MAX
+from dlock_core.engine.blocking_runtime import HELPERS_MAX
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
 from tests.core.worlds import both_colours, eventually
 

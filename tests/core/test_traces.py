@@ -24,7 +24,7 @@ from dlock_core import (
     State,
     StoreUnavailableError,
 )
-from dlock_core._blocking import run_blocking
+from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.memory import MemorySpace, MemoryStore
 from dlock_core.plan import NANOS, nanoseconds
 from dlock_core.testing import FakeClock
@@ -443,8 +443,8 @@ async def run_async(seed: str) -> list[Any]:  # noqa: C901  # the twin of run_sy
 @pytest.mark.parametrize("scripts", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_both_colours_make_identical_traces(scripts: int, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random scripts: every request, its instant and contents, every outcome and every lease agree."""
-    monkeypatch.setattr("dlock_core._driver.jitter", lambda: 0.37)
-    monkeypatch.setattr("dlock_core._renewals.jitter", lambda: 0.37)
+    monkeypatch.setattr("dlock_core.engine.driver.jitter", lambda: 0.37)
+    monkeypatch.setattr("dlock_core.engine.renewals.jitter", lambda: 0.37)
     logging.disable(logging.WARNING)
 
     async def all_of_them() -> int:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
 
-from dlock_core._blocking import run_blocking
 from dlock_core.client import Lease, LockClient
+from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from dlock_core.plan import NANOS, nanoseconds
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
     from dlock_core import AsyncLease, AsyncLockClient, AsyncLockStore, LockStore
-    from dlock_core._engine import Engine
+    from dlock_core.engine.engine import Engine
 
 __all__ = ["PATIENCE_S", "Spawned", "World", "async_only", "both_colours", "eventually", "run_scenario"]
 

@@ -16,7 +16,7 @@ from dlock_conformance.harness import Colour
 from dlock_conformance.holder_process import holder
 
 from dlock_core import AcquireTimeoutError, LockClient
-from dlock_core._cli_show import escape
+from dlock_core.command.show import escape
 from dlock_core.record import NO_TOKEN, State
 from tests.interop.support import Speaker, hammer, hammer_s, node
 

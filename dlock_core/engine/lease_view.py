@@ -6,9 +6,9 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from dlock_core._handle import lost_error
-from dlock_core._process import generation
-from dlock_core._session import check_seconds, forked_error
+from dlock_core.engine.client_context import check_seconds, forked_error
+from dlock_core.engine.handle import lost_error
+from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
 from dlock_core.lease import is_valid
 from dlock_core.plan import NANOS, NEVER, Plan, nanoseconds
@@ -16,9 +16,9 @@ from dlock_core.record import DATA_MAX_BYTES, Loss
 from dlock_core.states import Held, Payload
 
 if TYPE_CHECKING:
-    from dlock_core._engine import Engine
-    from dlock_core._handle import Handle
-    from dlock_core._session import Session
+    from dlock_core.engine.client_context import Session
+    from dlock_core.engine.engine import Engine
+    from dlock_core.engine.handle import Handle
 
 __all__ = ["KEEP", "Keep", "LeaseView", "raise_first"]
 

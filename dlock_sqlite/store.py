@@ -16,31 +16,24 @@ import random
 import sqlite3
 import time
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
-from urllib.parse import unquote_to_bytes
+from typing import TYPE_CHECKING
 
-from dlock_core import _sqlite_wire as wire
-from dlock_core._sqlite_file import SqliteFile
-from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.clock import now_ns
 from dlock_core.errors import ConfigurationError, RecordError, StoreError
 from dlock_core.plan import NANOS
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
+from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
+from dlock_sqlite import _wire as wire
+from dlock_sqlite._file import SqliteFile
+from dlock_sqlite.options import SYNCHRONOUS, Synchronous, checked_path
+from dlock_sqlite.provision import guarantees_of, kind_of_file_system, unsafe_traits
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from dlock_core.store import AsyncLockStore, LockStore
+__all__ = ["SqliteStore"]
 
-__all__ = ["SqliteOptions", "SqliteStore", "backend"]
-
-Synchronous = Literal["full", "extra", "normal"]
-_SYNCHRONOUS: tuple[Synchronous, ...] = ("full", "extra", "normal")
 _HELD = State.HELD
-_VOLATILE = frozenset({"ramfs", "tmpfs"})
-_MOUNT_INFO = "/proc/self/mountinfo"
 # Calls that are given no time of their own.
 _PATIENCE_S = 10.0
 _LOOK_EVERY_S = 0.05
@@ -58,10 +51,10 @@ class SqliteStore:
     batch_limit = 500
 
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full") -> None:
-        if synchronous not in _SYNCHRONOUS:
-            raise ConfigurationError(f"synchronous {synchronous!r} is not one of {', '.join(_SYNCHRONOUS)}")
+        if synchronous not in SYNCHRONOUS:
+            raise ConfigurationError(f"synchronous {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
-        self.path = os.path.realpath(_checked(os.fspath(path)))
+        self.path = os.path.realpath(checked_path(os.fspath(path)))
         self._file = SqliteFile(self.path, synchronous)
 
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:
@@ -140,11 +133,11 @@ class SqliteStore:
 
     def guarantees(self) -> Guarantees:
         """Say what this file promises where it is; makes it, unless it would be refused there."""
-        kind = self._kind_of_file_system()
-        unsafe = _unsafe(self.path, kind)
+        kind = kind_of_file_system(self.path)
+        unsafe = unsafe_traits(self.path, kind)
         if not unsafe:
             self.provision()
-        return _guarantees(self.synchronous, kind, unsafe)
+        return guarantees_of(self.synchronous, kind, unsafe)
 
     def provision(self) -> None:
         """Make the file, as every verb does."""
@@ -197,13 +190,6 @@ class SqliteStore:
         except sqlite3.Error as error:
             raise wire.trouble(error, self.path, key, at_commit=True) from error
 
-    def _kind_of_file_system(self) -> str | None:
-        try:
-            text = Path(_MOUNT_INFO).read_text(encoding="utf-8", errors="surrogateescape")
-        except OSError:
-            return None
-        return wire.file_system(self.path, text)
-
 
 def _row(key: str, connection: sqlite3.Connection) -> wire.Row | None:
     row: wire.Row | None = connection.execute(wire.READ, (key,)).fetchone()
@@ -216,94 +202,3 @@ def _rows(sql: str, start: str, connection: sqlite3.Connection) -> list[wire.Row
 
 def _nothing(connection: sqlite3.Connection) -> None:
     """Open the file, and no more."""
-
-
-def _unsafe(path: str, kind: str | None) -> tuple[tuple[str, str], ...]:
-    if kind is None or not wire.is_shared_with_hosts(kind):
-        return ()
-    reason = (
-        f"{path!r} is on {kind}, a network file system: SQLite's locks and shared memory don't reach other hosts, so two of them can hold"
-        " one lock; put the file on a local disk, or use a store that is a server"
-    )
-    return (("sqlite-network-filesystem", reason),)
-
-
-def _guarantees(synchronous: str, kind: str | None, unsafe: tuple[tuple[str, str], ...]) -> Guarantees:
-    notes = ["one host only: its processes exclude each other, and nobody else"]
-    if synchronous == "normal":
-        notes.append("synchronous=normal: a power cut can take back the last grants, whose tokens are then given again")
-    if kind in _VOLATILE:
-        notes.append(f"the file is on {kind}: a restart of the host removes it, and tokens begin again")
-    if kind is None:
-        notes.append("the type of the file system is not known here: make sure that it is a local disk")
-    if not wire.wal_reset_is_fixed(sqlite3.sqlite_version_info):
-        notes.append(f"SQLite {sqlite3.sqlite_version} has a rare race that can damage a file, repaired in 3.51.3")
-    durable = synchronous != "normal" and kind not in _VOLATILE
-    return Guarantees(
-        store="sqlite",
-        version=sqlite3.sqlite_version,
-        grade=Grade.C if unsafe else Grade.A if durable else Grade.B,
-        token=TokenOrder.ORDERED,
-        deletes=False,
-        refusal_linearizable=True,
-        durable=durable,
-        failover="none: one file on one host",
-        clock="none; with server_clock, that of this host, counted from boot: it measures ages within one boot",
-        notes=tuple(notes),
-        unsafe=unsafe,
-    )
-
-
-def _checked(path: str) -> str:
-    if not path or path.startswith(":memory:"):
-        raise ConfigurationError(f"SQLite path {path!r} is no file; name one, sqlite:///locks.db, or use memory://")
-    if "\0" in path:
-        raise ConfigurationError(f"SQLite path {path!r} holds a zero byte, which no file name can")
-    if path.endswith("/"):
-        raise ConfigurationError(f"SQLite path {path!r} names a directory; add the name of a file, such as locks.db")
-    return path
-
-
-class SqliteOptions(StoreOptions):
-    """``sqlite:///relative/path`` or ``sqlite:////absolute/path``, with ``synchronous`` as query key or setting."""
-
-    path: str
-    synchronous: Synchronous = "full"
-
-    @classmethod
-    def from_url(cls, url: str, **settings: Any) -> Self:
-        """Take the path of *url*, percent-decoded, and its query over *settings*."""
-        known = {name: None for name in cls.model_fields if name != "path"}
-        bare, query = split_url(url, known)
-        values = settings | query
-        if unknown := sorted(values.keys() - known.keys()):
-            raise ConfigurationError(f"the sqlite store has no setting {unknown[0]!r}; it knows {', '.join(known)}")
-        if values.get("synchronous", "full") not in _SYNCHRONOUS:
-            raise ConfigurationError(f"synchronous {values['synchronous']!r} is not one of {', '.join(_SYNCHRONOUS)}")
-        rest = bare.partition("://")[2]
-        for mark, what in (("?", "query key"), ("#", "fragment (write %23 for '#')")):
-            if mark in rest:
-                extra = rest.partition(mark)[2].partition("=")[0]
-                raise ConfigurationError(
-                    f"unknown {what} {extra!r} in {redact(url)!r}; the sqlite store knows {', '.join(known)}"
-                )
-        host, _, path = rest.partition("/")
-        if host:
-            raise ConfigurationError(
-                f"{redact(url)!r} has a host; write sqlite:///relative.db or sqlite:////absolute/path.db"
-            )
-        return cls(path=_checked(os.fsdecode(unquote_to_bytes(path))), **values)
-
-
-class _Backend:
-    options = SqliteOptions
-    extra = ""
-
-    def open(self, options: SqliteOptions) -> LockStore:
-        return SqliteStore(options.path, synchronous=options.synchronous)
-
-    def aopen(self, options: SqliteOptions) -> Awaitable[AsyncLockStore] | None:  # threads serve asyncio
-        return None
-
-
-backend = _Backend()

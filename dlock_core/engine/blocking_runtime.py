@@ -11,15 +11,15 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlock_core._asking import begun
-from dlock_core._engine import Engine
 from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.engine.engine import Engine
+from dlock_core.engine.user_calls import begun
 from dlock_core.plan import NANOS, NEVER, nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
-    from dlock_core._renewals import Job
+    from dlock_core.engine.renewals import Job
     from dlock_core.errors import StoreError
     from dlock_core.record import LockRecord
     from dlock_core.store import Capability, Claim, Guarantees, LockStore, Release, Replace, Reply

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dlock_core.record import LockRecord, OwnerState, ProcessIdentity
 
 if TYPE_CHECKING:
-    from dlock_core._handle import Ports
+    from dlock_core.engine.handle import Ports
     from dlock_core.options import OwnerProbe
 
 __all__ = ["SAME_HOST", "boot", "identity", "owner_of", "same_host"]

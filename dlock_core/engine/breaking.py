@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlock_core._driver import fresh
+from dlock_core.engine.driver import fresh
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.lease import break_request
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dlock_core.plan import NEVER
 
 if TYPE_CHECKING:
-    from dlock_core._handle import Handle
+    from dlock_core.engine.handle import Handle
 
 __all__ = ["Agenda"]
 

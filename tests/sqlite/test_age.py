@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import _sqlite_clock, _sqlite_file
-from dlock_core import _sqlite_wire as wire
-from dlock_core._sqlite_clock import HostClock
 from dlock_core.record import LockRecord, State
-from dlock_core.sqlite import SqliteStore
 from dlock_core.store import Claim, Expect, Replace
+from dlock_sqlite import _clock as _sqlite_clock
+from dlock_sqlite import _file as _sqlite_file
+from dlock_sqlite import _wire as wire
+from dlock_sqlite._clock import HostClock
+from dlock_sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dlock_core._observations import observation_store
-from dlock_core._probe import SAME_HOST, identity
-from dlock_core._process import generation
 from dlock_core.backend import backend_for, redact
+from dlock_core.engine.observations import observation_store
+from dlock_core.engine.owner_probe import SAME_HOST, identity
+from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds
 from dlock_core.plan import NANOS, Early, Plan, Traits, Waiting, make_plan, nanoseconds

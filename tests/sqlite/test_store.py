@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import _sqlite_file, _sqlite_wake
-from dlock_core import _sqlite_wire as wire
-from dlock_core import sqlite as sqlite_module
 from dlock_core.backend import backend_for
 from dlock_core.errors import (
     ConfigurationError,
@@ -34,8 +31,9 @@ from dlock_core.errors import (
 )
 from dlock_core.memory import MemoryStore
 from dlock_core.record import TOKEN_MAX, Attributes, Broken, LockRecord, ProcessIdentity, Stamp, State, Version
-from dlock_core.sqlite import SqliteOptions, SqliteStore, backend
 from dlock_core.store import Claim, Expect, Grade, Release, Replace, Reply
+from dlock_sqlite import SqliteOptions, SqliteStore, _file, _wake, backend, provision
+from dlock_sqlite import _wire as wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,7 +48,7 @@ PRELUDE = """
 import os, signal, sqlite3, sys, threading, time
 from dlock_core.errors import *
 from dlock_core.record import LockRecord, State
-from dlock_core.sqlite import SqliteStore
+from dlock_sqlite.store import SqliteStore
 from dlock_core.store import Claim, Expect, Release, Replace
 
 def held(key="k", token=1, lease_ms=20000):
@@ -1007,7 +1005,7 @@ class TestTrouble:
 
     def test_close_does_not_wait_for_ever(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """A call that goes on for too long closes the connection at its own end."""
-        monkeypatch.setattr("dlock_core._sqlite_file._PATIENCE_S", 0.05)
+        monkeypatch.setattr("dlock_sqlite._file._PATIENCE_S", 0.05)
         take(store)
 
         def closed(connection: sqlite3.Connection) -> None:
@@ -1124,9 +1122,10 @@ while True:
     def test_a_process_killed_while_it_makes_the_file_leaves_nothing_half_made(self, path: Path) -> None:
         """What was begun and not committed is begun again by the next."""
         program = """
-from dlock_core._sqlite_file import SqliteFile
-from dlock_core import _sqlite_file, _sqlite_wake
-from dlock_core import _sqlite_wire as wire
+from dlock_sqlite._file import SqliteFile
+from dlock_sqlite import _file as _file
+from dlock_sqlite import _wake as _wake
+from dlock_sqlite import _wire as wire
 class Killed(str):
     pass
 store._file._restrict = lambda key: os.kill(os.getpid(), signal.SIGKILL)
@@ -1187,7 +1186,7 @@ import subprocess
 third = """
 import sys
 from dlock_core.record import LockRecord, State
-from dlock_core.sqlite import SqliteStore
+from dlock_sqlite.store import SqliteStore
 from dlock_core.store import Claim, Expect
 store = SqliteStore(sys.argv[1])
 store.claim(Claim(LockRecord("third", State.HELD, "r", 1, "o", None), Expect.ANY), timeout_s=5)
@@ -1259,7 +1258,7 @@ store.close()
 
     def test_a_fork_does_not_wait_for_ever(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """A statement that outlasts the patience of a fork keeps its connection, which is then marked as inherited."""
-        monkeypatch.setattr("dlock_core._sqlite_file._PATIENCE_S", 0.05)
+        monkeypatch.setattr("dlock_sqlite._file._PATIENCE_S", 0.05)
         take(store)
 
         with store._file._mutex:
@@ -1276,7 +1275,7 @@ store.close()
         _, pipe = store._file.wake_ups._enter("k", "t")
         store._file._mutex.acquire()
 
-        _sqlite_file._start_anew()
+        _file._start_anew()
 
         assert read(store) is not None
         assert store._file.wake_ups._pipes == set()
@@ -1417,7 +1416,7 @@ store.close()
 
     def test_places_are_bounded(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """Attempts that end without a grant are forgotten one day."""
-        monkeypatch.setattr("dlock_core._sqlite_wake._PLACES_MAX", 3)
+        monkeypatch.setattr("dlock_sqlite._wake._PLACES_MAX", 3)
         record = take(store)
 
         for number in range(5):
@@ -1541,8 +1540,8 @@ store.close()
         self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A pipe that cannot get its name is removed, and the row is looked at instead."""
-        monkeypatch.setattr("dlock_core._sqlite_wake.secrets.token_hex", lambda size: "same")
-        monkeypatch.setattr("dlock_core._sqlite_wake.now_ns", lambda: 1)
+        monkeypatch.setattr("dlock_sqlite._wake.secrets.token_hex", lambda size: "same")
+        monkeypatch.setattr("dlock_sqlite._wake.now_ns", lambda: 1)
         record = take(store)
         directory = Path(store._file.wake_ups._of("k"))
         (directory / f"{1:020d}-same").mkdir(parents=True)
@@ -1559,10 +1558,10 @@ store.close()
         name, pipe = store._file.wake_ups._enter("k", "t")
 
         # Through this name the pipe can be opened, and the name cannot be removed.
-        assert not _sqlite_wake._hang_up(f"/proc/self/fd/{pipe}")
-        assert not _sqlite_wake._hang_up(f"{name}-gone")
+        assert not _wake._hang_up(f"/proc/self/fd/{pipe}")
+        assert not _wake._hang_up(f"{name}-gone")
 
-        assert _sqlite_wake._hang_up(name)
+        assert _wake._hang_up(name)
         store._file.wake_ups._leave("k", name, pipe, woken=True)
 
     def test_a_release_without_waiters_makes_nothing(self, path: Path, store: SqliteStore) -> None:
@@ -1685,7 +1684,7 @@ class TestGuarantees:
 
     def test_an_unknown_file_system_is_noted(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where the system does not say what it is, the user is asked to look."""
-        monkeypatch.setattr(sqlite_module, "_MOUNT_INFO", "/does/not/exist")
+        monkeypatch.setattr(provision, "_MOUNT_INFO", "/does/not/exist")
 
         said = store.guarantees()
 
@@ -1725,25 +1724,25 @@ class TestGuarantees:
     )
     def test_the_file_system_is_that_of_the_nearest_mount(self, path: str, kind: str) -> None:
         """The longest mount point above the path counts, and of two on one point the later."""
-        assert wire.file_system(path, MOUNTS) == kind
+        assert provision.file_system(path, MOUNTS) == kind
 
     def test_no_mounts_no_answer(self) -> None:
         """An empty table says nothing."""
-        assert wire.file_system("/x", "") is None
+        assert provision.file_system("/x", "") is None
 
     @pytest.mark.parametrize(
         "kind", ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "afs", "fuse.sshfs", "fuse.new"]
     )
     def test_network_file_systems_are_known(self, kind: str) -> None:
         """Another host's kernel may have the file open there; an unknown FUSE program is not trusted."""
-        assert wire.is_shared_with_hosts(kind)
+        assert provision.is_shared_with_hosts(kind)
 
     @pytest.mark.parametrize(
         "kind", ["ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"]
     )
     def test_local_file_systems_are_fine(self, kind: str) -> None:
         """One kernel has all locks."""
-        assert not wire.is_shared_with_hosts(kind)
+        assert not provision.is_shared_with_hosts(kind)
 
     @pytest.mark.parametrize(
         ("version", "fixed"),
@@ -1768,4 +1767,4 @@ class TestGuarantees:
     def _mounted(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         table = path.with_name("mountinfo")
         table.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:1 / {path.parent} rw - {kind} source rw\n")
-        monkeypatch.setattr(sqlite_module, "_MOUNT_INFO", str(table))
+        monkeypatch.setattr(provision, "_MOUNT_INFO", str(table))

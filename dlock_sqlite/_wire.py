@@ -1,4 +1,4 @@
-"""What the SQLite store knows without a file: its SQL, row and record, the conditions of the port, names of file systems.
+"""What the SQLite store knows without a file: its SQL, row and record, the conditions of the port.
 
 Everything here is a function of its arguments. A step reads the row, decides and writes inside one ``BEGIN IMMEDIATE``, so no statement
 repeats the conditions, and a damaged row is seen before anything could overwrite it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sqlite3
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,13 +47,10 @@ __all__ = [
     "changed",
     "decode",
     "encode",
-    "file_system",
     "is_busy",
     "is_ours",
     "is_read_only",
-    "is_shared_with_hosts",
     "trouble",
-    "wal_reset_is_fixed",
 ]
 
 Row = tuple[Any, ...]
@@ -308,45 +304,3 @@ _ADVICE: dict[int | None, tuple[str, str, bool]] = {
     sqlite3.SQLITE_NOTADB: ("it is not a SQLite database", "give the path of a new file", True),
     sqlite3.SQLITE_CORRUPT: ("it is damaged", _DAMAGED, True),
 }
-
-
-def wal_reset_is_fixed(version: tuple[int, ...]) -> bool:
-    """Whether this SQLite has the repair of the WAL-reset bug: a rare race of two checkpoints that can damage the file."""
-    return version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
-
-
-# ---- file systems
-
-# Where a line of mountinfo has the mount point: see proc(5).
-_POINT = 4
-_REMOTE = frozenset(
-    (
-        *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "gfs", "gfs2", "glusterfs", "gpfs", "lustre"),
-        *("ncp", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs"),
-        *("vboxsf", "virtiofs", "vmhgfs", "wekafs"),
-    )
-)
-_LOCAL_FUSE = frozenset(
-    {"fuse.bindfs", "fuse.encfs", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g"}
-)
-
-
-def is_shared_with_hosts(kind: str) -> bool:
-    """Whether another host's kernel may have files of this *kind* of file system open; an unknown FUSE one is taken for such."""
-    return kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
-
-
-def file_system(path: str, mount_info: str) -> str | None:
-    """Return the type of the file system that *path* (absolute, resolved) is on, from the text of ``/proc/self/mountinfo``."""
-    best, kind, sought = -1, None, os.fsencode(path)
-    for line in mount_info.splitlines():
-        fields, _, rest = line.partition(" - ")
-        words = fields.split(" ")
-        if len(words) <= _POINT or not rest:
-            continue
-        point = words[_POINT].encode(errors="surrogateescape").decode("unicode_escape").encode("latin-1")
-        inside = point in (b"/", sought) or sought.startswith(point + b"/")
-        # Of two mounts on one point the later hides the earlier.
-        if inside and len(point) >= best:
-            best, kind = len(point), rest.split(" ")[0]
-    return kind

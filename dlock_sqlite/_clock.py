@@ -7,8 +7,8 @@ told, the wall clock takes its place, and ages are as good as that: whoever sets
 
 from __future__ import annotations
 
-from dlock_core._probe import boot
 from dlock_core.clock import now_ns, wall_ms
+from dlock_core.engine.owner_probe import boot
 
 __all__ = ["HostClock"]
 

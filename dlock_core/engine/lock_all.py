@@ -11,8 +11,8 @@ from dlock_core.plan import NANOS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlock_core._engine import Engine
-    from dlock_core._handle import Handle
+    from dlock_core.engine.engine import Engine
+    from dlock_core.engine.handle import Handle
     from dlock_core.options import LockOptions
     from dlock_core.plan import Plan
 

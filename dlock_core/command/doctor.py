@@ -11,10 +11,10 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from dlock_core._session import describe
 from dlock_core.backend import backend_for
 from dlock_core.client import connect
 from dlock_core.clock import NANOS, now_ns
+from dlock_core.engine.client_context import describe
 from dlock_core.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
-from dlock_core._driver import fresh, fresh_ones, jitter, plan_of
-from dlock_core._handle import Handle
+from dlock_core.engine.driver import fresh, fresh_ones, jitter, plan_of
+from dlock_core.engine.handle import Handle
 from dlock_core.errors import OutcomeUnknownError, StoreError
 from dlock_core.plan import NANOS, NEVER, Plan
 from dlock_core.states import Due, Failure, Held, LeaseState, Renew
@@ -16,7 +16,7 @@ from dlock_core.store import Capability, Replace, Reply
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dlock_core._driver import Driver
+    from dlock_core.engine.driver import Driver
 
 __all__ = ["Job", "Renewals"]
 
@@ -134,6 +134,7 @@ class Renewals:
         )
 
     async def run_one(self, handle: Handle, effect: Any) -> None:
+        """Perform one request and what follows from it; log what is not the store's trouble."""
         try:
             await self._driver.pursue(handle, effect)
         except Exception as error:  # noqa: BLE001  # as above; the machine has been told

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlock_core import _cli_doctor
-from dlock_core._cli_options import client_options, configuration_source, connection_options, output_option
-from dlock_core._cli_show import Say, escape, print_facts, print_json, print_rows, print_text, record_facts
-from dlock_core._session import open_store
 from dlock_core.client import connect
+from dlock_core.command import doctor as diagnosis
+from dlock_core.command.options import client_options, configuration_source, connection_options, output_option
+from dlock_core.command.show import Say, escape, print_facts, print_json, print_rows, print_text, record_facts
+from dlock_core.engine.client_context import open_store
 from dlock_core.errors import RecordError
 
 if TYPE_CHECKING:
@@ -216,10 +216,10 @@ def doctor(policy: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # 
     """Look at the store, what it promises, and the clock that leases are measured by. Writes nothing."""
     options = client_options(**given)
     if policy:
-        print_text(_cli_doctor.policy(options))
+        print_text(diagnosis.policy(options))
         return
-    facts = _cli_doctor.examine(options, configuration=configuration_source(given["url"]))
+    facts = diagnosis.examine(options, configuration=configuration_source(given["url"]))
     if output == "json":
         print_json(facts)
     else:
-        print_facts(_cli_doctor.in_words(facts))
+        print_facts(diagnosis.in_words(facts))

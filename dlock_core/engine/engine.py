@@ -1,8 +1,8 @@
 """The engine: what a client does, performed on the machine in :mod:`dlock_core.lease`.
 
-Written once, as coroutines that await nothing but their ports: the store, and :class:`~dlock_core._handle.Ports`. The blocking client runs
-the same coroutines on ports that never suspend. It takes no protocol decision: what to send, when to try again, what is lost and what is
-ours is read off the machine's states.
+It is written once, as coroutines that await nothing but the store and :class:`~dlock_core.engine.handle.Ports`. The blocking client runs
+the same coroutines on ports that never suspend. The engine takes no protocol decision: what to send, when to try again, what is lost and
+what is ours is read off the machine's states.
 
 A handle is driven by one party at a time: by the caller's acquire or release while *busy* is set, by the scheduler otherwise. While a
 request of a held lock is under way, the machine's own state keeps a second one from being sent.
@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dlock_core._driver import Driver, fresh, id_of, jitter
-from dlock_core._handle import Handle, Ports, Watch, closed_error, lost_error, refused_error, unresolved_error
-from dlock_core._observations import Observations, ObservationStore
-from dlock_core._probe import owner_of
-from dlock_core._renewals import Renewals
+from dlock_core.engine.driver import Driver, fresh, id_of, jitter
+from dlock_core.engine.handle import Handle, Ports, Watch, closed_error, lost_error, refused_error, unresolved_error
+from dlock_core.engine.observations import Observations, ObservationStore
+from dlock_core.engine.owner_probe import owner_of
+from dlock_core.engine.renewals import Renewals
 from dlock_core.errors import (
     ConfigurationError,
     OutcomeUnknownError,

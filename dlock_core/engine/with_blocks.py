@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlock_core._view import raise_first
+from dlock_core.engine.lease_view import raise_first
 from dlock_core.errors import DLockError, LeaseStateError
 
 if TYPE_CHECKING:

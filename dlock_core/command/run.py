@@ -20,10 +20,10 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core._cli_child import FORWARDED, Child, Guard
-from dlock_core._cli_show import Say, WaitLine, escape
 from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
+from dlock_core.command.child import FORWARDED, Child, Guard
+from dlock_core.command.show import Say, WaitLine, escape
 from dlock_core.errors import LockLostError
 from dlock_core.plan import NEVER
 from dlock_core.states import Held

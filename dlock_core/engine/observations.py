@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlock_core._probe import boot
 from dlock_core.early import resumed, saved
+from dlock_core.engine.owner_probe import boot
 from dlock_core.errors import ConfigurationError, UnsupportedError
 from dlock_core.lease import observe
 
 if TYPE_CHECKING:
-    from dlock_core._handle import Ports
+    from dlock_core.engine.handle import Ports
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
 

@@ -8,16 +8,16 @@ import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from dlock_core._asking import begun
 from dlock_core.clock import SYSTEM_CLOCK, Cancellable, Clock
+from dlock_core.engine.user_calls import begun
 from dlock_core.errors import LeaseStateError
 from dlock_core.plan import NANOS, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from dlock_core._engine import Engine
-    from dlock_core._renewals import Job
+    from dlock_core.engine.engine import Engine
+    from dlock_core.engine.renewals import Job
 
 __all__ = ["AsyncPorts", "check_loop"]
 

@@ -31,13 +31,13 @@ from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from dlock_core import _sqlite_wire as wire
-from dlock_core._process import members
-from dlock_core._sqlite_clock import HostClock
-from dlock_core._sqlite_wake import WakeUps
 from dlock_core.clock import now_ns
+from dlock_core.engine.process import members
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
 from dlock_core.plan import NANOS
+from dlock_sqlite import _wire as wire
+from dlock_sqlite._clock import HostClock
+from dlock_sqlite._wake import WakeUps
 
 if TYPE_CHECKING:
     from collections.abc import Callable

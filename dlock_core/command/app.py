@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from dlock_core import _cli_store
-from dlock_core._cli_options import (
+from dlock_core.command import operator
+from dlock_core.command.options import (
     client_options,
     configuration_source,
     connection_options,
     early_options,
     early_takeover,
 )
-from dlock_core._cli_run import LOST, SIGNALLED, Request, grace_within, hold
-from dlock_core._cli_show import OutputClosedError, OutputError, Say
+from dlock_core.command.run import LOST, SIGNALLED, Request, grace_within, hold
+from dlock_core.command.show import OutputClosedError, OutputError, Say
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LockLostError, StoreError
 
 if TYPE_CHECKING:
@@ -213,5 +213,5 @@ def _waiting(ctx: click.Context, given: dict[str, Any]) -> dict[str, float]:
     return {} if timeout is None else {"timeout": timeout}
 
 
-for _other in (_cli_store.ls, _cli_store.show, _cli_store.break_, _cli_store.init, _cli_store.doctor):
+for _other in (operator.ls, operator.show, operator.break_, operator.init, operator.doctor):
     command.add_command(_other)

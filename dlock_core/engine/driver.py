@@ -12,8 +12,8 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
-from dlock_core._agenda import Agenda
 from dlock_core.early import stamped
+from dlock_core.engine.timers import Agenda
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.plan import NANOS, NEVER, Plan
 from dlock_core.record import Loss
@@ -41,7 +41,7 @@ from dlock_core.store import Claim, Release, Replace, Reply
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dlock_core._handle import Handle, Ports
+    from dlock_core.engine.handle import Handle, Ports
     from dlock_core.store import AsyncLockStore
 
 __all__ = ["Driver", "fresh", "fresh_ones", "id_of", "jitter", "plan_of"]
@@ -71,6 +71,7 @@ class Driver:
             return self.step(handle, event)
 
     def step(self, handle: Handle, event: Event) -> Any:
+        """Do what :meth:`advance` does; the caller holds the mutex."""
         old = handle.state
         state, effects = lease.step(old, event, self.ports.now())
         handle.state = state
@@ -160,6 +161,7 @@ class Driver:
             _log.debug("lock %r acquired by %r, token %d", handle.key, state.plan.owner, state.version.fencing_token)
 
     def schedule(self, handle: Handle) -> None:
+        """Put *handle* into the timer queue at the instant at which it next needs attention."""
         due = NEVER if handle.busy else lease.due_at(handle.state)
         if handle.watches and type(handle.state) is Held:
             sent_at = handle.state.sent_at
@@ -217,6 +219,7 @@ class Driver:
         return Answer(rvn, result, unused, disowned, jitter() if not result.applied else 0.0, wall_ms)
 
     async def wait(self, effect: Wait, ticket: str) -> Event:
+        """Wait as *effect* says, and return the event that ended the wait."""
         seconds = (effect.until - self.ports.now()) / NANOS
         if seconds > 0:
             if effect.record is None:
@@ -250,6 +253,7 @@ class Driver:
                 watch.fire(self.ports)
 
     def fire_watches(self, handle: Handle, now: int) -> None:
+        """Call the ``on_risk`` callbacks whose *safe_time* has passed without a renewal."""
         state = handle.state
         for watch in handle.watches:
             late = type(state) is Held and watch.safe_ns is not None and now >= state.sent_at + watch.safe_ns

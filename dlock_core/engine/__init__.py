@@ -1,0 +1,1 @@
+"""The engine: everything that performs what the machine in :mod:`dlock_core.lease` asks for. Private to the core."""

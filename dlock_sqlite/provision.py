@@ -1,0 +1,110 @@
+"""What a SQLite file promises where it lies: the file system, the version of SQLite, ``synchronous``."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+
+from dlock_core.store import Grade, Guarantees, TokenOrder
+
+__all__ = [
+    "file_system",
+    "guarantees_of",
+    "is_shared_with_hosts",
+    "kind_of_file_system",
+    "unsafe_traits",
+    "wal_reset_is_fixed",
+]
+
+_VOLATILE = frozenset({"ramfs", "tmpfs"})
+_MOUNT_INFO = "/proc/self/mountinfo"
+
+
+def kind_of_file_system(path: str) -> str | None:
+    """Return the type of the file system that *path* is on, or None where this system does not say."""
+    try:
+        text = Path(_MOUNT_INFO).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+    return file_system(path, text)
+
+
+def unsafe_traits(path: str, kind: str | None) -> tuple[tuple[str, str], ...]:
+    """Return (name, reason) of what a user must accept by name; *kind* is the type of the file system."""
+    if kind is None or not is_shared_with_hosts(kind):
+        return ()
+    reason = (
+        f"{path!r} is on {kind}, a network file system: SQLite's locks and shared memory don't reach other hosts, so two of them can hold"
+        " one lock; put the file on a local disk, or use a store that is a server"
+    )
+    return (("sqlite-network-filesystem", reason),)
+
+
+def guarantees_of(synchronous: str, kind: str | None, unsafe: tuple[tuple[str, str], ...]) -> Guarantees:
+    """Return what a file promises on a file system of this *kind*."""
+    notes = ["one host only: its processes exclude each other, and nobody else"]
+    if synchronous == "normal":
+        notes.append("synchronous=normal: a power cut can take back the last grants, whose tokens are then given again")
+    if kind in _VOLATILE:
+        notes.append(f"the file is on {kind}: a restart of the host removes it, and tokens begin again")
+    if kind is None:
+        notes.append("the type of the file system is not known here: make sure that it is a local disk")
+    if not wal_reset_is_fixed(sqlite3.sqlite_version_info):
+        notes.append(f"SQLite {sqlite3.sqlite_version} has a rare race that can damage a file, repaired in 3.51.3")
+    durable = synchronous != "normal" and kind not in _VOLATILE
+    return Guarantees(
+        store="sqlite",
+        version=sqlite3.sqlite_version,
+        grade=Grade.C if unsafe else Grade.A if durable else Grade.B,
+        token=TokenOrder.ORDERED,
+        deletes=False,
+        refusal_linearizable=True,
+        durable=durable,
+        failover="none: one file on one host",
+        clock="none; with server_clock, that of this host, counted from boot: it measures ages within one boot",
+        notes=tuple(notes),
+        unsafe=unsafe,
+    )
+
+
+def wal_reset_is_fixed(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite has the repair of the WAL-reset bug: a rare race of two checkpoints that can damage the file."""
+    return version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45)
+
+
+# ---- file systems
+
+# Where a line of mountinfo has the mount point: see proc(5).
+_POINT = 4
+_REMOTE = frozenset(
+    (
+        *("9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "fhgfs", "gfs", "gfs2", "glusterfs", "gpfs", "lustre"),
+        *("ncp", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb2", "smb3", "smbfs"),
+        *("vboxsf", "virtiofs", "vmhgfs", "wekafs"),
+    )
+)
+_LOCAL_FUSE = frozenset(
+    {"fuse.bindfs", "fuse.encfs", "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.mergerfs", "fuse.ntfs-3g"}
+)
+
+
+def is_shared_with_hosts(kind: str) -> bool:
+    """Whether another host's kernel may have files of this *kind* of file system open; an unknown FUSE one is taken for such."""
+    return kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
+
+
+def file_system(path: str, mount_info: str) -> str | None:
+    """Return the type of the file system that *path* (absolute, resolved) is on, from the text of ``/proc/self/mountinfo``."""
+    best, kind, sought = -1, None, os.fsencode(path)
+    for line in mount_info.splitlines():
+        fields, _, rest = line.partition(" - ")
+        words = fields.split(" ")
+        if len(words) <= _POINT or not rest:
+            continue
+        point = words[_POINT].encode(errors="surrogateescape").decode("unicode_escape").encode("latin-1")
+        inside = point in (b"/", sought) or sought.startswith(point + b"/")
+        # Of two mounts on one point the later hides the earlier.
+        if inside and len(point) >= best:
+            best, kind = len(point), rest.split(" ")[0]
+    return kind
