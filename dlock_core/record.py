@@ -22,12 +22,18 @@ __all__ = [
     "TOKEN_MAX",
     "AttributeValue",
     "Attributes",
+    "Beat",
+    "BeatNote",
     "Broken",
     "LockRecord",
     "Loss",
     "LossReason",
+    "Member",
+    "Members",
+    "NewerRecord",
     "OwnerState",
     "ProcessIdentity",
+    "SessionRef",
     "Stamp",
     "State",
     "Version",
@@ -109,6 +115,48 @@ class Broken:
     at_ms: int
 
 
+class SessionRef(NamedTuple):
+    """The session that keeps a lock: the key of the session's own record, and its lease in ms."""
+
+    key: str
+    lease_ms: int
+
+
+class BeatNote(NamedTuple):
+    """A message to the owner of a session about one of its locks: ``break`` or ``yield``, and who asks."""
+
+    key: str
+    fencing_token: int
+    kind: str
+    by: str
+
+
+class Beat(NamedTuple):
+    """In the record of a session: the RVN of its owner's last write, and messages that others have left."""
+
+    own: str
+    notes: tuple[BeatNote, ...] = ()
+
+
+class Member(NamedTuple):
+    """One holder of a shared lock; *session* is the index into :attr:`Members.sessions`. No token: it has the record's."""
+
+    member_id: str
+    mode: str
+    slot: int | None
+    fencing_token: int | None
+    weight: int
+    session: int
+
+
+class Members(NamedTuple):
+    """The holders of a shared lock; *kind* is ``rw`` (read/write lock) or ``permits`` (semaphore)."""
+
+    kind: str
+    sessions: tuple[SessionRef, ...]
+    members: tuple[Member, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class LockRecord:
     """The record of one key. *lease_ms* is None for a lock that never lapses (fail-closed) and for a record that is not held.
@@ -127,6 +175,9 @@ class LockRecord:
     stamp: Stamp | None = None
     process: ProcessIdentity | None = None
     broken: Broken | None = None
+    session: SessionRef | None = None
+    beat: Beat | None = None
+    members: Members | None = None
 
     def __post_init__(self) -> None:
         """Check the bounds of the format; adapters rely on it for what they read, and the core for what it writes."""
@@ -194,6 +245,12 @@ class LockRecord:
         )
 
 
+class NewerRecord(LockRecord):
+    """A record of a higher format version: held, without a lease, and never written over by this version (clause S16)."""
+
+    __slots__ = ()
+
+
 class LossReason(StrEnum):
     """Why a lock was lost. ``OVERRUN``: the body outlived ``max_hold``."""
 
@@ -245,11 +302,10 @@ def check_key(key: str) -> str:
     return key
 
 
-def newer_format(key: str, format_version: int, rvn: str, fencing_token: int) -> LockRecord:
+def newer_format(key: str, format_version: int, rvn: str, fencing_token: int) -> NewerRecord:
     """Return how a record of a higher *format_version* is shown to this version: held, and never to be taken over.
 
-    What it says beyond the RVN and the token may change the meaning of the rest, so an older program only waits for its end.
+    Its other fields may change what the record means, so an older program only waits until the key is free.
     """
-    return LockRecord(
-        key, State.HELD, rvn, fencing_token, f"(record of format {format_version}; update dlock to read it)", None
-    )
+    owner = f"(record of format {format_version}; update dlock to read it)"
+    return NewerRecord(key, State.HELD, rvn, fencing_token, owner, None)

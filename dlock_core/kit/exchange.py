@@ -1,0 +1,359 @@
+"""Both colours of a store from one description of its exchanges.
+
+An adapter writes each verb once, as a generator, its *exchange* with the server: it yields a request, is sent the answer, may yield further
+requests, and returns the verb's result. An error of the driver is raised inside the exchange, at the ``yield``. How a request travels is
+written in both colours, in the adapter's links: :class:`Link` for threads, :class:`AsyncLink` for asyncio. The faces below join the two::
+
+    def read(self, key: str) -> Exchange[LockRecord | None]:
+        row = yield Select(key)
+        return None if row is None else record_of(key, Plain(*row))
+
+The time-out of a verb is one deadline for all requests of its exchange.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
+
+__all__ = [
+    "AsyncBatches",
+    "AsyncExchangeStore",
+    "AsyncLink",
+    "AsyncReadsAge",
+    "BatchResults",
+    "Batches",
+    "Call",
+    "Exchange",
+    "ExchangeStore",
+    "Link",
+    "ReadsAge",
+    "Verbs",
+]
+
+_T = TypeVar("_T")
+Exchange: TypeAlias = Generator[Any, Any, _T]
+# Calls that are given no time-out of their own.
+ADMIN_TIMEOUT_S = 10.0
+_READING = frozenset({"read", "scan", "inspect"})
+
+
+class Call(NamedTuple):
+    """A verb that was called: for error messages, and for what an error means."""
+
+    verb: str
+    key: str | None
+    timeout_s: float
+
+    @property
+    def writes(self) -> bool:
+        """Whether the call may have changed something: if not, no outcome of it is unknown."""
+        return self.verb not in _READING
+
+
+class Verbs(Protocol):
+    """Everything that an adapter knows of its server, in no colour. ``wait`` is the links' business, since it blocks."""
+
+    name: str
+    """The server's name in messages: ``Redis``."""
+
+    def claim(self, request: Claim) -> Exchange[Reply]:
+        """Clauses S2 to S4."""
+        ...
+
+    def replace(self, request: Replace) -> Exchange[Reply]:
+        """Clauses S4 and S5."""
+        ...
+
+    def release(self, request: Release) -> Exchange[Reply]:
+        """Clauses S4 and S6."""
+        ...
+
+    def read(self, key: str) -> Exchange[LockRecord | None]:
+        """Clause S9."""
+        ...
+
+    def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
+        """Clause S10: one exchange for each page, each with a time-out of its own."""
+        ...
+
+    def guarantees(self) -> Exchange[Guarantees]:
+        """Clause S20."""
+        ...
+
+    def provision(self) -> Exchange[None]:
+        """Clause S21."""
+        ...
+
+    def trouble(self, error: Exception, call: Call) -> StoreError | None:
+        """Return the error of dlock for one of the driver, or None for one that is not the driver's (clauses S14, S15, S17)."""
+        ...
+
+
+class Link(Protocol):
+    """How a request reaches the server and its answer comes back, for threads."""
+
+    def send(self, request: Any, timeout_s: float) -> Any:
+        """Send *request* once; return the answer within *timeout_s* or raise the driver's error."""
+        ...
+
+    def close(self) -> None:
+        """Close what the link opened itself."""
+        ...
+
+
+class AsyncLink(Protocol):
+    """The async twin of :class:`Link`."""
+
+    async def send(self, request: Any, timeout_s: float) -> Any:
+        """As :meth:`Link.send`."""
+        ...
+
+    async def close(self) -> None:
+        """As :meth:`Link.close`."""
+        ...
+
+
+class _Face:
+    """What both colours share: the state of being open, and what an error that leaves an exchange becomes."""
+
+    capabilities: frozenset[Capability]
+    _verbs: Verbs
+    _open = True
+
+    def _begin(self, call: Call) -> float:
+        """Return the deadline of *call* on the monotonic clock.
+
+        Raises: StoreUnavailableError: the store was closed.
+        """
+        if not self._open:
+            raise StoreUnavailableError(f"the {self._verbs.name} store was closed; open a new one", key=call.key)
+        return time.monotonic() + call.timeout_s
+
+    def _failed(self, error: Exception, call: Call) -> Exception:
+        """Return the error that leaves the verb in place of *error*."""
+        if isinstance(error, StoreError):
+            return error
+        told = self._verbs.trouble(error, call)
+        if told is None:
+            return error
+        told.__cause__ = error
+        return told
+
+
+def _left_s(deadline: float) -> float:
+    left_s = deadline - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the time-out of the call was over before its next request was sent")
+    return left_s
+
+
+class ExchangeStore(_Face):
+    """A store for threads made of *verbs* and a *link*. Optional capabilities are mixed in: :class:`Batches`, :class:`ReadsAge`."""
+
+    def __init__(self, verbs: Verbs, link: Link) -> None:
+        self._verbs = verbs
+        self._link = link
+
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """Create the record if nobody holds the key."""
+        return self._run(self._verbs.claim(request), Call("claim", request.record.key, timeout_s))
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace the held record if its version is still the expected one."""
+        return self._run(self._verbs.replace(request), Call("replace", request.record.key, timeout_s))
+
+    def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Put the tombstone if the record is held in the expected version, and wake one waiter."""
+        return self._run(self._verbs.release(request), Call("release", request.record.key, timeout_s))
+
+    def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """Return the record under *key*, or None where the key is absent."""
+        return self._run(self._verbs.read(key), Call("read", key, timeout_s))
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """Yield the records whose key starts with *prefix*; *timeout_s* bounds each page."""
+        for page in self._verbs.scan(prefix):
+            yield from self._run(page, Call("scan", None, timeout_s))
+
+    def guarantees(self) -> Guarantees:
+        """Ask the server what it promises."""
+        return self._run(self._verbs.guarantees(), Call("inspect", None, ADMIN_TIMEOUT_S))
+
+    def provision(self) -> None:
+        """Create what the store needs; may be repeated."""
+        self._run(self._verbs.provision(), Call("provision", None, ADMIN_TIMEOUT_S))
+
+    def close(self) -> None:
+        """Refuse every later call, and close what the store opened itself; may be repeated."""
+        if self._open:
+            self._open = False
+            self._link.close()
+
+    def _run(self, exchange: Exchange[_T], call: Call) -> _T:
+        answer, error = None, None
+        try:
+            deadline = self._begin(call)
+            while True:
+                request = exchange.send(answer) if error is None else exchange.throw(error)
+                try:
+                    answer, error = self._link.send(request, _left_s(deadline)), None
+                except Exception as failure:  # noqa: BLE001  # the exchange decides what it means
+                    answer, error = None, failure
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        except Exception as failure:
+            raised = self._failed(failure, call)
+            if raised is failure:
+                raise
+            raise raised from failure
+        finally:
+            exchange.close()
+
+
+class AsyncExchangeStore(_Face):
+    """The async twin of :class:`ExchangeStore`. A cancelled verb may or may not be applied."""
+
+    def __init__(self, verbs: Verbs, link: AsyncLink) -> None:
+        self._verbs = verbs
+        self._link = link
+
+    async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        """As :meth:`ExchangeStore.claim`."""
+        return await self._run(self._verbs.claim(request), Call("claim", request.record.key, timeout_s))
+
+    async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """As :meth:`ExchangeStore.replace`."""
+        return await self._run(self._verbs.replace(request), Call("replace", request.record.key, timeout_s))
+
+    async def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """As :meth:`ExchangeStore.release`."""
+        return await self._run(self._verbs.release(request), Call("release", request.record.key, timeout_s))
+
+    async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        """As :meth:`ExchangeStore.read`."""
+        return await self._run(self._verbs.read(key), Call("read", key, timeout_s))
+
+    async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
+        """As :meth:`ExchangeStore.scan`."""
+        for page in self._verbs.scan(prefix):
+            for record in await self._run(page, Call("scan", None, timeout_s)):
+                yield record
+
+    async def guarantees(self) -> Guarantees:
+        """As :meth:`ExchangeStore.guarantees`."""
+        return await self._run(self._verbs.guarantees(), Call("inspect", None, ADMIN_TIMEOUT_S))
+
+    async def provision(self) -> None:
+        """As :meth:`ExchangeStore.provision`."""
+        await self._run(self._verbs.provision(), Call("provision", None, ADMIN_TIMEOUT_S))
+
+    async def close(self) -> None:
+        """As :meth:`ExchangeStore.close`."""
+        if self._open:
+            self._open = False
+            await self._link.close()
+
+    async def _run(self, exchange: Exchange[_T], call: Call) -> _T:
+        answer, error = None, None
+        try:
+            deadline = self._begin(call)
+            while True:
+                request = exchange.send(answer) if error is None else exchange.throw(error)
+                try:
+                    answer, error = await self._link.send(request, _left_s(deadline)), None
+                except Exception as failure:  # noqa: BLE001  # the exchange decides what it means
+                    answer, error = None, failure
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        except Exception as failure:
+            raised = self._failed(failure, call)
+            if raised is failure:
+                raise
+            raise raised from failure
+        finally:
+            exchange.close()
+
+
+# ---- optional capabilities; each asks the verbs for one more exchange of the same name
+
+
+class Batches:
+    """Mix into an :class:`ExchangeStore` whose verbs have ``replace_many`` (clauses B1 to B3)."""
+
+    batch_limit: int
+
+    def replace_many(self: Any, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """Do each replace; the results come in the order of the requests."""
+        results: Sequence[Reply | StoreError] = self._run(
+            self._verbs.replace_many(requests), Call("replace", None, timeout_s)
+        )
+        return results
+
+
+class AsyncBatches:
+    """The async twin of :class:`Batches`."""
+
+    batch_limit: int
+
+    async def replace_many(self: Any, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """As :meth:`Batches.replace_many`."""
+        results: Sequence[Reply | StoreError] = await self._run(
+            self._verbs.replace_many(requests), Call("replace", None, timeout_s)
+        )
+        return results
+
+
+class ReadsAge:
+    """Mix into an :class:`ExchangeStore` whose verbs have ``read_age`` (clauses C1 and C2)."""
+
+    def read_age(self: Any, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """Return the record under *key* and the ms since its last write, by the server's clock."""
+        found: tuple[LockRecord, int] | None = self._run(self._verbs.read_age(key), Call("read", key, timeout_s))
+        return found
+
+
+class AsyncReadsAge:
+    """The async twin of :class:`ReadsAge`."""
+
+    async def read_age(self: Any, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+        """As :meth:`ReadsAge.read_age`."""
+        found: tuple[LockRecord, int] | None = await self._run(self._verbs.read_age(key), Call("read", key, timeout_s))
+        return found
+
+
+class BatchResults:
+    """The results of a batch, in the order of its requests. A request without a result has an unknown outcome."""
+
+    def __init__(self, requests: Sequence[Replace]) -> None:
+        self._results: list[Reply | StoreError] = [
+            OutcomeUnknownError(f"the renewal of lock {request.record.key!r} got no answer", key=request.record.key)
+            for request in requests
+        ]
+
+    def settle(self, number: int, reply: Callable[[], Reply | StoreError]) -> None:
+        """Note what *reply* returns or raises as the result of request *number*; it touches no other."""
+        try:
+            self._results[number] = reply()
+        except StoreError as error:
+            self._results[number] = error
+
+    def fail(self, numbers: Iterable[int], error: StoreError) -> None:
+        """Note *error* as the result of these requests."""
+        for number in numbers:
+            self._results[number] = error
+
+    def as_list(self) -> list[Reply | StoreError]:
+        """Return all results."""
+        return self._results

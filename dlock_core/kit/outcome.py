@@ -1,0 +1,97 @@
+"""The port's conditions, written once: what a step does to the record that stands.
+
+A store that reads, decides and writes inside one transaction or mutex needs nothing else: load the record, call :func:`outcome`, save the
+record of the reply if it was applied.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.record import TOKEN_MAX, LockRecord, NewerRecord, State
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
+
+if TYPE_CHECKING:
+    from dlock_core.record import Version
+
+__all__ = ["matches", "outcome", "tokens_exhausted", "written"]
+
+_HELD, _GONE = State.HELD, State.GONE
+
+
+def outcome(standing: LockRecord | None, request: Claim | Replace | Release, *, floor: int = 1) -> Reply:
+    """Decide *request* against the record that stands (clauses S2 to S8).
+
+    An applied reply carries the record to be saved; a refusal carries *standing*. *floor* is the least token that the store itself gives.
+
+    Raises: StoreUnavailableError: the key has no greater token left; nothing is granted any more.
+    """
+    if isinstance(request, Claim):
+        return _claim(standing, request, floor)
+    if not matches(standing, request.expected):
+        return Reply(applied=False, record=standing)
+    record = request.record
+    return Reply(applied=True, record=written(record, record.fencing_token, standing if request.keep_payload else None))
+
+
+def matches(standing: LockRecord | None, expected: Version) -> bool:
+    """Whether *standing* is held in the *expected* version, and of a format that this program may write over."""
+    return (
+        standing is not None
+        and standing.state is _HELD
+        and standing.rvn == expected.rvn
+        and standing.fencing_token == expected.fencing_token
+        and type(standing) is not NewerRecord
+    )
+
+
+def _claim(standing: LockRecord | None, request: Claim, floor: int) -> Reply:
+    record, expect = request.record, request.expect
+    least = max(record.fencing_token, floor)
+    if standing is None:
+        if request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT):
+            return Reply(applied=False, record=None)
+        return Reply(applied=True, record=written(record, least, None))
+    if (
+        standing.state is _HELD
+        or expect is Expect.ABSENT
+        or (expect is not Expect.ANY and expect != standing.version)
+        or (request.must_exist and standing.state is _GONE)
+    ):
+        return Reply(applied=False, record=standing)
+    token = max(standing.fencing_token + 1, least)
+    if token > TOKEN_MAX:
+        raise tokens_exhausted(record.key)
+    keeps = request.keep_payload and standing.state is not _GONE
+    return Reply(applied=True, record=written(record, token, standing if keeps else None))
+
+
+def written(record: LockRecord, token: int, kept: LockRecord | None) -> LockRecord:
+    """Return *record* as it is stored: with *token*, and with the data and attributes of *kept* where that is given (clause S4)."""
+    payload = record if kept is None else kept
+    if token == record.fencing_token and payload.data is record.data and payload.attributes == record.attributes:
+        return record
+    return LockRecord(
+        record.key,
+        record.state,
+        record.rvn,
+        token,
+        record.owner,
+        record.lease_ms,
+        payload.data,
+        payload.attributes,
+        record.stamp,
+        record.process,
+        record.broken,
+        record.session,
+        record.beat,
+        record.members,
+    )
+
+
+def tokens_exhausted(key: str) -> StoreUnavailableError:
+    """Return the error of a claim for which no greater token can be stored (clause S3)."""
+    return StoreUnavailableError(
+        f"the fencing token of key {key!r} has reached its end, {TOKEN_MAX}; use another key", key=key
+    )
