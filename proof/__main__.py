@@ -20,13 +20,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from proof import faults, general, mutants, report, shrunk, simulate
-from proof.explore import problems, run_compiled, run_scenarios
-from proof.fault_stores import STORES
-from proof.general_explained import EXPLAINED
-from proof.knobs import DRIFT, Mode
-from proof.mutant_list import MUTANTS
-from proof.scenarios import QUICK, SCENARIOS
+from proof import report
+from proof.explore.scenarios import QUICK, SCENARIOS
+from proof.explore.search import problems, run_compiled, run_scenarios
+from proof.faults import runner as faults
+from proof.faults.stores import STORES
+from proof.mutate import general, simulated
+from proof.mutate import runner as mutants
+from proof.mutate.catalogue import MUTANTS
+from proof.mutate.explained import EXPLAINED
+from proof.simulate import runner as simulation
+from proof.simulate.knobs import DRIFT, Mode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,19 +38,19 @@ if TYPE_CHECKING:
 __all__ = ["STAGES", "main", "version"]
 
 ROOT = Path(__file__).parents[1]
-_WORLDS = ("explore.", "forms.", "landing.", "scenarios.", "table.", "watch.", "world.")
-_SIMULATION = ("knobs.", "landing.", "sim_", "simulate.", "watch.")
-# The files of this folder, by how their names begin; what only tells of a result is no part of it.
+_WORLDS = ("explore/", "watch.py")
+_SIMULATION = ("simulate/", "explore/", "watch.py")
+# The files of this folder that a stage runs, by how their paths begin.
 _PROVES = {
     "explore": _WORLDS,
-    "mutants": ("mutant", *_WORLDS),
-    "general": ("general.", "mutant", *_WORLDS, *_SIMULATION),
+    "mutants": ("mutate/", *_WORLDS),
+    "general": ("mutate/", *_SIMULATION),
     "simulate": _SIMULATION,
     "power": _SIMULATION,
-    "shrink": ("mutant", "shr", *_SIMULATION),
-    "faults": ("fault",),
+    "shrink": ("mutate/", *_SIMULATION),
+    "faults": ("faults/",),
 }
-_PRODUCT = ("dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis")
+_PRODUCT = ("dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis", "dlock_sqlite")
 _MACHINE = ("early", "errors", "lease", "plan", "record", "states", "store")
 _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 
@@ -55,12 +59,13 @@ def version(stage: str) -> str:
     """Return a name for the code that *stage* proves and that proves it; what only tells of it is left out."""
     digest = hashlib.blake2b(digest_size=4)
     if stage == "faults":
-        paths = [path for folder in _PRODUCT for path in sorted((ROOT / folder).glob("*.py"))]
+        paths = [path for folder in _PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
     else:
         paths = [ROOT / "dlock_core" / f"{name}.py" for name in _MACHINE]
-    for path in [*paths, *sorted((ROOT / "proof").glob("*.py"))]:
-        if path.parent.name != "proof" or path.name.startswith(_PROVES[stage]):
-            digest.update(path.read_bytes())
+    folder = ROOT / "proof"
+    paths += [path for path in sorted(folder.rglob("*.py")) if str(path.relative_to(folder)).startswith(_PROVES[stage])]
+    for path in paths:
+        digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
@@ -91,11 +96,11 @@ def _simulate(options: argparse.Namespace) -> dict[str, Any]:
     arguments = ["--count", str(count), "--resume", str(path), "--processes", str(options.processes)]
     # Compiled it takes half of the time, and the same steps.
     arguments += ["--compiled"] if not options.quick and shutil.which("cc") else []
-    status = 0 if options.as_far else simulate.main(arguments)
-    saved = simulate.load(path)
+    status = 0 if options.as_far else simulation.main(arguments)
+    saved = simulation.load(path)
     if saved is None:
         raise SystemExit(f"the simulation left nothing in {path}; its own message says why")
-    wrong = [f"{text}: {simulate.replay_line(seed, saved.task)}" for seed, text in saved.totals.failures]
+    wrong = [f"{text}: {simulation.replay_line(seed, saved.task)}" for seed, text in saved.totals.failures]
     return {
         "totals": asdict(saved.totals),
         "version": saved.version,
@@ -104,10 +109,10 @@ def _simulate(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-POWER: dict[str, tuple[simulate.Task, str]] = {
-    "clocks three times beyond the bound": (simulate.Task(drift=3 * DRIFT, events=1_500, extreme=True), "I1"),
-    "clocks that stand still while suspended": (simulate.Task(stops=True), "I1"),
-    "a store that loses acknowledged writes": (simulate.Task(mode=Mode.FAILOVER), "I2"),
+POWER: dict[str, tuple[simulation.Task, str]] = {
+    "clocks three times beyond the bound": (simulation.Task(drift=3 * DRIFT, events=1_500, extreme=True), "I1"),
+    "clocks that stand still while suspended": (simulation.Task(stops=True), "I1"),
+    "a store that loses acknowledged writes": (simulation.Task(mode=Mode.FAILOVER), "I2"),
 }
 
 
@@ -115,7 +120,7 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
     """What must break: a simulator that can't see it proves nothing."""
     found, wrong = {}, []
     for name, (task, invariant) in POWER.items():
-        totals = simulate.simulate(range(150 if options.quick else 2_000), task, options.processes)
+        totals = simulation.simulate(range(150 if options.quick else 2_000), task, options.processes)
         broken = [text for _, text in totals.failures] + list(totals.shown)
         first = min((seed for seed, _ in totals.failures), default=None)
         schedules = totals.violations or max(totals.shown.values(), default=0)
@@ -133,10 +138,10 @@ def _power(options: argparse.Namespace) -> dict[str, Any]:
 
 def _shrink(options: argparse.Namespace) -> dict[str, Any]:
     """What the simulation finds must come out small enough to be read."""
-    chosen = [mutant for mutant in MUTANTS if mutant.file in shrunk.SIMULATED]
+    chosen = [mutant for mutant in MUTANTS if mutant.file in simulated.SIMULATED]
     chosen = chosen[::25] if options.quick else chosen
-    found = sorted(shrunk.shrink_all(chosen, options.processes))
-    wrong = [problem for each in found if (problem := shrunk.problem(each)) is not None]
+    found = sorted(simulated.shrink_all(chosen, options.processes))
+    wrong = [problem for each in found if (problem := simulated.problem(each)) is not None]
     return {"mutants": len(chosen), "found": [each._asdict() for each in found], "wrong": wrong}
 
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proof.simulate import ROOT, run_seed
+from proof.simulate.runner import ROOT, run_seed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +25,13 @@ _MODULES = (
     "dlock_core/states.py",
     "dlock_core/plan.py",
     "proof/watch.py",
-    "proof/landing.py",
-    "proof/sim_run.py",
-    "proof/sim_world.py",
-    "proof/sim_store.py",
-    "proof/forms.py",
-    "proof/world.py",
-    "proof/table.py",
+    "proof/explore/store_model.py",
+    "proof/simulate/attempt.py",
+    "proof/simulate/schedule.py",
+    "proof/simulate/store.py",
+    "proof/explore/canonical.py",
+    "proof/explore/world.py",
+    "proof/explore/table.py",
 )
 _CHECKED = 200
 
@@ -54,7 +54,7 @@ def build() -> Path:
             f"the copy could not be compiled (is a C compiler there?); run it without: {done.stderr[-500:]}"
         )
     code = (
-        "import dlock_core.lease, sys; from proof.simulate import run_seed\n"
+        "import dlock_core.lease, sys; from proof.simulate.runner import run_seed\n"
         f"print(dlock_core.lease.__file__, *(run_seed(seed).digest for seed in range({_CHECKED})))"
     )
     told = subprocess.run(
@@ -69,7 +69,7 @@ def build() -> Path:
 
 def _version() -> str:
     digest = hashlib.blake2b(digest_size=4)
-    for path in sorted(path for name in ("dlock_core", "proof") for path in (ROOT / name).glob("*.py")):
+    for path in sorted(path for name in ("dlock_core", "proof") for path in (ROOT / name).rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -9,11 +9,11 @@ import pytest
 from dlock_core.memory import MemorySpace
 from dlock_core.record import LockRecord, OwnerState, State, Version
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
-from proof import landing
-from proof.explore import GOLDEN, explore, problems, replay, run_scenarios
-from proof.forms import TOKEN
-from proof.scenarios import NIGHTLY, QUICK, SCENARIOS
-from proof.world import Rules
+from proof.explore import store_model
+from proof.explore.canonical import TOKEN
+from proof.explore.scenarios import NIGHTLY, QUICK, SCENARIOS
+from proof.explore.search import GOLDEN, explore, problems, replay, run_scenarios
+from proof.explore.world import Rules
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_explore_is_repeatable() -> None:
 
 def test_explore_with_clients_that_keep_their_places_finds_no_less() -> None:
     """Permuting clients leaves out worlds, and no kind of event."""
-    from proof.table import Table
+    from proof.explore.table import Table
 
     table = Table(Rules(ticks=1, faults=0), symmetric=False)
     layer = [table.start()]
@@ -77,7 +77,7 @@ def test_golden_counts_are_of_all_quick_worlds() -> None:
 
 def test_explore_finds_what_a_probe_that_is_wrong_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A living owner that is called dead is taken over from while its lease is valid: the explorer sees what it should."""
-    monkeypatch.setattr(landing, "answers", lambda _: (OwnerState.DEAD,))
+    monkeypatch.setattr(store_model, "answers", lambda _: (OwnerState.DEAD,))
 
     report = explore(Rules(ticks=1, faults=0, probes=True))
 
@@ -86,8 +86,8 @@ def test_explore_finds_what_a_probe_that_is_wrong_does(monkeypatch: pytest.Monke
 
 def test_explore_finds_what_a_clock_that_steps_too_far_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store's clock that has stepped a tick more than it is trusted with gives a lock away while it is held."""
-    age_ms = landing.age_ms
-    monkeypatch.setattr(landing, "age_ms", lambda store: age_ms(store) + 1)
+    age_ms = store_model.age_ms
+    monkeypatch.setattr(store_model, "age_ms", lambda store: age_ms(store) + 1)
 
     report = explore(Rules(ticks=2, faults=0, aged=True))
 
@@ -102,7 +102,7 @@ def test_abstract_store_does_what_the_memory_store_does(rng: random.Random) -> N
     record: LockRecord | None = LockRecord("k", State.HELD, "first", TOKEN, "o", 1)
     for turn in range(2_000):
         request = _request(rng, record, f"r{turn}")
-        applied, after = landing.perform(record, request)
+        applied, after = store_model.perform(record, request)
 
         assert _in_memory(space, request) == Reply(applied, after)
         record = after

@@ -9,10 +9,10 @@ import pytest
 from dlock_core.record import LockRecord, State
 from dlock_core.states import Read
 from dlock_core.store import Claim
-from proof import landing, table
-from proof.explore import explore
-from proof.forms import TOKEN
-from proof.world import Request, Rules
+from proof.explore import store_model, table
+from proof.explore.canonical import TOKEN
+from proof.explore.search import explore
+from proof.explore.world import Request, Rules
 
 
 def perform_without_token(record: LockRecord | None, request: Request) -> tuple[bool, LockRecord | None]:
@@ -20,10 +20,10 @@ def perform_without_token(record: LockRecord | None, request: Request) -> tuple[
     if isinstance(request, Read):
         return False, record
     if isinstance(request, Claim):
-        applied = landing._may_claim(record, request)
+        applied = store_model._may_claim(record, request)
     else:
         applied = record is not None and record.state is State.HELD and record.rvn == request.expected.rvn
-    return (True, landing._written(request.record, TOKEN, None)) if applied else (False, record)
+    return (True, store_model._written(request.record, TOKEN, None)) if applied else (False, record)
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*_: Any) -> None:
         return None
 
-    monkeypatch.setattr(landing, "perform", perform)
-    monkeypatch.setattr(landing, "_relation", nothing)
+    monkeypatch.setattr(store_model, "perform", perform)
+    monkeypatch.setattr(store_model, "_relation", nothing)
     monkeypatch.setattr(table.Table, "_claims", nothing)
 
 
@@ -69,8 +69,8 @@ def test_explore_without_tokens_finds_what_a_store_that_does_not_compare_does(mo
             return perform_without_token(record, request)
         if record is None or record.state is not State.HELD:
             return False, record
-        return True, landing._written(request.record, TOKEN, None)
+        return True, store_model._written(request.record, TOKEN, None)
 
-    monkeypatch.setattr(landing, "perform", careless)
+    monkeypatch.setattr(store_model, "perform", careless)
 
     assert str(explore(Rules(ticks=3), traced=False).violation).startswith("I1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proof.mutant_list import MUTANTS, WORLDS
-from proof.mutants import mutated, run_mutants
+from proof.mutate.catalogue import MUTANTS, WORLDS
+from proof.mutate.runner import mutated, run_mutants
 
 
 def test_mutants_follow_the_code() -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proof import __main__ as proof_main
-from proof import general, report
-from proof.general_explained import EXPLAINED
+from proof import report
+from proof.mutate import general
+from proof.mutate.explained import EXPLAINED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dlock_conformance.servers import ServerMissingError
 
-from proof import faults
-from proof.fault_book import Book, check
-from proof.fault_line import Line
-from proof.fault_resource import Resource
-from proof.fault_stores import STORES, Size, open_store
-from proof.fault_zygote import Nursery
+from proof.faults import runner as faults
+from proof.faults.book import Book, check
+from proof.faults.book_line import Line
+from proof.faults.book_server import Resource
+from proof.faults.nursery import Nursery
+from proof.faults.stores import STORES, Size, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

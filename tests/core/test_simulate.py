@@ -14,9 +14,10 @@ import pytest
 
 from dlock_core import lease
 from dlock_core.states import Woken
-from proof import shrink, simulate
-from proof.knobs import DRIFT, Mode
-from proof.simulate import Task, Totals, run_seed
+from proof.simulate import runner as simulate
+from proof.simulate import shrink
+from proof.simulate.knobs import DRIFT, Mode
+from proof.simulate.runner import Task, Totals, run_seed
 
 if TYPE_CHECKING:
     from dlock_core.record import LockRecord
@@ -81,7 +82,7 @@ def test_simulate_stale_reads_never_break_exclusion() -> None:
 
 def test_simulate_same_seed_is_the_same_schedule() -> None:
     """Also in another process, where strings hash differently."""
-    code = "from proof.simulate import run_seed\nprint(*(run_seed(seed).digest for seed in range(200)))"
+    code = "from proof.simulate.runner import run_seed\nprint(*(run_seed(seed).digest for seed in range(200)))"
     environment = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": str(ROOT)}
 
     other = subprocess.run(

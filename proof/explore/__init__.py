@@ -1,0 +1,1 @@
+"""Exhaustive exploration: every world that a few clients of one key can reach, breadth first."""

@@ -1,0 +1,248 @@
+"""Canonical forms: two worlds that behave alike are one.
+
+RVNs are renamed by first occurrence, tokens count from the store's, instants beyond the longest lease are not told apart, and fields that
+no later step can read are reset. The generic walk goes over named tuples and records; nothing here knows the protocol beyond which fields
+are dead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from dlock_core import lease
+from dlock_core.plan import NEVER, Plan
+from dlock_core.record import LockRecord, State
+from dlock_core.states import Cleaning, Held, Lost, Outcome, Read, Releasing, Seeking, Sent, Verb
+from dlock_core.store import Claim, Expect
+from proof.explore.world import KEY, NOW, TICK, Client, Ghost, Request, Slot, rvn_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+T = TypeVar("T")
+
+__all__ = [
+    "TOKEN",
+    "Store",
+    "aged",
+    "broken",
+    "cleared",
+    "may_apply",
+    "orphaned",
+    "rebased",
+    "renamed",
+    "rvns_in",
+    "swept",
+    "tidied",
+    "unowned",
+    "valid_tokens",
+]
+
+TOKEN = 50
+"""What the store's token is called; the others count from it. A token of 1 is the least that a claim may be given, no count."""
+
+# Of these only the order to the present matters, of those also the age, up to the longest lease.
+_AHEAD = {"deadline", "renew_at", "hold_until", "until", "retry_at", "give_up_at", "failing_since", "ends_at"}
+_BEHIND = {"sent_at", "seen_at", "written_at"}
+_TRIES_MAX = 2
+_RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord))
+
+
+class Store(NamedTuple):
+    """What the store holds: the record, since when, whether its writer is *dead*, and, where refusals may be stale, the one before."""
+
+    record: LockRecord | None = None
+    previous: LockRecord | None = None
+    written_at: int = NOW
+    dead: bool = False
+
+
+def _rebuilt(value: Any, leaf: Callable[[str, Any], Any], field: str = "") -> Any:
+    kind = type(value)
+    if kind is LockRecord:
+        return LockRecord(*[_rebuilt(getattr(value, name), leaf, name) for name in _RECORD_FIELDS])
+    if kind is tuple:
+        return tuple([_rebuilt(each, leaf, field) for each in value]) if value else value
+    if kind is not Plan and isinstance(value, tuple):
+        names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]  # a named tuple
+        return kind(*[_rebuilt(each, leaf, name) for each, name in zip(value, names, strict=True)])
+    return leaf(field, value)
+
+
+def rvns_in(value: Any) -> tuple[str, ...]:
+    """Return the RVNs in *value*, by first occurrence."""
+    found: dict[str, None] = {}
+
+    def leaf(_: str, each: Any) -> Any:
+        if type(each) is str and each.startswith("#"):
+            found[each] = None
+        return each
+
+    _rebuilt(value, leaf)
+    return tuple(found)
+
+
+def renamed(value: T, names: dict[str, str]) -> T:
+    """Return *value* with its RVNs renamed."""
+    result: T = _rebuilt(value, lambda _, each: names.get(each, each) if type(each) is str else each)
+    return result
+
+
+def aged(value: T, ticks: int, span_ns: int) -> T:
+    """Return *value* that much later, which is with its instants that much further in the past."""
+
+    def leaf(field: str, each: Any) -> Any:
+        if type(each) is not int or (field not in _AHEAD and field not in _BEHIND):
+            return each
+        if each >= NEVER // 2:
+            return NEVER
+        return max(each - ticks * TICK, NOW if field in _AHEAD else NOW - span_ns)
+
+    result: T = _rebuilt(value, leaf)
+    return result
+
+
+def rebased(value: T, rise: int) -> T:
+    """Return *value* with its tokens counted from a store's token that is *rise* higher."""
+
+    def leaf(field: str, each: Any) -> Any:
+        return each - rise if field == "fencing_token" and each > 1 else each
+
+    result: T = _rebuilt(value, leaf)
+    return result
+
+
+# ---- dead fields ----------------------------------------------------------------------------------------------------------------------
+
+
+def tidied(client: Client) -> Client:
+    """Reset what no later step reads."""
+    slots = tuple(_tidy_slot(slot) for slot in client.slots)
+    ghosts = tuple(sorted(client.ghosts, key=lambda ghost: (ghost.number, ghost.copy, _shape(ghost))))
+    order = {rvn: place for place, rvn in enumerate(rvns_in((slots, ghosts)))}
+    disowned = tuple(sorted(client.disowned, key=lambda rvn: order.get(rvn, len(order))))
+    return client._replace(
+        slots=slots, ghosts=ghosts, disowned=disowned, cache=client.cache if client.attempts else None
+    )
+
+
+def _shape(ghost: Ghost) -> str:
+    request = renamed(ghost.request, dict.fromkeys(rvns_in(ghost.request), "#"))
+    return repr(request)
+
+
+def _tidy_slot(slot: Slot) -> Slot:
+    state = slot.state
+    waiting = type(state) is Seeking or (type(state) is Held and state.way_back is not None)
+    idle = waiting and getattr(state, "asked", None) is None
+    # An answer that is on the way back tells what the request was.
+    answered = slot.reply is not None
+    return slot._replace(
+        state=_tidy_state(state),
+        until=slot.until if idle else NOW,
+        request=None if answered else slot.request,
+        doubled=slot.doubled and not answered,
+    )
+
+
+def _tidy_state(state: Any) -> Any:
+    if type(state) is Seeking:
+        return _tidy_seeking(state)
+    if type(state) is Held:
+        back = None if state.way_back is None else _tidy_seeking(state.way_back)
+        return state._replace(asked=_asked(state.asked), way_back=back)
+    if type(state) is Releasing:
+        pending = tuple(sent._replace(sent_at=NOW, expected=Expect.ANY) for sent in state.pending)
+        asked = None if state.asked is None else _asked(state.asked._replace(sent_at=NOW))
+        loss = None if state.loss is None else dataclasses.replace(state.loss, record=None)
+        return state._replace(tries=min(state.tries, _TRIES_MAX), asked=asked, pending=pending, loss=loss)
+    if type(state) is Cleaning:
+        pending = tuple(sent._replace(sent_at=NOW) for sent in state.pending)
+        asked = None if state.asked is None else _asked(state.asked._replace(sent_at=NOW))
+        return state._replace(
+            outcome=Outcome.ABANDONED, holder=None, tries=min(state.tries, _TRIES_MAX), pending=pending, asked=asked
+        )
+    if type(state) is Lost:
+        return state._replace(loss=dataclasses.replace(state.loss, record=None))
+    return state
+
+
+def _tidy_seeking(state: Seeking) -> Seeking:
+    shown = state.shown
+    if shown is not None:
+        # Only its state is ever looked at again.
+        shown = LockRecord(KEY, shown.state, "shown", TOKEN, "", None)
+    return state._replace(asked=_asked(state.asked), shown=shown, polls=0, hurries=0, failing_since=None)
+
+
+def _asked(asked: Sent | None) -> Sent | None:
+    return asked._replace(sent_at=NOW) if asked is not None and asked.verb is Verb.READ else asked
+
+
+# ---- what a change of the store makes dead --------------------------------------------------------------------------------------------
+
+
+def swept(client: Client, store: Store) -> Client:
+    """Drop the requests that can only be refused, for ever, and the disowned RVNs that can not be met any more."""
+    record = store.record
+    under_way = [*(ghost.request for ghost in client.ghosts), *(slot.request for slot in client.slots if slot.request)]
+    # What could be written once more: a version may come back if a request that writes it is applied twice. A claim has a new token
+    # each time.
+    writes = {rvn_of(request) for request in under_way if type(request) is not Claim and may_apply(request, record)}
+    ghosts = tuple(
+        ghost for ghost in client.ghosts if may_apply(ghost.request, record, writes - {rvn_of(ghost.request)})
+    )
+    standing = {record.rvn for record in (store.record, store.previous) if record is not None}
+    alive = standing | set(rvns_in((client.slots, ghosts)))
+    return client._replace(ghosts=ghosts, disowned=tuple(rvn for rvn in dict.fromkeys(client.disowned) if rvn in alive))
+
+
+def may_apply(request: Request, record: LockRecord | None, writes: Collection[str] = ()) -> bool:
+    """Whether the store would apply *request* now, or after one of *writes* was applied once more."""
+    if isinstance(request, Read):
+        return False
+    expected = request.expect if isinstance(request, Claim) else request.expected
+    if expected is Expect.ANY:
+        return True
+    if expected is Expect.ABSENT:
+        return record is None
+    return expected.rvn in writes or (record is not None and record.version == expected)
+
+
+# ---- what is compared -----------------------------------------------------------------------------------------------------------------
+
+
+def cleared(client: Client) -> Client:
+    """Return *client* after a grant to somebody else."""
+    return client._replace(grantee=None)
+
+
+def orphaned(store: Store) -> Store:
+    """Return *store* after the death of whoever wrote the record: of one that is not held nobody asks for the owner."""
+    return store._replace(dead=store.record is not None and store.record.state is State.HELD)
+
+
+def broken(store: Store) -> bool:
+    """Whether an operator's break stands."""
+    return store.record is not None and store.record.broken is not None
+
+
+def valid_tokens(client: Client) -> tuple[int, ...]:
+    """Return the tokens of the leases that answer ``is_valid`` with true."""
+    return tuple(
+        slot.state.version.fencing_token
+        for slot in client.slots
+        if type(slot.state) is Held and lease.is_valid(slot.state, NOW)
+    )
+
+
+def unowned(client: Client, store: Store) -> bool:
+    """Whether the record that stands was granted to *client*, and no attempt of it would ever give it back."""
+    record = store.record
+    if client.grantee is None or record is None or record.state is not State.HELD or record.rvn in client.disowned:
+        return False
+    owners = [slot for slot in client.slots if slot.number == client.grantee]
+    return not owners or (
+        type(owners[0].state) is Cleaning and all(sent.rvn != record.rvn for sent in owners[0].state.pending)
+    )

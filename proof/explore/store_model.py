@@ -1,0 +1,232 @@
+"""What happens in the store: one key, executed as the clauses of :mod:`dlock_core.store` say, and checked against the record's relation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlock_core import lease
+from dlock_core.early import STEP_NS
+from dlock_core.record import Broken, LockRecord, OwnerState, State
+from dlock_core.states import Read, Verb
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from proof.explore.canonical import TOKEN, Store, cleared, orphaned, rebased
+from proof.explore.world import FRESH, NOW, TICK, Client, Ghost, Request, Rules, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Landed", "Op", "break_move", "land", "ops", "perform"]
+
+
+class Op(NamedTuple):
+    """One way in which a request of a client meets the store."""
+
+    label: str
+    cost: int
+    kind: str
+    place: int
+
+
+class Landed(NamedTuple):
+    """What it led to; tokens are already counted from the store's new one, which rose by *rise*."""
+
+    client: Client
+    store: Store
+    rise: int
+    notes: tuple[str, ...] = ()
+    violation: str | None = None
+
+
+def perform(record: LockRecord | None, request: Request) -> tuple[bool, LockRecord | None]:
+    """Do *request* on *record*: clauses S2 to S9."""
+    match request:
+        case Read():
+            return False, record
+        case Claim():
+            if not _may_claim(record, request):
+                return False, record
+            # The store's own floor is where the tokens of these worlds begin.
+            token = max(TOKEN if record is None else record.fencing_token + 1, request.record.fencing_token)
+            kept = record if request.keep_payload and record is not None and record.state is not State.GONE else None
+            return True, _written(request.record, token, kept)
+        case Replace() | Release():
+            if record is None or record.state is not State.HELD or record.version != request.expected:
+                return False, record
+            return True, _written(
+                request.record, request.record.fencing_token, record if request.keep_payload else None
+            )
+
+
+def _may_claim(record: LockRecord | None, request: Claim) -> bool:
+    if record is None:
+        return not request.must_exist and request.expect in (Expect.ANY, Expect.ABSENT)
+    if (
+        record.state is State.HELD
+        or request.expect is Expect.ABSENT
+        or (request.must_exist and record.state is State.GONE)
+    ):
+        return False
+    return request.expect is Expect.ANY or request.expect == record.version
+
+
+def _written(new: LockRecord, token: int, kept: LockRecord | None) -> LockRecord:
+    data, attributes = (new.data, new.attributes) if kept is None else (kept.data, kept.attributes)
+    return LockRecord(
+        new.key,
+        new.state,
+        new.rvn,
+        token,
+        new.owner,
+        new.lease_ms,
+        data,
+        attributes,
+        new.stamp,
+        new.process,
+        new.broken,
+    )
+
+
+def ops(client: Client, rules: Rules) -> Iterator[Op]:
+    """Yield the ways in which requests of *client* may meet the store now."""
+    for index, slot in enumerate(client.slots):
+        if slot.probed is not None:
+            for owner in OwnerState:
+                yield Op(f"{slot.number}.probe-{owner.value}", 0, owner.value, index)
+        if slot.request is None:
+            continue
+        yield Op(f"{slot.number}.apply", 0, "apply", index)
+        if type(slot.request) is Read:
+            continue
+        if rules.copies:
+            yield Op(f"{slot.number}.apply+copy", 1, "apply+copy", index)
+            yield Op(f"{slot.number}.copy-first", 1, "copy", index)
+        if rules.stale:
+            yield Op(f"{slot.number}.stale-refusal", 1, "stale", index)
+    for index, ghost in enumerate(client.ghosts):
+        yield Op(f"{ghost.number}.late{index}", 0, "ghost", index)
+
+
+def break_move(store: Store, rules: Rules) -> Client | None:
+    """Return the operator with a break of the record that stands on its way."""
+    record = store.record
+    if record is None or record.state is not State.HELD or record.broken is not None:
+        return None
+    by = Broken("operator", 0)
+    request = lease.break_request(
+        record, fencing_token=record.fencing_token, fresh=FRESH, by=by, free_now=rules.frees_now
+    )
+    return None if request is None else Client(None, ghosts=(Ghost(0, request),))
+
+
+def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
+    """Let the request meet the store; None where it makes no difference that it did."""
+    slot = None if op.kind == "ghost" else client.slots[op.place]
+    if slot is not None and slot.probed is not None:
+        return _probed(client, op, slot, store)
+    number, request = (
+        (client.ghosts[op.place].number, client.ghosts[op.place].request)
+        if slot is None
+        else (slot.number, slot.request)
+    )
+    assert request is not None
+    if op.kind == "stale":
+        # A former primary looks into its own past; what it refuses is applied nowhere.
+        applied, record = perform(store.previous, request)
+        if applied or record is None:
+            return None
+    else:
+        applied, record = perform(store.record, request)
+    reply = Reply(applied, record)
+    if slot is None:
+        ghosts = client.ghosts[: op.place] + client.ghosts[op.place + 1 :]
+        after = client._replace(ghosts=ghosts)
+    elif op.kind == "copy":
+        slots = (*client.slots[: op.place], slot._replace(doubled=True), *client.slots[op.place + 1 :])
+        after = client._replace(slots=slots)
+    else:
+        age = age_ms(store) if type(request) is Read and request.aged else None
+        after = _answered(client, op, slot, reply, age)
+    if op.kind == "copy" and not applied:
+        return None
+    if not applied or record is None:
+        return Landed(after, store, 0, _refused_notes(op))
+    problem = _relation(client, number, request, store, record)
+    grant = type(request) is Claim or (
+        type(request) is Replace and store.record is not None and record.fencing_token != store.record.fencing_token
+    )
+    rise = record.fencing_token - TOKEN
+    notes = tuple(_landed_notes(client, op, request, store, grant=grant))
+    after = (
+        after._replace(grantee=number) if grant and client.plan is not None else (cleared(after) if grant else after)
+    )
+    new = rebased(Store(record, store.record if rules.stale else None, NOW), rise)
+    if client.dead:
+        new = orphaned(new)
+    return Landed(rebased(after, rise), new, rise, notes, problem)
+
+
+def _probed(client: Client, op: Op, slot: Slot, store: Store) -> Landed | None:
+    """Tell of the owner what is true now, or nothing; who wrote a record that is gone is anybody's guess."""
+    owner, record = OwnerState(op.kind), store.record
+    if record is not None and record.version == slot.probed and owner not in answers(store):
+        return None
+    slots = (*client.slots[: op.place], slot._replace(probed=None, owner=owner), *client.slots[op.place + 1 :])
+    return Landed(client._replace(slots=slots), store, 0)
+
+
+def answers(store: Store) -> tuple[OwnerState, ...]:
+    """Return what a probe that is right may answer."""
+    return (OwnerState.DEAD if store.dead else OwnerState.ALIVE, OwnerState.UNKNOWN)
+
+
+def age_ms(store: Store) -> int:
+    """Return the age of the record, by a clock that has made the longest step since it was written."""
+    return 0 if store.record is None else (NOW - store.written_at + STEP_NS) // TICK
+
+
+def _answered(client: Client, op: Op, slot: Slot, reply: Reply, age: int | None) -> Client:
+    slots = (*client.slots[: op.place], slot._replace(reply=reply, age=age), *client.slots[op.place + 1 :])
+    ghosts = client.ghosts
+    if op.kind == "apply+copy" and slot.request is not None:
+        ghosts = (*ghosts, Ghost(slot.number, slot.request, copy=True))
+    return client._replace(slots=slots, ghosts=ghosts)
+
+
+def _relation(client: Client, number: int, request: Request, store: Store, new: LockRecord) -> str | None:
+    """I2 and I3: what may follow what in the record."""
+    old = store.record
+    if old is None:
+        return None if type(request) is Claim else "I3: something other than a claim made the record"
+    if new.rvn == old.rvn:
+        return "I3: a write kept the RVN"
+    step = new.fencing_token - old.fencing_token
+    if type(request) is Claim:
+        return None if step == 1 else f"I2: a claim changed the token by {step}"
+    if step == 0:
+        return None if client.grantee == number else "I3: a renewal or a release of a grant that is not the writer's"
+    if step != 1:
+        return f"I2: the token changed by {step}"
+    if client.plan is None or old.rvn in client.disowned or store.dead:
+        return None
+    if old.lease_ms is None or NOW - store.written_at < old.lease_ms * TICK:
+        return "I3: a takeover before the record's lease had passed"
+    return None
+
+
+def _refused_notes(op: Op) -> tuple[str, ...]:
+    return ("stale refusal",) if op.kind == "stale" else ()
+
+
+def _landed_notes(client: Client, op: Op, request: Any, store: Store, *, grant: bool) -> Iterator[str]:
+    if op.kind == "ghost":
+        ghost = client.ghosts[op.place]
+        kind = (
+            Verb.RELEASE.value
+            if type(request) is Release
+            else ("claim" if type(request) is Claim else ("takeover" if grant else "renewal"))
+        )
+        yield f"{'copy' if ghost.copy else 'late request'} applied: {'break' if client.plan is None else kind}"
+    if type(request) is Replace and grant and client.plan is not None and store.record is not None:
+        yield "takeover"
+        if store.record.broken is not None:
+            yield "takeover after a break"

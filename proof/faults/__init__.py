@@ -1,0 +1,1 @@
+"""Faults on real processes and real stores, and the check of what the holders did."""

@@ -1,0 +1,222 @@
+"""Mutation of the machine in general: each comparison, constant and connective of ``lease.py`` changed, one at a time.
+
+``python -m proof.mutate.general``. Nobody lists these changes, unlike the named mutants (``catalogue.py``), so they also ask about lines
+that nobody thought of. A forked process judges each, which costs a fraction of a new interpreter: first the tests of the machine, then
+explorations of small worlds, then the simulation. ``EXPLAINED`` explains a survivor; any other survivor is a finding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import importlib
+import multiprocessing
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from proof.explore import search
+from proof.mutate.explained import EXPLAINED
+from proof.mutate.mutant import WORLDS
+from proof.mutate.runner import failing
+from proof.simulate import runner as simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Change", "Judged", "changes", "judge_all", "main", "mutated"]
+
+ROOT = Path(__file__).parents[2]
+TESTS = (
+    "test_lease_tokenless.py",
+    "test_lease_deleting.py",
+    "test_lease_seeking.py",
+    "test_lease_edges_seeking.py",
+    "test_lease_edges_holding.py",
+    "test_lease_early.py",
+    "test_lease_holding.py",
+    "test_lease_release.py",
+    "test_lease_transitions.py",
+    "test_plan.py",
+)
+_WORLDS = ("plain", "faults", "abandon-fault", "closed", "stale", "break", "shorter")
+_WORLD_S = 8.0
+_SEEDS = 1_500
+_ALARM_S = 600
+
+_OTHER: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+
+
+class Change(NamedTuple):
+    """One place of the machine, and what stands there instead."""
+
+    number: int
+    line: int
+    within: str
+    old: str
+    new: str
+
+    @property
+    def name(self) -> str:
+        """What it is known by, whatever else moves in the file."""
+        return f"{self.within}: {self.old} -> {self.new}"
+
+
+class Judged(NamedTuple):
+    """What noticed a change; None: nothing did."""
+
+    change: Change
+    by: str | None
+    seconds: float
+
+
+def _variants(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what may stand in place of *node*."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in _OTHER:
+            other = copy.deepcopy(node)
+            other.ops = [_OTHER[type(op)]()]
+            yield other
+        case ast.BoolOp(op=op, values=values):
+            other_op = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield ast.BoolOp(other_op, copy.deepcopy(values))
+            yield from (copy.deepcopy(value) for value in values)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield copy.deepcopy(operand)
+        case ast.BinOp(op=ast.Add() | ast.Sub() as op, left=left, right=right):
+            yield ast.BinOp(
+                copy.deepcopy(left), ast.Sub() if isinstance(op, ast.Add) else ast.Add(), copy.deepcopy(right)
+            )
+        case ast.Constant(value=bool() as value):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int() as number):
+            yield ast.Constant(number + 1)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            yield ast.IfExp(copy.deepcopy(test), copy.deepcopy(orelse), copy.deepcopy(body))
+        case ast.Call(func=ast.Name(id="min" | "max" as which), args=args, keywords=keywords):
+            yield ast.Call(
+                ast.Name("max" if which == "min" else "min", ast.Load()), copy.deepcopy(args), copy.deepcopy(keywords)
+            )
+
+
+class _Mutator(ast.NodeTransformer):
+    """Counts the places, and changes the one that has the number."""
+
+    def __init__(self, number: int | None) -> None:
+        self.number = number
+        self.within = ""
+        self.found: list[Change] = []
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """Look at *node*, and below it."""
+        if isinstance(node, ast.FunctionDef):
+            self.within = node.name
+        for variant in _variants(node):
+            number = len(self.found)
+            self.found.append(
+                Change(number, getattr(node, "lineno", 0), self.within, ast.unparse(node), ast.unparse(variant))
+            )
+            if number == self.number:
+                return ast.copy_location(variant, node)
+        result: ast.AST = self.generic_visit(node)
+        return result
+
+
+def mutated(number: int | None) -> tuple[ast.Module, list[Change]]:
+    """Return the machine with change *number* made, and all changes that were counted on the way."""
+    tree = ast.parse((ROOT / "dlock_core" / "lease.py").read_text())
+    mutator = _Mutator(number)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            mutator.within = node.name
+            node.body = [mutator.visit(statement) for statement in node.body]  # type: ignore[misc]  # statements stay statements
+    return ast.fix_missing_locations(tree), mutator.found
+
+
+def changes() -> list[Change]:
+    """Return every change, in the order of the file."""
+    return mutated(None)[1]
+
+
+def _judge(change: Change) -> Judged:
+    """Run in a process of its own: the module is changed for good."""
+    began = time.process_time()
+    module = importlib.import_module("dlock_core.lease")
+    exec(compile(mutated(change.number)[0], "lease.py", "exec"), module.__dict__)  # noqa: S102  # our own source, one place changed
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(_ALARM_S)
+    try:
+        by = _noticed()
+    except TimeoutError:
+        by = "it does not end"
+    finally:
+        signal.alarm(0)
+    return Judged(change, by, time.process_time() - began)
+
+
+def _too_long(_: int, __: object) -> None:
+    raise TimeoutError
+
+
+def _noticed() -> str | None:
+    test = failing(*TESTS)
+    if test is not None:
+        return "tests of the machine"
+    for name in _WORLDS:
+        try:
+            report = search.explore(WORLDS[name], seconds_max=_WORLD_S, traced=False)
+        except Exception as error:  # noqa: BLE001  # any error of a changed machine is noticed by whoever runs it
+            return f"exploration: {type(error).__name__}"
+        if report.violation is not None:
+            return f"exploration: {report.violation}"
+    try:
+        outcomes = (simulation.run_seed(seed).violation for seed in range(_SEEDS))
+        violation = next((each for each in outcomes if each is not None), None)
+    except Exception as error:  # noqa: BLE001  # as above
+        return f"simulation: {type(error).__name__}"
+    return None if violation is None else f"simulation: {violation}"
+
+
+def judge_all(chosen: Sequence[Change], processes: int = 2) -> Iterator[Judged]:
+    """Judge each of *chosen*; the verdicts come as they are found."""
+    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
+        yield from pool.imap_unordered(_judge, chosen, chunksize=1)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 1 if a change survives that is not explained."""
+    parser = argparse.ArgumentParser(prog="python -m proof.mutate.general", description=__doc__)
+    parser.add_argument("--every", type=int, default=1, help="only each so many changes")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(argv)
+    chosen = changes()[:: options.every]
+    survivors = []
+    for count, judged in enumerate(judge_all(chosen, options.processes), 1):
+        if judged.by is None:
+            survivors.append(judged.change.name)
+            print(f"survived: line {judged.change.line}: {judged.change.name}", flush=True)
+        if count % 50 == 0:
+            print(f"{count} of {len(chosen)}", file=sys.stderr, flush=True)
+    unexplained = [name for name in survivors if name not in EXPLAINED]
+    print(
+        f"{len(chosen)} changes, {len(chosen) - len(survivors)} noticed, {len(survivors)} not; {len(unexplained)} of those unexplained"
+    )
+    return int(bool(unexplained))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
