@@ -56,43 +56,57 @@ def _standing(record: LockRecord, token: int, kept: LockRecord | None) -> LockRe
 class MemorySpace:
     """The records of one space, and who waits for them. Both colours work on it; every step is under one mutex.
 
-    *now* is its clock in ns, which only tells how old a record is.
+    *now* is its clock in ns, which only tells how old a record is. A signal handler may call a verb while its own thread is inside
+    another: the mutex lets it in, and the verb that was interrupted decides again.
     """
 
     def __init__(self, now: Callable[[], int] = now_ns) -> None:
         self.now = now
         self.written_at: dict[str, int] = {}
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         self.records: dict[str, LockRecord] = {}
         self.waiters: dict[str, deque[Callable[[], None]]] = {}
+        self._writes = 0
 
     def claim(self, request: Claim) -> Reply:
         """Clauses S2, S3, S4."""
         record, expect = request.record, request.expect
         with self.mutex:
-            old = self.records.get(record.key)
-            if old is None:
-                if request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT):
-                    return Reply(applied=False, record=None)
-                self.records[record.key] = record
-                self.written_at[record.key] = self.now()
-                return Reply(applied=True, record=record)
-            if (
-                old.state is _HELD
-                or expect is Expect.ABSENT
-                or (expect is not Expect.ANY and expect != old.version)
-                or (request.must_exist and old.state is _GONE)
-            ):
-                return Reply(applied=False, record=old)
-            token = max(old.fencing_token + 1, record.fencing_token)
-            if token > TOKEN_MAX:
-                raise StoreUnavailableError(
-                    f"the fencing token of key {record.key!r} has reached its end, {TOKEN_MAX}", key=record.key
-                )
-            keeps = request.keep_payload and old.state is not _GONE
-            new = self.records[record.key] = _standing(record, token, old if keeps else None)
-            self.written_at[record.key] = self.now()
-            return Reply(applied=True, record=new)
+            while True:
+                writes, old = self._writes, self.records.get(record.key)
+                if old is None:
+                    if request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT):
+                        return Reply(applied=False, record=None)
+                    if self._put(record, writes):
+                        return Reply(applied=True, record=record)
+                    continue
+                if (
+                    old.state is _HELD
+                    or expect is Expect.ABSENT
+                    or (expect is not Expect.ANY and expect != old.version)
+                    or (request.must_exist and old.state is _GONE)
+                ):
+                    return Reply(applied=False, record=old)
+                token = max(old.fencing_token + 1, record.fencing_token)
+                if token > TOKEN_MAX:
+                    raise StoreUnavailableError(
+                        f"the fencing token of key {record.key!r} has reached its end, {TOKEN_MAX}", key=record.key
+                    )
+                keeps = request.keep_payload and old.state is not _GONE
+                new = _standing(record, token, old if keeps else None)
+                if self._put(new, writes):
+                    return Reply(applied=True, record=new)
+
+    def _put(self, record: LockRecord, writes: int) -> bool:
+        """Write *record* if nothing was written since there were *writes*; False otherwise."""
+        key, now = record.key, self.now()
+        # Python runs signal handlers at calls and jumps back, and there is neither from here on.
+        if self._writes != writes:
+            return False
+        self._writes = writes + 1
+        self.records[key] = record
+        self.written_at[key] = now
+        return True
 
     def replace(self, request: Replace) -> Reply:
         """Clauses S4 and S5."""
@@ -114,16 +128,18 @@ class MemorySpace:
 
     def _replace(self, request: Replace | Release) -> Reply:
         record = request.record
-        old = self.records.get(record.key)
-        if (
-            old is None
-            or old.state is not _HELD
-            or old.rvn != request.expected.rvn
-            or old.fencing_token != request.expected.fencing_token
-        ):
-            return Reply(applied=False, record=old)
-        new = self.records[record.key] = _standing(record, record.fencing_token, old if request.keep_payload else None)
-        self.written_at[record.key] = self.now()
+        while True:
+            writes, old = self._writes, self.records.get(record.key)
+            if (
+                old is None
+                or old.state is not _HELD
+                or old.rvn != request.expected.rvn
+                or old.fencing_token != request.expected.fencing_token
+            ):
+                return Reply(applied=False, record=old)
+            new = _standing(record, record.fencing_token, old if request.keep_payload else None)
+            if self._put(new, writes):
+                break
         if new.state is not _HELD and type(request) is Replace:
             self._wake(record.key)
         return Reply(applied=True, record=new)
@@ -138,8 +154,10 @@ class MemorySpace:
 
     def _wake(self, key: str) -> None:
         queue = self.waiters.get(key)
-        if queue:
-            queue.popleft()()
+        while queue:
+            with contextlib.suppress(IndexError):  # a signal handler was faster
+                queue.popleft()()
+                return
 
     def enter(self, record: LockRecord, wake: Callable[[], None]) -> bool:
         """Queue *wake* for the next release of the key; False if the key is free already."""
@@ -162,7 +180,7 @@ class MemorySpace:
                 if pass_on:
                     self._wake(key)
             if not queue:
-                del self.waiters[key]
+                self.waiters.pop(key, None)
 
 
 class MemoryStore:

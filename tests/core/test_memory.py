@@ -420,3 +420,38 @@ def test_condition_compares_the_token_too() -> None:
     assert not store.replace(Replace(held("b"), first.version), timeout_s=T).applied
     assert not release(store, first, "s").applied
     assert store.read("k", timeout_s=T) == second
+
+
+@pytest.mark.parametrize("verb", ["claim", "claim of a free key", "replace", "release"])
+def test_verb_inside_another_verb_of_its_thread_is_seen_by_that_one(verb: str) -> None:
+    """A signal handler may call the store while its own thread is inside a verb: one of the two writes, and nothing waits."""
+    inner: list[Reply] = []
+
+    def handler() -> int:
+        if armed and not inner:
+            inner.append(Reply(applied=False, record=None))  # once
+            inner[0] = call("inner")
+        return 0
+
+    def call(rvn: str) -> Reply:
+        if verb.startswith("claim"):
+            return store.claim(Claim(held(rvn), Expect.ANY), timeout_s=T)
+        if verb == "replace":
+            return store.replace(Replace(held(rvn), Version("first", 1)), timeout_s=T)
+        return store.release(Release(tomb(rvn), Version("first", 1)), timeout_s=T)
+
+    armed = False
+    store = MemoryStore(MemorySpace(handler))
+    if verb != "claim":
+        store.claim(Claim(held("first"), Expect.ANY), timeout_s=T)
+    if verb == "claim of a free key":
+        store.release(Release(tomb("free"), Version("first", 1)), timeout_s=T)
+    armed = True
+
+    outer = call("outer")
+
+    assert inner[0].applied
+    assert not outer.applied
+    record = store.read("k", timeout_s=T)
+    assert record is not None
+    assert record.rvn == "inner"
