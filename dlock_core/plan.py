@@ -21,7 +21,7 @@ NEVER = 1 << 62
 _MILLI = 1_000_000
 _PPM = 1_000_000
 _REQUEST_MAX_NS = 10 * NANOS
-# How the lease of a healthy holder is shared out (design rule 13): a heartbeat, being woken late, two requests with a back-off between
+# How the lease of a healthy holder is shared out (rule 13): a heartbeat, being woken late, two requests with a back-off between
 # them, and a margin must end before the use of the lease does. Each is a part of the lease: 1/20 means a twentieth.
 _HEARTBEAT, _LATENESS, _RENEWAL, _ACQUIRE, _BACKOFF, _MARGIN = 4, 20, 6, 2, 24, 50
 _ATTEMPTS = 2

@@ -334,7 +334,7 @@ def test_break_in_quarantine_is_observed_for_a_whole_lease() -> None:
     assert attempt.request.expected == Version("x", 2)
 
 
-# ---- hazards of correctness.md B --------------------------------------------------------------------------------------------------------
+# ---- hazards of others ---------------------------------------------------------------------------------------------------------
 
 
 def test_hazard_01_claim_applied_with_its_reply_lost_is_held_from_its_send() -> None:
