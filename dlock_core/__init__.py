@@ -4,59 +4,62 @@
 Writers of a store find the port in :mod:`dlock_core.store`.
 """
 
-from dlock_core.aio import AsyncLease, AsyncLockClient, aconnect
-from dlock_core.backend import StoreBackend, StoreOptions
-from dlock_core.client import Lease, LockClient, connect
-from dlock_core.engine.lease_view import KEEP, Keep
-from dlock_core.errors import (
-    AcquireTimeoutError,
-    ConfigurationError,
-    DLockError,
-    LeaseStateError,
-    LockLostError,
-    MissingDriverError,
-    OutcomeUnknownError,
-    RecordError,
-    StoreError,
-    StoreSetupError,
-    StoreUnavailableError,
-    UnsafeStoreError,
-    UnsupportedError,
-)
-from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, LockOptions, Seconds
-from dlock_core.record import (
-    AttributeValue,
-    Broken,
-    LockRecord,
-    Loss,
-    LossReason,
-    OwnerState,
-    ProcessIdentity,
-    Stamp,
-    State,
-)
-from dlock_core.store import (
-    AsyncAtomicMulti,
-    AsyncBatchRenew,
-    AsyncLockStore,
-    AsyncNotify,
-    AsyncServerClock,
-    AtomicMulti,
-    BatchRenew,
-    Capability,
-    Claim,
-    Expect,
-    Grade,
-    Guarantees,
-    LockStore,
-    Notify,
-    Release,
-    Replace,
-    Reply,
-    ServerClock,
-    TokenOrder,
-    Version,
-)
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dlock_core.aio import AsyncLease, AsyncLockClient, aconnect
+    from dlock_core.backend import StoreBackend, StoreOptions
+    from dlock_core.client import Lease, LockClient, connect
+    from dlock_core.engine.lease_view import KEEP, Keep
+    from dlock_core.errors import (
+        AcquireTimeoutError,
+        ConfigurationError,
+        DLockError,
+        LeaseStateError,
+        LockLostError,
+        MissingDriverError,
+        OutcomeUnknownError,
+        RecordError,
+        StoreError,
+        StoreSetupError,
+        StoreUnavailableError,
+        UnsafeStoreError,
+        UnsupportedError,
+    )
+    from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, LockOptions, Seconds
+    from dlock_core.record import (
+        AttributeValue,
+        Broken,
+        LockRecord,
+        Loss,
+        LossReason,
+        OwnerState,
+        ProcessIdentity,
+        Stamp,
+        State,
+    )
+    from dlock_core.store import (
+        AsyncAtomicMulti,
+        AsyncBatchRenew,
+        AsyncLockStore,
+        AsyncNotify,
+        AsyncServerClock,
+        AtomicMulti,
+        BatchRenew,
+        Capability,
+        Claim,
+        Expect,
+        Grade,
+        Guarantees,
+        LockStore,
+        Notify,
+        Release,
+        Replace,
+        Reply,
+        ServerClock,
+        TokenOrder,
+        Version,
+    )
 
 __all__ = [
     "KEEP",
@@ -117,3 +120,27 @@ __all__ = [
     "aconnect",
     "connect",
 ]
+
+# Where the names above are defined. A name is loaded at its first use, and the search goes in this order: so the asyncio client, which
+# comes last, costs nobody anything who does not use it, and `import dlock_core` alone costs next to nothing.
+_MODULES = ("errors", "record", "store", "options", "backend", "engine.lease_view", "client", "aio")
+
+
+def __getattr__(name: str) -> object:
+    """Load the public *name*, or one of the modules above, at its first use."""
+    from importlib import import_module
+
+    if name in _MODULES:
+        return import_module(f"dlock_core.{name}")
+    if name in __all__:
+        for module in _MODULES:
+            loaded = import_module(f"dlock_core.{module}")
+            if name in loaded.__all__:
+                value: object = getattr(loaded, name)
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 __all__ = ["main"]
@@ -11,6 +12,9 @@ _USAGE = 64
 
 def main() -> None:
     """Run the command and exit with its code. Without the extra ``cli``, say how to install it, and exit with 64."""
+    # Loading takes a moment. An interrupt within it ends the process as the system does, without a traceback; the command then takes over.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         import click  # noqa: F401  # to see that it is there
         import rich  # noqa: F401  # as click

@@ -1,11 +1,12 @@
 """From a URL to a store: the entry-point group ``dlock.stores``, one name per URL scheme.
 
-Adapters of this project and of strangers take the same path. A backend is loaded when its scheme is first asked for.
+Adapters of this project and of strangers are loaded in the same way, when a URL with their scheme is first opened.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -14,16 +15,17 @@ from pydantic import BaseModel, ConfigDict
 from dlock_core.errors import ConfigurationError, MissingDriverError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Iterator, Mapping
     from importlib.metadata import EntryPoint
 
     from pydantic import ValidationError
 
     from dlock_core.store import AsyncLockStore, LockStore
 
-__all__ = ["StoreBackend", "StoreOptions", "backend_for", "installed_schemes", "redact", "split_url"]
+__all__ = ["StoreBackend", "StoreOptions", "backend_for", "check_claims", "installed_schemes", "redact", "split_url"]
 
 GROUP = "dlock.stores"
+_DISTRIBUTION = "dlock-core"
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = r"(?:\[[^\]]*\]|[^:,\[\]]*)(?::\d*)?"
@@ -62,15 +64,15 @@ class StoreBackend(Protocol):
 def installed_schemes() -> dict[str, list[EntryPoint]]:
     """Return each installed URL scheme with its claims: one, or several where two packages collide.
 
-    Raises: StoreUnavailableError: the installed packages cannot be looked at, as where the process may open no more files.
-    """
-    schemes: dict[str, list[EntryPoint]] = {}
-    try:
-        from importlib.metadata import entry_points  # slow to import, and needed only for a URL
+    This reads the files of every installed package.
 
+    Raises: StoreUnavailableError: those files cannot be read, for example where the process may open no more files.
+    """
+    from importlib.metadata import entry_points
+
+    schemes: dict[str, list[EntryPoint]] = {}
+    with _reading_packages():
         entries = entry_points(group=GROUP)
-    except OSError as error:
-        raise StoreUnavailableError(f"the stores that are installed cannot be looked up: {error}") from error
     for entry in entries:
         claims = schemes.setdefault(entry.name, [])
         if all((entry.value, _owner(entry)) != (other.value, _owner(other)) for other in claims):
@@ -81,17 +83,24 @@ def installed_schemes() -> dict[str, list[EntryPoint]]:
 def backend_for(url: str) -> StoreBackend:
     """Return the backend of *url*'s scheme.
 
+    A scheme of this distribution is always served by this distribution, so that no other package has to be read. Every other scheme is
+    looked up in all installed packages.
+
     Raises:
         ConfigurationError: no scheme, an unknown one (the message lists the installed), or one that two packages claim.
         MissingDriverError: the adapter's driver is not installed (the message names the extra).
         StoreUnavailableError: the files of the installed packages cannot be read now.
     """
-    scheme, separator, _ = url.partition("://")
-    if not separator or not _SCHEME.fullmatch(scheme):
-        raise ConfigurationError(
-            f"{redact(url)!r} is not a store URL; write it as scheme://…, for example sqlite:///var/lib/locks.db"
-        )
-    scheme = scheme.lower()
+    scheme = _scheme(url)
+    return load_backend(_own_entry(scheme) or check_claims(url))
+
+
+def check_claims(url: str) -> EntryPoint:
+    """Return the one entry point that claims *url*'s scheme, after a look into all installed packages.
+
+    Raises: ConfigurationError: no package claims the scheme, or several do; the message names them.
+    """
+    scheme = _scheme(url)
     schemes = installed_schemes()
     if scheme not in schemes:
         raise ConfigurationError(f"unknown store scheme {scheme!r} in '{scheme}://…'; installed: {', '.join(schemes)}")
@@ -99,7 +108,36 @@ def backend_for(url: str) -> StoreBackend:
     if len(claims) > 1:
         names = " and ".join(f"{_owner(entry)} ({entry.value})" for entry in claims)
         raise ConfigurationError(f"the store scheme {scheme!r} is claimed by {names}; uninstall one of them")
-    return load_backend(claims[0])
+    return claims[0]
+
+
+def _scheme(url: str) -> str:
+    scheme, separator, _ = url.partition("://")
+    if not separator or not _SCHEME.fullmatch(scheme):
+        raise ConfigurationError(
+            f"{redact(url)!r} is not a store URL; write it as scheme://…, for example sqlite:///var/lib/locks.db"
+        )
+    return scheme.lower()
+
+
+def _own_entry(scheme: str) -> EntryPoint | None:
+    """Return this distribution's entry point for *scheme*; None if it has none, or is not installed as a distribution."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    with _reading_packages():
+        try:
+            entries = distribution(_DISTRIBUTION).entry_points
+        except PackageNotFoundError:
+            return None
+    return next((entry for entry in entries if (entry.group, entry.name) == (GROUP, scheme)), None)
+
+
+@contextmanager
+def _reading_packages() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreUnavailableError(f"the installed stores cannot be looked up: {error}") from error
 
 
 def load_backend(entry: EntryPoint) -> StoreBackend:

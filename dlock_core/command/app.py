@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -60,6 +61,8 @@ def _open_standard_files() -> None:
 def _exit_code(arguments: list[str]) -> int:
     say = Say()
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see __main__
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = command.main(arguments, prog_name="dlock", standalone_mode=False)
     except click.ClickException as error:
         path = "dlock" if not isinstance(error, click.UsageError) or error.ctx is None else error.ctx.command_path
@@ -90,6 +93,8 @@ def _code_of(error: DLockError) -> int:
 
 def _leave(code: int) -> NoReturn:
     """Exit with *code*; threads that hang in a request to a store are not waited for."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in __main__: no traceback while the interpreter shuts down
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
     for thread in others:
         thread.join(0.1)

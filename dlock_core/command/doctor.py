@@ -11,7 +11,7 @@ import time
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.backend import backend_for
+from dlock_core.backend import backend_for, check_claims
 from dlock_core.client import connect
 from dlock_core.clock import NANOS, now_ns
 from dlock_core.engine.client_context import describe
@@ -62,6 +62,8 @@ def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
 
     Raises: DLockError: it cannot be opened; the message says why.
     """
+    assert options.url is not None  # asked before
+    check_claims(options.url.get_secret_value())
     with connect(options) as client:
         guarantees = client.guarantees()
         reads_ms = _reads_ms(client)

@@ -25,7 +25,8 @@ from dlock_core import (
     backend,
     connect,
 )
-from dlock_core.backend import backend_for, installed_schemes, missing_driver, redact, split_url
+from dlock_core.backend import backend_for, check_claims, installed_schemes, missing_driver, redact, split_url
+from dlock_core.memory import MemoryOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,19 +91,42 @@ def test_url_of_another_type_is_refused(url: Any) -> None:
 
 def test_two_claims_on_one_scheme_name_both(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which store is opened is never a matter of installation order."""
+    claim_schemes(monkeypatch, ("far", "far.away:backend"), ("far", "other.package:backend"))
+
+    with pytest.raises(ConfigurationError, match=r"'far' is claimed by far.*and other.*uninstall one of them"):
+        backend_for("far://")
+
+
+def test_claim_on_a_scheme_of_ours_never_takes_it_over_and_is_found_by_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening reads our own distribution only, so a second claim cannot change the store; the check that doctor makes names both."""
     claim_schemes(monkeypatch, ("memory", "dlock_core.memory:backend"), ("memory", "other.package:backend"))
 
+    assert backend_for("memory://").options is MemoryOptions
     with pytest.raises(
         ConfigurationError, match=r"'memory' is claimed by dlock_core.*and other.*uninstall one of them"
     ):
-        backend_for("memory://")
+        check_claims("memory://")
+
+
+def test_scheme_of_ours_is_found_without_a_look_into_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a store of ours costs the same however many packages are installed."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: pytest.fail("all packages were read"))
+
+    assert backend_for("MEMORY://x").options is MemoryOptions
+
+
+def test_project_that_is_not_installed_as_a_distribution_looks_into_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy on the path without metadata still finds what others have installed."""
+    monkeypatch.setattr(backend, "_DISTRIBUTION", "no-such-distribution-of-ours")
+
+    assert backend_for("memory://").options is MemoryOptions
 
 
 def test_one_claim_seen_twice_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """An editable install may show an entry point twice."""
     claim_schemes(monkeypatch, ("memory", "dlock_core.memory:backend"), ("memory", "dlock_core.memory:backend"))
 
-    assert backend_for("memory://") is not None
+    assert check_claims("memory://").value == "dlock_core.memory:backend"
     assert list(installed_schemes()) == ["memory"]
 
 
@@ -122,6 +146,7 @@ def test_adapter_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatc
 WITHOUT_DESCRIPTORS = """
 import resource
 import dlock_core
+dlock_core.connect
 soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
 try:
