@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from dlock_core.backend import backend_for
 from dlock_core.clock import SYSTEM_CLOCK, Clock
-from dlock_core.engine.asyncio_runtime import AsyncPorts, check_loop
+from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
 from dlock_core.engine.breaking import break_lock
 from dlock_core.engine.client_context import Ask, Session, check_capabilities, check_seconds, describe, load_options
 from dlock_core.engine.engine import Engine
@@ -23,8 +23,8 @@ from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
 from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
-from dlock_core.plan import nanoseconds
 from dlock_core.record import Broken, LockRecord, State
+from dlock_core.timings import nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
@@ -114,7 +114,7 @@ class AsyncLease(LeaseView):
         if loss is None:
             self._handle.lost_callbacks.append(callback)
         else:
-            self._engine.ports.post(callback, loss)
+            self._engine.runtime.post(callback, loss)
 
     def on_risk(self, callback: Callable[[AsyncLease], object], /, *, safe_time: Seconds | None = None) -> None:
         """As :meth:`dlock_core.Lease.on_risk`."""
@@ -168,14 +168,14 @@ class AsyncLease(LeaseView):
         if task is asyncio.current_task():
             # The call that noticed the loss raises it here and now. A cancellation would come after the block; only if the task stays in
             # it is it cancelled.
-            cast("AsyncPorts", self._engine.ports).loop.call_soon(self._cancel_body)
+            cast("AsyncRuntime", self._engine.runtime).loop.call_soon(self._cancel_body)
             return
         self._cancelled = True
         task.cancel(f"lock {self.key!r} was lost")
 
     def _alive(self) -> None:
         super()._alive()
-        check_loop(cast("AsyncPorts", self._engine.ports), f"the lease of lock {self.key!r}")
+        check_loop(cast("AsyncRuntime", self._engine.runtime), f"the lease of lock {self.key!r}")
 
 
 class _Canceller:
@@ -303,9 +303,9 @@ class AsyncLockClient:
         engine = self._opened
         if engine is None or self._session.generation != generation():
             return
-        check_loop(self._ports, "the client")
+        check_loop(self._runtime, "the client")
         errors = await engine.close()
-        await self._ports.close()
+        await self._runtime.close()
         if self._owns_store:
             try:
                 await engine.store.close()
@@ -350,7 +350,7 @@ class AsyncLockClient:
             raise LeaseStateError(
                 "the client is not open yet; write 'async with aconnect(…) as client' or 'client = await aconnect(…)'"
             )
-        check_loop(self._ports, "the client")
+        check_loop(self._runtime, "the client")
         return self._opened
 
     @property
@@ -377,9 +377,9 @@ class AsyncLockClient:
             if self._owns_store:
                 await store.close()
             raise
-        self._ports = AsyncPorts(self._clock)
-        engine = Engine(store, self._ports, self._session.observed_in)
-        self._ports.engine = engine
+        self._runtime = AsyncRuntime(self._clock)
+        engine = Engine(store, self._runtime, self._session.observed_in)
+        self._runtime.engine = engine
         self._opened = engine
 
     async def _obtain(self, key: str, full: str, ask: Ask) -> AsyncLease:
@@ -388,11 +388,11 @@ class AsyncLockClient:
             joined = engine.join(full)
             if joined is not None:
                 return AsyncLease(self._session, engine, joined, key)
-        handle = await engine.acquire(full, ask.options, ask.plan)
+        handle = await engine.acquire(full, ask.options, ask.timings)
         return AsyncLease(self._session, engine, handle, key)
 
     async def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, AsyncLease]:
         ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         engine = self._engine
-        handles = await acquire_all(engine, [self._session.full_key(key) for key in keys], ask.options, ask.plan)
+        handles = await acquire_all(engine, [self._session.full_key(key) for key in keys], ask.options, ask.timings)
         return {key: AsyncLease(self._session, engine, handle, key) for key, handle in zip(keys, handles, strict=True)}

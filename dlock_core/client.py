@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
-from dlock_core.engine.blocking_runtime import BlockingPorts, BlockingStore, run_blocking
+from dlock_core.engine.blocking_runtime import BlockingRuntime, BlockingStore, run_blocking
 from dlock_core.engine.breaking import break_lock
 from dlock_core.engine.client_context import (
     Ask,
@@ -36,8 +36,8 @@ from dlock_core.errors import (
     UnsupportedError,
 )
 from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
-from dlock_core.plan import NEVER, nanoseconds
 from dlock_core.record import Broken, LockRecord, State
+from dlock_core.timings import NEVER, nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -87,7 +87,7 @@ class Lease(LeaseView):
     def lost(self) -> threading.Event:
         """An event that is set when the lock is lost. A signal to wait for; ``is_valid`` decides."""
         self._check_process()
-        with self._engine.ports.mutex:
+        with self._engine.runtime.mutex:
             if self._lost is None:
                 self._lost = threading.Event()
                 if self._handle.loss is None:
@@ -133,12 +133,12 @@ class Lease(LeaseView):
     def on_lost(self, callback: Callable[[Loss], object], /) -> None:
         """Have *callback* called with the loss, on the client's thread for callbacks; at once if the lock is lost already."""
         self._check_callback(callback)
-        with self._engine.ports.mutex:
+        with self._engine.runtime.mutex:
             loss = self._handle.loss
             if loss is None:
                 self._handle.lost_callbacks.append(callback)
                 return
-        self._engine.ports.post(callback, loss)
+        self._engine.runtime.post(callback, loss)
 
     def on_risk(self, callback: Callable[[Lease], object], /, *, safe_time: Seconds | None = None) -> None:
         """Have *callback* called when the lock comes to be at risk: a renewal failed, or none succeeded for *safe_time* seconds.
@@ -192,11 +192,11 @@ class LockClient:
         self._store = store
         self._owns_store = False
         self._session.learn(store.guarantees(), store.capabilities)
-        self._ports = BlockingPorts(self._clock)
-        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._ports, self._session.observed_in)
-        self._ports.engine = self._engine
+        self._runtime = BlockingRuntime(self._clock)
+        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._runtime, self._session.observed_in)
+        self._runtime.engine = self._engine
         # Whoever holds a lease keeps its client, which releases it at exit.
-        self._ports.client = self
+        self._runtime.client = self
         _open_clients.add(self)
 
     def lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractContextManager[Lease]:
@@ -329,20 +329,20 @@ class LockClient:
             joined = self._engine.join(full)
             if joined is not None:
                 return Lease(self._session, self._engine, joined, key)
-        handle = run_blocking(self._engine.acquire(full, ask.options, ask.plan))
+        handle = run_blocking(self._engine.acquire(full, ask.options, ask.timings))
         return Lease(self._session, self._engine, handle, key)
 
     def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, Lease]:
         ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         full_keys = [self._session.full_key(key) for key in keys]
-        handles = run_blocking(acquire_all(self._engine, full_keys, ask.options, ask.plan))
+        handles = run_blocking(acquire_all(self._engine, full_keys, ask.options, ask.timings))
         return {key: Lease(self._session, self._engine, handle, key) for key, handle in zip(keys, handles, strict=True)}
 
     def _close(self, until: int = NEVER) -> None:
         if self._session.generation != generation():
             return  # a forked child's copy: its threads and locks are the parent's
         errors = run_blocking(self._engine.close(until))
-        self._ports.close()
+        self._runtime.close()
         _open_clients.discard(self)
         if self._owns_store:
             try:
@@ -359,7 +359,7 @@ _open_clients: weakref.WeakSet[LockClient] = weakref.WeakSet()
 def _release_at_exit() -> None:
     """Free what is still held when the interpreter ends, within one request time-out of each client, and without new threads."""
     for client in members(_open_clients):
-        until = client._ports.now() + client._session.default.plan.timeout_ns
+        until = client._runtime.now() + client._session.default.timings.timeout_ns
         try:
             client._close(until)  # this module's own
         except ExceptionGroup as group:

@@ -10,7 +10,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from dlock_core.plan import NANOS
+from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
     import asyncio

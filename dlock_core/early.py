@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from dlock_core.plan import NANOS, NEVER, Early
 from dlock_core.record import LEASE_MAX_MS, NO_TOKEN, TOKEN_MAX, LockRecord, Stamp, State, Version
 from dlock_core.states import Observation
 from dlock_core.store import Claim, Replace
+from dlock_core.timings import NANOS, NEVER, Early
 
 __all__ = ["STEP_NS", "ends_at", "is_probed", "resumed", "saved", "stamped"]
 

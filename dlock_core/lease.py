@@ -16,7 +16,7 @@ Clock rates may differ by the drift bound *r*.
 
 One attempt at a key goes through these states::
 
-    Fresh -> Seeking -> Held -> Releasing -> Ended
+    New -> Seeking -> Held -> Releasing -> Ended
                 |         `-> Lost -> Releasing -> Ended
                 `-> Cleaning -> Ended            (given up while a claim was unresolved)
 
@@ -30,24 +30,23 @@ from typing import Any, TypeAlias
 
 from dlock_core import early
 from dlock_core.errors import LeaseStateError
-from dlock_core.plan import NEVER, Plan
 from dlock_core.record import NO_TOKEN, Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, State, Version
 from dlock_core.states import (
+    Abandon,
     Answer,
     Begin,
     Cleaning,
-    Disown,
     Due,
     Effect,
     Ended,
     Event,
     Failure,
     Free,
-    Fresh,
     GiveUp,
     Held,
     LeaseState,
     Lost,
+    New,
     Observation,
     Outcome,
     Payload,
@@ -65,13 +64,14 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace
+from dlock_core.timings import NEVER, Timings
 
 __all__ = ["TRANSITIONS", "break_request", "due_at", "is_valid", "observe", "step"]
 
 # More unresolved writes than this are not added to: the next request is a read. A lease has time for 24 back-offs.
 PENDING_MAX = 32
 # Conditional claims that lose to others are repeated at once this often, then at the pace of a poll.
-HURRIES_MAX = 16
+IMMEDIATE_RETRIES_MAX = 16
 # A clean-up asks again after 1, 2, 4, ... request time-outs; the exponent stops here, the clean-up ends one lease after the last send.
 DOUBLINGS_MAX = 6
 
@@ -106,9 +106,9 @@ def due_at(state: LeaseState) -> int:
         if state.way_back is not None:
             return NEVER  # whoever acquires drives it
         end = min(state.deadline, state.hold_until)
-        return end if state.asked is not None else min(end, state.renew_at)
+        return end if state.in_flight is not None else min(end, state.renew_at)
     if type(state) is Releasing or type(state) is Cleaning:
-        return NEVER if state.asked is not None else state.retry_at
+        return NEVER if state.in_flight is not None else state.retry_at
     return NEVER
 
 
@@ -120,48 +120,48 @@ def observe(record: LockRecord, now: int) -> Observation:
 # -- seeking
 
 
-def _begin(state: Fresh, event: Begin, now: int) -> Step:
+def _begin(state: New, event: Begin, now: int) -> Step:
     terms = state.terms
     # A claim that expects nothing costs one request. Its late duplicate could hold the key for nobody: for one lease, or, without a
     # lease, for ever.
-    sent, claim = _claim(terms, Expect.ABSENT if terms.plan.lease_ms is None else Expect.ANY, event.fresh, now)
+    sent, claim = _claim(terms, Expect.ABSENT if terms.timings.lease_ms is None else Expect.ANY, event.new_rvn, now)
     return Seeking(terms, event.give_up_at, sent, (), event.seen), (claim,)
 
 
-def _claim(terms: Terms, expect: ClaimExpect, fresh: str, now: int) -> tuple[Sent, Claim]:
-    key, ticket, plan = terms
-    record = _record(key, plan, fresh, plan.token_floor, (plan.data, plan.attributes))
+def _claim(terms: Terms, expect: ClaimExpect, new_rvn: str, now: int) -> tuple[Sent, Claim]:
+    key, ticket, timings = terms
+    record = _record(key, timings, new_rvn, timings.token_floor, (timings.data, timings.attributes))
     # Stamp before sending: the lease runs from the request, not from a reply that may never come.
-    sent = Sent(Verb.CLAIM, fresh, expect, now, plan)
-    return sent, Claim(record, expect, plan.must_exist, plan.keep_payload, ticket if plan.wait_ns else None)
+    sent = Sent(Verb.CLAIM, new_rvn, expect, now, timings)
+    return sent, Claim(record, expect, timings.must_exist, timings.keep_payload, ticket if timings.wait_ns else None)
 
 
-def _take_over(state: Seeking, version: Version, fresh: str, now: int) -> Step:
-    plan = state.terms.plan
-    token = max(version.fencing_token + 1, plan.token_floor)
-    record = _record(state.terms.key, plan, fresh, token, (plan.data, plan.attributes))
-    sent = Sent(Verb.TAKE, fresh, version, now, plan)
-    return state._replace(asked=sent), (Replace(record, version, plan.keep_payload),)
+def _take_over(state: Seeking, version: Version, new_rvn: str, now: int) -> Step:
+    timings = state.terms.timings
+    token = max(version.fencing_token + 1, timings.token_floor)
+    record = _record(state.terms.key, timings, new_rvn, token, (timings.data, timings.attributes))
+    sent = Sent(Verb.TAKE, new_rvn, version, now, timings)
+    return state._replace(in_flight=sent), (Replace(record, version, timings.keep_payload),)
 
 
 def _seek_answer(state: Seeking, event: Answer, now: int) -> Step:
-    asked, reply = _asked(state, event.rvn), event.reply
+    in_flight, reply = _in_flight(state, event.rvn), event.reply
     record = reply.record
     if reply.applied and record is not None:
-        return _granted(state, asked, record, event.fresh, now)
+        return _granted(state, in_flight, record, event.new_rvn, now)
     if record is not None and record.state is _HELD:
         # Adoption is by what this attempt itself has sent, never by owner, and never once the attempt was given up.
-        for sent in (asked, *state.pending):
+        for sent in (in_flight, *state.pending):
             if sent.rvn == record.rvn and sent.verb is not Verb.READ:
-                return _granted(state, sent, record, event.fresh, now)
+                return _granted(state, sent, record, event.new_rvn, now)
     pending = state.pending
-    if pending and (asked.verb is Verb.READ or state.terms.plan.refusals_linearizable):
-        pending = _living(pending, record, state.terms.plan)
-    seeking = state._replace(asked=None, pending=pending, shown=record, failing_since=None)
+    if pending and (in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable):
+        pending = _living(pending, record, state.terms.timings)
+    seeking = state._replace(in_flight=None, pending=pending, shown=record, failing_since=None)
     return _pursue(seeking, record, event, now)
 
 
-def _living(pending: tuple[Sent, ...], record: LockRecord | None, plan: Plan) -> tuple[Sent, ...]:
+def _living(pending: tuple[Sent, ...], record: LockRecord | None, timings: Timings) -> tuple[Sent, ...]:
     """Drop the writes that can no longer be applied: a version never returns, and a key that exists is never absent again.
 
     It may be, where records are deleted. That an answer shows another record proves nothing about a write that expects anything.
@@ -171,35 +171,35 @@ def _living(pending: tuple[Sent, ...], record: LockRecord | None, plan: Plan) ->
         sent
         for sent in pending
         if sent.expected is Expect.ANY
-        or ((record is None or plan.deletes) if sent.expected is Expect.ABSENT else sent.expected == version)
+        or ((record is None or timings.deletes) if sent.expected is Expect.ABSENT else sent.expected == version)
     )
 
 
 def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) -> Step:
     """Decide on what the store has just shown: claim what nobody holds, take over what has not changed for a lease, or wait."""
     if record is None or record.state is not _HELD:
-        missing = state.terms.plan.must_exist and (record is None or record.state is _GONE)
-        if missing or state.hurries >= HURRIES_MAX or len(state.pending) >= PENDING_MAX:
+        missing = state.terms.timings.must_exist and (record is None or record.state is _GONE)
+        if missing or state.immediate_retries >= IMMEDIATE_RETRIES_MAX or len(state.pending) >= PENDING_MAX:
             return _wait(state._replace(seen=None), event.jitter, now)
-        sent, claim = _claim(state.terms, _expectation(state, record), event.fresh, now)
-        return state._replace(asked=sent, seen=None, hurries=state.hurries + 1), (claim,)
+        sent, claim = _claim(state.terms, _expectation(state, record), event.new_rvn, now)
+        return state._replace(in_flight=sent, seen=None, immediate_retries=state.immediate_retries + 1), (claim,)
     version, seen = record.version, state.seen
-    if event.disowned:
-        return _take_over(state, version, event.fresh, now)
+    if event.abandoned:
+        return _take_over(state, version, event.new_rvn, now)
     if seen is None or seen.version != version:
         seen = observe(record, now)
         state = _extended(state._replace(seen=seen, ends_at=NEVER), seen)
-    trusted = state.terms.plan.early
+    trusted = state.terms.timings.early
     ends_at = early.ends_at(record, trusted, now, wall_ms=event.wall_ms, age_ms=event.age_ms)
     state = state._replace(ends_at=min(state.ends_at, ends_at))
     if now >= _over_at(state, seen):
-        return _take_over(state, version, event.fresh, now)
+        return _take_over(state, version, event.new_rvn, now)
     # What was free a moment ago is young.
-    if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER and not state.hurries:
-        return _read(state, event.fresh, now)
+    if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER and not state.immediate_retries:
+        return _read(state, event.new_rvn, now)
     if early.is_probed(record, trusted):
-        sent = Sent(Verb.READ, event.fresh, Expect.ANY, now, state.terms.plan)
-        return state._replace(asked=sent), (Probe(record, event.fresh),)
+        sent = Sent(Verb.READ, event.new_rvn, Expect.ANY, now, state.terms.timings)
+        return state._replace(in_flight=sent), (Probe(record, event.new_rvn),)
     return _wait(state, event.jitter, now)
 
 
@@ -210,138 +210,140 @@ def _over_at(state: Seeking, seen: Observation) -> int:
 
 def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
     """Take over from an owner that is dead. One that may be alive is waited for."""
-    _asked(state, event.rvn)
-    state, seen = state._replace(asked=None), state.seen
+    _in_flight(state, event.rvn)
+    state, seen = state._replace(in_flight=None), state.seen
     if event.owner is OwnerState.DEAD and seen is not None:
-        return _take_over(state, seen.version, event.fresh, now)
+        return _take_over(state, seen.version, event.new_rvn, now)
     return _wait(state, event.jitter, now)
 
 
 def _extended(state: Seeking, seen: Observation) -> Seeking:
     """Add the lease of the first holder seen to the wait, once, where the options say so; a single try stays one."""
-    plan = state.terms.plan
-    if not plan.wait_after_lease or plan.wait_ns == 0 or state.extended or seen.lease_ns == NEVER:
+    timings = state.terms.timings
+    if not timings.wait_after_lease or timings.wait_ns == 0 or state.extended or seen.lease_ns == NEVER:
         return state
     return state._replace(give_up_at=state.give_up_at + seen.lease_ns, extended=True)
 
 
 def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
     """A claim expects nothing only while no write of its attempt is unresolved, and never for a lock without a lease."""
-    if state.terms.plan.lease_ms is not None and not state.pending:
+    if state.terms.timings.lease_ms is not None and not state.pending:
         return Expect.ANY
     return Expect.ABSENT if record is None else record.version
 
 
 def _wait(state: Seeking, jitter: float, now: int) -> Step:
-    plan, shown, seen = state.terms.plan, state.shown, state.seen
-    if now >= state.give_up_at or state.polls >= plan.retries_max:
+    timings, shown, seen = state.terms.timings, state.shown, state.seen
+    if now >= state.give_up_at or state.polls >= timings.retries_max:
         return _leave(state, Outcome.DENIED, now)
-    until = min(now + plan.poll_ns(state.polls, jitter), state.give_up_at)
+    until = min(now + timings.poll_ns(state.polls, jitter), state.give_up_at)
     if seen is not None:
         until = min(until, _over_at(state, seen))
-    notice = shown if plan.notify and shown is not None and shown.state is _HELD else None
-    return state._replace(polls=state.polls + 1, hurries=0), (Wait(until, notice),)
+    notice = shown if timings.notify and shown is not None and shown.state is _HELD else None
+    return state._replace(polls=state.polls + 1, immediate_retries=0), (Wait(until, notice),)
 
 
 def _seek_due(state: Seeking, event: Due, now: int) -> Step:
     _idle(state, event)
     seen = state.seen
     if seen is not None and now >= _over_at(state, seen):
-        return _take_over(state, seen.version, event.fresh, now)
+        return _take_over(state, seen.version, event.new_rvn, now)
     if now >= state.give_up_at:
         return _leave(state, Outcome.DENIED if state.failing_since is None else Outcome.UNREACHABLE, now)
-    return _try_again(state, event.fresh, now, polling=not state.terms.plan.notify)
+    return _try_again(state, event.new_rvn, now, polling=not state.terms.timings.notify)
 
 
 def _seek_woken(state: Seeking, event: Woken, now: int) -> Step:
     _idle(state, event)
     # A store may wake at each renewal, too: only waits to their end use up the polls that the options allow.
-    return _try_again(state._replace(polls=state.polls - 1), event.fresh, now, polling=False)
+    return _try_again(state._replace(polls=state.polls - 1), event.new_rvn, now, polling=False)
 
 
-def _try_again(state: Seeking, fresh: str, now: int, *, polling: bool) -> Step:
+def _try_again(state: Seeking, new_rvn: str, now: int, *, polling: bool) -> Step:
     """Ask once more. A poll of a held key is a read, the cheapest request; one that was told of a release claims at once."""
     held = state.shown is not None and state.shown.state is _HELD
-    if state.pending or state.terms.plan.lease_ms is None or (polling and held):
-        return _read(state, fresh, now)
-    sent, claim = _claim(state.terms, Expect.ANY, fresh, now)
-    return state._replace(asked=sent), (claim,)
+    if state.pending or state.terms.timings.lease_ms is None or (polling and held):
+        return _read(state, new_rvn, now)
+    sent, claim = _claim(state.terms, Expect.ANY, new_rvn, now)
+    return state._replace(in_flight=sent), (claim,)
 
 
 def _seek_failure(state: Seeking, event: Failure, now: int) -> Step:
-    asked = _asked(state, event.rvn)
+    in_flight = _in_flight(state, event.rvn)
     pending = state.pending
-    if event.unknown and asked.verb is not Verb.READ:
-        pending = (*pending, asked)
+    if event.unknown and in_flight.verb is not Verb.READ:
+        pending = (*pending, in_flight)
     since = now if state.failing_since is None else state.failing_since
-    state = state._replace(asked=None, pending=pending, failing_since=since)
-    plan = state.terms.plan
-    if event.unknown and asked.verb is not Verb.READ and len(pending) == 1:
+    state = state._replace(in_flight=None, pending=pending, failing_since=since)
+    timings = state.terms.timings
+    if event.unknown and in_flight.verb is not Verb.READ and len(pending) == 1:
         # A reply was lost: the answer to one read tells whether the key is ours, even where no time is left to wait.
-        return _read(state, event.fresh, now)
-    if now >= state.give_up_at or now - since >= plan.patience_ns:
+        return _read(state, event.new_rvn, now)
+    if now >= state.give_up_at or now - since >= timings.patience_ns:
         return _leave(state, Outcome.UNREACHABLE, now)
-    until = min(now + plan.backoff_ns + int(event.jitter * plan.backoff_ns), state.give_up_at)
+    until = min(now + timings.backoff_ns + int(event.jitter * timings.backoff_ns), state.give_up_at)
     return state, (Wait(until),)
 
 
 def _seek_give_up(state: Seeking, event: GiveUp, now: int) -> Step:  # every transition takes the event
-    return _leave(state._replace(asked=None, pending=_unresolved(state)), Outcome.ABANDONED, now)
+    return _leave(state._replace(in_flight=None, pending=_unresolved(state)), Outcome.ABANDONED, now)
 
 
 def _leave(state: Seeking, outcome: Outcome, now: int) -> Step:
     if not state.pending:
         return Ended(state.terms, outcome, state.shown), ()
-    until = max(sent.sent_at for sent in state.pending) + state.terms.plan.lease_ns
+    until = max(sent.sent_at for sent in state.pending) + state.terms.timings.lease_ns
     cleaning = Cleaning(state.terms, outcome, state.shown, until, now, state.pending)
-    return cleaning, (Disown(tuple(sent.rvn for sent in state.pending)),)
+    return cleaning, (Abandon(tuple(sent.rvn for sent in state.pending)),)
 
 
 # -- the grant
 
 
-def _granted(state: Seeking, sent: Sent, record: LockRecord, fresh: str, now: int) -> Step:
+def _granted(state: Seeking, sent: Sent, record: LockRecord, new_rvn: str, now: int) -> Step:
     """Hold what *sent* wrote. Token, data and lease are the record's, which may keep what it had; the time is that of the first send."""
     effects: tuple[Effect, ...] = ()
     if state.pending:
         # Every other write of this attempt is dead, its expected version being gone, but for claims that expect nothing, or, where records
         # are deleted, an absent key.
-        comes = (Expect.ANY, Expect.ABSENT) if sent.plan.deletes else (Expect.ANY,)
+        comes = (Expect.ANY, Expect.ABSENT) if sent.timings.deletes else (Expect.ANY,)
         loose = tuple(other.rvn for other in state.pending if other.expected in comes and other.rvn != sent.rvn)
-        effects = (Disown(loose),) if loose else ()
-    plan = sent.plan
+        effects = (Abandon(loose),) if loose else ()
+    timings = sent.timings
     version, payload = Version(record.rvn, record.fencing_token), Payload(record.data, record.attributes)
-    deadline = sent.sent_at + plan.usable_ns
-    if deadline - now < plan.fresh_enough_ns or (plan.has_tokens and not version.fencing_token):
-        way_back = state._replace(asked=None, pending=(), seen=None, polls=0, hurries=0, failing_since=None)
-        late = Held(state.terms, version, sent.sent_at, plan, payload, deadline, NEVER, NEVER, way_back=way_back)
-        held, renewal = _renew(late, plan, None, fresh, now)
+    deadline = sent.sent_at + timings.usable_ns
+    if deadline - now < timings.handout_min_ns or (timings.has_tokens and not version.fencing_token):
+        way_back = state._replace(
+            in_flight=None, pending=(), seen=None, polls=0, immediate_retries=0, failing_since=None
+        )
+        late = Held(state.terms, version, sent.sent_at, timings, payload, deadline, NEVER, NEVER, way_back=way_back)
+        held, renewal = _renew(late, timings, None, new_rvn, now)
         return held, effects + renewal
     return _hand_out(state.terms, version, sent, payload, deadline=deadline, now=now), effects
 
 
 def _hand_out(terms: Terms, version: Version, sent: Sent, payload: Payload, *, deadline: int, now: int) -> Held:
-    plan = sent.plan
-    renew_at = sent.sent_at + plan.period_ns if plan.auto_renew else NEVER
-    hold_until = NEVER if plan.max_hold_ns is None else now + plan.max_hold_ns
-    return Held(terms, version, sent.sent_at, plan, payload, deadline, renew_at, hold_until)
+    timings = sent.timings
+    renew_at = sent.sent_at + timings.period_ns if timings.auto_renew else NEVER
+    hold_until = NEVER if timings.max_hold_ns is None else now + timings.max_hold_ns
+    return Held(terms, version, sent.sent_at, timings, payload, deadline, renew_at, hold_until)
 
 
 # -- held
 
 
-def _renew(state: Held, plan: Plan, payload: Payload | None, fresh: str, now: int) -> Step:
+def _renew(state: Held, timings: Timings, payload: Payload | None, new_rvn: str, now: int) -> Step:
     if len(state.pending) >= PENDING_MAX:
-        return _read(state, fresh, now)
+        return _read(state, new_rvn, now)
     terms = state.terms
     token = state.version.fencing_token
-    record = _record(terms.key, plan, fresh, token, state.payload if payload is None else payload)
-    sent = Sent(Verb.RENEW, fresh, state.version, now, plan, payload)
+    record = _record(terms.key, timings, new_rvn, token, state.payload if payload is None else payload)
+    sent = Sent(Verb.RENEW, new_rvn, state.version, now, timings, payload)
     # The deadline shrinks before the send: a shorter lease may be the one that waiters count from now on.
-    deadline = min(state.deadline, now + plan.usable_ns)
+    deadline = min(state.deadline, now + timings.usable_ns)
     # Spelled out: a copy by names costs as much as all the rest, and many locks are renewed all the time.
     held = Held(
-        terms, state.version, state.sent_at, state.plan, state.payload, deadline, state.renew_at, state.hold_until, sent,
+        terms, state.version, state.sent_at, state.timings, state.payload, deadline, state.renew_at, state.hold_until, sent,
         state.pending, state.at_risk, state.way_back,
     )  # fmt: skip
     return held, (Replace(record, state.version, payload is None),)
@@ -349,57 +351,62 @@ def _renew(state: Held, plan: Plan, payload: Payload | None, fresh: str, now: in
 
 def _deadline(state: Held) -> int:
     """The earliest end over all writes that may be the current one, each counted from its own send."""
-    ends = [sent.sent_at + sent.plan.usable_ns for sent in state.pending]
-    return min([state.sent_at + state.plan.usable_ns, *ends])
+    ends = [sent.sent_at + sent.timings.usable_ns for sent in state.pending]
+    return min([state.sent_at + state.timings.usable_ns, *ends])
 
 
 def _held_answer(state: Held, event: Answer, now: int) -> Step:
-    asked, reply = _asked(state, event.rvn), event.reply
+    in_flight, reply = _in_flight(state, event.rvn), event.reply
     record = reply.record
     if state.way_back is None and _over(state, now):
         return _lapse(state, now)
     if reply.applied and record is not None:
-        return _renewed(state, asked, record, event, now)
+        return _renewed(state, in_flight, record, event, now)
     # A grant without a token yet is known by its RVN alone; the write that is asked for now brings the token.
     token = state.version.fencing_token or (NO_TOKEN if record is None else record.fencing_token)
     if record is not None and record.fencing_token == token and record.state is _HELD:
-        for sent in (asked, *state.pending):
+        for sent in (in_flight, *state.pending):
             if sent.rvn == record.rvn and sent.verb is not Verb.READ:
                 return _renewed(state, sent, record, event, now)
         if record.rvn == state.version.rvn:
-            return _not_renewed(state, asked, event, now, unknown=asked.verb is not Verb.READ)
+            return _not_renewed(state, in_flight, event, now, unknown=in_flight.verb is not Verb.READ)
     if record is not None and 0 < record.fencing_token < token:
         # An older record than ours is a stale answer. It proves nothing. One without a token is another client's.
-        return _not_renewed(state, asked, event, now, unknown=asked.verb is not Verb.READ)
-    if asked.verb is not Verb.READ and not state.plan.refusals_linearizable:
-        return _read(state._replace(asked=None, pending=(*state.pending, asked)), event.fresh, now)
+        return _not_renewed(state, in_flight, event, now, unknown=in_flight.verb is not Verb.READ)
+    if in_flight.verb is not Verb.READ and not state.timings.refusals_linearizable:
+        return _read(state._replace(in_flight=None, pending=(*state.pending, in_flight)), event.new_rvn, now)
     return _taken(state, record, event, now)
 
 
 def _renewed(state: Held, sent: Sent, record: LockRecord, event: Answer, now: int) -> Step:
     """*sent* is the current write: all others expected a version that is gone."""
-    plan = sent.plan
+    timings = sent.timings
     payload = state.payload if sent.payload is None else Payload(record.data, record.attributes)
     version = Version(sent.rvn, state.version.fencing_token or record.fencing_token)
-    deadline = sent.sent_at + plan.usable_ns
+    deadline = sent.sent_at + timings.usable_ns
     back = state.way_back
-    has_its_token = bool(version.fencing_token) or not plan.has_tokens
-    if back is not None and has_its_token and deadline - now >= plan.fresh_enough_ns:
+    has_its_token = bool(version.fencing_token) or not timings.has_tokens
+    if back is not None and has_its_token and deadline - now >= timings.handout_min_ns:
         return _hand_out(state.terms, version, sent, payload, deadline=deadline, now=now), ()
-    renew_at = sent.sent_at + plan.period_ns if plan.auto_renew else NEVER
-    held = Held(state.terms, version, sent.sent_at, plan, payload, deadline, renew_at, state.hold_until, way_back=back)
+    renew_at = sent.sent_at + timings.period_ns if timings.auto_renew else NEVER
+    held = Held(
+        state.terms, version, sent.sent_at, timings, payload, deadline, renew_at, state.hold_until, way_back=back
+    )
     if back is None:
         return held, (Risk(at_risk=False),) if state.at_risk else ()
     if now >= back.give_up_at:
-        return _free(held, None, event.fresh, now)
-    return _renew(held, plan, None, event.fresh, now)
+        return _free(held, None, event.new_rvn, now)
+    return _renew(held, timings, None, event.new_rvn, now)
 
 
-def _not_renewed(state: Held, asked: Sent, event: Answer | Failure, now: int, *, unknown: bool) -> Step:
-    pending = (*state.pending, asked) if unknown else state.pending
-    plan = state.plan
+def _not_renewed(state: Held, in_flight: Sent, event: Answer | Failure, now: int, *, unknown: bool) -> Step:
+    pending = (*state.pending, in_flight) if unknown else state.pending
+    timings = state.timings
     held = state._replace(
-        asked=None, pending=pending, at_risk=True, renew_at=now + plan.backoff_ns if plan.auto_renew else NEVER
+        in_flight=None,
+        pending=pending,
+        at_risk=True,
+        renew_at=now + timings.backoff_ns if timings.auto_renew else NEVER,
     )
     held = held._replace(deadline=_deadline(held))
     back = state.way_back
@@ -407,16 +414,16 @@ def _not_renewed(state: Held, asked: Sent, event: Answer | Failure, now: int, *,
         return held, () if state.at_risk else (Risk(at_risk=True),)
     since = now if back.failing_since is None else back.failing_since
     held = held._replace(way_back=back._replace(failing_since=since))
-    if now >= back.give_up_at or now - since >= plan.patience_ns:
-        return _free(held, None, event.fresh, now)
-    return held, (Wait(min(now + plan.backoff_ns, back.give_up_at)),)
+    if now >= back.give_up_at or now - since >= timings.patience_ns:
+        return _free(held, None, event.new_rvn, now)
+    return held, (Wait(min(now + timings.backoff_ns, back.give_up_at)),)
 
 
 def _held_failure(state: Held, event: Failure, now: int) -> Step:
-    asked = _asked(state, event.rvn)
+    in_flight = _in_flight(state, event.rvn)
     if state.way_back is None and _over(state, now):
         return _lapse(state, now)
-    return _not_renewed(state, asked, event, now, unknown=event.unknown and asked.verb is not Verb.READ)
+    return _not_renewed(state, in_flight, event, now, unknown=event.unknown and in_flight.verb is not Verb.READ)
 
 
 def _taken(state: Held, record: LockRecord | None, event: Answer, now: int) -> Step:
@@ -430,19 +437,19 @@ def _taken(state: Held, record: LockRecord | None, event: Answer, now: int) -> S
 def _held_due(state: Held, event: Due, now: int) -> Step:
     if state.way_back is not None:
         _idle(state, event)
-        return _renew(state, state.plan, None, event.fresh, now)
+        return _renew(state, state.timings, None, event.new_rvn, now)
     if _over(state, now):
         return _lapse(state, now)
-    if now < state.renew_at or state.asked is not None:
+    if now < state.renew_at or state.in_flight is not None:
         return state, ()
-    return _renew(state, state.plan, None, event.fresh, now)
+    return _renew(state, state.timings, None, event.new_rvn, now)
 
 
 def _held_renew(state: Held, event: Renew, now: int) -> Step:
     _idle(state, event)
     if _over(state, now):
         return _lapse(state, now)
-    return _renew(state, state.plan if event.plan is None else event.plan, event.payload, event.fresh, now)
+    return _renew(state, state.timings if event.timings is None else event.timings, event.payload, event.new_rvn, now)
 
 
 def _over(state: Held, now: int) -> bool:
@@ -457,7 +464,7 @@ def _lapse(state: Held, now: int) -> Step:
 
 def _lose(state: Held, reason: LossReason, record: LockRecord | None) -> Lost:
     loss = Loss(state.terms.key, state.version.fencing_token, reason, record)
-    return Lost(state.terms, state.version, loss, state.sent_at, state.plan, _unresolved(state))
+    return Lost(state.terms, state.version, loss, state.sent_at, state.timings, _unresolved(state))
 
 
 # -- giving it back
@@ -467,25 +474,25 @@ def _held_free(state: Held, event: Free, now: int) -> Step:
     if _over(state, now):
         lost, _ = _lapse(state, now)
         return _lost_free(lost, event, now)
-    return _free(state, event.payload, event.fresh, now)
+    return _free(state, event.payload, event.new_rvn, now)
 
 
 def _held_give_up(state: Held, event: GiveUp, now: int) -> Step:
     # The token is known, so a release does; one that nobody waits for.
-    return _free(state, None, event.fresh, now)
+    return _free(state, None, event.new_rvn, now)
 
 
-def _free(state: Held, payload: Payload | None, fresh: str, now: int) -> Step:
+def _free(state: Held, payload: Payload | None, new_rvn: str, now: int) -> Step:
     pending = _unresolved(state)
-    sent, release = _release(state.terms, state.version, payload, fresh, now)
+    sent, release = _release(state.terms, state.version, payload, new_rvn, now)
     until = _last_end(state, pending)
-    return Releasing(state.terms, state.version, payload, until, now, asked=sent, pending=pending), (release,)
+    return Releasing(state.terms, state.version, payload, until, now, in_flight=sent, pending=pending), (release,)
 
 
 def _last_end(state: Held | Lost, pending: tuple[Sent, ...]) -> int:
     """One lease after the last write that may be the current one: then nobody needs a release any more."""
-    end = state.sent_at + state.plan.lease_ns
-    return max(end, *(sent.sent_at + sent.plan.lease_ns for sent in pending)) if pending else end
+    end = state.sent_at + state.timings.lease_ns
+    return max(end, *(sent.sent_at + sent.timings.lease_ns for sent in pending)) if pending else end
 
 
 def _lost_free(state: Lost, event: Free, now: int) -> Step:
@@ -493,7 +500,7 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
     if loss.reason in (LossReason.STOLEN, LossReason.BROKEN):
         return Ended(state.terms, Outcome.LOST, loss.record, loss), ()
     # Late, but the record may still be ours, and then frees the key at once. Conditional: the next holder is not touched.
-    until = max(now + state.terms.plan.timeout_ns, _last_end(state, state.pending))
+    until = max(now + state.terms.timings.timeout_ns, _last_end(state, state.pending))
     releasing = Releasing(
         state.terms,
         state.version,
@@ -503,35 +510,35 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
         pending=state.pending,
         loss=loss,
     )
-    return _send_release(releasing, event.fresh, now)
+    return _send_release(releasing, event.new_rvn, now)
 
 
-def _send_release(state: Releasing, fresh: str, now: int) -> Step:
-    sent, release = _release(state.terms, state.version, state.payload, fresh, now)
-    return state._replace(asked=sent), (release,)
+def _send_release(state: Releasing, new_rvn: str, now: int) -> Step:
+    sent, release = _release(state.terms, state.version, state.payload, new_rvn, now)
+    return state._replace(in_flight=sent), (release,)
 
 
-def _release(terms: Terms, version: Version, payload: Payload | None, fresh: str, now: int) -> tuple[Sent, Release]:
-    plan = terms.plan
+def _release(terms: Terms, version: Version, payload: Payload | None, new_rvn: str, now: int) -> tuple[Sent, Release]:
+    timings = terms.timings
     data, attributes = payload or (None, ())
-    hidden = plan.hide_on_release
+    hidden = timings.hide_on_release
     record = LockRecord(
         terms.key,
         _GONE if hidden else _FREE,
-        fresh,
+        new_rvn,
         version.fencing_token,
         "",
         None,
         None if hidden else data,
         attributes,
     )
-    sent = Sent(Verb.RELEASE, fresh, version, now, plan)
+    sent = Sent(Verb.RELEASE, new_rvn, version, now, timings)
     return sent, Release(record, version, payload is None and not hidden)
 
 
 def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
-    asked = _still_asked(state, event.rvn)
-    if asked is None:
+    in_flight = _if_in_flight(state, event.rvn)
+    if in_flight is None:
         return state, ()  # the answer to a renewal that was under way when the release began
     record, version = event.reply.record, state.version
     if event.reply.applied:
@@ -542,15 +549,15 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
         for sent in state.pending:
             if sent.rvn == record.rvn:
                 # A renewal of ours was applied after all: follow it.
-                return _send_release(state._replace(version=record.version, pending=()), event.fresh, now)
+                return _send_release(state._replace(version=record.version, pending=()), event.new_rvn, now)
         if record.rvn == version.rvn:
             # A read shows that no release was applied; a refusal that shows the same is old.
-            repeats = asked.verb is Verb.READ
-            return _send_release(state, event.fresh, now) if repeats else _release_later(state, now)
+            repeats = in_flight.verb is Verb.READ
+            return _send_release(state, event.new_rvn, now) if repeats else _release_later(state, now)
     if record is not None and 0 < record.fencing_token < version.fencing_token:
         return _release_later(state, now)  # older than the grant, so old too
-    if asked.verb is not Verb.READ and not state.terms.plan.refusals_linearizable:
-        return _read(state._replace(asked=None), event.fresh, now)
+    if in_flight.verb is not Verb.READ and not state.terms.timings.refusals_linearizable:
+        return _read(state._replace(in_flight=None), event.new_rvn, now)
     return _end_release(state, record)
 
 
@@ -566,115 +573,117 @@ def _end_release(state: Releasing, record: LockRecord | None) -> Step:
 
 
 def _release_failure(state: Releasing, event: Failure, now: int) -> Step:
-    return (state, ()) if _still_asked(state, event.rvn) is None else _release_later(state, now)
+    return (state, ()) if _if_in_flight(state, event.rvn) is None else _release_later(state, now)
 
 
 def _release_later(state: Releasing, now: int) -> Step:
-    plan = state.terms.plan
+    timings = state.terms.timings
     # The first time at once: most often a connection broke, and the next one tells.
-    delay = 0 if state.tries == 0 else plan.backoff_ns << min(state.tries - 1, DOUBLINGS_MAX)
+    delay = 0 if state.tries == 0 else timings.backoff_ns << min(state.tries - 1, DOUBLINGS_MAX)
     # The last try is made when the last lease has run out, and not after it.
     retry_at = min(now + delay, max(state.until, now))
-    return state._replace(asked=None, retry_at=retry_at, tries=state.tries + 1), ()
+    return state._replace(in_flight=None, retry_at=retry_at, tries=state.tries + 1), ()
 
 
 def _release_due(state: Releasing, event: Due, now: int) -> Step:
-    if state.asked is not None or now < state.retry_at:
+    if state.in_flight is not None or now < state.retry_at:
         return state, ()
     if now >= state.until and state.tries > 1:
         return Ended(state.terms, Outcome.UNRESOLVED if state.loss is None else Outcome.LOST, None, state.loss), ()
-    return _send_release(state, event.fresh, now)
+    return _send_release(state, event.new_rvn, now)
 
 
 # -- cleaning up after an attempt that was given up
 
 
 def _clean_due(state: Cleaning, event: Due, now: int) -> Step:
-    if state.asked is not None or now < state.retry_at:
+    if state.in_flight is not None or now < state.retry_at:
         return state, ()
-    return _read(state, event.fresh, now)
+    return _read(state, event.new_rvn, now)
 
 
 def _clean_answer(state: Cleaning, event: Answer, now: int) -> Step:
-    asked = _still_asked(state, event.rvn)
-    if asked is None:
+    in_flight = _if_in_flight(state, event.rvn)
+    if in_flight is None:
         return state, ()
     record = event.reply.record
-    state = state._replace(asked=None)
-    if asked.verb is Verb.RELEASE and not event.reply.applied and record is not None and record.held:
+    state = state._replace(in_flight=None)
+    if in_flight.verb is Verb.RELEASE and not event.reply.applied and record is not None and record.held:
         return _clean_later(state, now)  # not the record that was read before: look again
     if (
-        asked.verb is Verb.READ
+        in_flight.verb is Verb.READ
         and record is not None
         and record.held
         and any(sent.rvn == record.rvn for sent in state.pending)
     ):
-        tomb = LockRecord(record.key, _FREE, event.fresh, record.fencing_token, "", None)
-        release = Sent(Verb.RELEASE, event.fresh, record.version, now, state.terms.plan)
-        return state._replace(asked=release), (Release(tomb, record.version, keep_payload=True),)
-    if event.reply.applied and state.terms.plan.deletes and isinstance(asked.expected, Version):
+        tomb = LockRecord(record.key, _FREE, event.new_rvn, record.fencing_token, "", None)
+        release = Sent(Verb.RELEASE, event.new_rvn, record.version, now, state.terms.timings)
+        return state._replace(in_flight=release), (Release(tomb, record.version, keep_payload=True),)
+    if event.reply.applied and state.terms.timings.deletes and isinstance(in_flight.expected, Version):
         # What was seen to stand, and is removed now, does not come again.
-        freed = asked.expected.rvn
+        freed = in_flight.expected.rvn
         state = state._replace(pending=tuple(sent for sent in state.pending if sent.rvn != freed))
-    if asked.verb is Verb.READ or event.reply.applied or state.terms.plan.refusals_linearizable:
-        state = state._replace(pending=_living(state.pending, record, state.terms.plan))
+    if in_flight.verb is Verb.READ or event.reply.applied or state.terms.timings.refusals_linearizable:
+        state = state._replace(pending=_living(state.pending, record, state.terms.timings))
     if not state.pending:
         return Ended(state.terms, state.outcome, state.holder), ()
     return _clean_later(state, now)
 
 
 def _clean_failure(state: Cleaning, event: Failure, now: int) -> Step:
-    if _still_asked(state, event.rvn) is None:
+    if _if_in_flight(state, event.rvn) is None:
         return state, ()
-    return _clean_later(state._replace(asked=None), now)
+    return _clean_later(state._replace(in_flight=None), now)
 
 
 def _clean_later(state: Cleaning, now: int) -> Step:
-    """Ask again, the last time one lease after the last send: a write that lands later is met by its RVN, which stays disowned."""
+    """Ask again, the last time one lease after the last send: a write that lands later is met by its RVN, which stays abandoned."""
     if now >= state.until:
         return Ended(state.terms, state.outcome, state.holder), ()
-    delay = state.terms.plan.timeout_ns << min(state.tries, DOUBLINGS_MAX)
+    delay = state.terms.timings.timeout_ns << min(state.tries, DOUBLINGS_MAX)
     return state._replace(retry_at=min(now + delay, state.until), tries=state.tries + 1), ()
 
 
 # -- shared
 
 
-def _record(key: str, plan: Plan, rvn: str, fencing_token: int, payload: tuple[bytes | None, Attributes]) -> LockRecord:
-    """Return what a holder under *plan* writes."""
+def _record(
+    key: str, timings: Timings, rvn: str, fencing_token: int, payload: tuple[bytes | None, Attributes]
+) -> LockRecord:
+    """Return what a holder under *timings* writes."""
     data, attributes = payload
     return LockRecord(
-        key, _HELD, rvn, fencing_token, plan.owner, plan.lease_ms, data, attributes, None, plan.early.process
+        key, _HELD, rvn, fencing_token, timings.owner, timings.lease_ms, data, attributes, None, timings.early.process
     )
 
 
-def _read(state: Any, fresh: str, now: int) -> Step:
-    sent = Sent(Verb.READ, fresh, Expect.ANY, now, state.terms.plan)
-    aged = type(state) is Seeking and state.terms.plan.early.server_clock
-    return state._replace(asked=sent), (Read(state.terms.key, fresh, aged),)
+def _read(state: Any, new_rvn: str, now: int) -> Step:
+    sent = Sent(Verb.READ, new_rvn, Expect.ANY, now, state.terms.timings)
+    aged = type(state) is Seeking and state.terms.timings.early.server_clock
+    return state._replace(in_flight=sent), (Read(state.terms.key, new_rvn, aged),)
 
 
 def _unresolved(state: Seeking | Held) -> tuple[Sent, ...]:
     """Return the writes that may still be applied, the one under way among them."""
-    asked = state.asked
-    return state.pending if asked is None or asked.verb is Verb.READ else (*state.pending, asked)
+    in_flight = state.in_flight
+    return state.pending if in_flight is None or in_flight.verb is Verb.READ else (*state.pending, in_flight)
 
 
-def _still_asked(state: Seeking | Held | Releasing | Cleaning, rvn: str) -> Sent | None:
+def _if_in_flight(state: Seeking | Held | Releasing | Cleaning, rvn: str) -> Sent | None:
     """Return the request under way if it is *rvn*."""
-    asked = state.asked
-    return asked if asked is not None and asked.rvn == rvn else None
+    in_flight = state.in_flight
+    return in_flight if in_flight is not None and in_flight.rvn == rvn else None
 
 
-def _asked(state: Seeking | Held, rvn: str) -> Sent:
-    asked = _still_asked(state, rvn)
-    if asked is None:
+def _in_flight(state: Seeking | Held, rvn: str) -> Sent:
+    in_flight = _if_in_flight(state, rvn)
+    if in_flight is None:
         raise LeaseStateError(f"lock {state.terms.key!r}: an answer to request {rvn!r}, which was not asked")
-    return asked
+    return in_flight
 
 
 def _idle(state: Seeking | Held, event: Event) -> None:
-    if state.asked is not None:
+    if state.in_flight is not None:
         raise LeaseStateError(f"lock {state.terms.key!r}: {type(event).__name__.lower()} while a request is under way")
 
 
@@ -683,7 +692,7 @@ def _ignore(state: Any, event: Event, now: int) -> Step:  # every transition has
 
 
 TRANSITIONS: dict[tuple[type, type], Callable[[Any, Any, int], Step]] = {
-    (Fresh, Begin): _begin,
+    (New, Begin): _begin,
     (Seeking, Answer): _seek_answer,
     (Seeking, Probed): _seek_probed,
     (Seeking, Failure): _seek_failure,
@@ -716,7 +725,7 @@ TRANSITIONS: dict[tuple[type, type], Callable[[Any, Any, int], Step]] = {
 
 
 def break_request(
-    record: LockRecord | None, *, fencing_token: int, fresh: str, by: Broken, free_now: bool
+    record: LockRecord | None, *, fencing_token: int, new_rvn: str, by: Broken, free_now: bool
 ) -> Replace | None:
     """Return the write that breaks *record*, or None where it is not the grant *fencing_token* any more.
 
@@ -729,7 +738,7 @@ def break_request(
     broken = LockRecord(
         record.key,
         _FREE if frees else _HELD,
-        fresh,
+        new_rvn,
         fencing_token + 1,
         "" if frees else by.by,
         None if frees else record.lease_ms,

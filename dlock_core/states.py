@@ -8,26 +8,26 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from dlock_core.plan import NEVER, Plan
 from dlock_core.record import Attributes, LockRecord, Loss, OwnerState, Version
 from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
+from dlock_core.timings import NEVER, Timings
 
 __all__ = [
+    "Abandon",
     "Answer",
     "Begin",
     "Cleaning",
-    "Disown",
     "Due",
     "Effect",
     "Ended",
     "Event",
     "Failure",
     "Free",
-    "Fresh",
     "GiveUp",
     "Held",
     "LeaseState",
     "Lost",
+    "New",
     "Observation",
     "Outcome",
     "Payload",
@@ -50,11 +50,11 @@ __all__ = [
 
 
 class Terms(NamedTuple):
-    """What one attempt is about: the full key, the id of the attempt, and the plan that its options amount to."""
+    """What one attempt is about: the full key, the id of the attempt, and the timings that its options amount to."""
 
     key: str
     ticket: str
-    plan: Plan
+    timings: Timings
 
 
 class Verb(Enum):
@@ -81,7 +81,7 @@ class Sent(NamedTuple):
     rvn: str
     expected: ClaimExpect
     sent_at: int
-    plan: Plan
+    timings: Timings
     payload: Payload | None = None
 
 
@@ -107,7 +107,7 @@ class Outcome(Enum):
 # ---- states ---------------------------------------------------------------------------------------------------------------------------
 
 
-class Fresh(NamedTuple):
+class New(NamedTuple):
     """Nothing was sent."""
 
     terms: Terms
@@ -122,12 +122,12 @@ class Seeking(NamedTuple):
 
     terms: Terms
     give_up_at: int
-    asked: Sent | None = None
+    in_flight: Sent | None = None
     pending: tuple[Sent, ...] = ()
     seen: Observation | None = None
     shown: LockRecord | None = None
     polls: int = 0
-    hurries: int = 0
+    immediate_retries: int = 0
     failing_since: int | None = None
     extended: bool = False
     ends_at: int = NEVER
@@ -142,12 +142,12 @@ class Held(NamedTuple):
     terms: Terms
     version: Version
     sent_at: int
-    plan: Plan
+    timings: Timings
     payload: Payload
     deadline: int
     renew_at: int
     hold_until: int
-    asked: Sent | None = None
+    in_flight: Sent | None = None
     pending: tuple[Sent, ...] = ()
     at_risk: bool = False
     way_back: Seeking | None = None
@@ -161,7 +161,7 @@ class Releasing(NamedTuple):
     payload: Payload | None
     until: int
     retry_at: int
-    asked: Sent | None = None
+    in_flight: Sent | None = None
     pending: tuple[Sent, ...] = ()
     tries: int = 0
     loss: Loss | None = None
@@ -176,7 +176,7 @@ class Cleaning(NamedTuple):
     until: int
     retry_at: int
     pending: tuple[Sent, ...]
-    asked: Sent | None = None
+    in_flight: Sent | None = None
     tries: int = 0
 
 
@@ -187,7 +187,7 @@ class Lost(NamedTuple):
     version: Version
     loss: Loss
     sent_at: int
-    plan: Plan
+    timings: Timings
     pending: tuple[Sent, ...] = ()
 
 
@@ -200,31 +200,31 @@ class Ended(NamedTuple):
     loss: Loss | None = None
 
 
-LeaseState: TypeAlias = Fresh | Seeking | Held | Releasing | Cleaning | Lost | Ended
+LeaseState: TypeAlias = New | Seeking | Held | Releasing | Cleaning | Lost | Ended
 
 
 # ---- events ---------------------------------------------------------------------------------------------------------------------------
-# *fresh* is an RVN that was never used: an event may lead to a send, and each send has its own.
+# *new_rvn* is an RVN that was never used: an event may lead to a send, and each send has its own.
 
 
 class Begin(NamedTuple):
     """Start the attempt; *seen* is what this client has observed of the key so far."""
 
-    fresh: str
+    new_rvn: str
     give_up_at: int
     seen: Observation | None = None
 
 
 class Answer(NamedTuple):
-    """The store answered the request *rvn*. *disowned*: the record shown was written by an attempt that this client has given up.
+    """The store answered the request *rvn*. *abandoned*: the record shown was written by an attempt that this client has given up.
 
     *wall_ms*: this machine's wall clock, and *age_ms*: the record's age by the store's clock, where there is one to ask.
     """
 
     rvn: str
     reply: Reply
-    fresh: str
-    disowned: bool = False
+    new_rvn: str
+    abandoned: bool = False
     jitter: float = 0.0
     wall_ms: int | None = None
     age_ms: int | None = None
@@ -235,7 +235,7 @@ class Probed(NamedTuple):
 
     rvn: str
     owner: OwnerState
-    fresh: str
+    new_rvn: str
     jitter: float = 0.0
 
 
@@ -244,42 +244,42 @@ class Failure(NamedTuple):
 
     rvn: str
     unknown: bool
-    fresh: str
+    new_rvn: str
     jitter: float = 0.0
 
 
 class Due(NamedTuple):
     """The instant that a ``Wait`` or :func:`due_at` named has come."""
 
-    fresh: str
+    new_rvn: str
     jitter: float = 0.0
 
 
 class Woken(NamedTuple):
     """The store said that a claim is worth trying."""
 
-    fresh: str
+    new_rvn: str
 
 
 class Renew(NamedTuple):
-    """Renew now; with another *plan* or *payload*, change the lease or the data by it."""
+    """Renew now; with another *timings* or *payload*, change the lease or the data by it."""
 
-    fresh: str
-    plan: Plan | None = None
+    new_rvn: str
+    timings: Timings | None = None
     payload: Payload | None = None
 
 
 class Free(NamedTuple):
     """Release; *payload* replaces what the record carries, None keeps it."""
 
-    fresh: str
+    new_rvn: str
     payload: Payload | None = None
 
 
 class GiveUp(NamedTuple):
     """The caller no longer wants the key: cancelled, interrupted, closed."""
 
-    fresh: str
+    new_rvn: str
 
 
 Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Woken | Renew | Free | GiveUp
@@ -310,7 +310,7 @@ class Wait(NamedTuple):
     record: LockRecord | None = None
 
 
-class Disown(NamedTuple):
+class Abandon(NamedTuple):
     """Remember these RVNs: whenever one of them is seen in a record, nobody owns it."""
 
     rvns: tuple[str, ...]
@@ -322,4 +322,4 @@ class Risk(NamedTuple):
     at_risk: bool
 
 
-Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Disown | Risk
+Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Abandon | Risk

@@ -20,7 +20,7 @@ from dlock_core.client import LockClient
 from dlock_core.clock import Cancellable
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
-from dlock_core.plan import nanoseconds
+from dlock_core.timings import nanoseconds
 
 if TYPE_CHECKING:
     import asyncio

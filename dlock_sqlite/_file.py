@@ -34,7 +34,7 @@ from urllib.parse import quote
 from dlock_core.clock import now_ns
 from dlock_core.engine.process import members
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
-from dlock_core.plan import NANOS
+from dlock_core.timings import NANOS
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._clock import HostClock
 from dlock_sqlite._wake import WakeUps

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from dlock_core.clock import now_ns
 from dlock_core.errors import ConfigurationError, RecordError, StoreError
-from dlock_core.plan import NANOS
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
+from dlock_core.timings import NANOS
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._file import SqliteFile
 from dlock_sqlite.options import SYNCHRONOUS, Synchronous, checked_path

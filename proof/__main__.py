@@ -51,7 +51,7 @@ _PROVES = {
     "faults": ("faults/",),
 }
 _PRODUCT = ("dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis", "dlock_sqlite")
-_MACHINE = ("early", "errors", "lease", "plan", "record", "states", "store")
+_MACHINE = ("early", "errors", "lease", "timings", "record", "states", "store")
 _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 
 

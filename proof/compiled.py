@@ -23,7 +23,7 @@ __all__ = ["build", "run"]
 _MODULES = (
     "dlock_core/lease.py",
     "dlock_core/states.py",
-    "dlock_core/plan.py",
+    "dlock_core/timings.py",
     "proof/watch.py",
     "proof/explore/store_model.py",
     "proof/simulate/attempt.py",

@@ -13,10 +13,10 @@ from dlock_core.states import (
     Ended,
     Event,
     Free,
-    Fresh,
     Held,
     LeaseState,
     Lost,
+    New,
     Probed,
     Releasing,
     Risk,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["notes", "problem"]
 
 _AFTER: dict[type, tuple[type, ...]] = {
-    Fresh: (Seeking,),
+    New: (Seeking,),
     Seeking: (Seeking, Held, Cleaning, Ended),
     Held: (Held, Lost, Releasing, Ended, Seeking),
     Lost: (Lost, Releasing, Ended),
@@ -60,7 +60,7 @@ def problem(before: LeaseState, event: Event, after: LeaseState, now: int) -> st
         and before.deadline > now
     ):
         return "I6: lost before the deadline without a proof"
-    if handed_before and before.deadline <= now and type(after) is Held and before.asked != after.asked:
+    if handed_before and before.deadline <= now and type(after) is Held and before.in_flight != after.in_flight:
         return "F8g: a lease is followed after its deadline"
     return None
 
@@ -82,7 +82,9 @@ def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Ef
             found = after.holder if type(after) is Ended and refused else None
             if found is not None and not found.held and found.fencing_token == before.version.fencing_token:
                 yield "lost release adopted"
-        case Cleaning(asked=asked) if asked is not None and asked.verb is Verb.RELEASE and type(event) is Answer:
+        case Cleaning(in_flight=in_flight) if (
+            in_flight is not None and in_flight.verb is Verb.RELEASE and type(event) is Answer
+        ):
             yield "abandoned acquire cleaned up" if event.reply.applied else "clean-up met another version"
 
 
@@ -94,7 +96,7 @@ def _notes_of_seeking(event: Event, after: LeaseState, effects: tuple[Effect, ..
             yield "late grant"
     elif type(after) is Cleaning:
         yield "attempt abandoned"
-    elif type(event) is Answer and event.disowned and any(type(effect) is Replace for effect in effects):
+    elif type(event) is Answer and event.abandoned and any(type(effect) is Replace for effect in effects):
         yield "own orphan taken over"
 
 

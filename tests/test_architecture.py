@@ -35,7 +35,7 @@ _PORT = (
     "backend",
     "options",
     "clock",
-    "plan",
+    "timings",
     "kit",
     "engine.process",
     "engine.owner_probe",
@@ -43,7 +43,7 @@ _PORT = (
 ADAPTER_MAY_IMPORT = {f"{CORE}.{name}" for name in _PORT}
 
 PURE_MAY_IMPORT = {"__future__", "collections", "dataclasses", "enum", "functools", "typing"}
-PURE_MAY_IMPORT_OURS = {f"{CORE}.{name}" for name in ("early", "errors", "plan", "record", "states", "store")}
+PURE_MAY_IMPORT_OURS = {f"{CORE}.{name}" for name in ("early", "errors", "timings", "record", "states", "store")}
 EFFECTS = {
     "asyncio",
     "datetime",

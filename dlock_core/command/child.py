@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.plan import NEVER
+from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -25,8 +25,8 @@ from dlock_core.clock import NANOS, now_ns
 from dlock_core.command.child import FORWARDED, Child, Guard
 from dlock_core.command.show import Say, WaitLine, escape
 from dlock_core.errors import LockLostError
-from dlock_core.plan import NEVER
 from dlock_core.states import Held
+from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The asyncio colour of the engine's ports: a timer at rest, a task for each request that renews."""
+"""The asyncio colour of the engine's runtime: a timer at rest, a task for each request that renews."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.clock import SYSTEM_CLOCK, Cancellable, Clock
 from dlock_core.engine.user_calls import begun
 from dlock_core.errors import LeaseStateError
-from dlock_core.plan import NANOS, NEVER
+from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.renewals import Job
 
-__all__ = ["AsyncPorts", "check_loop"]
+__all__ = ["AsyncRuntime", "check_loop"]
 
 _log = logging.getLogger("dlock.engine")
 
@@ -42,7 +42,7 @@ class _Signal:
             return
 
 
-class AsyncPorts:
+class AsyncRuntime:
     """Clock, sleep, callbacks and the timer that renews. One loop, one thread: nothing needs a mutex."""
 
     mutex = nullcontext()
@@ -84,7 +84,7 @@ class AsyncPorts:
         """Run *callback* as a callback of the loop, or as a task where it is a coroutine function."""
         self.loop.call_soon(self._call, callback, argument)
 
-    async def ask(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Any:
+    async def run_probe(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Any:
         """Await *question* where it is a coroutine function; else run it on a thread of its own."""
         async with asyncio.timeout(timeout_s):
             if inspect.iscoroutinefunction(question):
@@ -147,13 +147,13 @@ class AsyncPorts:
             await asyncio.wait(others)
 
 
-def check_loop(ports: AsyncPorts, what: str) -> None:
+def check_loop(runtime: AsyncRuntime, what: str) -> None:
     """Raise LeaseStateError in any other event loop than the one that *what* belongs to."""
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:
         running = None
-    if running is not ports.loop:
+    if running is not runtime.loop:
         raise LeaseStateError(
             f"{what} belongs to another event loop; use it where it was opened, or aconnect() in this one"
         )

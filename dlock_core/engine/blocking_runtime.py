@@ -1,4 +1,4 @@
-"""The blocking colour: the engine's coroutines run on ports that never suspend, so they end in one step, without an event loop.
+"""The blocking colour: the engine's coroutines run on a runtime that never suspends, so they end in one step, without an event loop.
 
 Each client has at most one thread for renewals at rest, started with its first lock and ended soon after its last. While a request of
 it hangs and another lock becomes urgent, a second thread goes on, up to a bound.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.user_calls import begun
-from dlock_core.plan import NANOS, NEVER, nanoseconds
+from dlock_core.timings import NANOS, NEVER, nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Capability, Claim, Guarantees, LockStore, Release, Replace, Reply
 
-__all__ = ["BlockingPorts", "BlockingStore", "run_blocking"]
+__all__ = ["BlockingRuntime", "BlockingStore", "run_blocking"]
 
 _log = logging.getLogger("dlock.engine")
 _T = TypeVar("_T")
@@ -42,7 +42,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, _T]) -> _T:
         value: _T = stop.value
         return value
     coroutine.close()
-    raise AssertionError("the engine awaited something that is not one of its ports")
+    raise AssertionError("the engine awaited something that suspends")
 
 
 class BlockingStore:
@@ -112,7 +112,7 @@ class _Signal:
         self._event.wait(timeout_s)
 
 
-class BlockingPorts:
+class BlockingRuntime:
     """Clock, mutex, sleep, callbacks, and the thread that renews."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -155,7 +155,7 @@ class BlockingPorts:
         """Run *callback* on the callbacks' thread."""
         self._callbacks.post(callback, argument)
 
-    async def ask(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Any:
+    async def run_probe(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Any:
         """Run *question* on a thread of its own, which is left behind where it takes too long."""
         return begun(question, argument).result(timeout_s)
 
@@ -225,7 +225,7 @@ class BlockingPorts:
         with self.mutex:
             idle_since: int | None = None
             while self._thread is me and not self._closed:
-                first = self.engine.driver.agenda.first()
+                first = self.engine.driver.timers.first()
                 now = self.now()
                 if self._jobs:
                     return True  # left by the thread in whose place this one was started

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlock_core.engine.driver import fresh
+from dlock_core.engine.driver import new_rvn
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.lease import break_request
 
@@ -43,7 +43,7 @@ async def break_lock(
             return True
         if rvn is not None and (record is None or record.rvn != rvn):
             return False
-        request = break_request(record, fencing_token=fencing_token, fresh=fresh(), by=by, free_now=free_now)
+        request = break_request(record, fencing_token=fencing_token, new_rvn=new_rvn(), by=by, free_now=free_now)
         if request is None:
             return False
         sent.append(request.record.rvn)

@@ -1,4 +1,4 @@
-"""What both clients are made of, colourless: options into plans, keys, the rules of leaving a block, messages."""
+"""What both clients are made of, colourless: options into timings, keys, the rules of leaving a block, messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dlock_core.engine.owner_probe import SAME_HOST, identity
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds
-from dlock_core.plan import NANOS, Early, Plan, Traits, Waiting, make_plan, nanoseconds
 from dlock_core.record import LockRecord, State, check_key
 from dlock_core.store import (
     AsyncAtomicMulti,
@@ -27,6 +26,7 @@ from dlock_core.store import (
     ServerClock,
     TokenOrder,
 )
+from dlock_core.timings import NANOS, Early, Timings, Traits, Waiting, derive_timings, nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,7 +50,7 @@ class Ask(NamedTuple):
     """A call's options, resolved."""
 
     options: LockOptions
-    plan: Plan
+    timings: Timings
 
 
 def check_capabilities(store: Any) -> None:
@@ -173,7 +173,7 @@ class Session:
         if self._refuses:
             self.check_supported(*_used(options))
         attributes = tuple(sorted(options.attributes.items()))
-        plan = make_plan(
+        timings = derive_timings(
             owner=self.owner,
             lease_duration=_s(options.lease_duration),
             heartbeat_period=_optional_s(options.heartbeat_period),
@@ -198,10 +198,10 @@ class Session:
         )
         _check_texts({"owner": self.owner, **options.attributes})
         try:
-            LockRecord("options", State.HELD, "0", 1, self.owner, plan.lease_ms, options.data, attributes)
+            LockRecord("options", State.HELD, "0", 1, self.owner, timings.lease_ms, options.data, attributes)
         except RecordError as error:
             raise ConfigurationError(str(error).partition(": ")[2].partition(";")[0]) from None
-        return Ask(options, plan)
+        return Ask(options, timings)
 
     def include_group(self, group: int) -> None:
         """Have the records say that the process group *group* works under the locks, too: the owner lives as long as any of it does."""
@@ -246,19 +246,19 @@ class Session:
             if name in self._refuses:
                 raise UnsupportedError(f"{name} cannot be had from this store: {self._refuses[name]}")
 
-    def with_lease(self, options: LockOptions, lease_duration: float) -> Plan:
-        """Return the plan of *options* with another lease.
+    def with_lease(self, options: LockOptions, lease_duration: float) -> Timings:
+        """Return the timings of *options* with another lease.
 
         Raises: ConfigurationError: it does not fit.
         """
         changes: dict[str, Any] = {name: getattr(options, name) for name in LockOptions.model_fields} | {
             "lease_duration": lease_duration
         }
-        return self._ask(self.options.with_(**changes)).plan
+        return self._ask(self.options.with_(**changes)).timings
 
     def store_timeout_s(self) -> float:
         """Return how long a request about no lock in particular may take."""
-        return self.default.plan.acquire_timeout_ns / NANOS
+        return self.default.timings.acquire_timeout_ns / NANOS
 
     def strip(self, record: LockRecord) -> LockRecord:
         """Return *record* as the caller knows it: under the key without the client's prefix."""

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
 from dlock_core.early import stamped
-from dlock_core.engine.timers import Agenda
+from dlock_core.engine.timers import TimerQueue
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.plan import NANOS, NEVER, Plan
 from dlock_core.record import Loss
 from dlock_core.states import (
+    Abandon,
     Answer,
     Cleaning,
-    Disown,
     Due,
     Ended,
     Event,
@@ -37,18 +36,19 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, Release, Replace, Reply
+from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dlock_core.engine.handle import Handle, Ports
+    from dlock_core.engine.handle import Handle, Runtime
     from dlock_core.store import AsyncLockStore
 
-__all__ = ["Driver", "fresh", "fresh_ones", "id_of", "jitter", "plan_of"]
+__all__ = ["Driver", "id_of", "jitter", "new_rvn", "new_rvns", "timings_of"]
 
 _log = logging.getLogger("dlock.engine")
 
-DISOWNED_MAX = 4_096
+ABANDONED_MAX = 4_096
 _RVN_BYTES, _DRAWN_AT_ONCE = 16, 64
 jitter = random.random  # spreads a herd; nothing is kept secret by it
 
@@ -56,38 +56,38 @@ jitter = random.random  # spreads a herd; nothing is kept secret by it
 class Driver:
     """What the handles of one client have in common, and how one is moved on."""
 
-    def __init__(self, store: AsyncLockStore, ports: Ports) -> None:
+    def __init__(self, store: AsyncLockStore, runtime: Runtime) -> None:
         self.store = store
-        self.ports = ports
-        self.agenda = Agenda()
+        self.runtime = runtime
+        self.timers = TimerQueue()
         self.held: dict[str, Handle] = {}
         self.following: set[Handle] = set()
         self.shortest_lease_ns = NEVER
-        self._disowned: OrderedDict[str, None] = OrderedDict()
+        self._abandoned: OrderedDict[str, None] = OrderedDict()
 
     def advance(self, handle: Handle, event: Event) -> Any:
         """Feed *event* to the machine; return the request or the wait that it asks for."""
-        with self.ports.mutex:
+        with self.runtime.mutex:
             return self.step(handle, event)
 
     def step(self, handle: Handle, event: Event) -> Any:
         """Do what :meth:`advance` does; the caller holds the mutex."""
         old = handle.state
-        state, effects = lease.step(old, event, self.ports.now())
+        state, effects = lease.step(old, event, self.runtime.now())
         handle.state = state
         request: Any = None
         for effect in effects:
             if type(effect) is Risk:
                 self._tell_risk(handle, effect)
-            elif type(effect) is Disown:
-                self._disown(effect.rvns)
+            elif type(effect) is Abandon:
+                self._remember_abandoned(effect.rvns)
             else:
                 request = self._dated(effect, state)
         if type(state) is not type(old):
             self._moved(handle, old, state)
         elif type(state) is Held:
             handle.payload = state.payload
-            self.shortest_lease_ns = min(self.shortest_lease_ns, state.plan.lease_ns)
+            self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.lease_ns)
             if handle.watches and state.sent_at != old.sent_at:  # type: ignore[union-attr]  # of one type
                 self._rearm_watches(handle)
             if state.way_back is None and old.way_back is not None:  # type: ignore[union-attr]
@@ -99,19 +99,24 @@ class Driver:
         self.schedule(handle)
         return request
 
+    def fail(self, handle: Handle, request: Any, *, unknown: bool) -> None:
+        """Tell the machine that *request*, if there is one, was not performed, or that its outcome is *unknown*."""
+        if request is not None:
+            self.advance(handle, Failure(id_of(request), unknown, new_rvn()))
+
     def _dated(self, request: Any, state: LeaseState) -> Any:
-        trusted = plan_of(state).early
-        return request if trusted.skew_ns is None else stamped(request, trusted, self.ports.wall_ms())
+        trusted = timings_of(state).early
+        return request if trusted.skew_ns is None else stamped(request, trusted, self.runtime.wall_ms())
 
     def settle(self, handle: Handle) -> None:
         """Hand what is left to do over to the scheduler."""
-        with self.ports.mutex:
+        with self.runtime.mutex:
             handle.busy = False
             self.schedule(handle)
 
     def unresolved(self) -> list[Handle]:
         """Return those of which something is on its way still, or has to be tried again."""
-        with self.ports.mutex:
+        with self.runtime.mutex:
             return list(self.following)  # other threads add to it and take away
 
     async def pursue(self, handle: Handle, effect: Any) -> StoreError | None:
@@ -119,12 +124,11 @@ class Driver:
         error: StoreError | None = None
         try:
             while effect is not None:
-                event, error = await self.perform(effect, plan_of(handle.state).timeout_ns)
+                event, error = await self.perform(effect, timings_of(handle.state).timeout_ns)
                 handle.trouble = "" if error is None else str(error)
                 effect = self.advance(handle, event)
         except BaseException:
-            if effect is not None:
-                self.advance(handle, Failure(id_of(effect), unknown=True, fresh=fresh()))
+            self.fail(handle, effect, unknown=True)
             raise
         return error
 
@@ -149,16 +153,16 @@ class Driver:
         handle.busy = False
         handle.token = state.version.fencing_token
         handle.payload = state.payload
-        self.shortest_lease_ns = min(self.shortest_lease_ns, state.plan.lease_ns)
-        if type(old) is Seeking and old.asked is not None and old.asked.verb is Verb.TAKE:
+        self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.lease_ns)
+        if type(old) is Seeking and old.in_flight is not None and old.in_flight.verb is Verb.TAKE:
             _log.info(
                 "lock %r taken over from a dead holder by %r, token %d",
                 handle.key,
-                state.plan.owner,
+                state.timings.owner,
                 state.version.fencing_token,
             )
         else:
-            _log.debug("lock %r acquired by %r, token %d", handle.key, state.plan.owner, state.version.fencing_token)
+            _log.debug("lock %r acquired by %r, token %d", handle.key, state.timings.owner, state.version.fencing_token)
 
     def schedule(self, handle: Handle) -> None:
         """Put *handle* into the timer queue at the instant at which it next needs attention."""
@@ -168,15 +172,15 @@ class Driver:
             armed = [watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None]
             due = min([due, *(sent_at + safe_ns for safe_ns in armed)])
         if due != handle.due:
-            self.agenda.put(handle, due)
+            self.timers.put(handle, due)
             if due != NEVER:
-                self.ports.arm(due)
+                self.runtime.arm(due)
 
-    def _disown(self, rvns: tuple[str, ...]) -> None:
+    def _remember_abandoned(self, rvns: tuple[str, ...]) -> None:
         for rvn in rvns:
-            self._disowned[rvn] = None
-        while len(self._disowned) > DISOWNED_MAX:
-            self._disowned.popitem(last=False)
+            self._abandoned[rvn] = None
+        while len(self._abandoned) > ABANDONED_MAX:
+            self._abandoned.popitem(last=False)
 
     async def perform(self, effect: Any, timeout_ns: int) -> tuple[Event, StoreError | None]:
         """Send one request and return what came of it; only what is not the store's trouble is raised."""
@@ -205,7 +209,7 @@ class Driver:
 
     def event(self, key: str, rvn: str, result: Reply | StoreError, unused: str | None = None) -> Event:
         """Return what came of the request *rvn*; *unused* is an RVN for what may follow from it, drawn already."""
-        unused = fresh() if unused is None else unused
+        unused = new_rvn() if unused is None else unused
         if isinstance(result, StoreError):
             certain = isinstance(result, (StoreUnavailableError, StoreSetupError, RecordError))
             _log.debug("a request for lock %r failed: %s", key or result.key, result)
@@ -213,22 +217,22 @@ class Driver:
         record = result.record
         if record is None and result.applied:
             _log.warning("the store granted a request for lock %r without a record (clause S7)", key)
-            return Failure(rvn, unknown=True, fresh=unused, jitter=jitter())
-        disowned = record is not None and not result.applied and record.rvn in self._disowned
-        wall_ms = None if result.applied or record is None or record.stamp is None else self.ports.wall_ms()
-        return Answer(rvn, result, unused, disowned, jitter() if not result.applied else 0.0, wall_ms)
+            return Failure(rvn, unknown=True, new_rvn=unused, jitter=jitter())
+        abandoned = record is not None and not result.applied and record.rvn in self._abandoned
+        wall_ms = None if result.applied or record is None or record.stamp is None else self.runtime.wall_ms()
+        return Answer(rvn, result, unused, abandoned, jitter() if not result.applied else 0.0, wall_ms)
 
     async def wait(self, effect: Wait, ticket: str) -> Event:
         """Wait as *effect* says, and return the event that ended the wait."""
-        seconds = (effect.until - self.ports.now()) / NANOS
+        seconds = (effect.until - self.runtime.now()) / NANOS
         if seconds > 0:
             if effect.record is None:
-                await self.ports.sleep(seconds)
+                await self.runtime.sleep(seconds)
             else:
                 await self._wait_for_notice(effect, ticket, seconds)
-        if effect.record is not None and self.ports.now() < effect.until:
-            return Woken(fresh())
-        return Due(fresh(), jitter())
+        if effect.record is not None and self.runtime.now() < effect.until:
+            return Woken(new_rvn())
+        return Due(new_rvn(), jitter())
 
     async def _wait_for_notice(self, effect: Wait, ticket: str, seconds: float) -> None:
         assert effect.record is not None  # asked by the caller
@@ -237,11 +241,11 @@ class Driver:
         except StoreError as error:
             # Waiting is a convenience: without it the next poll finds out.
             _log.debug("waiting for lock %r failed: %s", effect.record.key, error)
-            await self.ports.sleep((effect.until - self.ports.now()) / NANOS)
+            await self.runtime.sleep((effect.until - self.runtime.now()) / NANOS)
 
     def _tell_risk(self, handle: Handle, effect: Risk) -> None:
         state = handle.state
-        left = (state.deadline - self.ports.now()) / NANOS if isinstance(state, Held) else 0.0
+        left = (state.deadline - self.runtime.now()) / NANOS if isinstance(state, Held) else 0.0
         if not effect.at_risk:
             _log.info("lock %r is safe again, %.1f s left", handle.key, left)
             self._rearm_watches(handle)
@@ -250,7 +254,7 @@ class Driver:
         _log.warning("lock %r is at risk: a renewal failed, %.1f s left%s", handle.key, left, why)
         for watch in handle.watches:
             if watch.armed and watch.safe_ns is None:
-                watch.fire(self.ports)
+                watch.fire(self.runtime)
 
     def fire_watches(self, handle: Handle, now: int) -> None:
         """Call the ``on_risk`` callbacks whose *safe_time* has passed without a renewal."""
@@ -258,7 +262,7 @@ class Driver:
         for watch in handle.watches:
             late = type(state) is Held and watch.safe_ns is not None and now >= state.sent_at + watch.safe_ns
             if watch.armed and late:
-                watch.fire(self.ports)
+                watch.fire(self.runtime)
 
     def _rearm_watches(self, handle: Handle) -> None:
         for watch in handle.watches:
@@ -268,29 +272,29 @@ class Driver:
         _log.warning("lock %r is lost (%s), token %d", handle.key, loss.reason.value, loss.fencing_token)
         for watch in handle.watches:
             if watch.armed:
-                watch.fire(self.ports)
+                watch.fire(self.runtime)
         handle.watches.clear()
         for signal in handle.lost_signals:
             signal.set()
         handle.lost_signals.clear()
         for callback in handle.lost_callbacks:
-            self.ports.post(callback, loss)
+            self.runtime.post(callback, loss)
         handle.lost_callbacks.clear()
 
 
-def plan_of(state: LeaseState) -> Plan:
-    """Return the plan that counts now: a renewal may have changed the lease, and with it how long a request may take."""
-    return state.plan if type(state) is Held else state.terms.plan
+def timings_of(state: LeaseState) -> Timings:
+    """Return the timings that count now: a renewal may have changed the lease, and with it how long a request may take."""
+    return state.timings if type(state) is Held else state.terms.timings
 
 
-def fresh() -> str:
+def new_rvn() -> str:
     """Return an RVN that was never used."""
     # Of the system, each time: a generator seeded before a fork would repeat itself in the child.
     return os.urandom(_RVN_BYTES).hex()
 
 
-def fresh_ones() -> Iterator[str]:
-    """Yield RVNs as :func:`fresh` does, but ask the system for many at once; for one call only, which no fork divides."""
+def new_rvns() -> Iterator[str]:
+    """Yield RVNs as :func:`new_rvn` does, but ask the system for many at once; for one call only, which no fork divides."""
     while True:
         many = os.urandom(_DRAWN_AT_ONCE * _RVN_BYTES).hex()
         yield from (many[at : at + 2 * _RVN_BYTES] for at in range(0, len(many), 2 * _RVN_BYTES))

@@ -1,8 +1,8 @@
 """The engine: what a client does, performed on the machine in :mod:`dlock_core.lease`.
 
-It is written once, as coroutines that await nothing but the store and :class:`~dlock_core.engine.handle.Ports`. The blocking client runs
-the same coroutines on ports that never suspend. The engine takes no protocol decision: what to send, when to try again, what is lost and
-what is ours is read off the machine's states.
+It is written once, as coroutines that await nothing but the store and a :class:`~dlock_core.engine.handle.Runtime`. The blocking client
+runs the same coroutines on a runtime that never suspends. The engine takes no protocol decision: what to send, when to try again, what is
+lost and what is ours is read off the machine's states.
 
 A handle is driven by one party at a time: by the caller's acquire or release while *busy* is set, by the scheduler otherwise. While a
 request of a held lock is under way, the machine's own state keeps a second one from being sent.
@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.engine.driver import Driver, fresh, id_of, jitter
-from dlock_core.engine.handle import Handle, Ports, Watch, closed_error, lost_error, refused_error, unresolved_error
+from dlock_core.engine.driver import Driver, jitter, new_rvn
+from dlock_core.engine.handle import Handle, Runtime, Watch, closed_error, lost_error, refused_error, unresolved_error
 from dlock_core.engine.observations import Observations, ObservationStore
 from dlock_core.engine.owner_probe import owner_of
 from dlock_core.engine.renewals import Renewals
@@ -27,7 +27,6 @@ from dlock_core.errors import (
     StoreUnavailableError,
 )
 from dlock_core.lease import is_valid
-from dlock_core.plan import NANOS, NEVER, Plan
 from dlock_core.record import LockRecord, State
 from dlock_core.states import (
     Begin,
@@ -35,12 +34,11 @@ from dlock_core.states import (
     Due,
     Ended,
     Event,
-    Failure,
     Free,
-    Fresh,
     GiveUp,
     Held,
     Lost,
+    New,
     Payload,
     Probe,
     Probed,
@@ -50,6 +48,7 @@ from dlock_core.states import (
     Terms,
     Wait,
 )
+from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,20 +67,25 @@ _SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are 
 
 
 class Engine:
-    """Drives all locks of one client. *store* is the async face; the ports decide the colour."""
+    """Drives all locks of one client. *store* is the async face; the runtime decides the colour."""
 
-    def __init__(self, store: AsyncLockStore, ports: Ports, observed_in: ObservationStore | None = None) -> None:
+    def __init__(self, store: AsyncLockStore, runtime: Runtime, observed_in: ObservationStore | None = None) -> None:
         self.store = store
-        self.ports = ports
-        self.driver = Driver(store, ports)
+        self.runtime = runtime
+        self.driver = Driver(store, runtime)
         self.renewals = Renewals(self.driver)
         self.closed = False
-        self._observations = Observations(ports, observed_in)
+        self._observations = Observations(runtime, observed_in)
 
     # ---- acquiring
 
     async def acquire(
-        self, key: str, options: LockOptions, plan: Plan, give_up_at: int | None = None, others: Sequence[str] = ()
+        self,
+        key: str,
+        options: LockOptions,
+        timings: Timings,
+        give_up_at: int | None = None,
+        others: Sequence[str] = (),
     ) -> Handle:
         """Obtain *key* or raise; cancelled at any point, it leaves nothing but a clean-up that the scheduler follows.
 
@@ -90,17 +94,17 @@ class Engine:
         """
         if self.closed:
             raise closed_error(key)
-        ticket = fresh()  # names the attempt, and its first write
-        handle = Handle(key, options, Fresh(Terms(key, ticket, plan)))
-        started, error, looked_at = self.ports.now(), None, -1
-        give_up_at = started + plan.wait_ns if give_up_at is None else give_up_at
+        ticket = new_rvn()  # names the attempt, and its first write
+        handle = Handle(key, options, New(Terms(key, ticket, timings)))
+        started, error, looked_at = self.runtime.now(), None, -1
+        give_up_at = started + timings.wait_ns if give_up_at is None else give_up_at
         try:
             effect = self.driver.advance(handle, Begin(ticket, give_up_at, self._observations.get(key)))
             while effect is not None:
                 if others and type(effect) is Wait and looked_at != handle.changes:
                     looked_at = handle.changes
-                    await self._look_ahead(others, plan)
-                event, error = await self._answer_to(effect, handle, plan, error)
+                    await self._look_ahead(others, timings)
+                event, error = await self._answer_to(effect, handle, timings, error)
                 effect = self.driver.advance(handle, event)
                 state = handle.state
                 if type(state) is Seeking and state.seen is not None and self._observations.keep(key, state.seen):
@@ -118,19 +122,19 @@ class Engine:
         self.driver.settle(handle)
         self._observations.note(key, getattr(handle.state, "holder", None))
         self._observations.save()
-        raise refused_error(handle, self.ports.now() - started, error)
+        raise refused_error(handle, self.runtime.now() - started, error)
 
     async def _answer_to(
-        self, effect: Any, handle: Handle, plan: Plan, error: StoreError | None
+        self, effect: Any, handle: Handle, timings: Timings, error: StoreError | None
     ) -> tuple[Event, StoreError | None]:
         if type(effect) is Wait:
             return await self.driver.wait(effect, handle.state.terms.ticket), error
         if type(effect) is Probe:
             probe = handle.options.owner_probe
-            assert probe is not None  # the plan says so
-            owner = await owner_of(effect.record, probe, self.ports, plan.acquire_timeout_ns / NANOS)
-            return Probed(effect.rvn, owner, fresh(), jitter()), error
-        return await self.driver.perform(effect, plan.acquire_timeout_ns)
+            assert probe is not None  # the timings say so
+            owner = await owner_of(effect.record, probe, self.runtime, timings.acquire_timeout_ns / NANOS)
+            return Probed(effect.rvn, owner, new_rvn(), jitter()), error
+        return await self.driver.perform(effect, timings.acquire_timeout_ns)
 
     async def _leave(self, handle: Handle, effect: Any) -> None:
         """The client was closed meanwhile: nobody will get this lock, and *effect*, the next step, is not made."""
@@ -141,14 +145,14 @@ class Engine:
                 raise closed_error(handle.key) from error
         elif effect is not None and type(effect) not in (Wait, Probe):
             # Said to be under way, it would be looked for until its lease ends.
-            self.driver.advance(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
+            self.driver.fail(handle, effect, unknown=False)
         raise closed_error(handle.key)
 
-    async def _look_ahead(self, keys: Sequence[str], plan: Plan) -> None:
+    async def _look_ahead(self, keys: Sequence[str], timings: Timings) -> None:
         """Begin to observe *keys*: a dead holder of several then costs one lease, and not one lease for each."""
         for key in keys:
             try:
-                record = await self.store.read(key, timeout_s=plan.acquire_timeout_ns / NANOS)
+                record = await self.store.read(key, timeout_s=timings.acquire_timeout_ns / NANOS)
             except StoreError as error:
                 _log.debug("looking ahead at lock %r failed: %s", key, error)
                 return
@@ -156,26 +160,25 @@ class Engine:
 
     def discard(self, handle: Handle) -> None:
         """Have the scheduler release what nobody will get, or what whoever should release it cannot."""
-        with self.ports.mutex:
+        with self.runtime.mutex:
             if type(handle.state) in (Releasing, Ended):
                 return
-            effect = self.driver.step(handle, Free(fresh()))
-            if effect is not None:
-                self.driver.step(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
+            effect = self.driver.step(handle, Free(new_rvn()))
+            self.driver.fail(handle, effect, unknown=False)
 
     def join(self, key: str) -> Handle | None:
         """Return the lock that this client holds reentrantly under *key*, with one more view of it.
 
         Raises: LockLostError: it was lost, and waiting would be for itself.
         """
-        with self.ports.mutex:
+        with self.runtime.mutex:
             handle = self.driver.held.get(key)
             # Without a view it is being released by another thread, or was dropped unreleased.
             if handle is None or not handle.options.reentrant or handle.views < 1:
                 return None
             state = handle.state
-            if type(state) is Held and not is_valid(state, self.ports.now()):
-                self.driver.step(handle, Due(fresh()))
+            if type(state) is Held and not is_valid(state, self.runtime.now()):
+                self.driver.step(handle, Due(new_rvn()))
             if type(handle.state) is Lost:
                 raise lost_error(handle)
             handle.views += 1
@@ -183,19 +186,17 @@ class Engine:
 
     def part(self, handle: Handle) -> bool:
         """Take one view off; whether it was the last."""
-        with self.ports.mutex:
+        with self.runtime.mutex:
             handle.views -= 1
-            if type(handle.state) is Held and not is_valid(handle.state, self.ports.now()):
-                self.driver.step(handle, Due(fresh()))
+            if type(handle.state) is Held and not is_valid(handle.state, self.runtime.now()):
+                self.driver.step(handle, Due(new_rvn()))
             return handle.views == 0
 
     def _abandon(self, handle: Handle) -> None:
         state = handle.state
         if type(state) is Seeking or type(state) is Held:
             # A grant that nobody will get is released; the scheduler sends that, as a retry.
-            effect = self.driver.advance(handle, GiveUp(fresh()))
-            if effect is not None:
-                self.driver.advance(handle, Failure(id_of(effect), unknown=False, fresh=fresh()))
+            self.driver.fail(handle, self.driver.advance(handle, GiveUp(new_rvn())), unknown=False)
         self.driver.settle(handle)
         self._observations.save()
 
@@ -207,23 +208,22 @@ class Engine:
         Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up.
         """
         error: StoreError | None = None
-        started = self.ports.now()
-        with self.ports.mutex:
+        started = self.runtime.now()
+        with self.runtime.mutex:
             if type(handle.state) in (Releasing, Ended):
                 return  # the client was closed meanwhile, which released it
             handle.busy = True
-            effect = self.driver.step(handle, Free(fresh(), payload))
-        plan = handle.state.terms.plan
+            effect = self.driver.step(handle, Free(new_rvn(), payload))
+        timings = handle.state.terms.timings
         try:
             while effect is not None:
-                event, error = await self.driver.perform(effect, plan.timeout_ns)
+                event, error = await self.driver.perform(effect, timings.timeout_ns)
                 effect = self.driver.advance(handle, event)
-                state, now = handle.state, self.ports.now()
-                if effect is None and type(state) is Releasing and state.retry_at <= now < started + plan.timeout_ns:
-                    effect = self.driver.advance(handle, Due(fresh()))
+                state, now = handle.state, self.runtime.now()
+                if effect is None and type(state) is Releasing and state.retry_at <= now < started + timings.timeout_ns:
+                    effect = self.driver.advance(handle, Due(new_rvn()))
         except BaseException:
-            if effect is not None:
-                self.driver.advance(handle, Failure(id_of(effect), unknown=True, fresh=fresh()))
+            self.driver.fail(handle, effect, unknown=True)
             raise
         finally:
             self.driver.settle(handle)
@@ -232,7 +232,7 @@ class Engine:
 
     # ---- renewing
 
-    async def renew(self, handle: Handle, plan: Plan | None = None, payload: Payload | None = None) -> None:
+    async def renew(self, handle: Handle, timings: Timings | None = None, payload: Payload | None = None) -> None:
         """Renew now, at most twice; waits for a renewal that is under way.
 
         Raises: LockLostError; the store's error where nothing was applied.
@@ -240,9 +240,9 @@ class Engine:
         error: StoreError | None = None
         sent: list[str] = []
         for _ in range(_RENEWAL_TRIES):
-            rvn = fresh()
+            rvn = new_rvn()
             sent.append(rvn)
-            effect = await self._begin_renewal(handle, Renew(rvn, plan, payload))
+            effect = await self._begin_renewal(handle, Renew(rvn, timings, payload))
             if effect is not None:
                 error = await self.driver.pursue(handle, effect)
             state = handle.state
@@ -253,15 +253,15 @@ class Engine:
                 return
         raise error or OutcomeUnknownError(f"the renewal of lock {handle.key!r} was not seen applied", key=handle.key)
 
-    async def ensure(self, handle: Handle, min_remaining_ns: int, plan: Plan | None) -> int:
-        """Return the token while the lock is held for so long at least; renews, under *plan*, if too little remains.
+    async def ensure(self, handle: Handle, min_remaining_ns: int, timings: Timings | None) -> int:
+        """Return the token while the lock is held for so long at least; renews, under *timings*, if too little remains.
 
         Raises: LockLostError; LeaseStateError after the release; the store's error where the renewal failed and the lock still is held.
         """
         self.check(handle)
         self._check_bound(handle, min_remaining_ns)
         if self._remaining_ns(handle) < min_remaining_ns:
-            await self.renew(handle, plan)
+            await self.renew(handle, timings)
             self.check(handle)
             if self._remaining_ns(handle) < min_remaining_ns:
                 left, wanted = self._remaining_ns(handle) / NANOS, min_remaining_ns / NANOS
@@ -271,21 +271,21 @@ class Engine:
                 )
         return handle.token
 
-    async def freshen(self, handle: Handle, least_ns: int) -> None:
+    async def renew_if_older(self, handle: Handle, least_ns: int) -> None:
         """Renew where less than *least_ns* of the lease is left, however long ``max_hold`` lets it be held.
 
         Raises: LockLostError; the store's error where the renewal failed.
         """
         self.check(handle)
         state = handle.state
-        if type(state) is Held and state.deadline - self.ports.now() < least_ns:
+        if type(state) is Held and state.deadline - self.runtime.now() < least_ns:
             await self.renew(handle)
 
     def _check_bound(self, handle: Handle, min_remaining_ns: int) -> None:
         """Raise ConfigurationError where no renewal could give so much, since ``max_hold`` ends before."""
         state = handle.state
-        if type(state) is Held and state.hold_until - self.ports.now() < min_remaining_ns:
-            left = max(0.0, (state.hold_until - self.ports.now()) / NANOS)
+        if type(state) is Held and state.hold_until - self.runtime.now() < min_remaining_ns:
+            left = max(0.0, (state.hold_until - self.runtime.now()) / NANOS)
             raise ConfigurationError(
                 f"lock {handle.key!r} can be held for {left:.2f} s more by its max_hold, {min_remaining_ns / NANOS:.2f} s were asked for"
             )
@@ -294,45 +294,45 @@ class Engine:
         """Raise if the lock is not held now, also where no thread has noticed yet."""
         state = handle.state
         if type(state) is Held:
-            if is_valid(state, self.ports.now()):
+            if is_valid(state, self.runtime.now()):
                 return
-            self.driver.advance(handle, Due(fresh()))
+            self.driver.advance(handle, Due(new_rvn()))
         if type(handle.state) is not Held:
             raise lost_error(handle)
 
     def is_valid(self, handle: Handle) -> bool:
         """Whether the lock is held now."""
-        return is_valid(handle.state, self.ports.now())
+        return is_valid(handle.state, self.runtime.now())
 
     def watch(self, handle: Handle, watch: Watch) -> None:
         """Begin to watch for risk; at once where the lock is lost already."""
-        with self.ports.mutex:
+        with self.runtime.mutex:
             state = handle.state
             lost = handle.loss is not None
             if not lost:
                 handle.watches.append(watch)
                 if type(state) is Held and state.at_risk and watch.safe_ns is None:
-                    watch.fire(self.ports)
+                    watch.fire(self.runtime)
                 self.driver.schedule(handle)
         if lost:
-            watch.fire(self.ports)
+            watch.fire(self.runtime)
 
     def _remaining_ns(self, handle: Handle) -> int:
         state = handle.state
-        return min(state.deadline, state.hold_until) - self.ports.now() if type(state) is Held else 0
+        return min(state.deadline, state.hold_until) - self.runtime.now() if type(state) is Held else 0
 
     async def _begin_renewal(self, handle: Handle, event: Renew) -> Any:
         while True:
-            with self.ports.mutex:
+            with self.runtime.mutex:
                 state = handle.state
                 if type(state) is not Held:
                     return None
-                if state.asked is None:
+                if state.in_flight is None:
                     # Still under the mutex: the scheduler, or another thread, may begin one as well.
                     return self.driver.step(handle, event)
-                signal = self.ports.signal()
+                signal = self.runtime.signal()
                 handle.signals.append(signal)
-            await signal.wait(state.plan.timeout_ns / NANOS)
+            await signal.wait(state.timings.timeout_ns / NANOS)
 
     # ---- ending
 
@@ -345,19 +345,19 @@ class Engine:
         errors: list[Exception] = []
         left, silences = list(self.driver.held.values()), 0
         try:
-            while left and self.ports.now() < until and silences < _SILENCES_MAX:
-                began, handle = self.ports.now(), left.pop()
+            while left and self.runtime.now() < until and silences < _SILENCES_MAX:
+                began, handle = self.runtime.now(), left.pop()
                 try:
                     await self.release(handle, None)
                 except Exception as error:  # noqa: BLE001  # collected: one must not keep the others from being released
                     errors.append(error)
-                    silences += self.ports.now() - began > handle.state.terms.plan.timeout_ns // 2
+                    silences += self.runtime.now() - began > handle.state.terms.timings.timeout_ns // 2
                 else:
                     silences = 0
         finally:
             for handle in left:
                 self.discard(handle)
-        lapsing = [handle.key for handle in left if handle.state.terms.plan.lease_ms is not None]
+        lapsing = [handle.key for handle in left if handle.state.terms.timings.lease_ms is not None]
         errors += [
             OutcomeUnknownError(f"no time was left to release lock {key!r}; it lapses", key=key) for key in lapsing
         ]
@@ -365,32 +365,32 @@ class Engine:
         errors.extend(
             unresolved_error(handle.state)
             for handle in self.driver.unresolved()
-            if handle.state.terms.plan.lease_ms is None
+            if handle.state.terms.timings.lease_ms is None
         )
         return errors
 
     async def _follow_up(self, until: int) -> None:
         """See to what is unresolved, for one request time-out at most: a claim that was given up may be on its way still."""
-        began = self.ports.now()
-        until = min([until, *(began + handle.state.terms.plan.timeout_ns for handle in self.driver.unresolved())])
+        began = self.runtime.now()
+        until = min([until, *(began + handle.state.terms.timings.timeout_ns for handle in self.driver.unresolved())])
         for _ in range(_LOOKS):
             for handle in self.driver.unresolved():
                 effect = self._due_now(handle)
                 if effect is not None:
                     await self.renewals.run_one(handle, effect)
-                if self.ports.now() >= until:
+                if self.runtime.now() >= until:
                     return
             if not self.driver.following:
                 return
-            await self.ports.pause((until - began) / _LOOKS / NANOS)
+            await self.runtime.pause((until - began) / _LOOKS / NANOS)
 
     def _due_now(self, handle: Handle) -> Any:
-        with self.ports.mutex:
+        with self.runtime.mutex:
             state = handle.state
-            if handle.busy or not isinstance(state, (Releasing, Cleaning)) or state.asked is not None:
+            if handle.busy or not isinstance(state, (Releasing, Cleaning)) or state.in_flight is not None:
                 return None
-            handle.state = state._replace(retry_at=self.ports.now())
-            return self.driver.step(handle, Due(fresh()))
+            handle.state = state._replace(retry_at=self.runtime.now())
+            return self.driver.step(handle, Due(new_rvn()))
 
     # ---- others' locks
 

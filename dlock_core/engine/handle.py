@@ -1,4 +1,4 @@
-"""A handle: one attempt at a key and what becomes of it; and the ports that an engine needs besides its store."""
+"""A handle: one attempt at a key and what becomes of it; and the runtime that an engine needs besides its store."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlock_core.errors import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreError
-from dlock_core.plan import NANOS, NEVER
 from dlock_core.record import Loss, LossReason
 from dlock_core.states import Cleaning, Ended, LeaseState, Lost, Outcome, Payload, Releasing
+from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Handle",
-    "Ports",
+    "Runtime",
     "Settable",
     "Signal",
     "Watch",
@@ -45,7 +45,7 @@ class Signal(Settable, Protocol):
         ...
 
 
-class Ports(Protocol):
+class Runtime(Protocol):
     """What the engine needs besides a store."""
 
     now: Callable[[], int]
@@ -72,7 +72,7 @@ class Ports(Protocol):
         """Run a callback of the user outside the engine."""
         ...
 
-    def ask(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Awaitable[Any]:
+    def run_probe(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Awaitable[Any]:
         """Return what a function of the user answers; raise what it raises, and TimeoutError where it takes longer."""
         ...
 
@@ -93,12 +93,12 @@ class Watch:
         self.safe_ns = safe_ns
         self.armed = True
 
-    def fire(self, ports: Ports) -> None:
+    def fire(self, runtime: Runtime) -> None:
         """Call the callback, and not again before :attr:`armed` is set."""
         self.armed = False
         lease = self._lease()
         if lease is not None:
-            ports.post(self._callback, lease)
+            runtime.post(self._callback, lease)
 
 
 class Handle:
@@ -186,17 +186,19 @@ def refused_error(handle: Handle, waited_ns: int, error: StoreError | None) -> E
     if holder is not None and not holder.held:
         holder = None
     waited = waited_ns / NANOS
-    plan = state.terms.plan
-    timeout = waited if plan.wait_ns == NEVER else plan.wait_ns / NANOS
+    timings = state.terms.timings
+    timeout = waited if timings.wait_ns == NEVER else timings.wait_ns / NANOS
     unknown = type(state) is not Ended
     absent = (
-        "there is no such lock, and only_if_exists was asked for" if plan.must_exist else "nobody is known to hold it"
+        "there is no such lock, and only_if_exists was asked for"
+        if timings.must_exist
+        else "nobody is known to hold it"
     )
     who = absent if holder is None else f"held by {holder.owner!r}"
-    if holder is not None and holder.owner == plan.owner and not handle.options.reentrant:
+    if holder is not None and holder.owner == timings.owner and not handle.options.reentrant:
         who += ", this client's own owner name (code that holds it and asks again waits for itself; reentrant=True joins it)"
     turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
-    within = f"within {timeout:.1f} s" if plan.wait_ns else "in one try"
+    within = f"within {timeout:.1f} s" if timings.wait_ns else "in one try"
     doubt = "; a write got no answer and is being cleaned up" if unknown else ""
     message = f"could not acquire lock {handle.key!r} {within}: {who}{turnover}{doubt}"
     return AcquireTimeoutError(message, key=handle.key, timeout=timeout, holder=holder, outcome_unknown=unknown)

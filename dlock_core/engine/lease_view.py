@@ -11,9 +11,9 @@ from dlock_core.engine.handle import lost_error
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
 from dlock_core.lease import is_valid
-from dlock_core.plan import NANOS, NEVER, Plan, nanoseconds
 from dlock_core.record import DATA_MAX_BYTES, Loss
 from dlock_core.states import Held, Payload
+from dlock_core.timings import NANOS, NEVER, Timings, nanoseconds
 
 if TYPE_CHECKING:
     from dlock_core.engine.client_context import Session
@@ -53,7 +53,7 @@ class LeaseView:
     @property
     def owner(self) -> str:
         """The label for people that the record carries."""
-        return self._handle.state.terms.plan.owner
+        return self._handle.state.terms.timings.owner
 
     @property
     def fencing_token(self) -> int:
@@ -67,8 +67,8 @@ class LeaseView:
     def lease_duration(self) -> float:
         """The lease that the record carries now, in seconds; infinite for a fail-closed lock."""
         state = self._handle.state
-        plan = state.plan if type(state) is Held else state.terms.plan
-        return float("inf") if plan.lease_ms is None else plan.lease_ms / 1000
+        timings = state.timings if type(state) is Held else state.terms.timings
+        return float("inf") if timings.lease_ms is None else timings.lease_ms / 1000
 
     @property
     def data(self) -> bytes | None:
@@ -86,7 +86,7 @@ class LeaseView:
         return (
             not self._closed
             and self._session.generation == generation()
-            and is_valid(self._handle.state, self._engine.ports.now())
+            and is_valid(self._handle.state, self._engine.runtime.now())
         )
 
     @property
@@ -96,7 +96,7 @@ class LeaseView:
         if not self.is_valid or type(state) is not Held:
             return 0.0
         end = min(state.deadline, state.hold_until)
-        return float("inf") if end >= NEVER else max(0.0, (end - self._engine.ports.now()) / NANOS)
+        return float("inf") if end >= NEVER else max(0.0, (end - self._engine.runtime.now()) / NANOS)
 
     @property
     def loss(self) -> Loss | None:
@@ -120,7 +120,7 @@ class LeaseView:
             handle, closed = self._handle, self._closed
         except AttributeError:  # never made
             return
-        if closed or self._session.generation != generation() or not is_valid(handle.state, self._engine.ports.now()):
+        if closed or self._session.generation != generation() or not is_valid(handle.state, self._engine.runtime.now()):
             return
         # Without the mutex: a finalizer runs anywhere, and must wait for nothing.
         handle.views -= 1
@@ -180,21 +180,21 @@ class LeaseView:
         if self._closed:
             raise LeaseStateError(f"the lease of lock {self.key!r} was released; acquire it anew")
 
-    def _wanted(self, min_remaining: Any) -> tuple[int, Plan | None]:
-        """Return *min_remaining* in ns, and the plan under which so much can be had; None where the present one gives it.
+    def _wanted(self, min_remaining: Any) -> tuple[int, Timings | None]:
+        """Return *min_remaining* in ns, and the timings under which so much can be had; None where the present ones give it.
 
         Raises: ConfigurationError: it is not a duration, or no lease can give so much.
         """
         wanted = nanoseconds(check_seconds(min_remaining, "min_remaining"))
         state = self._handle.state
-        plan = state.plan if type(state) is Held else state.terms.plan
-        if wanted < plan.usable_ns:
+        timings = state.timings if type(state) is Held else state.terms.timings
+        if wanted < timings.usable_ns:
             return wanted, None
         # A twentieth more than the least, for the way of the renewal itself.
-        return wanted, self._leased(wanted / NANOS * plan.lease_ns / plan.usable_ns * 1.05)
+        return wanted, self._leased(wanted / NANOS * timings.lease_ns / timings.usable_ns * 1.05)
 
-    def _leased(self, lease_duration: Any) -> Plan | None:
-        """Return this lease's plan with another duration; None for none.
+    def _leased(self, lease_duration: Any) -> Timings | None:
+        """Return this lease's timings with another duration; None for none.
 
         Raises: ConfigurationError: it does not fit, or the lock is fail-closed.
         """

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
-from dlock_core.plan import NANOS
+from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle
     from dlock_core.options import LockOptions
-    from dlock_core.plan import Plan
+    from dlock_core.timings import Timings
 
 __all__ = ["acquire_all"]
 
 _log = logging.getLogger("dlock.engine")
 
 
-async def acquire_all(engine: Engine, keys: Sequence[str], options: LockOptions, plan: Plan) -> list[Handle]:
+async def acquire_all(engine: Engine, keys: Sequence[str], options: LockOptions, timings: Timings) -> list[Handle]:
     """Obtain all of *keys*, in this order, or none; those already won are renewed while the others are waited for."""
-    started = engine.ports.now()
-    give_up_at = started + plan.wait_ns
+    started = engine.runtime.now()
+    give_up_at = started + timings.wait_ns
     while True:
         won: list[Handle] = []
         try:
             for position, key in enumerate(keys, start=1):
                 joined = engine.join(key) if options.reentrant else None
-                handle = joined or await engine.acquire(key, options, plan, give_up_at, keys[position:])
+                handle = joined or await engine.acquire(key, options, timings, give_up_at, keys[position:])
                 won.append(handle)
             for handle in won:
-                await engine.freshen(handle, plan.fresh_enough_ns)
+                await engine.renew_if_older(handle, timings.handout_min_ns)
         except LockLostError as error:
             await _release_all(engine, won)
             if error.loss.key not in [handle.key for handle in won]:
                 raise  # lost by an earlier block of this client that still is open: waiting would be for itself
-            if engine.ports.now() >= give_up_at:
-                raise _timed_out(keys, engine.ports.now() - started, error) from error
+            if engine.runtime.now() >= give_up_at:
+                raise _timed_out(keys, engine.runtime.now() - started, error) from error
             # One was lost while another was waited for: start again, within the same time.
         except Exception:
             await _release_all(engine, won)

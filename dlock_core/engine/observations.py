@@ -22,7 +22,7 @@ from dlock_core.errors import ConfigurationError, UnsupportedError
 from dlock_core.lease import observe
 
 if TYPE_CHECKING:
-    from dlock_core.engine.handle import Ports
+    from dlock_core.engine.handle import Runtime
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
 
@@ -151,11 +151,11 @@ def _is_earlier(one: Observation, other: Observation) -> bool:
 class Observations:
     """The observations of one client, by full key; the oldest are forgotten."""
 
-    def __init__(self, ports: Ports, kept: ObservationStore | None) -> None:
-        self._ports = ports
+    def __init__(self, runtime: Runtime, kept: ObservationStore | None) -> None:
+        self._runtime = runtime
         self._kept = kept
         self._unsaved: dict[str, Observation] = {}
-        self._seen = OrderedDict({} if kept is None else kept.load(ports.now()))
+        self._seen = OrderedDict({} if kept is None else kept.load(runtime.now()))
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -169,7 +169,7 @@ class Observations:
         before = self._seen.get(key)
         if seen is before:
             return False
-        with self._ports.mutex:
+        with self._runtime.mutex:
             self._seen[key] = seen
             self._seen.move_to_end(key)
             if len(self._seen) > OBSERVATIONS_MAX:
@@ -182,12 +182,12 @@ class Observations:
         """Begin to observe *record*, unless that was begun."""
         seen = self._seen.get(key)
         if record is not None and record.held and (seen is None or seen.version != record.version):
-            self.keep(key, observe(record, self._ports.now()))
+            self.keep(key, observe(record, self._runtime.now()))
 
     def save(self) -> None:
         """Write down what is new, where there is a place for it."""
         if self._kept is None or not self._unsaved:
             return
-        with self._ports.mutex:
+        with self._runtime.mutex:
             unsaved, self._unsaved = self._unsaved, {}
-        self._kept.save(unsaved, self._ports.now())
+        self._kept.save(unsaved, self._runtime.now())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dlock_core.record import LockRecord, OwnerState, ProcessIdentity
 
 if TYPE_CHECKING:
-    from dlock_core.engine.handle import Ports
+    from dlock_core.engine.handle import Runtime
     from dlock_core.options import OwnerProbe
 
 __all__ = ["SAME_HOST", "boot", "identity", "owner_of", "same_host"]
@@ -120,12 +120,12 @@ def _stat(folder: Path) -> list[str]:
     return (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
 
 
-async def owner_of(record: LockRecord, probe: OwnerProbe, ports: Ports, timeout_s: float) -> OwnerState:
+async def owner_of(record: LockRecord, probe: OwnerProbe, runtime: Runtime, timeout_s: float) -> OwnerState:
     """Ask *probe*; trouble with it, or no answer in time, is ``unknown``."""
     if not callable(probe):
         return same_host(record)
     try:
-        found = await ports.ask(probe, record, timeout_s)
+        found = await runtime.run_probe(probe, record, timeout_s)
         return OwnerState(found)
     except TimeoutError:
         _log.warning("the owner probe for lock %r did not answer within %.1f s", record.key, timeout_s)

@@ -6,12 +6,12 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
-from dlock_core.engine.driver import fresh, fresh_ones, jitter, plan_of
+from dlock_core.engine.driver import jitter, new_rvns, timings_of
 from dlock_core.engine.handle import Handle
 from dlock_core.errors import OutcomeUnknownError, StoreError
-from dlock_core.plan import NANOS, NEVER, Plan
-from dlock_core.states import Due, Failure, Held, LeaseState, Renew
+from dlock_core.states import Due, Held, LeaseState, Renew
 from dlock_core.store import Capability, Replace, Reply
+from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,19 +52,19 @@ class Renewals:
         """
         singles: list[Job] = []
         batch: list[tuple[Handle, Any]] = []
-        rvns = fresh_ones()
-        with self._driver.ports.mutex:
-            now = self._driver.ports.now()
-            first = self._driver.agenda.first()
+        rvns = new_rvns()
+        with self._driver.runtime.mutex:
+            now = self._driver.runtime.now()
+            first = self._driver.timers.first()
             any_due = first is not None and first.due <= now
-            while any_due and (handle := self._driver.agenda.first()) is not None:
+            while any_due and (handle := self._driver.timers.first()) is not None:
                 state = handle.state
-                early = type(state) is Held and state.asked is None and handle.due == state.renew_at
-                if handle.due > now + (state.plan.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
+                early = type(state) is Held and state.in_flight is None and handle.due == state.renew_at
+                if handle.due > now + (state.timings.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
                     break
                 if handle.due > now and batch and len(batch) % self._batch_limit == 0:
                     break
-                self._driver.agenda.pop()
+                self._driver.timers.pop()
                 effect = self._attend(handle, now, next(rvns), early=early)
                 if effect is None:
                     continue
@@ -72,7 +72,7 @@ class Renewals:
                     batch.append((handle, effect))
                 else:
                     singles.append(_job([(handle, effect)]))
-            first = self._driver.agenda.first()
+            first = self._driver.timers.first()
             next_due = NEVER if first is None else first.due
         chunks = range(0, len(batch), self._batch_limit)
         jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
@@ -83,7 +83,7 @@ class Renewals:
         state = handle.state
         if handle.leaked and type(state) is Held:
             if lease.is_valid(state, now):
-                self._driver.agenda.put(handle, min(state.deadline, state.hold_until))
+                self._driver.timers.put(handle, min(state.deadline, state.hold_until))
             else:
                 self._driver.step(handle, Due(rvn))
                 if self._driver.held.get(handle.key) is handle:
@@ -113,10 +113,10 @@ class Renewals:
             results = [OutcomeUnknownError(repr(error))] * len(job.requests)
         except BaseException:
             for handle, request in zip(job.handles, job.requests, strict=True):
-                self._driver.advance(handle, Failure(request.record.rvn, unknown=True, fresh=fresh()))
+                self._driver.fail(handle, request, unknown=True)
             raise
         following: list[tuple[Handle, Any]] = []
-        for handle, request, result, rvn in zip(job.handles, job.requests, results, fresh_ones(), strict=False):
+        for handle, request, result, rvn in zip(job.handles, job.requests, results, new_rvns(), strict=False):
             handle.trouble = str(result) if isinstance(result, StoreError) else ""
             effect = self._driver.advance(handle, self._driver.event(handle.key, request.record.rvn, result, rvn))
             if effect is not None:
@@ -127,7 +127,7 @@ class Renewals:
 
     def _too_late(self, job: Job) -> bool:
         """Whether the renewals of *job* waited so long for their turn that none is of use: no renewal is sent after the deadline."""
-        now = self._driver.ports.now()
+        now = self._driver.runtime.now()
         return all(
             type(request) is Replace and not (type(handle.state) is Held and now < handle.state.deadline)
             for handle, request in zip(job.handles, job.requests, strict=True)
@@ -149,13 +149,13 @@ def _check_results(job: Job, results: Sequence[object]) -> None:
 
 
 def _job(pairs: Sequence[tuple[Handle, Any]]) -> Job:
-    plans = [plan_of(handle.state) for handle, _ in pairs]
-    timeout_ns = min(plan.timeout_ns for plan in plans)
-    urgent_at = min(_urgent_at(handle.state, plan) for (handle, _), plan in zip(pairs, plans, strict=True))
+    all_timings = [timings_of(handle.state) for handle, _ in pairs]
+    timeout_ns = min(timings.timeout_ns for timings in all_timings)
+    urgent_at = min(_urgent_at(handle.state, timings) for (handle, _), timings in zip(pairs, all_timings, strict=True))
     doubtful = all(type(handle.state) is Held and handle.state.at_risk for handle, _ in pairs)
     return Job([handle for handle, _ in pairs], [request for _, request in pairs], timeout_ns, urgent_at, doubtful)
 
 
-def _urgent_at(state: LeaseState, plan: Plan) -> int:
+def _urgent_at(state: LeaseState, timings: Timings) -> int:
     """By when a renewal must be under way so that it can fail once and still be made in time."""
-    return state.deadline - 2 * plan.timeout_ns - plan.backoff_ns if type(state) is Held else NEVER
+    return state.deadline - 2 * timings.timeout_ns - timings.backoff_ns if type(state) is Held else NEVER

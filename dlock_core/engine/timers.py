@@ -6,17 +6,17 @@ import heapq
 import itertools
 from typing import TYPE_CHECKING
 
-from dlock_core.plan import NEVER
+from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle
 
-__all__ = ["Agenda"]
+__all__ = ["TimerQueue"]
 
 _SLACK = 64
 
 
-class Agenda:
+class TimerQueue:
     """An entry counts while its handle still is due at that instant. All calls are made under the engine's mutex."""
 
     def __init__(self) -> None:

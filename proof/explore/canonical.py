@@ -11,10 +11,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dlock_core import lease
-from dlock_core.plan import NEVER, Plan
 from dlock_core.record import LockRecord, State
 from dlock_core.states import Cleaning, Held, Lost, Outcome, Read, Releasing, Seeking, Sent, Verb
 from dlock_core.store import Claim, Expect
+from dlock_core.timings import NEVER, Timings
 from proof.explore.world import KEY, NOW, TICK, Client, Ghost, Request, Slot, rvn_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _rebuilt(value: Any, leaf: Callable[[str, Any], Any], field: str = "") -> An
         return LockRecord(*[_rebuilt(getattr(value, name), leaf, name) for name in _RECORD_FIELDS])
     if kind is tuple:
         return tuple([_rebuilt(each, leaf, field) for each in value]) if value else value
-    if kind is not Plan and isinstance(value, tuple):
+    if kind is not Timings and isinstance(value, tuple):
         names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]  # a named tuple
         return kind(*[_rebuilt(each, leaf, name) for each, name in zip(value, names, strict=True)])
     return leaf(field, value)
@@ -121,9 +121,9 @@ def tidied(client: Client) -> Client:
     slots = tuple(_tidy_slot(slot) for slot in client.slots)
     ghosts = tuple(sorted(client.ghosts, key=lambda ghost: (ghost.number, ghost.copy, _shape(ghost))))
     order = {rvn: place for place, rvn in enumerate(rvns_in((slots, ghosts)))}
-    disowned = tuple(sorted(client.disowned, key=lambda rvn: order.get(rvn, len(order))))
+    abandoned = tuple(sorted(client.abandoned, key=lambda rvn: order.get(rvn, len(order))))
     return client._replace(
-        slots=slots, ghosts=ghosts, disowned=disowned, cache=client.cache if client.attempts else None
+        slots=slots, ghosts=ghosts, abandoned=abandoned, cache=client.cache if client.attempts else None
     )
 
 
@@ -135,7 +135,7 @@ def _shape(ghost: Ghost) -> str:
 def _tidy_slot(slot: Slot) -> Slot:
     state = slot.state
     waiting = type(state) is Seeking or (type(state) is Held and state.way_back is not None)
-    idle = waiting and getattr(state, "asked", None) is None
+    idle = waiting and getattr(state, "in_flight", None) is None
     # An answer that is on the way back tells what the request was.
     answered = slot.reply is not None
     return slot._replace(
@@ -151,17 +151,21 @@ def _tidy_state(state: Any) -> Any:
         return _tidy_seeking(state)
     if type(state) is Held:
         back = None if state.way_back is None else _tidy_seeking(state.way_back)
-        return state._replace(asked=_asked(state.asked), way_back=back)
+        return state._replace(in_flight=_in_flight(state.in_flight), way_back=back)
     if type(state) is Releasing:
         pending = tuple(sent._replace(sent_at=NOW, expected=Expect.ANY) for sent in state.pending)
-        asked = None if state.asked is None else _asked(state.asked._replace(sent_at=NOW))
+        in_flight = None if state.in_flight is None else _in_flight(state.in_flight._replace(sent_at=NOW))
         loss = None if state.loss is None else dataclasses.replace(state.loss, record=None)
-        return state._replace(tries=min(state.tries, _TRIES_MAX), asked=asked, pending=pending, loss=loss)
+        return state._replace(tries=min(state.tries, _TRIES_MAX), in_flight=in_flight, pending=pending, loss=loss)
     if type(state) is Cleaning:
         pending = tuple(sent._replace(sent_at=NOW) for sent in state.pending)
-        asked = None if state.asked is None else _asked(state.asked._replace(sent_at=NOW))
+        in_flight = None if state.in_flight is None else _in_flight(state.in_flight._replace(sent_at=NOW))
         return state._replace(
-            outcome=Outcome.ABANDONED, holder=None, tries=min(state.tries, _TRIES_MAX), pending=pending, asked=asked
+            outcome=Outcome.ABANDONED,
+            holder=None,
+            tries=min(state.tries, _TRIES_MAX),
+            pending=pending,
+            in_flight=in_flight,
         )
     if type(state) is Lost:
         return state._replace(loss=dataclasses.replace(state.loss, record=None))
@@ -173,18 +177,20 @@ def _tidy_seeking(state: Seeking) -> Seeking:
     if shown is not None:
         # Only its state is ever looked at again.
         shown = LockRecord(KEY, shown.state, "shown", TOKEN, "", None)
-    return state._replace(asked=_asked(state.asked), shown=shown, polls=0, hurries=0, failing_since=None)
+    return state._replace(
+        in_flight=_in_flight(state.in_flight), shown=shown, polls=0, immediate_retries=0, failing_since=None
+    )
 
 
-def _asked(asked: Sent | None) -> Sent | None:
-    return asked._replace(sent_at=NOW) if asked is not None and asked.verb is Verb.READ else asked
+def _in_flight(in_flight: Sent | None) -> Sent | None:
+    return in_flight._replace(sent_at=NOW) if in_flight is not None and in_flight.verb is Verb.READ else in_flight
 
 
 # ---- what a change of the store makes dead --------------------------------------------------------------------------------------------
 
 
 def swept(client: Client, store: Store) -> Client:
-    """Drop the requests that can only be refused, for ever, and the disowned RVNs that can not be met any more."""
+    """Drop the requests that can only be refused, for ever, and the abandoned RVNs that can not be met any more."""
     record = store.record
     under_way = [*(ghost.request for ghost in client.ghosts), *(slot.request for slot in client.slots if slot.request)]
     # What could be written once more: a version may come back if a request that writes it is applied twice. A claim has a new token
@@ -195,7 +201,9 @@ def swept(client: Client, store: Store) -> Client:
     )
     standing = {record.rvn for record in (store.record, store.previous) if record is not None}
     alive = standing | set(rvns_in((client.slots, ghosts)))
-    return client._replace(ghosts=ghosts, disowned=tuple(rvn for rvn in dict.fromkeys(client.disowned) if rvn in alive))
+    return client._replace(
+        ghosts=ghosts, abandoned=tuple(rvn for rvn in dict.fromkeys(client.abandoned) if rvn in alive)
+    )
 
 
 def may_apply(request: Request, record: LockRecord | None, writes: Collection[str] = ()) -> bool:
@@ -240,7 +248,7 @@ def valid_tokens(client: Client) -> tuple[int, ...]:
 def unowned(client: Client, store: Store) -> bool:
     """Whether the record that stands was granted to *client*, and no attempt of it would ever give it back."""
     record = store.record
-    if client.grantee is None or record is None or record.state is not State.HELD or record.rvn in client.disowned:
+    if client.grantee is None or record is None or record.state is not State.HELD or record.rvn in client.abandoned:
         return False
     owners = [slot for slot in client.slots if slot.number == client.grantee]
     return not owners or (

@@ -10,7 +10,7 @@ from dlock_core.record import Broken, LockRecord, OwnerState, State
 from dlock_core.states import Read, Verb
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from proof.explore.canonical import TOKEN, Store, cleared, orphaned, rebased
-from proof.explore.world import FRESH, NOW, TICK, Client, Ghost, Request, Rules, Slot
+from proof.explore.world import NEW_RVN, NOW, TICK, Client, Ghost, Request, Rules, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +113,7 @@ def break_move(store: Store, rules: Rules) -> Client | None:
         return None
     by = Broken("operator", 0)
     request = lease.break_request(
-        record, fencing_token=record.fencing_token, fresh=FRESH, by=by, free_now=rules.frees_now
+        record, fencing_token=record.fencing_token, new_rvn=NEW_RVN, by=by, free_now=rules.frees_now
     )
     return None if request is None else Client(None, ghosts=(Ghost(0, request),))
 
@@ -157,7 +157,7 @@ def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
     rise = record.fencing_token - TOKEN
     notes = tuple(_landed_notes(client, op, request, store, grant=grant))
     after = (
-        after._replace(grantee=number) if grant and client.plan is not None else (cleared(after) if grant else after)
+        after._replace(grantee=number) if grant and client.timings is not None else (cleared(after) if grant else after)
     )
     new = rebased(Store(record, store.record if rules.stale else None, NOW), rise)
     if client.dead:
@@ -206,7 +206,7 @@ def _relation(client: Client, number: int, request: Request, store: Store, new: 
         return None if client.grantee == number else "I3: a renewal or a release of a grant that is not the writer's"
     if step != 1:
         return f"I2: the token changed by {step}"
-    if client.plan is None or old.rvn in client.disowned or store.dead:
+    if client.timings is None or old.rvn in client.abandoned or store.dead:
         return None
     if old.lease_ms is None or NOW - store.written_at < old.lease_ms * TICK:
         return "I3: a takeover before the record's lease had passed"
@@ -225,8 +225,8 @@ def _landed_notes(client: Client, op: Op, request: Any, store: Store, *, grant: 
             if type(request) is Release
             else ("claim" if type(request) is Claim else ("takeover" if grant else "renewal"))
         )
-        yield f"{'copy' if ghost.copy else 'late request'} applied: {'break' if client.plan is None else kind}"
-    if type(request) is Replace and grant and client.plan is not None and store.record is not None:
+        yield f"{'copy' if ghost.copy else 'late request'} applied: {'break' if client.timings is None else kind}"
+    if type(request) is Replace and grant and client.timings is not None and store.record is not None:
         yield "takeover"
         if store.record.broken is not None:
             yield "takeover after a break"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from proof.explore import canonical, store_model, world
 from proof.explore.canonical import Store
 from proof.explore.store_model import Op
-from proof.explore.world import FRESH, Client, Rules
+from proof.explore.world import NEW_RVN, Client, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +95,7 @@ class Table:
         number = self._client_ids.setdefault(client, len(self.clients))
         if number == len(self.clients):
             self.clients.append(client)
-            self._orphans.append(bool(client.ghosts or client.disowned))
+            self._orphans.append(bool(client.ghosts or client.abandoned))
         return number, names
 
     def _store_form(self, store: Store) -> tuple[int, tuple[str, ...]]:
@@ -144,7 +144,7 @@ class Table:
             broken = store_model.break_move(self.stores[store[0]], self.rules)
             if broken is not None:
                 number, names = self.form(broken)
-                sources = tuple(_NEW if name == FRESH else store[1][int(name[1:])] for name in names)
+                sources = tuple(_NEW if name == NEW_RVN else store[1][int(name[1:])] for name in names)
                 yield Step(
                     "operator.break",
                     self._named((ticks, faults, breaks - 1), store, parts, (number, sources)),
@@ -167,7 +167,7 @@ class Table:
 
     def _local(self, move: world.Move) -> _Local:
         form, names = self.form(move.client)
-        sources = tuple(_NEW if name == FRESH else int(name[1:]) for name in names)
+        sources = tuple(_NEW if name == NEW_RVN else int(name[1:]) for name in names)
         return _Local(
             move.label,
             move.cost,
@@ -318,9 +318,9 @@ class Table:
             return "S4: a release was reported done, and the record is still held"
         if local.closed is not None:
             client = self.clients[part[0]]
-            fail_closed = client.plan is not None and client.plan.lease_ms is None
+            fail_closed = client.timings is not None and client.timings.lease_ms is None
             for ghost in client.ghosts:
-                known = ghost.copy or world.rvn_of(ghost.request) in client.disowned
+                known = ghost.copy or world.rvn_of(ghost.request) in client.abandoned
                 if ghost.number == local.closed and (fail_closed or not known):
                     return "I5: an attempt is over, and a write of it may still be applied"
         return None

@@ -11,24 +11,23 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from dlock_core import lease
 from dlock_core.errors import LeaseStateError
-from dlock_core.plan import NEVER, Early, Plan, make_plan
 from dlock_core.record import LockRecord, LossReason, OwnerState, State, Version
 from dlock_core.states import (
+    Abandon,
     Answer,
     Begin,
     Cleaning,
-    Disown,
     Due,
     Effect,
     Ended,
     Event,
     Failure,
     Free,
-    Fresh,
     GiveUp,
     Held,
     LeaseState,
     Lost,
+    New,
     Observation,
     Outcome,
     Probe,
@@ -43,14 +42,15 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, Release, Replace, Reply
+from dlock_core.timings import NEVER, Early, Timings, derive_timings
 from proof import watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "FRESH",
     "KEY",
+    "NEW_RVN",
     "NOW",
     "TICK",
     "Client",
@@ -61,13 +61,13 @@ __all__ = [
     "Slot",
     "moves",
     "newcomer",
-    "plan_of",
     "rvn_of",
+    "timings_of",
 ]
 
 TICK = 1_000_000
 NOW = 1_000 * TICK
-FRESH = "#fresh"
+NEW_RVN = "#new"
 KEY = "k"
 
 Request: TypeAlias = Claim | Replace | Release | Read
@@ -135,12 +135,12 @@ class Ghost(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A client: its attempts that are not over, what it disowned and observed, and what it may still do."""
+    """A client: its attempts that are not over, what it abandoned and observed, and what it may still do."""
 
-    plan: Plan | None  # None: the operator
+    timings: Timings | None  # None: the operator
     slots: tuple[Slot, ...] = ()
     ghosts: tuple[Ghost, ...] = ()
-    disowned: tuple[str, ...] = ()
+    abandoned: tuple[str, ...] = ()
     cache: Observation | None = None
     begun: int = 0
     attempts: int = 0
@@ -165,9 +165,9 @@ class Move(NamedTuple):
     died: bool = False  # and the record that stands is its own
 
 
-def plan_of(rules: Rules, lease: int | None) -> Plan:
-    """Return a plan whose every duration is whole ticks, without any margin: what is safe here is safe with one."""
-    plan = make_plan(
+def timings_of(rules: Rules, lease: int | None) -> Timings:
+    """Return timings whose every duration is whole ticks, without any margin: what is safe here is safe with one."""
+    timings = derive_timings(
         owner="o",
         lease_duration=(lease or 1) / 1000,
         heartbeat_period=None,
@@ -187,7 +187,7 @@ def plan_of(rules: Rules, lease: int | None) -> Plan:
         refusals_linearizable=not rules.stale,
         early=Early(probes=rules.probes, server_clock=rules.aged),
     )
-    return plan._replace(period_ns=TICK, timeout_ns=TICK, backoff_ns=0, patience_ns=NEVER, poll_max_ns=TICK)
+    return timings._replace(period_ns=TICK, timeout_ns=TICK, backoff_ns=0, patience_ns=NEVER, poll_max_ns=TICK)
 
 
 def newcomer(rules: Rules, number: int) -> Client:
@@ -196,7 +196,7 @@ def newcomer(rules: Rules, number: int) -> Client:
         rules = rules._replace(attempts=1, abandons=0, relet=None, deaths=0)
     lease = rules.leases[number]
     return Client(
-        plan_of(rules, lease),
+        timings_of(rules, lease),
         attempts=rules.attempts,
         abandons=rules.abandons,
         relets=rules.relets if rules.relet else 0,
@@ -218,11 +218,11 @@ def moves(client: Client, rules: Rules) -> Iterator[Move]:
         for label, cost, event, ghosts in _events(client, slot, rules):
             yield _advance(client, index, (f"{slot.number}.{label}", cost), event, ghosts)
     busy = any(type(slot.state) in (Seeking, Held) for slot in client.slots)
-    if client.plan is not None and client.attempts and not busy:
+    if client.timings is not None and client.attempts and not busy:
         number = client.begun
-        fresh = Slot(number, Fresh(Terms(KEY, "t", client.plan)))
-        starting = client._replace(slots=(*client.slots, fresh), begun=number + 1, attempts=client.attempts - 1)
-        yield _advance(starting, len(client.slots), (f"{number}.begin", 0), Begin(FRESH, NEVER, client.cache), ())
+        starting_slot = Slot(number, New(Terms(KEY, "t", client.timings)))
+        starting = client._replace(slots=(*client.slots, starting_slot), begun=number + 1, attempts=client.attempts - 1)
+        yield _advance(starting, len(client.slots), (f"{number}.begin", 0), Begin(NEW_RVN, NEVER, client.cache), ())
     if client.deaths and client.slots:
         yield _die(client)
 
@@ -235,7 +235,7 @@ def _die(client: Client) -> Move:
         if slot.request is not None and type(slot.request) is not Read
     )
     held = any(type(slot.state) is Held for slot in client.slots)
-    dead = Client(client.plan, ghosts=client.ghosts + under_way, grantee=client.grantee, dead=True)
+    dead = Client(client.timings, ghosts=client.ghosts + under_way, grantee=client.grantee, dead=True)
     notes = ("owner died",) if held else ("died without the lock",)
     return Move("die", 0, dead, notes, died=client.grantee is not None)
 
@@ -243,39 +243,39 @@ def _die(client: Client) -> Move:
 def _events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str, int, Event, tuple[Ghost, ...]]]:
     """Yield (label, faults, event, what stays on the way) for each event that *slot* may meet now."""
     state, request = slot.state, slot.request
-    asked = getattr(state, "asked", None)
-    rvn = "" if asked is None else asked.rvn
+    in_flight = getattr(state, "in_flight", None)
+    rvn = "" if in_flight is None else in_flight.rvn
     if request is not None:
         ghosts = () if type(request) is Read else (Ghost(slot.number, request, slot.doubled),)
-        yield "timeout", 1, Failure(rvn, unknown=True, fresh=FRESH), ghosts
+        yield "timeout", 1, Failure(rvn, unknown=True, new_rvn=NEW_RVN), ghosts
         if ghosts and not slot.doubled:
-            yield "refused-service", 1, Failure(rvn, unknown=False, fresh=FRESH), ()
+            yield "refused-service", 1, Failure(rvn, unknown=False, new_rvn=NEW_RVN), ()
     elif slot.reply is not None:
         record = slot.reply.record
-        disowned = record is not None and record.rvn in client.disowned
-        yield "answer", 0, Answer(rvn, slot.reply, FRESH, disowned, age_ms=slot.age), ()
-        yield "lost-reply", 1, Failure(rvn, unknown=True, fresh=FRESH), ()
+        abandoned = record is not None and record.rvn in client.abandoned
+        yield "answer", 0, Answer(rvn, slot.reply, NEW_RVN, abandoned, age_ms=slot.age), ()
+        yield "lost-reply", 1, Failure(rvn, unknown=True, new_rvn=NEW_RVN), ()
     elif slot.owner is not None:
-        yield "told", 0, Probed(rvn, slot.owner, FRESH), ()
+        yield "told", 0, Probed(rvn, slot.owner, NEW_RVN), ()
     yield from _own_events(client, slot, rules)
 
 
 def _own_events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str, int, Event, tuple[Ghost, ...]]]:
     state = slot.state
     waiting = type(state) is Seeking or (type(state) is Held and state.way_back is not None)
-    if waiting and state.asked is None:  # type: ignore[union-attr]
+    if waiting and state.in_flight is None:  # type: ignore[union-attr]
         if slot.until <= NOW:
-            yield "due", 0, Due(FRESH), ()
+            yield "due", 0, Due(NEW_RVN), ()
         if rules.notify and type(state) is Seeking:
-            yield "woken", 0, Woken(FRESH), ()
+            yield "woken", 0, Woken(NEW_RVN), ()
     elif not waiting and lease.due_at(state) <= NOW:
-        yield "due", 0, Due(FRESH), ()
+        yield "due", 0, Due(NEW_RVN), ()
     if waiting and client.abandons:
-        yield "give-up", 0, GiveUp(FRESH), ()
+        yield "give-up", 0, GiveUp(NEW_RVN), ()
     if type(state) is Lost or (type(state) is Held and not waiting):
-        yield "free", 0, Free(FRESH), ()
-    if type(state) is Held and not waiting and state.asked is None and client.relets and rules.relet:
-        yield "relet", 0, Renew(FRESH, plan_of(rules, rules.relet)), ()
+        yield "free", 0, Free(NEW_RVN), ()
+    if type(state) is Held and not waiting and state.in_flight is None and client.relets and rules.relet:
+        yield "relet", 0, Renew(NEW_RVN, timings_of(rules, rules.relet)), ()
 
 
 def _advance(client: Client, index: int, choice: tuple[str, int], event: Event, ghosts: tuple[Ghost, ...]) -> Move:
@@ -292,30 +292,30 @@ def _advance(client: Client, index: int, choice: tuple[str, int], event: Event, 
     problem = watch.problem(slot.state, event, state, NOW)
     notes = tuple(watch.notes(slot.state, event, state, effects, NOW))
     client = _book(client, event, slot.state)
-    after, disowned = _perform(slot._replace(state=state), effects)
+    after, abandoned = _perform(slot._replace(state=state), effects)
     stage = 1 if lease.is_valid(state, NOW) else (2 if slot.stage else 0)
     if slot.stage == 2 and stage == 1:
         problem = "I5: a lease that had ended is valid again"
     after = after._replace(stage=stage)
     slots = (*client.slots[:index], *(() if type(state) is Ended else (after,)), *client.slots[index + 1 :])
-    client = client._replace(slots=slots, ghosts=client.ghosts + ghosts, disowned=client.disowned + disowned)
+    client = client._replace(slots=slots, ghosts=client.ghosts + ghosts, abandoned=client.abandoned + abandoned)
     return Move(*choice, client, notes, problem, *_claims_made(slot, state))
 
 
 def _forgotten(slot: Slot, after: LeaseState) -> bool:
     """Whether the request under way is not waited for any more."""
-    before, asked = getattr(slot.state, "asked", None), getattr(after, "asked", None)
-    return before is not None and (asked is None or asked.rvn != before.rvn)
+    before, in_flight = getattr(slot.state, "in_flight", None), getattr(after, "in_flight", None)
+    return before is not None and (in_flight is None or in_flight.rvn != before.rvn)
 
 
 def _perform(slot: Slot, effects: tuple[Effect, ...]) -> tuple[Slot, tuple[str, ...]]:
-    disowned: tuple[str, ...] = ()
+    abandoned: tuple[str, ...] = ()
     for effect in effects:
         match effect:
             case Wait():
                 slot = slot._replace(until=effect.until)
-            case Disown():
-                disowned += effect.rvns
+            case Abandon():
+                abandoned += effect.rvns
             case Claim() | Replace() | Release() | Read():
                 if slot.request is not None:
                     raise AssertionError(f"a second request {effect} beside {slot.request}")
@@ -324,7 +324,7 @@ def _perform(slot: Slot, effects: tuple[Effect, ...]) -> tuple[Slot, tuple[str, 
                 slot = slot._replace(probed=effect.record.version)
             case Risk():
                 pass
-    return slot, disowned
+    return slot, abandoned
 
 
 def _book(client: Client, event: Event, before: LeaseState) -> Client:
@@ -346,7 +346,7 @@ def _claims_made(slot: Slot, state: LeaseState) -> tuple[int | None, int | None,
     if type(state) is Ended:
         if type(before) is Releasing and state.outcome is Outcome.RELEASED:
             released = before.version.fencing_token
-        for_ever = state.terms.plan.lease_ms is None
+        for_ever = state.terms.timings.lease_ms is None
         if type(before) is Seeking or (type(before) is Cleaning and (for_ever or before.until > NOW)):
             closed = slot.number
     return lost, released, closed
@@ -387,5 +387,5 @@ def in_words(client: Client) -> str:
             text += " valid"
         words.append(text)
     words += [f"ghost {type(ghost.request).__name__}({rvn_of(ghost.request)})" for ghost in client.ghosts]
-    words += [f"disowned {rvn}" for rvn in client.disowned]
+    words += [f"abandoned {rvn}" for rvn in client.abandoned]
     return ", ".join(words) or ("dead" if client.dead else "idle")

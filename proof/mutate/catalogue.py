@@ -1,10 +1,10 @@
-"""All mutants; here those of renewals, releases and plans. :mod:`proof.mutate.mutant` says how to read them."""
+"""All mutants; here those of renewals, releases and timings. :mod:`proof.mutate.mutant` says how to read them."""
 
 from __future__ import annotations
 
 from proof.mutate.claims import CLAIMS, TIME
 from proof.mutate.early import EARLY
-from proof.mutate.mutant import HOLDING, PLAN, RELEASE, SEEKING, WORLDS, Mutant
+from proof.mutate.mutant import HOLDING, RELEASE, SEEKING, TIMINGS, WORLDS, Mutant
 
 __all__ = ["MUTANTS", "WORLDS", "Mutant"]
 
@@ -13,8 +13,8 @@ _RENEWALS = (
         "renewal keeps the RVN",
         "5.3 H7",
         "_renew",
-        "_record(terms.key, plan, fresh, token,",
-        "_record(terms.key, plan, state.version.rvn, token,",
+        "_record(terms.key, timings, new_rvn, token,",
+        "_record(terms.key, timings, state.version.rvn, token,",
         "plain",
     ),
     Mutant(
@@ -25,20 +25,20 @@ _RENEWALS = (
         "token = state.version.fencing_token + 1",
         "plain",
     ),
-    Mutant("lost renewal is a loss", "5.4 H2", "_held_answer", "in (asked, *state.pending):", "in ():", "faults"),
+    Mutant("lost renewal is a loss", "5.4 H2", "_held_answer", "in (in_flight, *state.pending):", "in ():", "faults"),
     Mutant(
         "only the last renewal is known",
         "5.4 F8e H2",
         "_held_answer",
-        "in (asked, *state.pending):",
-        "in (asked,):",
+        "in (in_flight, *state.pending):",
+        "in (in_flight,):",
         "faults",
     ),
     Mutant(
         "unknown renewal is forgotten",
         "5.4 H2",
         "_not_renewed",
-        "(*state.pending, asked) if unknown else state.pending",
+        "(*state.pending, in_flight) if unknown else state.pending",
         "state.pending",
         "faults",
     ),
@@ -62,7 +62,7 @@ _RENEWALS = (
         "loss without a linearizable answer",
         "F12 H19",
         "_held_answer",
-        "if asked.verb is not Verb.READ and not state.plan.refusals_linearizable:",
+        "if in_flight.verb is not Verb.READ and not state.timings.refusals_linearizable:",
         "if False:",
         "stale",
     ),
@@ -109,7 +109,7 @@ _RENEWALS = (
 )
 
 _RELEASES = (
-    Mutant("release keeps the RVN", "F8b 5.3", "_release", "        fresh,\n", "        version.rvn,\n", "plain"),
+    Mutant("release keeps the RVN", "F8b 5.3", "_release", "        new_rvn,\n", "        version.rvn,\n", "plain"),
     Mutant(
         "release does not follow a renewal",
         "F8c",
@@ -130,7 +130,7 @@ _RELEASES = (
         "stale refusal of a release is believed",
         "F12 F8d",
         "_release_answer",
-        "if asked.verb is not Verb.READ and not state.terms.plan.refusals_linearizable:",
+        "if in_flight.verb is not Verb.READ and not state.terms.timings.refusals_linearizable:",
         "if False:",
         "stale",
     ),
@@ -177,8 +177,8 @@ _PLANS = (
         "_durations",
         "_PPM - 2 * math.ceil",
         "_PPM - math.ceil",
-        f"{PLAN}use_of_a_lease_ends_two_drift_bounds_early",
-        "plan",
+        f"{TIMINGS}use_of_a_lease_ends_two_drift_bounds_early",
+        "timings",
     ),
     Mutant(
         "drift is rounded down",
@@ -186,8 +186,8 @@ _PLANS = (
         "_durations",
         "math.ceil(",
         "int(",
-        f"{PLAN}use_of_a_lease_ends_two_drift_bounds_early",
-        "plan",
+        f"{TIMINGS}use_of_a_lease_ends_two_drift_bounds_early",
+        "timings",
     ),
     Mutant(
         "rule 13 counts one request",
@@ -195,17 +195,17 @@ _PLANS = (
         "",
         "_ATTEMPTS = 2",
         "_ATTEMPTS = 1",
-        f"{PLAN}rule_13_counts_two_requests_one_back_off_lateness_and_margin",
-        "plan",
+        f"{TIMINGS}rule_13_counts_two_requests_one_back_off_lateness_and_margin",
+        "timings",
     ),
     Mutant(
         "rule 13 is not checked",
         "13 H33",
-        "make_plan",
-        "if plan.auto_renew:",
+        "derive_timings",
+        "if timings.auto_renew:",
         "if False:",
-        f"{PLAN}rule_13_refuses_a_heartbeat_that_leaves_no_time_for_two_requests",
-        "plan",
+        f"{TIMINGS}rule_13_refuses_a_heartbeat_that_leaves_no_time_for_two_requests",
+        "timings",
     ),
     Mutant(
         "fresh enough by the lease",
@@ -213,8 +213,8 @@ _PLANS = (
         "_durations",
         "usable_ns // 2",
         "lease_ns // 2",
-        f"{PLAN}grant_at_once_is_fresh_enough_under_any_drift_bound",
-        "plan",
+        f"{TIMINGS}grant_at_once_is_fresh_enough_under_any_drift_bound",
+        "timings",
     ),
     Mutant(
         "lease is cut, not rounded",
@@ -222,17 +222,17 @@ _PLANS = (
         "_lease_ms",
         "round(lease_duration * 1000)",
         "int(lease_duration * 1000)",
-        f"{PLAN}lease_is_rounded_to_whole_milliseconds_once",
-        "plan",
+        f"{TIMINGS}lease_is_rounded_to_whole_milliseconds_once",
+        "timings",
     ),
     Mutant(
         "fail-closed lock is renewed",
         "6",
-        "make_plan",
+        "derive_timings",
         "auto_renew and not fail_closed",
         "auto_renew",
-        f"{PLAN}fail_closed_lock_has_no_lease_and_is_not_renewed",
-        "plan",
+        f"{TIMINGS}fail_closed_lock_has_no_lease_and_is_not_renewed",
+        "timings",
     ),
 )
 

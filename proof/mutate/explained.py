@@ -11,8 +11,8 @@ EXPLAINED: dict[str, str] = {
     "_seek_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
     "_held_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
     "_seek_answer: record is not None -> record is None": _ADOPTED,
-    "_seek_answer: pending and (asked.verb is Verb.READ or state.terms.plan.refusals_linearizable)"
-    " -> asked.verb is Verb.READ or state.terms.plan.refusals_linearizable": "it only saves the look at an empty tuple",
+    "_seek_answer: pending and (in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable)"
+    " -> in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable": "it only saves the look at an empty tuple",
     "_seek_probed: event.owner is OwnerState.DEAD and seen is not None -> event.owner is OwnerState.DEAD": (
         "an owner is asked for only while a record is observed; the second half tells that to the type checker"
     ),

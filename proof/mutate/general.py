@@ -40,7 +40,7 @@ TESTS = (
     "test_lease_holding.py",
     "test_lease_release.py",
     "test_lease_transitions.py",
-    "test_plan.py",
+    "test_timings.py",
 )
 _WORLDS = ("plain", "faults", "abandon-fault", "closed", "stale", "break", "shorter")
 _WORLD_S = 8.0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from proof.explore.world import Rules
 
-__all__ = ["DELETING", "HOLDING", "PLAN", "RELEASE", "SEEKING", "TOKENLESS", "WORLDS", "Mutant"]
+__all__ = ["DELETING", "HOLDING", "RELEASE", "SEEKING", "TIMINGS", "TOKENLESS", "WORLDS", "Mutant"]
 
 
 class Mutant(NamedTuple):
@@ -51,4 +51,4 @@ HOLDING, SEEKING, RELEASE = (
 )
 DELETING = "test_lease_deleting.py::test_"
 TOKENLESS = "test_lease_tokenless.py::test_"
-PLAN = "test_plan.py::test_"
+TIMINGS = "test_timings.py::test_"

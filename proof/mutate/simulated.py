@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SECONDS_MAX", "SIMULATED", "Small", "problem", "shrink_all"]
 
-SIMULATED = ("early", "lease", "plan")  # the modules that a simulated client runs
+SIMULATED = ("early", "lease", "timings")  # the modules that a simulated client runs
 SECONDS_MAX = 60.0
 _SEEDS = 500
 

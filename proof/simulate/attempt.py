@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
-from dlock_core.plan import NANOS, NEVER
 from dlock_core.record import LossReason
 from dlock_core.states import (
+    Abandon,
     Answer,
     Cleaning,
-    Disown,
     Due,
     Ended,
     Event,
@@ -29,10 +28,11 @@ from dlock_core.states import (
     Wait,
     Woken,
 )
+from dlock_core.timings import NANOS, NEVER
 from proof import watch
 from proof.explore.canonical import may_apply
 from proof.explore.world import Request, rvn_of
-from proof.simulate.knobs import LEASE_S, RELET_S, Mode, sim_plan
+from proof.simulate.knobs import LEASE_S, RELET_S, Mode, sim_timings
 
 if TYPE_CHECKING:
     from dlock_core.store import Reply
@@ -61,10 +61,10 @@ class Run:
     """One attempt in the hands of a driver that takes no decision."""
 
     __slots__ = (
+        "abandoned",
         "agent",
         "began_at",
         "dead",
-        "disowned",
         "flights",
         "handed",
         "listens",
@@ -81,7 +81,7 @@ class Run:
         self.state = state
         self.dead = False
         self.timer = 0
-        self.disowned = agent.disowned
+        self.abandoned = agent.abandoned
         self.flights: dict[str, Flight] = {}  # of writes that the store has not met
         self.handed = False
         self.listens = False  # it waits for a notification
@@ -115,8 +115,8 @@ class Run:
                 self.listens = effect.record is not None  # type: ignore[union-attr]
                 if type(state) is Seeking and waits > max(state.give_up_at, clock):
                     sim.violate("I7: an attempt waits beyond its timeout")
-            elif kind is Disown:
-                self.disowned.update(effect.rvns)  # type: ignore[union-attr]
+            elif kind is Abandon:
+                self.abandoned.update(effect.rvns)  # type: ignore[union-attr]
             elif kind is not Risk:
                 self._send(effect)  # type: ignore[arg-type]  # what is left are requests
         if type(state) is Held or type(before) is Held:
@@ -172,7 +172,7 @@ class Run:
             if not sim.store.free_of(before.version.fencing_token):
                 sim.violate("S4: a release was reported done, and the record is still held")
         elif (type(before) is Seeking or (type(before) is Cleaning and before.until > clock)) and any(
-            rvn not in self.disowned and may_apply(flight.request, sim.store.record)
+            rvn not in self.abandoned and may_apply(flight.request, sim.store.record)
             for rvn, flight in self.flights.items()
         ):
             sim.violate("I5: an attempt is over, and a write of it may still be applied")
@@ -183,7 +183,7 @@ class Run:
             return
         self.agent.begin(None)
         if type(self.state) is Lost:
-            self.step(Free(self.sim.fresh()))
+            self.step(Free(self.sim.new_rvn()))
 
     def _schedule(self, until: int, clock: int) -> None:
         self.timer += 1
@@ -213,17 +213,17 @@ class Run:
             return
         state = self.state
         if type(state) is Seeking:
-            if state.asked is not None:
+            if state.in_flight is not None:
                 return
             if self.sim.knobs.give_up and self.sim.random() < self.sim.knobs.give_up:
-                self.step(GiveUp(self.sim.fresh()))
+                self.step(GiveUp(self.sim.new_rvn()))
                 return
-        self.step(Due(self.sim.fresh(), self.sim.random()))
+        self.step(Due(self.sim.new_rvn(), self.sim.random()))
 
     def woken(self, timer: int) -> None:
         """A notification has come, in time or late."""
         if timer == self.timer and self.listens and not self._stopped(self.woken, timer):
-            self.step(Woken(self.sim.fresh()))
+            self.step(Woken(self.sim.new_rvn()))
 
     # -- requests
 
@@ -236,8 +236,8 @@ class Run:
         if self.sends > _CALLS_FIRST + (sim.now - self.began_at) // _CALL_NS:
             sim.violate("I8: more requests than the time allows")
         there, back = int(draw() * sim.delay_ns), int(draw() * sim.delay_ns)
-        plan = agent.plan
-        timeout = plan.acquire_timeout_ns if type(self.state) is Seeking else plan.timeout_ns
+        timings = agent.timings
+        timeout = timings.acquire_timeout_ns if type(self.state) is Seeking else timings.timeout_ns
         end = int(timeout / agent.rate)
         if sim.store.refuses():
             flight.refused = True
@@ -267,18 +267,18 @@ class Run:
     def hear(self, flight: Flight) -> None:
         """The driver has the answer, or its time is out; after a pause either may come first."""
         sim = self.sim
-        asked = getattr(self.state, "asked", None)
-        if asked is None or asked.rvn != flight.rvn or self._stopped(self.hear, flight):
+        in_flight = getattr(self.state, "in_flight", None)
+        if in_flight is None or in_flight.rvn != flight.rvn or self._stopped(self.hear, flight):
             return
         late = sim.now > flight.told_at
         if flight.refused:
-            self.step(Failure(flight.rvn, unknown=False, fresh=sim.fresh(), jitter=sim.random()))
+            self.step(Failure(flight.rvn, unknown=False, new_rvn=sim.new_rvn(), jitter=sim.random()))
         elif flight.reply is not None and flight.ready_at <= sim.now and not (late and sim.random() < 0.5):
             record = flight.reply.record
-            disowned = record is not None and record.rvn in self.disowned
-            self.step(Answer(flight.rvn, flight.reply, sim.fresh(), disowned, sim.random()))
+            abandoned = record is not None and record.rvn in self.abandoned
+            self.step(Answer(flight.rvn, flight.reply, sim.new_rvn(), abandoned, sim.random()))
         else:
-            self.step(Failure(flight.rvn, unknown=True, fresh=sim.fresh(), jitter=sim.random()))
+            self.step(Failure(flight.rvn, unknown=True, new_rvn=sim.new_rvn(), jitter=sim.random()))
 
     # -- what the holder does
 
@@ -293,11 +293,13 @@ class Run:
             sim.at(int(sim.random() * 0.05 * NANOS), self.effect, state.version.fencing_token)
         chance = sim.random()
         if chance < 0.1:
-            self.step(Free(sim.fresh()))
+            self.step(Free(sim.new_rvn()))
             return
-        if chance < 0.1 + sim.knobs.relet and state.asked is None:
-            other = sim_plan(RELET_S if state.plan is agent.plan else agent.plan.lease_ns / NANOS, sim.knobs)
-            self.step(Renew(sim.fresh(), other))
+        if chance < 0.1 + sim.knobs.relet and state.in_flight is None:
+            other = sim_timings(
+                RELET_S if state.timings is agent.timings else agent.timings.lease_ns / NANOS, sim.knobs
+            )
+            self.step(Renew(sim.new_rvn(), other))
         sim.at(int(sim.random() * 0.5 * NANOS), self.use)
 
     def holds_by_the_record(self, state: Held) -> bool:

@@ -7,9 +7,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from dlock_core.plan import NANOS, Plan, make_plan
+from dlock_core.timings import NANOS, Timings, derive_timings
 
-__all__ = ["DRIFT", "LEASE_S", "RELET_S", "Knobs", "Mode", "draw", "extreme", "sim_plan"]
+__all__ = ["DRIFT", "LEASE_S", "RELET_S", "Knobs", "Mode", "draw", "extreme", "sim_timings"]
 
 LEASE_S = 1.0
 RELET_S = 0.5  # what a lease is changed to, and back
@@ -106,14 +106,14 @@ def extreme(drift: float) -> Knobs:
     return Knobs(clients=3, pause=0.05, rates=rates, leases=(LEASE_S,) * 3)
 
 
-def sim_plan(lease_s: float, knobs: Knobs) -> Plan:
-    """Return the plan of a simulated client whose lease is so long."""
+def sim_timings(lease_s: float, knobs: Knobs) -> Timings:
+    """Return the timings of a simulated client whose lease is so long."""
     return _plan(lease_s, int(knobs.poll * NANOS), stale=knobs.stale, notify=knobs.notifies)
 
 
 @lru_cache(maxsize=256)
-def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool) -> Plan:
-    plan = make_plan(
+def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool) -> Timings:
+    timings = derive_timings(
         owner="o",
         lease_duration=lease_s,
         heartbeat_period=None,
@@ -132,4 +132,4 @@ def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool) -> Plan:
         notify=notify,
         refusals_linearizable=not stale,
     )
-    return plan._replace(poll_max_ns=poll_ns, fallback_ns=poll_ns)
+    return timings._replace(poll_max_ns=poll_ns, fallback_ns=poll_ns)

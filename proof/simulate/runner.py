@@ -208,7 +208,7 @@ def simulate(seeds: range, task: Task | None = None, processes: int = 2) -> Tota
 def code_version() -> str:
     """Return a name for the code that decides what a seed means: the machine and the simulator."""
     digest = hashlib.blake2b(digest_size=4)
-    machine = [f"dlock_core/{name}.py" for name in ("lease", "states", "plan", "record", "store")]
+    machine = [f"dlock_core/{name}.py" for name in ("lease", "states", "timings", "record", "store")]
     simulator = [f"proof/simulate/{name}.py" for name in ("knobs", "attempt", "store", "schedule")]
     for name in (*machine, *simulator, "proof/explore/store_model.py", "proof/watch.py"):
         digest.update((ROOT / name).read_bytes())

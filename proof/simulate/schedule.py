@@ -12,11 +12,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
-from dlock_core.plan import NANOS
 from dlock_core.record import Broken
-from dlock_core.states import Begin, Ended, Fresh, Held, Observation, Seeking, Terms
+from dlock_core.states import Begin, Ended, Held, New, Observation, Seeking, Terms
+from dlock_core.timings import NANOS
 from proof.simulate.attempt import Run
-from proof.simulate.knobs import LEASE_S, Knobs, Mode, sim_plan
+from proof.simulate.knobs import LEASE_S, Knobs, Mode, sim_timings
 from proof.simulate.store import Resources, SimStore
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "Sim"]
 
-_TRYING = (Fresh, Seeking, Held)
+_TRYING = (New, Seeking, Held)
 
 
 class Sim:
@@ -71,7 +71,7 @@ class Sim:
             events += 1
         self.events = events
 
-    def fresh(self) -> str:
+    def new_rvn(self) -> str:
         """Return an RVN that was never used."""
         self.ids += 1
         return f"{self.ids:x}"
@@ -104,7 +104,7 @@ class Sim:
             return
         by = Broken("operator", 0)
         request = lease.break_request(
-            record, fencing_token=record.fencing_token, fresh=self.fresh(), by=by, free_now=False
+            record, fencing_token=record.fencing_token, new_rvn=self.new_rvn(), by=by, free_now=False
         )
         if request is not None:
             self.at(int(self.random() * self.delay_ns), self._break_lands, request)
@@ -155,9 +155,9 @@ class Agent:
         self.sim = sim
         self.number = number
         self.rate = sim.knobs.rates[number]
-        self.plan = sim_plan(sim.knobs.leases[number], sim.knobs)
+        self.timings = sim_timings(sim.knobs.leases[number], sim.knobs)
         self.runs: list[Run] = []
-        self.disowned: set[str] = set()
+        self.abandoned: set[str] = set()
         self.seen: Observation | None = None
         self.paused_until = 0
         self.stood_still = 0
@@ -171,16 +171,16 @@ class Agent:
         self.runs = [run for run in self.runs if type(run.state) is not Ended]
         if any(type(run.state) in _TRYING for run in self.runs):
             return
-        run = Run(self, Fresh(Terms("k", "t", self.plan)))
+        run = Run(self, New(Terms("k", "t", self.timings)))
         self.runs.append(run)
         patience = int((0.5 + 4.5 * self.sim.random()) * NANOS)
-        run.step(Begin(self.sim.fresh(), self.clock() + patience, self.seen))
+        run.step(Begin(self.sim.new_rvn(), self.clock() + patience, self.seen))
 
     def crash(self) -> None:
         """Forget everything and start again."""
         for run in self.runs:
             run.end()
-        self.runs, self.disowned, self.seen = [], set(), None
+        self.runs, self.abandoned, self.seen = [], set(), None
         self.sim.at(int(self.sim.random() * 2 * NANOS), self.begin)
 
     def pause(self) -> None:

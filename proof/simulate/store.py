@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.plan import NANOS
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.states import Read
 from dlock_core.store import Claim, Reply
+from dlock_core.timings import NANOS
 from proof.explore.store_model import perform
 from proof.simulate.knobs import Mode
 
@@ -144,7 +144,7 @@ class SimStore:
             return None if run is self.grantee else "I3: a renewal or a release of a grant that is not the writer's"
         if rise != 1:
             return f"I2: the token changed by {rise}"
-        if run is None or old.rvn in run.disowned or old.lease_ms is None:
+        if run is None or old.rvn in run.abandoned or old.lease_ms is None:
             return None
         if (self.sim.now - self.written_at) * self.fastest < old.lease_ms * _MILLI - 1:
             return "I3: a takeover before the record's lease had passed"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dlock_core import lease
-from dlock_core.plan import Plan, make_plan
 from dlock_core.record import Broken, LockRecord, State, Version
 from dlock_core.states import (
     Answer,
@@ -16,11 +15,11 @@ from dlock_core.states import (
     Event,
     Failure,
     Free,
-    Fresh,
     GiveUp,
     Held,
     LeaseState,
     Lost,
+    New,
     Observation,
     Payload,
     Read,
@@ -33,15 +32,16 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, Release, Replace, Reply
+from dlock_core.timings import Timings, derive_timings
 
-__all__ = ["LEASE", "SECOND", "Attempt", "broken", "free", "held", "holding", "plan"]
+__all__ = ["LEASE", "SECOND", "Attempt", "broken", "free", "held", "holding", "timings"]
 
 SECOND = 1_000_000_000
 LEASE = 10.0
 
 
-def plan(**options: Any) -> Plan:
-    """Return the plan of a lease of 10 s: used for 9.8 s, renewed every 2.5 s, asked after 1.67 s."""
+def timings(**options: Any) -> Timings:
+    """Return the timings of a lease of 10 s: used for 9.8 s, renewed every 2.5 s, asked after 1.67 s."""
     settings: dict[str, Any] = {
         "owner": "me",
         "lease_duration": LEASE,
@@ -61,7 +61,7 @@ def plan(**options: Any) -> Plan:
         "notify": False,
         "refusals_linearizable": True,
     }
-    return make_plan(**settings | options)
+    return derive_timings(**settings | options)
 
 
 def held(rvn: str, token: int = 1, *, lease: float | None = LEASE, owner: str = "other") -> LockRecord:
@@ -82,8 +82,8 @@ def broken(rvn: str, token: int) -> LockRecord:
 class Attempt:
     """Steps the machine. Each event brings its own fresh RVN: f1, f2, ..."""
 
-    def __init__(self, terms_plan: Plan | None = None) -> None:
-        self.state: LeaseState = Fresh(Terms("k", "ticket", terms_plan or plan()))
+    def __init__(self, terms_timings: Timings | None = None) -> None:
+        self.state: LeaseState = New(Terms("k", "ticket", terms_timings or timings()))
         self.effects: tuple[Effect, ...] = ()
         self.now = 0
         self._events = 0
@@ -99,18 +99,18 @@ class Attempt:
         return self
 
     @property
-    def fresh(self) -> str:
+    def new_rvn(self) -> str:
         """The next RVN that was never used."""
         self._events += 1
         return f"f{self._events}"
 
     def begin(self, give_up: float = 30.0, seen: Observation | None = None) -> Attempt:
         """Start."""
-        return self.send(Begin(self.fresh, round(give_up * SECOND), seen))
+        return self.send(Begin(self.new_rvn, round(give_up * SECOND), seen))
 
-    def answer(self, record: LockRecord | None, *, applied: bool = False, disowned: bool = False) -> Attempt:
+    def answer(self, record: LockRecord | None, *, applied: bool = False, abandoned: bool = False) -> Attempt:
         """Answer the request that is under way."""
-        return self.send(Answer(self.asked, Reply(applied, record), self.fresh, disowned))
+        return self.send(Answer(self.in_flight, Reply(applied, record), self.new_rvn, abandoned))
 
     def grant(self, token: int | None = None) -> Attempt:
         """Say that the write under way was applied; a claim is given *token*."""
@@ -123,38 +123,38 @@ class Attempt:
 
     def unknown(self) -> Attempt:
         """Say that nobody knows what became of the request under way."""
-        return self.send(Failure(self.asked, unknown=True, fresh=self.fresh))
+        return self.send(Failure(self.in_flight, unknown=True, new_rvn=self.new_rvn))
 
     def not_applied(self) -> Attempt:
         """Say that the request under way was certainly not applied."""
-        return self.send(Failure(self.asked, unknown=False, fresh=self.fresh))
+        return self.send(Failure(self.in_flight, unknown=False, new_rvn=self.new_rvn))
 
     def due(self) -> Attempt:
         """Say that the time has come."""
-        return self.send(Due(self.fresh))
+        return self.send(Due(self.new_rvn))
 
     def woken(self) -> Attempt:
         """Say that the store notified."""
-        return self.send(Woken(self.fresh))
+        return self.send(Woken(self.new_rvn))
 
-    def renew(self, new_plan: Plan | None = None, payload: Payload | None = None) -> Attempt:
+    def renew(self, new_timings: Timings | None = None, payload: Payload | None = None) -> Attempt:
         """Ask for a renewal."""
-        return self.send(Renew(self.fresh, new_plan, payload))
+        return self.send(Renew(self.new_rvn, new_timings, payload))
 
     def free(self, payload: Payload | None = None) -> Attempt:
         """Give the key back."""
-        return self.send(Free(self.fresh, payload))
+        return self.send(Free(self.new_rvn, payload))
 
     def give_up(self) -> Attempt:
         """Abandon the attempt."""
-        return self.send(GiveUp(self.fresh))
+        return self.send(GiveUp(self.new_rvn))
 
     @property
-    def asked(self) -> str:
+    def in_flight(self) -> str:
         """The id of the request under way."""
-        asked = getattr(self.state, "asked", None)
-        assert asked is not None, f"nothing was asked: {self.state}"
-        return str(asked.rvn)
+        in_flight = getattr(self.state, "in_flight", None)
+        assert in_flight is not None, f"nothing was asked: {self.state}"
+        return str(in_flight.rvn)
 
     @property
     def request(self) -> Any:
@@ -227,6 +227,6 @@ class Attempt:
         return self.holder.version
 
 
-def holding(terms_plan: Plan | None = None, token: int = 1) -> Attempt:
+def holding(terms_timings: Timings | None = None, token: int = 1) -> Attempt:
     """Return an attempt that was granted *token* at once, at 0 s."""
-    return Attempt(terms_plan).begin().grant(token)
+    return Attempt(terms_timings).begin().grant(token)

@@ -33,7 +33,7 @@ class Stage(NamedTuple):
     world: World
     client: AsyncLockClient
     other: AsyncLockClient
-    plan: Faults
+    timings: Faults
 
 
 class Faults:
@@ -74,12 +74,12 @@ async def acquire_free(stage: Stage, mine: list[AsyncLease]) -> None:
 async def acquire_held(stage: Stage, mine: list[AsyncLease]) -> None:
     """Wait for a key in vain."""
     held = await stage.other.acquire("k", fail_closed=True)
-    stage.plan.begin(stage.plan.at)
+    stage.timings.begin(stage.timings.at)
     try:
         with contextlib.suppress(AcquireTimeoutError):
             mine.append(await stage.client.acquire("k", timeout=2))
     finally:
-        stage.plan.end()
+        stage.timings.end()
         assert held.is_valid
         await held.release()
 
@@ -88,13 +88,13 @@ async def acquire_dead(stage: Stage, mine: list[AsyncLease]) -> None:
     """Take a key over from a dead holder."""
     dead = await stage.other.acquire("k", lease_duration=1, auto_renew=False)
     raw(dead)._closed = True
-    stage.plan.begin(stage.plan.at)
+    stage.timings.begin(stage.timings.at)
     mine.append(await stage.client.acquire("k", timeout=5))
 
 
 async def acquire_lost(stage: Stage, mine: list[AsyncLease]) -> None:
     """Obtain a key whose claim gets no answer."""
-    stage.plan.lost = ["claim"]
+    stage.timings.lost = ["claim"]
     mine.append(await stage.client.acquire("k"))
 
 
@@ -102,7 +102,7 @@ async def renew(stage: Stage, mine: list[AsyncLease]) -> None:
     """Renew by hand, for a shorter lease, with data."""
     lease = await stage.client.acquire("k", auto_renew=False)
     mine.append(lease)
-    stage.plan.begin(stage.plan.at)
+    stage.timings.begin(stage.timings.at)
     await lease.renew(lease_duration=6, data=b"x")
 
 
@@ -110,8 +110,8 @@ async def renew_lost(stage: Stage, mine: list[AsyncLease]) -> None:
     """Renew with the first answer lost."""
     lease = await stage.client.acquire("k", auto_renew=False)
     mine.append(lease)
-    stage.plan.begin(stage.plan.at)
-    stage.plan.lost = ["replace"]
+    stage.timings.begin(stage.timings.at)
+    stage.timings.lost = ["replace"]
     await lease.renew()
 
 
@@ -119,25 +119,25 @@ async def ensure(stage: Stage, mine: list[AsyncLease]) -> None:
     """Ensure more than the lease has."""
     lease = await stage.client.acquire("k", auto_renew=False)
     mine.append(lease)
-    stage.plan.begin(stage.plan.at)
+    stage.timings.begin(stage.timings.at)
     await lease.ensure(7.99)
 
 
 async def release(stage: Stage, mine: list[AsyncLease]) -> None:
     """Give back."""
     lease = await stage.client.acquire("k")
-    stage.plan.begin(stage.plan.at)
+    stage.timings.begin(stage.timings.at)
     await lease.release()
 
 
 async def release_lost(stage: Stage, mine: list[AsyncLease]) -> None:
     """Give back with the first answer lost, after a renewal whose answer was lost."""
     lease = await stage.client.acquire("k", auto_renew=False)
-    stage.plan.lost = ["replace", "replace"]
+    stage.timings.lost = ["replace", "replace"]
     with contextlib.suppress(StoreError):
         await lease.renew()
-    stage.plan.begin(stage.plan.at)
-    stage.plan.lost = ["release"]
+    stage.timings.begin(stage.timings.at)
+    stage.timings.lost = ["release"]
     await lease.release()
 
 
@@ -157,13 +157,13 @@ async def lock_all(stage: Stage, mine: list[AsyncLease]) -> None:
 async def lock_all_held(stage: Stage, mine: list[AsyncLease]) -> None:
     """Several keys of which the last is held: what was won is given back."""
     held = await stage.other.acquire("k", fail_closed=True)
-    stage.plan.begin(stage.plan.at)
+    stage.timings.begin(stage.timings.at)
     try:
         with contextlib.suppress(AcquireTimeoutError):
             async with stage.client.lock_all(["a", "b", "k"], timeout=1):
                 pytest.fail("entered")
     finally:
-        stage.plan.end()
+        stage.timings.end()
         await held.release()
 
 
@@ -171,7 +171,7 @@ async def close(stage: Stage, mine: list[AsyncLease]) -> None:
     """Close a client that holds several keys."""
     for key in ("a", "b", "k"):
         raw(await stage.client.acquire(key))._closed = True
-    stage.plan.begin(stage.plan.at)
+    stage.timings.begin(stage.timings.at)
     await stage.client.close()
 
 
@@ -211,7 +211,7 @@ async def check(stage: Stage, mine: list[AsyncLease]) -> None:
 
 
 @types.coroutine
-def cancelling(work: Coroutine[Any, Any, Any], plan: Faults) -> Generator[Any, Any, Any]:
+def cancelling(work: Coroutine[Any, Any, Any], timings: Faults) -> Generator[Any, Any, Any]:
     """Run *work*, and cancel the task at the planned one of its suspensions."""
     step: Callable[[], Any] = lambda: work.send(None)  # noqa: E731  # replaced in each turn
     while True:
@@ -219,7 +219,7 @@ def cancelling(work: Coroutine[Any, Any, Any], plan: Faults) -> Generator[Any, A
             waiting = step()
         except StopIteration as stop:
             return stop.value
-        if plan.point():
+        if timings.point():
             task = asyncio.current_task()
             assert task is not None
             task.cancel("by the test")
@@ -233,39 +233,39 @@ def cancelling(work: Coroutine[Any, Any, Any], plan: Faults) -> Generator[Any, A
 
 async def run_cancelled(world: World, operation: Callable[[Stage, list[AsyncLease]], Awaitable[None]], at: int) -> bool:
     """Run *operation* cancelled at point *at*; whether it has so many."""
-    plan = Faults()
+    timings = Faults()
 
     async def before(verb: str) -> None:
         await asyncio.sleep(0)
 
     async def after(verb: str) -> None:
         await asyncio.sleep(0)
-        if plan.lost[:1] == [verb]:
-            plan.lost.pop(0)
+        if timings.lost[:1] == [verb]:
+            timings.lost.pop(0)
             from dlock_core import OutcomeUnknownError
 
             raise OutcomeUnknownError("lost")
 
     store = world.hooked_store(lambda verb, _: before(verb), after)
     async with world.client(store, owner="me", lease_duration=LEASE) as client, world.client() as other:
-        stage, mine = Stage(world, client, other, plan), list[Any]()
-        plan.at = at
+        stage, mine = Stage(world, client, other, timings), list[Any]()
+        timings.at = at
         if operation not in SETS_UP:
-            plan.begin(at)
+            timings.begin(at)
         work: Any = operation(stage, mine)
-        task = asyncio.ensure_future(_awaited(cancelling(work, plan)))
+        task = asyncio.ensure_future(_awaited(cancelling(work, timings)))
         for _ in range(400):
             if task.done():
                 break
             await world.live(0.25)
-        plan.end()
-        if plan.reached:
+        timings.end()
+        if timings.reached:
             with pytest.raises(asyncio.CancelledError):
                 await task
         else:
             await task
         await check(stage, mine)
-    return plan.reached
+    return timings.reached
 
 
 async def _awaited(work: Generator[Any, Any, Any]) -> Any:
@@ -276,16 +276,16 @@ async def run_interrupted(
     world: World, operation: Callable[[Stage, list[AsyncLease]], Awaitable[None]], at: int
 ) -> bool:
     """Run *operation* with KeyboardInterrupt at point *at* of the calling thread; whether it has so many."""
-    plan, main = Faults(), threading.current_thread()
+    timings, main = Faults(), threading.current_thread()
 
     def point(*_: object) -> None:
-        if threading.current_thread() is main and plan.point():
+        if threading.current_thread() is main and timings.point():
             raise KeyboardInterrupt
 
     def after(verb: str) -> None:
         point()
-        if threading.current_thread() is main and plan.lost[:1] == [verb]:
-            plan.lost.pop(0)
+        if threading.current_thread() is main and timings.lost[:1] == [verb]:
+            timings.lost.pop(0)
             from dlock_core import OutcomeUnknownError
 
             raise OutcomeUnknownError("lost")
@@ -300,20 +300,20 @@ async def run_interrupted(
     world.clock.on_wait = wait  # type: ignore[attr-defined]  # of the blocking world's clock
     store = world.hooked_store(point, after)
     async with world.client(store, owner="me", lease_duration=LEASE) as client, world.client() as other:
-        stage, mine = Stage(world, client, other, plan), list[Any]()
-        plan.at = at
+        stage, mine = Stage(world, client, other, timings), list[Any]()
+        timings.at = at
         if operation not in SETS_UP:
-            plan.begin(at)
+            timings.begin(at)
         try:
             await operation(stage, mine)
         except KeyboardInterrupt:
-            assert plan.reached
+            assert timings.reached
         else:
-            assert not plan.reached, "the interrupt was swallowed"
+            assert not timings.reached, "the interrupt was swallowed"
         finally:
-            plan.end()
+            timings.end()
         await check(stage, mine)
-    return plan.reached
+    return timings.reached
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
@@ -340,20 +340,20 @@ def test_cancelled_by_a_timeout_is_a_timeout(operation: Any) -> None:
     """``asyncio.timeout`` around any operation raises TimeoutError and leaks nothing."""
 
     async def scenario(world: World) -> None:
-        plan, stuck, limits = Faults(), asyncio.Event(), list[asyncio.Timeout]()
+        timings, stuck, limits = Faults(), asyncio.Event(), list[asyncio.Timeout]()
 
         async def before(verb: str) -> None:
-            if plan.point():
+            if timings.point():
                 for limit in limits:
                     limit.reschedule(0)  # now
                 await stuck.wait()
 
         store = world.hooked_store(lambda verb, _: before(verb))
         async with world.client(store, owner="me", lease_duration=LEASE) as client, world.client() as other:
-            stage, mine = Stage(world, client, other, plan), list[Any]()
-            plan.at = 1
+            stage, mine = Stage(world, client, other, timings), list[Any]()
+            timings.at = 1
             if operation not in SETS_UP:
-                plan.begin(1)
+                timings.begin(1)
 
             async def timed() -> None:
                 async with asyncio.timeout(PATIENCE_S) as limit:
@@ -365,12 +365,12 @@ def test_cancelled_by_a_timeout_is_a_timeout(operation: Any) -> None:
 
             task = asyncio.ensure_future(timed())
             for _ in range(100):
-                if task.done() or plan.reached:
+                if task.done() or timings.reached:
                     break
                 await world.live(0.25)
             with pytest.raises(TimeoutError):
                 await task
-            plan.end()
+            timings.end()
             stuck.set()
             await check(stage, mine)
 

@@ -36,9 +36,9 @@ from dlock_core import (
 from dlock_core.client import Lease, LockClient
 from dlock_core.engine.handle import unresolved_error
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
-from dlock_core.plan import NANOS
 from dlock_core.record import NO_TOKEN
 from dlock_core.testing import FakeClock
+from dlock_core.timings import NANOS
 from tests.core.worlds import async_only, both_colours, raw
 
 if TYPE_CHECKING:
@@ -884,7 +884,7 @@ def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pyte
         with pytest.raises(ExceptionGroup):
             client.close()
 
-        assert client._ports._closed
+        assert client._runtime._closed
 
 
 @both_colours

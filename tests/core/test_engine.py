@@ -366,10 +366,10 @@ def test_renewal_that_another_thread_tries_to_get_ahead_of_is_made() -> None:
         driver, handle = client._engine.driver, lease._handle
 
         def begin() -> None:
-            if getattr(handle.state, "asked", None) is None:
+            if getattr(handle.state, "in_flight", None) is None:
                 driver.advance(handle, Renew("of the other thread"))
 
-        client._ports.mutex = Crowded(client._ports.mutex, begin)  # type: ignore[assignment]
+        client._runtime.mutex = Crowded(client._runtime.mutex, begin)  # type: ignore[assignment]
         lease.renew(data=b"1")
 
         assert lease.data == b"1"
@@ -385,7 +385,7 @@ def test_renewal_of_a_lock_that_another_thread_finds_lost_raises_the_loss() -> N
             clock.advance(30)
             driver.advance(handle, Due("of the other thread"))
 
-        client._ports.mutex = Crowded(client._ports.mutex, lapse)  # type: ignore[assignment]
+        client._runtime.mutex = Crowded(client._runtime.mutex, lapse)  # type: ignore[assignment]
         with pytest.raises(LockLostError):
             lease.renew()
 
@@ -1305,7 +1305,7 @@ async def test_what_is_remembered_of_given_up_attempts_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Forgetting one costs at most the wait for its lease."""
-    monkeypatch.setattr("dlock_core.engine.driver.DISOWNED_MAX", 3)
+    monkeypatch.setattr("dlock_core.engine.driver.ABANDONED_MAX", 3)
     async with world.client(lease_duration=4) as client:
         world.store.fail("read", 1000)
         for number in range(8):
@@ -1313,7 +1313,7 @@ async def test_what_is_remembered_of_given_up_attempts_is_bounded(
             with pytest.raises(StoreError):
                 await client.acquire(f"k{number}", timeout=0)
 
-        assert len(getattr(client, "_inner", client)._engine.driver._disowned) == 3
+        assert len(getattr(client, "_inner", client)._engine.driver._abandoned) == 3
         await world.live(5)
 
 

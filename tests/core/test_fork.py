@@ -115,7 +115,7 @@ def test_child_of_a_fork_that_met_a_held_mutex_does_not_hang() -> None:
         inside, over = threading.Event(), threading.Event()
 
         def hold():
-            with client._ports.mutex, client._store.space.mutex, client._ports._callbacks._mutex, client._ports._closing:
+            with client._runtime.mutex, client._store.space.mutex, client._runtime._callbacks._mutex, client._runtime._closing:
                 inside.set()
                 over.wait()
 
@@ -162,11 +162,11 @@ def test_hazard_17_record_version_numbers_of_parent_and_child_have_none_in_commo
     """A thousand of each side, drawn after the fork, are two thousand (F10)."""
     ended = run_program(
         """
-        from dlock_core.engine.driver import fresh
-        fresh()
+        from dlock_core.engine.driver import new_rvn
+        new_rvn()
         read, write = os.pipe()
         pid = os.fork()
-        numbers = {fresh() for _ in range(1000)}
+        numbers = {new_rvn() for _ in range(1000)}
         if pid == 0:
             os.write(write, "\\n".join(numbers).encode())
             os._exit(0)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dlock_core import early
-from dlock_core.plan import NEVER, Early
 from dlock_core.record import NO_TOKEN, LockRecord, OwnerState, ProcessIdentity, Stamp, State, Version
 from dlock_core.states import Answer, Ended, Held, Observation, Outcome, Probe, Probed, Read
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
-from tests.core.attempts import LEASE, SECOND, Attempt, broken, free, held, plan
+from dlock_core.timings import NEVER, Early
+from tests.core.attempts import LEASE, SECOND, Attempt, broken, free, held, timings
 
 WALL_MS = 1_700_000_000_000
 SKEW = Early(skew_ns=2 * SECOND, drift_ppm=10_000)
@@ -28,12 +28,12 @@ def stamped(record: LockRecord, age_s: float, rvn: str | None = None) -> LockRec
 
 def seeking(trusted: Early, **options: Any) -> Attempt:
     """Return an attempt that has claimed, at 100 s."""
-    return Attempt(plan(early=trusted, **options)).at(100.0).begin(give_up=200.0)
+    return Attempt(timings(early=trusted, **options)).at(100.0).begin(give_up=200.0)
 
 
 def shown(attempt: Attempt, record: LockRecord | None, **clocks: Any) -> Attempt:
     """Refuse what was asked with *record*, as seen by these clocks."""
-    return attempt.send(Answer(attempt.asked, Reply(applied=False, record=record), attempt.fresh, **clocks))
+    return attempt.send(Answer(attempt.in_flight, Reply(applied=False, record=record), attempt.new_rvn, **clocks))
 
 
 # ---- bounded wall clock
@@ -169,7 +169,7 @@ def test_key_that_was_free_a_moment_ago_is_not_asked_for_its_age() -> None:
 
 def probed(attempt: Attempt, owner: OwnerState) -> Attempt:
     """Answer the probe."""
-    return attempt.send(Probed(attempt.asked, owner, attempt.fresh))
+    return attempt.send(Probed(attempt.in_flight, owner, attempt.new_rvn))
 
 
 def test_dead_owner_is_taken_over_from_at_once() -> None:
@@ -196,7 +196,7 @@ def test_owner_that_may_be_alive_is_waited_for(owner: OwnerState) -> None:
 
 def test_single_try_ends_where_the_owner_is_not_dead() -> None:
     """Nothing was left behind."""
-    attempt = Attempt(plan(early=PROBES, timeout=0.0)).begin(give_up=0.0)
+    attempt = Attempt(timings(early=PROBES, timeout=0.0)).begin(give_up=0.0)
 
     probed(shown(attempt, held("x")), OwnerState.UNKNOWN)
 
@@ -296,7 +296,7 @@ def test_damaged_observations_are_dropped(found: object) -> None:
 
 def test_resumed_observation_takes_over_at_its_end() -> None:
     """One try, and the process before has seen the record a lease ago."""
-    attempt = Attempt(plan(timeout=0.0)).at(60.0).begin(give_up=60.0, seen=SEEN)
+    attempt = Attempt(timings(timeout=0.0)).at(60.0).begin(give_up=60.0, seen=SEEN)
 
     attempt.answer(held("x", 3))
 

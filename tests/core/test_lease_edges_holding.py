@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dlock_core.plan import Early, Plan
 from dlock_core.record import LossReason, Version
 from dlock_core.states import Answer, Cleaning, Ended, Failure, Held, Lost, Outcome, Read, Releasing, Sent
 from dlock_core.store import Release, Reply
-from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, plan
+from dlock_core.timings import Early, Timings
+from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
 
 BACK_OFF = 10 / 24
-STALE = plan(refusals_linearizable=False)
-ENDLESS = plan(fail_closed=True, auto_renew=False)
-ENDLESS_STALE = plan(fail_closed=True, auto_renew=False, refusals_linearizable=False)
+STALE = timings(refusals_linearizable=False)
+ENDLESS = timings(fail_closed=True, auto_renew=False)
+ENDLESS_STALE = timings(fail_closed=True, auto_renew=False, refusals_linearizable=False)
 
 
 def rvns(pending: tuple[Sent, ...]) -> list[str]:
@@ -33,7 +33,7 @@ def late(give_up: float = 60) -> Attempt:
     return Attempt().begin(give_up=give_up).at(6).grant()
 
 
-def cleaning(terms: Plan = ENDLESS) -> Attempt:
+def cleaning(terms: Timings = ENDLESS) -> Attempt:
     """Return an attempt that was given up, found what it had written, and frees it."""
     attempt = Attempt(terms).begin().give_up().due().answer(held("f1"))
     assert attempt.asks is Release
@@ -47,7 +47,7 @@ def test_id_of_a_read_is_no_renewal_of_the_own() -> None:
     """A record with that RVN is a stranger's."""
     attempt = confirming()
 
-    assert isinstance(attempt.answer(held(attempt.asked)).state, Lost)
+    assert isinstance(attempt.answer(held(attempt.in_flight)).state, Lost)
 
 
 def test_f12_renewal_refused_by_an_older_record_may_still_come() -> None:
@@ -155,7 +155,7 @@ def test_answer_of_nothing_that_is_asked_changes_no_release() -> None:
 
     attempt.send(Answer("f3", Reply(applied=True, record=free("f3")), "x"))
     assert attempt.state == before
-    assert attempt.send(Failure("f3", unknown=True, fresh="y")).state == before
+    assert attempt.send(Failure("f3", unknown=True, new_rvn="y")).state == before
 
 
 def test_release_of_a_record_that_is_gone_is_done() -> None:
@@ -242,7 +242,7 @@ def test_clean_up_refused_by_a_held_record_looks_again() -> None:
     attempt = cleaning().answer(held("b", 2))
 
     assert isinstance(attempt.state, Cleaning)
-    assert attempt.cleaning.asked is None
+    assert attempt.cleaning.in_flight is None
 
 
 def test_clean_up_refused_by_what_is_free_is_over() -> None:
@@ -284,14 +284,14 @@ def test_answer_of_nothing_that_is_asked_changes_no_clean_up() -> None:
 
         attempt.send(Answer("f1", Reply(applied=True, record=held("f1")), "x"))
         assert attempt.state == before
-        assert attempt.send(Failure("f1", unknown=True, fresh="y")).state == before
+        assert attempt.send(Failure("f1", unknown=True, new_rvn="y")).state == before
 
 
 def test_age_is_asked_for_by_who_seeks_under_that_option_alone() -> None:
     """A holder knows when it wrote, and nobody else trusts the store's clock."""
     trusting = Early(server_clock=True)
 
-    assert Attempt(plan(early=trusting)).begin().unknown().request.aged
+    assert Attempt(timings(early=trusting)).begin().unknown().request.aged
     assert not Attempt().begin().unknown().request.aged
-    holder = holding(plan(early=trusting, refusals_linearizable=False)).at(2.5).due().answer(held("b", 2))
+    holder = holding(timings(early=trusting, refusals_linearizable=False)).at(2.5).due().answer(held("b", 2))
     assert not holder.request.aged

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from dlock_core.plan import Waiting
 from dlock_core.record import LockRecord, State, Version
-from dlock_core.states import Answer, Disown, Ended, Failure, Held, Outcome, Read, Seeking, Wait
+from dlock_core.states import Abandon, Answer, Ended, Failure, Held, Outcome, Read, Seeking, Wait
 from dlock_core.store import Claim, Expect, Replace, Reply
-from tests.core.attempts import SECOND, Attempt, free, held, plan
+from dlock_core.timings import Waiting
+from tests.core.attempts import SECOND, Attempt, free, held, timings
 
 BACK_OFF = 10 / 24
 
 
 def fail_closed(**options: bool) -> Attempt:
     """Return an attempt whose claims expect a version, or that there is none."""
-    return Attempt(plan(fail_closed=True, auto_renew=False, **options))
+    return Attempt(timings(fail_closed=True, auto_renew=False, **options))
 
 
 def gone(rvn: str, token: int = 1) -> LockRecord:
@@ -33,7 +33,7 @@ def test_id_of_a_read_is_no_write_of_the_own() -> None:
     attempt = Attempt().begin().unknown()
     assert attempt.asks is Read
 
-    assert isinstance(attempt.answer(held(attempt.asked)).state, Seeking)
+    assert isinstance(attempt.answer(held(attempt.in_flight)).state, Seeking)
 
 
 def test_f3_linearizable_refusal_kills_what_expected_another_version() -> None:
@@ -64,12 +64,12 @@ def test_f3_takeover_of_the_version_that_still_stands_may_yet_come() -> None:
 
 def test_free_record_is_claimed_where_it_must_exist() -> None:
     """It exists."""
-    assert Attempt(plan(only_if_exists=True)).begin().answer(free("b")).asks is Claim
+    assert Attempt(timings(only_if_exists=True)).begin().answer(free("b")).asks is Claim
 
 
 def test_hidden_record_does_not_exist() -> None:
     """What was deleted on release is waited for as what never was."""
-    attempt = Attempt(plan(only_if_exists=True)).begin().answer(gone("b"))
+    attempt = Attempt(timings(only_if_exists=True)).begin().answer(gone("b"))
 
     assert attempt.wait_s == 0.01
 
@@ -77,14 +77,14 @@ def test_hidden_record_does_not_exist() -> None:
 def test_poll_of_what_is_not_held_is_a_claim() -> None:
     """A read would cost a second request."""
     for record in (None, gone("b")):
-        attempt = Attempt(plan(only_if_exists=True)).begin().answer(record).at(0.01).due()
+        attempt = Attempt(timings(only_if_exists=True)).begin().answer(record).at(0.01).due()
 
         assert attempt.asks is Claim
 
 
 def test_only_a_held_record_is_waited_for() -> None:
     """Nobody would release what is not held, and a store that cannot notify is not asked to."""
-    for terms, record in ((plan(only_if_exists=True, notify=True), gone("b")), (plan(), held("b"))):
+    for terms, record in ((timings(only_if_exists=True, notify=True), gone("b")), (timings(), held("b"))):
         (wait,) = Attempt(terms).begin().answer(record).effects
 
         assert isinstance(wait, Wait)
@@ -132,7 +132,7 @@ def test_polls_come_at_twice_the_distance_each_time() -> None:
 
 def test_retries_end_the_attempt_when_they_are_used_up() -> None:
     """Two polls after the first refusal, and not one."""
-    attempt = Attempt(plan(waiting=Waiting(retries=2))).begin().answer(held("b")).due().answer(held("b"))
+    attempt = Attempt(timings(waiting=Waiting(retries=2))).begin().answer(held("b")).due().answer(held("b"))
     assert attempt.wait_s is not None
 
     assert isinstance(attempt.due().answer(held("b")).state, Ended)
@@ -164,7 +164,7 @@ def test_failure_when_the_time_is_up_ends_the_attempt() -> None:
 def test_back_off_is_spread_upwards() -> None:
     """One back-off and the jittered part of another."""
     attempt = Attempt().begin()
-    attempt.send(Failure("f1", unknown=False, fresh="f", jitter=0.5))
+    attempt.send(Failure("f1", unknown=False, new_rvn="f", jitter=0.5))
 
     assert attempt.wait_s == pytest.approx(1.5 * BACK_OFF)
 
@@ -196,7 +196,7 @@ def test_f3_grant_disowns_the_claim_that_may_still_come() -> None:
     attempt = Attempt().begin().unknown().answer(None)
     assert attempt.request.expect is Expect.ABSENT
 
-    assert attempt.grant().effects == (Disown(("f1",)),)
+    assert attempt.grant().effects == (Abandon(("f1",)),)
 
 
 def test_f3_grant_by_the_lost_claim_disowns_nothing() -> None:
@@ -207,7 +207,7 @@ def test_f3_grant_by_the_lost_claim_disowns_nothing() -> None:
     attempt.answer(LockRecord("k", State.HELD, "f1", 2, "me", 10_000))
 
     assert isinstance(attempt.state, Held)
-    assert Disown not in {type(effect) for effect in attempt.effects}
+    assert Abandon not in {type(effect) for effect in attempt.effects}
 
 
 def test_f3_grant_of_a_claim_disowns_the_other_that_expects_nothing_alone() -> None:
@@ -216,7 +216,7 @@ def test_f3_grant_of_a_claim_disowns_the_other_that_expects_nothing_alone() -> N
 
     attempt.answer(LockRecord("k", State.HELD, "f4", 2, "me", 10_000))
 
-    assert attempt.effects == (Disown(("f1",)),)
+    assert attempt.effects == (Abandon(("f1",)),)
 
 
 def test_way_back_of_a_late_grant_begins_anew() -> None:
@@ -228,7 +228,7 @@ def test_way_back_of_a_late_grant_begins_anew() -> None:
 
 def test_wait_after_the_lease_is_extended_once() -> None:
     """By the lease of the first holder seen, and not by that of each."""
-    attempt = Attempt(plan(timeout=5.0, waiting=Waiting(after_lease=True))).begin(give_up=5).answer(held("b"))
+    attempt = Attempt(timings(timeout=5.0, waiting=Waiting(after_lease=True))).begin(give_up=5).answer(held("b"))
     attempt.at(1).due().answer(held("c"))
 
     assert attempt.seeking.give_up_at == 15 * SECOND

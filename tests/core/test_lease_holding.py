@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dlock_core.errors import LeaseStateError
-from dlock_core.plan import NEVER
 from dlock_core.record import LockRecord, LossReason, State, Version
 from dlock_core.states import Answer, Held, Payload, Read
 from dlock_core.store import Replace, Reply
-from tests.core.attempts import SECOND, broken, free, held, holding, plan
+from dlock_core.timings import NEVER
+from tests.core.attempts import SECOND, broken, free, held, holding, timings
 
 
 def mine(rvn: str, token: int = 1) -> LockRecord:
@@ -19,7 +19,7 @@ def mine(rvn: str, token: int = 1) -> LockRecord:
 
 def test_renewal_is_due_after_the_period_and_keeps_the_token() -> None:
     """A renewal has a new RVN, the old one as its condition, and touches nothing else."""
-    attempt = holding(plan(data=b"x"), token=4).at(2.5).due()
+    attempt = holding(timings(data=b"x"), token=4).at(2.5).due()
 
     assert attempt.request == Replace(
         LockRecord("k", State.HELD, "f3", 4, "me", 10_000, b"x"), Version("f1", 4), keep_payload=True
@@ -46,7 +46,7 @@ def test_early_due_changes_nothing() -> None:
 
 def test_manual_lease_renews_only_when_asked() -> None:
     """Without automatic renewal the only instant is the end."""
-    attempt = holding(plan(auto_renew=False))
+    attempt = holding(timings(auto_renew=False))
     assert attempt.due_at == pytest.approx(9.8)
 
     attempt.at(5).renew().grant()
@@ -76,7 +76,7 @@ def test_lease_is_valid_until_its_end_without_any_event() -> None:
 
 def test_longest_hold_ends_the_lease_though_it_is_renewed() -> None:
     """max_hold counts from the hand-out."""
-    attempt = holding(plan(max_hold=4)).at(2.5).due().grant()
+    attempt = holding(timings(max_hold=4)).at(2.5).due().grant()
     assert attempt.due_at == 4.0
     assert not attempt.at(4).valid
 
@@ -137,7 +137,7 @@ def test_vanished_record_is_a_loss_and_not_made_again() -> None:
 
 def test_f8a_deadline_shrinks_before_a_shorter_lease_is_sent() -> None:
     """Whoever waits may count the shorter one from the moment it is applied, whether or not the reply comes."""
-    attempt = holding().at(1).renew(plan(lease_duration=3))
+    attempt = holding().at(1).renew(timings(lease_duration=3))
     assert attempt.holder.deadline == 1 * SECOND + 2_940_000_000
 
     attempt.at(2).unknown()
@@ -147,7 +147,7 @@ def test_f8a_deadline_shrinks_before_a_shorter_lease_is_sent() -> None:
 
 def test_f8a_longer_lease_counts_only_when_seen_applied() -> None:
     """Until then the old one ends."""
-    attempt = holding().at(1).renew(plan(lease_duration=60)).unknown()
+    attempt = holding().at(1).renew(timings(lease_duration=60)).unknown()
     assert attempt.holder.deadline == 9_800_000_000
 
     attempt.at(2).due().answer(LockRecord("k", State.HELD, "f3", 1, "me", 60_000))
@@ -157,14 +157,14 @@ def test_f8a_longer_lease_counts_only_when_seen_applied() -> None:
 
 def test_f8a_certain_failure_gives_the_deadline_back() -> None:
     """What was certainly not applied, now or later, shortens nothing."""
-    attempt = holding().at(1).renew(plan(lease_duration=3)).not_applied()
+    attempt = holding().at(1).renew(timings(lease_duration=3)).not_applied()
 
     assert attempt.holder.deadline == 9_800_000_000
 
 
 def test_f8a_resolved_renewal_makes_all_other_pending_ones_dead() -> None:
     """They expected a version that is gone, so their leases count no more."""
-    attempt = holding().at(1).renew(plan(lease_duration=3)).unknown().at(2).renew().unknown().at(2.2).renew().grant()
+    attempt = holding().at(1).renew(timings(lease_duration=3)).unknown().at(2).renew().unknown().at(2.2).renew().grant()
 
     assert attempt.holder.pending == ()
     assert attempt.holder.deadline == 2_200_000_000 + 9_800_000_000
@@ -180,7 +180,7 @@ def test_f8b_renewal_is_conditional_on_version_and_held() -> None:
 
 def test_f8e_renewal_never_writes_data() -> None:
     """It would put back what another change has just replaced."""
-    assert holding(plan(data=b"old")).at(2.5).due().request.keep_payload
+    assert holding(timings(data=b"old")).at(2.5).due().request.keep_payload
 
 
 def test_f8e_one_write_is_under_way_at_a_time() -> None:
@@ -238,7 +238,7 @@ def test_f12_stale_refusal_is_no_loss() -> None:
 
 def test_f12_refusal_of_a_store_whose_refusals_may_be_old_is_confirmed_by_a_read() -> None:
     """Only the read tells the loss."""
-    attempt = holding(plan(refusals_linearizable=False)).at(2.5).due().answer(held("b", 2))
+    attempt = holding(timings(refusals_linearizable=False)).at(2.5).due().answer(held("b", 2))
     assert attempt.asks is Read
     assert attempt.valid
 
@@ -247,14 +247,14 @@ def test_f12_refusal_of_a_store_whose_refusals_may_be_old_is_confirmed_by_a_read
 
 def test_f12_read_after_a_stale_refusal_heals() -> None:
     """The record was the own one all the time."""
-    attempt = holding(plan(refusals_linearizable=False)).at(2.5).due().answer(held("b", 2)).answer(mine("f3"))
+    attempt = holding(timings(refusals_linearizable=False)).at(2.5).due().answer(held("b", 2)).answer(mine("f3"))
 
     assert attempt.version == Version("f3", 1)
 
 
 def test_f12_own_earlier_version_in_a_refusal_that_may_be_old_is_confirmed() -> None:
     """An RVN that was replaced since."""
-    attempt = holding(plan(refusals_linearizable=False)).at(2.5).due().grant().at(5).due().answer(mine("f1"))
+    attempt = holding(timings(refusals_linearizable=False)).at(2.5).due().grant().at(5).due().answer(mine("f1"))
 
     assert attempt.asks is Read
 
@@ -280,7 +280,7 @@ def test_hazard_02_refusal_that_shows_the_renewal_itself_is_a_success() -> None:
 
 def test_hazard_04_pending_renewals_are_bounded_and_resolved_by_one_read() -> None:
     """At the bound the next request is a read."""
-    attempt = holding(plan(auto_renew=False))
+    attempt = holding(timings(auto_renew=False))
     for turn in range(32):
         attempt.at(turn / 100).renew().unknown()
 
@@ -320,7 +320,7 @@ def test_hazard_18_unreachable_store_does_not_prolong_a_lease() -> None:
 
 def test_fail_closed_lock_is_valid_until_told_otherwise() -> None:
     """It has no end; only another's record takes it away."""
-    attempt = holding(plan(fail_closed=True, auto_renew=False)).at(1e6)
+    attempt = holding(timings(fail_closed=True, auto_renew=False)).at(1e6)
     assert attempt.valid
     assert attempt.due_at * SECOND >= NEVER
 

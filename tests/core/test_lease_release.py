@@ -6,9 +6,9 @@ import pytest
 
 from dlock_core import lease
 from dlock_core.record import Broken, LockRecord, LossReason, State, Version, newer_format
-from dlock_core.states import Answer, Cleaning, Disown, Ended, Failure, Outcome, Payload, Read, Releasing
+from dlock_core.states import Abandon, Answer, Cleaning, Ended, Failure, Outcome, Payload, Read, Releasing
 from dlock_core.store import Release, Replace, Reply
-from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, plan
+from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
 
 BY = Broken("operator", 0)
 
@@ -49,7 +49,7 @@ def test_release_with_a_payload_puts_it() -> None:
 
 def test_f9_release_that_hides_keeps_the_token_and_nothing_else() -> None:
     """Logically deleted."""
-    request = holding(plan(delete_on_release=True, data=b"x"), token=3).at(1).free().request
+    request = holding(timings(delete_on_release=True, data=b"x"), token=3).at(1).free().request
 
     assert (request.record.state, request.record.fencing_token, request.record.data) == (State.GONE, 3, None)
     assert not request.keep_payload
@@ -129,7 +129,7 @@ def test_f8c_failure_of_an_overtaken_renewal_changes_nothing() -> None:
     attempt = holding().at(2.5).due().free()
     before = attempt.state
 
-    attempt.send(Failure("f3", unknown=True, fresh="x"))
+    attempt.send(Failure("f3", unknown=True, new_rvn="x"))
 
     assert attempt.state == before
 
@@ -175,7 +175,7 @@ def test_f12_stale_refusal_of_a_release_is_not_believed() -> None:
 
 def test_f12_refusal_of_a_release_that_may_be_old_is_confirmed_by_a_read() -> None:
     """Another's record in it is no proof; the read shows the own, and the release is sent again."""
-    attempt = holding(plan(refusals_linearizable=False)).at(1).free().answer(free("b", 1))
+    attempt = holding(timings(refusals_linearizable=False)).at(1).free().answer(free("b", 1))
     assert attempt.asks is Read
 
     attempt.answer(mine("f1"))
@@ -206,14 +206,14 @@ def test_f3_clean_up_frees_the_claim_that_landed_late() -> None:
 
 def test_f3_clean_up_of_a_conditional_claim_ends_when_its_version_is_gone() -> None:
     """It can not be applied any more."""
-    attempt = Attempt(plan(fail_closed=True, auto_renew=False)).begin().give_up().due().answer(held("b", 1))
+    attempt = Attempt(timings(fail_closed=True, auto_renew=False)).begin().give_up().due().answer(held("b", 1))
 
     assert outcome(attempt) is Outcome.ABANDONED
 
 
 def test_f3_clean_up_of_a_fail_closed_claim_has_no_end_but_the_proof() -> None:
     """It would hold the key for ever."""
-    attempt = Attempt(plan(fail_closed=True, auto_renew=False)).begin().give_up()
+    attempt = Attempt(timings(fail_closed=True, auto_renew=False)).begin().give_up()
     for _ in range(50):
         attempt.at(attempt.due_at).due().answer(None)
 
@@ -225,12 +225,12 @@ def test_f3_clean_up_looks_again_when_its_release_was_refused() -> None:
     attempt = Attempt().begin().give_up().due().answer(mine("f1")).answer(held("b", 2))
 
     assert isinstance(attempt.state, Cleaning)
-    assert attempt.cleaning.asked is None
+    assert attempt.cleaning.in_flight is None
 
 
 def test_f3_clean_up_is_not_ended_by_a_refusal_that_may_be_old() -> None:
     """What expects the version after the one that it shows may still come."""
-    terms = plan(fail_closed=True, auto_renew=False, refusals_linearizable=False)
+    terms = timings(fail_closed=True, auto_renew=False, refusals_linearizable=False)
     attempt = Attempt(terms).begin().answer(free("b", 1)).unknown().answer(free("b", 1)).give_up()
     pending = attempt.cleaning.pending
 
@@ -250,7 +250,7 @@ def test_f7_claims_given_up_are_disowned() -> None:
     """Whoever of this client meets them later takes them over."""
     attempt = Attempt().begin().unknown().answer(None).give_up()
 
-    assert attempt.effects == (Disown(("f1", "f3")),)
+    assert attempt.effects == (Abandon(("f1", "f3")),)
 
 
 def test_failed_clean_up_is_tried_again() -> None:
@@ -272,7 +272,7 @@ def test_hazard_03_release_whose_reply_is_lost_is_asked_for_at_once() -> None:
 
 def test_hazard_11_release_is_followed_for_the_longest_lease_that_may_stand() -> None:
     """A renewal to a longer lease counts from its own send."""
-    attempt = holding().at(1).renew(plan(lease_duration=60)).grant().at(2).free()
+    attempt = holding().at(1).renew(timings(lease_duration=60)).grant().at(2).free()
 
     assert attempt.releasing.until == 61 * SECOND
 
@@ -282,7 +282,7 @@ def test_hazard_11_release_is_followed_for_the_longest_lease_that_may_stand() ->
 
 def test_break_keeps_the_key_held_for_one_more_lease_under_a_higher_token() -> None:
     """Within it the old holder's lease ends, and its next renewal is refused."""
-    request = lease.break_request(held("b", 4), fencing_token=4, fresh="x", by=BY, free_now=False)
+    request = lease.break_request(held("b", 4), fencing_token=4, new_rvn="x", by=BY, free_now=False)
 
     assert request == Replace(
         LockRecord("k", State.HELD, "x", 5, "operator", 10_000, broken=BY), Version("b", 4), keep_payload=True
@@ -291,7 +291,7 @@ def test_break_keeps_the_key_held_for_one_more_lease_under_a_higher_token() -> N
 
 def test_break_now_frees_at_once() -> None:
     """The old holder may still believe in it."""
-    request = lease.break_request(held("b", 4), fencing_token=4, fresh="x", by=BY, free_now=True)
+    request = lease.break_request(held("b", 4), fencing_token=4, new_rvn="x", by=BY, free_now=True)
 
     assert request is not None
     assert (request.record.state, request.record.fencing_token, request.record.lease_ms) == (State.FREE, 5, None)
@@ -299,7 +299,7 @@ def test_break_now_frees_at_once() -> None:
 
 def test_break_of_a_lock_without_a_lease_frees_at_once() -> None:
     """There is no lease to wait for."""
-    request = lease.break_request(held("b", 4, lease=None), fencing_token=4, fresh="x", by=BY, free_now=False)
+    request = lease.break_request(held("b", 4, lease=None), fencing_token=4, new_rvn="x", by=BY, free_now=False)
 
     assert request is not None
     assert request.record.state is State.FREE
@@ -308,11 +308,12 @@ def test_break_of_a_lock_without_a_lease_frees_at_once() -> None:
 @pytest.mark.parametrize("record", [None, free("b", 4), held("b", 5)])
 def test_break_of_what_is_not_that_grant_is_refused(record: LockRecord | None) -> None:
     """The operator saw another one."""
-    assert lease.break_request(record, fencing_token=4, fresh="x", by=BY, free_now=False) is None
+    assert lease.break_request(record, fencing_token=4, new_rvn="x", by=BY, free_now=False) is None
 
 
 def test_break_of_a_newer_format_is_possible() -> None:
     """It is shown as held without a lease."""
     assert (
-        lease.break_request(newer_format("k", 2, "b", 4), fencing_token=4, fresh="x", by=BY, free_now=False) is not None
+        lease.break_request(newer_format("k", 2, "b", 4), fencing_token=4, new_rvn="x", by=BY, free_now=False)
+        is not None
     )

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dlock_core.plan import NEVER, Waiting
 from dlock_core.record import LockRecord, State, Version, newer_format
-from dlock_core.states import Cleaning, Disown, Ended, Held, Observation, Outcome, Read, Releasing, Seeking, Wait
+from dlock_core.states import Abandon, Cleaning, Ended, Held, Observation, Outcome, Read, Releasing, Seeking, Wait
 from dlock_core.store import Claim, Expect, Replace
-from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, plan
+from dlock_core.timings import NEVER, Waiting
+from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
 
 
 def test_begin_sends_one_claim_with_the_plan_of_the_lock() -> None:
     """The first request already asks for the key; a free key costs one."""
-    attempt = Attempt(plan(data=b"x", only_if_exists=True)).begin()
+    attempt = Attempt(timings(data=b"x", only_if_exists=True)).begin()
 
     assert attempt.request == Claim(
         LockRecord("k", State.HELD, "f1", 1, "me", 10_000, b"x"),
@@ -47,7 +47,7 @@ def test_refusal_by_a_holder_waits_for_a_poll_but_not_past_the_observed_lease() 
 def test_poll_of_a_held_key_is_a_read_and_a_wake_up_claims() -> None:
     """Who was told of a release claims at once; who only asks reads."""
     polling = Attempt().begin().answer(held("b")).at(1).due()
-    woken = Attempt(plan(notify=True)).begin().answer(held("b")).at(1).woken()
+    woken = Attempt(timings(notify=True)).begin().answer(held("b")).at(1).woken()
 
     assert polling.asks is Read
     assert woken.asks is Claim
@@ -55,7 +55,7 @@ def test_poll_of_a_held_key_is_a_read_and_a_wake_up_claims() -> None:
 
 def test_store_that_notifies_is_given_the_record_to_wait_for() -> None:
     """The wait names the record, so that a release between the refusal and the wait is not missed."""
-    attempt = Attempt(plan(notify=True)).begin().answer(held("b"))
+    attempt = Attempt(timings(notify=True)).begin().answer(held("b"))
 
     (wait,) = attempt.effects
     assert wait == Wait(2 * SECOND, held("b"))
@@ -100,7 +100,7 @@ def test_unreachable_store_is_asked_again_after_a_back_off_until_patience_ends()
 
 def test_missing_record_is_waited_for_where_it_must_exist() -> None:
     """With only_if_exists an absent key is not claimed again at once."""
-    attempt = Attempt(plan(only_if_exists=True)).begin().answer(None)
+    attempt = Attempt(timings(only_if_exists=True)).begin().answer(None)
 
     assert attempt.wait_s == 0.01
     assert attempt.seeking.seen is None
@@ -108,7 +108,7 @@ def test_missing_record_is_waited_for_where_it_must_exist() -> None:
 
 def test_conditional_claims_that_lose_are_bounded_by_a_pause() -> None:
     """After sixteen lost races in a row the attempt waits for a poll."""
-    attempt = Attempt(plan(fail_closed=True, auto_renew=False)).begin()
+    attempt = Attempt(timings(fail_closed=True, auto_renew=False)).begin()
     for turn in range(16):
         attempt.answer(free(f"b{turn}", turn + 1))
         assert attempt.asks is Claim
@@ -151,7 +151,7 @@ def test_f2_claim_after_an_unknown_outcome_expects_what_was_shown() -> None:
 
 def test_f2_fail_closed_claim_always_expects_a_version() -> None:
     """A late duplicate of a claim that expects nothing would hold the key for ever."""
-    attempt = Attempt(plan(fail_closed=True, auto_renew=False)).begin()
+    attempt = Attempt(timings(fail_closed=True, auto_renew=False)).begin()
 
     assert attempt.request.expect is Expect.ABSENT
     assert attempt.answer(free("b", 2)).request.expect == Version("b", 2)
@@ -159,7 +159,7 @@ def test_f2_fail_closed_claim_always_expects_a_version() -> None:
 
 def test_f2_fail_closed_wake_up_reads_before_it_claims() -> None:
     """There is no version to expect without an answer."""
-    attempt = Attempt(plan(fail_closed=True, auto_renew=False, notify=True)).begin().answer(held("b")).at(1).woken()
+    attempt = Attempt(timings(fail_closed=True, auto_renew=False, notify=True)).begin().answer(held("b")).at(1).woken()
 
     assert attempt.asks is Read
 
@@ -173,14 +173,14 @@ def test_f3_another_record_does_not_prove_that_a_claim_was_not_applied() -> None
 
 def test_f3_conditional_claim_is_dead_when_its_version_is_gone() -> None:
     """A version never returns, so what expects it can not be applied any more."""
-    attempt = Attempt(plan(fail_closed=True, auto_renew=False)).begin().unknown().answer(held("b", 1))
+    attempt = Attempt(timings(fail_closed=True, auto_renew=False)).begin().unknown().answer(held("b", 1))
 
     assert attempt.seeking.pending == ()
 
 
 def test_f3_stale_refusal_kills_no_pending_write() -> None:
     """Where refusals may be old, only a read shows what is gone."""
-    stale = plan(fail_closed=True, auto_renew=False, refusals_linearizable=False)
+    stale = timings(fail_closed=True, auto_renew=False, refusals_linearizable=False)
     attempt = Attempt(stale).begin().unknown().answer(None).answer(free("old", 1))
 
     assert [sent.rvn for sent in attempt.seeking.pending] == ["f1"]
@@ -188,7 +188,7 @@ def test_f3_stale_refusal_kills_no_pending_write() -> None:
 
 def test_f4_new_attempt_takes_over_what_an_abandoned_one_wrote() -> None:
     """Adoption would race with the clean-up of the abandoned attempt; a takeover has a new RVN and a new token."""
-    attempt = Attempt().begin().answer(held("orphan", 1, owner="me"), disowned=True)
+    attempt = Attempt().begin().answer(held("orphan", 1, owner="me"), abandoned=True)
 
     assert attempt.asks is Replace
     assert attempt.request.expected == Version("orphan", 1)
@@ -252,7 +252,7 @@ def test_f5_late_grant_is_driven_by_one_request_at_a_time() -> None:
 def test_f6_adopted_grant_has_what_the_record_says() -> None:
     """Token, data and attributes may be those that stood there before."""
     record = LockRecord("k", State.HELD, "f1", 9, "me", 10_000, b"kept", (("a", 1),))
-    attempt = Attempt(plan(data=b"asked", replace_data=False)).begin().unknown().answer(record)
+    attempt = Attempt(timings(data=b"asked", replace_data=False)).begin().unknown().answer(record)
 
     assert attempt.version == Version("f1", 9)
     assert attempt.holder.payload == (b"kept", (("a", 1),))
@@ -266,10 +266,10 @@ def test_f6_only_a_held_record_is_adopted() -> None:
 
 
 def test_f7_attempt_given_up_with_a_claim_under_way_is_cleaned_up() -> None:
-    """The claim may be applied after the caller has left; its RVN is disowned at once."""
+    """The claim may be applied after the caller has left; its RVN is abandoned at once."""
     attempt = Attempt().begin().give_up()
 
-    assert attempt.effects == (Disown(("f1",)),)
+    assert attempt.effects == (Abandon(("f1",)),)
     assert isinstance(attempt.state, Cleaning)
 
 
@@ -402,7 +402,7 @@ def test_pending_claims_of_a_long_attempt_are_bounded() -> None:
 
 def test_f11_claim_asks_for_a_token_of_at_least_the_floor() -> None:
     """A resource that has seen the tokens of another store refuses all that are lower."""
-    attempt = Attempt(plan(token_floor=1_000)).begin()
+    attempt = Attempt(timings(token_floor=1_000)).begin()
 
     assert attempt.asks is Claim
     assert attempt.request.record.fencing_token == 1_000
@@ -411,7 +411,7 @@ def test_f11_claim_asks_for_a_token_of_at_least_the_floor() -> None:
 @pytest.mark.parametrize(("seen", "taken"), [(7, 1_000), (999, 1_000), (1_000, 1_001), (5_000, 5_001)])
 def test_f11_takeover_writes_a_token_of_at_least_the_floor(seen: int, taken: int) -> None:
     """Whoever held it may have been a client without the floor; above it, each takeover adds one as ever."""
-    attempt = Attempt(plan(token_floor=1_000)).begin().answer(held("other", seen))
+    attempt = Attempt(timings(token_floor=1_000)).begin().answer(held("other", seen))
 
     attempt.at(10).due()
 
@@ -424,7 +424,7 @@ def test_f11_takeover_writes_a_token_of_at_least_the_floor(seen: int, taken: int
 
 def test_wait_counts_on_top_of_the_lease_first_seen_where_it_is_asked_for() -> None:
     """Once: a holder that renews, or another one, does not make it longer."""
-    attempt = Attempt(plan(timeout=1.0, waiting=Waiting(after_lease=True))).begin(give_up=1.0)
+    attempt = Attempt(timings(timeout=1.0, waiting=Waiting(after_lease=True))).begin(give_up=1.0)
 
     attempt.answer(held("x", lease=5.0))
     attempt.at(2.0).due().answer(held("y", lease=100.0))
@@ -437,9 +437,13 @@ def test_wait_counts_on_top_of_the_lease_first_seen_where_it_is_asked_for() -> N
 def test_wait_without_a_lease_to_count_is_not_made_longer() -> None:
     """Nobody knows when a lock without a lease ends; and a single try stays one."""
     closed = (
-        Attempt(plan(timeout=1.0, waiting=Waiting(after_lease=True))).begin(give_up=1.0).answer(held("x", lease=None))
+        Attempt(timings(timeout=1.0, waiting=Waiting(after_lease=True)))
+        .begin(give_up=1.0)
+        .answer(held("x", lease=None))
     )
-    once = Attempt(plan(timeout=0.0, waiting=Waiting(after_lease=True))).begin(give_up=0.0).answer(held("x", lease=5.0))
+    once = (
+        Attempt(timings(timeout=0.0, waiting=Waiting(after_lease=True))).begin(give_up=0.0).answer(held("x", lease=5.0))
+    )
 
     assert closed.seeking.give_up_at == SECOND
     assert isinstance(once.state, Ended)
@@ -447,7 +451,7 @@ def test_wait_without_a_lease_to_count_is_not_made_longer() -> None:
 
 def test_retries_bound_how_often_it_is_asked() -> None:
     """After so many waits the next refusal is the last."""
-    attempt = Attempt(plan(waiting=Waiting(retries=1))).begin().answer(held("x"))
+    attempt = Attempt(timings(waiting=Waiting(retries=1))).begin().answer(held("x"))
     assert attempt.wait_s is not None
 
     attempt.at(1.0).due().answer(held("y"))
@@ -458,7 +462,7 @@ def test_retries_bound_how_often_it_is_asked() -> None:
 
 def test_a_wake_up_uses_no_retry() -> None:
     """A store may wake at each renewal, and the options count waits to their end."""
-    attempt = Attempt(plan(notify=True, waiting=Waiting(retries=1))).begin().answer(held("x"))
+    attempt = Attempt(timings(notify=True, waiting=Waiting(retries=1))).begin().answer(held("x"))
 
     attempt.at(1.0).woken().answer(held("y"))
 

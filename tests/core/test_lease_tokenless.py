@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dlock_core.plan import Traits
 from dlock_core.record import NO_TOKEN, LockRecord, LossReason, State, Version
 from dlock_core.states import Ended, Held, Outcome, Releasing, Seeking
 from dlock_core.store import Replace
-from tests.core.attempts import Attempt, held, holding, plan
+from dlock_core.timings import Traits
+from tests.core.attempts import Attempt, held, holding, timings
 
 
 def mine(rvn: str, token: int = NO_TOKEN) -> LockRecord:
@@ -34,7 +34,7 @@ def test_grant_without_a_token_is_renewed_before_it_is_handed_out() -> None:
 
 def test_grant_without_a_token_is_handed_out_where_there_are_none() -> None:
     """A store whose rows have no tokens never brings one."""
-    attempt = Attempt(plan(traits=Traits(has_tokens=False))).begin().unknown().answer(mine("f1"))
+    attempt = Attempt(timings(traits=Traits(has_tokens=False))).begin().unknown().answer(mine("f1"))
 
     assert attempt.valid
 
@@ -42,11 +42,11 @@ def test_grant_without_a_token_is_handed_out_where_there_are_none() -> None:
 def test_renewal_that_brought_no_token_is_repeated() -> None:
     """Its row was written, its token not: seen in a read, it is renewed once more and not handed out."""
     attempt = adopted()
-    asked = attempt.asked
-    attempt.unknown().at(0.5).due().answer(mine(asked))
+    in_flight = attempt.in_flight
+    attempt.unknown().at(0.5).due().answer(mine(in_flight))
 
     assert not attempt.valid
-    assert attempt.request.expected == Version(asked, 0)
+    assert attempt.request.expected == Version(in_flight, 0)
     assert attempt.grant(8).version.fencing_token == 8
     assert attempt.valid
 
@@ -54,11 +54,11 @@ def test_renewal_that_brought_no_token_is_repeated() -> None:
 def test_renewal_that_brought_the_token_is_adopted_with_it() -> None:
     """The reply was lost; the row shows the RVN that was sent, and the token."""
     attempt = adopted()
-    asked = attempt.asked
-    attempt.unknown().at(0.5).due().answer(mine(asked, 9))
+    in_flight = attempt.in_flight
+    attempt.unknown().at(0.5).due().answer(mine(in_flight, 9))
 
     assert attempt.valid
-    assert attempt.version == Version(asked, 9)
+    assert attempt.version == Version(in_flight, 9)
 
 
 def test_grant_without_a_token_that_was_taken_goes_on_waiting() -> None:
@@ -88,11 +88,11 @@ def test_release_refused_by_a_row_of_another_client_ends_at_once() -> None:
 def test_release_of_a_grant_without_a_token_follows_its_renewal() -> None:
     """The renewal was applied after all, and brought a token: that row is released."""
     attempt = adopted()
-    asked = attempt.asked
-    attempt.give_up().answer(mine(asked, 6))
+    in_flight = attempt.in_flight
+    attempt.give_up().answer(mine(in_flight, 6))
 
     assert isinstance(attempt.state, Releasing)
-    assert attempt.request.expected == Version(asked, 6)
+    assert attempt.request.expected == Version(in_flight, 6)
 
 
 def test_takeover_from_a_row_without_a_token_asks_for_the_first() -> None:
@@ -108,7 +108,7 @@ def test_takeover_from_a_row_without_a_token_asks_for_the_first() -> None:
 
 def test_late_grant_without_a_token_is_handed_out_once_renewed_where_there_are_none() -> None:
     """It waits for nothing that will never come."""
-    attempt = Attempt(plan(traits=Traits(has_tokens=False))).begin().at(6).answer(mine("f1"), applied=True)
+    attempt = Attempt(timings(traits=Traits(has_tokens=False))).begin().at(6).answer(mine("f1"), applied=True)
     assert not attempt.valid
 
     assert attempt.grant().valid
@@ -117,6 +117,6 @@ def test_late_grant_without_a_token_is_handed_out_once_renewed_where_there_are_n
 def test_renewal_takes_no_token_away() -> None:
     """Whatever a row says after it: the token is that of the grant."""
     attempt = holding(token=5).at(2.5).due()
-    attempt.answer(mine(attempt.asked), applied=True)
+    attempt.answer(mine(attempt.in_flight), applied=True)
 
     assert attempt.version.fencing_token == 5

@@ -8,17 +8,17 @@ import pytest
 
 from dlock_core import lease
 from dlock_core.errors import LeaseStateError
-from dlock_core.plan import NEVER
 from dlock_core.record import OwnerState
-from dlock_core.states import Answer, Begin, Due, Event, Failure, Free, Fresh, GiveUp, LeaseState, Probed, Renew, Woken
+from dlock_core.states import Answer, Begin, Due, Event, Failure, Free, GiveUp, LeaseState, New, Probed, Renew, Woken
 from dlock_core.store import Reply
+from dlock_core.timings import NEVER
 from tests.core.attempts import Attempt, held, holding
 
 EVENTS: dict[type[Event], Event] = {
     Begin: Begin("x", 0),
     Answer: Answer("f1", Reply(applied=False, record=None), "x"),
     Probed: Probed("f1", OwnerState.UNKNOWN, "x"),
-    Failure: Failure("f1", unknown=True, fresh="x"),
+    Failure: Failure("f1", unknown=True, new_rvn="x"),
     Due: Due("x"),
     Woken: Woken("x"),
     Renew: Renew("x"),
@@ -27,7 +27,7 @@ EVENTS: dict[type[Event], Event] = {
 }
 
 STATES: dict[str, LeaseState] = {
-    "Fresh": Attempt().state,
+    "New": Attempt().state,
     "Seeking": Attempt().begin().state,
     "Held": holding().state,
     "Releasing": holding().free().state,
@@ -37,7 +37,7 @@ STATES: dict[str, LeaseState] = {
 }
 
 POSSIBLE: dict[str, set[type[Event]]] = {
-    "Fresh": {Begin},
+    "New": {Begin},
     "Seeking": {Answer, Probed, Failure, Due, Woken, GiveUp},
     "Held": {Answer, Failure, Due, Renew, Free, GiveUp},
     "Releasing": {Answer, Failure, Due},
@@ -68,7 +68,7 @@ def test_event_that_cannot_come_raises_and_names_the_state(name: str, event: typ
 @pytest.mark.parametrize("attempt", [Attempt().begin(), holding().at(2.5).due()], ids=["seeking", "held"])
 @pytest.mark.parametrize(
     "event",
-    [Answer("other", Reply(applied=True, record=held("other")), "x"), Failure("other", unknown=True, fresh="x")],
+    [Answer("other", Reply(applied=True, record=held("other")), "x"), Failure("other", unknown=True, new_rvn="x")],
 )
 def test_answer_to_another_request_raises(attempt: Attempt, event: Event) -> None:
     """An answer that was not asked for must not change a lease."""
@@ -87,7 +87,7 @@ def test_seeking_one_request_at_a_time(event: Event) -> None:
     "state", [holding().free(), Attempt().begin().give_up().due(), holding().at(9.8).due(), holding().free().grant()]
 )
 @pytest.mark.parametrize(
-    "event", [Answer("other", Reply(applied=True, record=None), "x"), Failure("other", unknown=True, fresh="x")]
+    "event", [Answer("other", Reply(applied=True, record=None), "x"), Failure("other", unknown=True, new_rvn="x")]
 )
 def test_late_answers_change_nothing_once_the_end_has_begun(state: Attempt, event: Event) -> None:
     """What was under way when the release or the clean-up began may still be answered."""
@@ -111,5 +111,5 @@ def test_states_are_small_hashable_values(state: LeaseState) -> None:
 
 def test_fresh_attempt_is_due_for_nothing() -> None:
     """Only Held, Releasing and Cleaning want to be woken by a scheduler."""
-    assert isinstance(STATES["Fresh"], Fresh)
+    assert isinstance(STATES["New"], New)
     assert {name for name, state in STATES.items() if lease.due_at(state) < NEVER} == {"Held", "Cleaning"}

@@ -266,9 +266,9 @@ async def test_what_is_planned_does_not_pile_up(world: World) -> None:
             async with client.lock(f"k{number}"):
                 pass
 
-        agenda = getattr(client, "_inner", client)._engine.driver.agenda
-        assert len(agenda._heap) < 200
-        assert agenda.live == 1
+        timers = getattr(client, "_inner", client)._engine.driver.timers
+        assert len(timers._heap) < 200
+        assert timers.live == 1
 
 
 # ---- a request that hangs

@@ -26,8 +26,8 @@ from dlock_core import (
 )
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.memory import MemorySpace, MemoryStore
-from dlock_core.plan import NANOS, nanoseconds
 from dlock_core.testing import FakeClock
+from dlock_core.timings import NANOS, nanoseconds
 
 if TYPE_CHECKING:
     import threading
@@ -336,16 +336,16 @@ def run_sync(seed: str) -> list[Any]:
     options, calls = draw(seed)
     kind = type("LockClient", (LockClient,), {"_clock": clock})
     client: LockClient = kind(Sync(script), **options)
-    ports, engine = client._ports, client._engine
-    ports._start = lambda: None  # type: ignore[method-assign]  # no thread: turned by hand
+    runtime, engine = client._runtime, client._engine
+    runtime._start = lambda: None  # type: ignore[method-assign]  # no thread: turned by hand
     posted: list[tuple[Any, Any]] = []
-    ports._callbacks.post = lambda callback, argument: posted.append((callback, argument))  # type: ignore[method-assign]
+    runtime._callbacks.post = lambda callback, argument: posted.append((callback, argument))  # type: ignore[method-assign]
 
     def pump(until: int) -> None:
         # A request that took too long woke whoever waited for that: it goes before what has come to be due meanwhile.
         ahead = until > clock.now()
         while not ahead or clock.now() < until:
-            first = engine.driver.agenda.first()
+            first = engine.driver.timers.first()
             if first is None or first.due > max(until, clock.now()):
                 break
             clock._now = max(clock._now, first.due)
@@ -409,7 +409,7 @@ async def run_async(seed: str) -> list[Any]:  # noqa: C901  # the twin of run_sy
             if due is None or due > until:
                 break
             # Of two that are due at one instant either may come first; here it is the scheduler, in both colours.
-            scheduler = [timer for timer in clock._timers if timer is client._ports._timer]
+            scheduler = [timer for timer in clock._timers if timer is client._runtime._timer]
             clock._timers = dict.fromkeys([*scheduler, *clock._timers])
             clock.advance(max(0, due - clock.now()) / NANOS)
             await turn()

@@ -20,8 +20,8 @@ from dlock_core.client import Lease, LockClient
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
-from dlock_core.plan import NANOS, nanoseconds
 from dlock_core.testing import AsyncFaultyStore, FakeClock, FaultyStore
+from dlock_core.timings import NANOS, nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -51,15 +51,15 @@ def eventually(fact: Callable[[], bool], what: str = "the fact") -> None:
         glance.wait(_GLANCE_S)
 
 
-def _asked(engine: Engine) -> set[str]:
+def _in_flight(engine: Engine) -> set[str]:
     """Return the keys for which a request is under way."""
     handles = [*engine.driver.held.values(), *engine.driver.following]
-    return {handle.key for handle in handles if getattr(handle.state, "asked", None) is not None}
+    return {handle.key for handle in handles if getattr(handle.state, "in_flight", None) is not None}
 
 
 def _due(engine: Engine) -> bool:
-    first = engine.driver.agenda.first()
-    return first is not None and first.due <= engine.ports.now()
+    first = engine.driver.timers.first()
+    return first is not None and first.due <= engine.runtime.now()
 
 
 class Spawned(Protocol):
@@ -196,24 +196,24 @@ class _BlockingWorld(_Base):
 
     def _rests(self) -> bool:
         waiting = all(work.done or self.clock.parks(work.thread.ident) for work in self._spawned)
-        return waiting and all(client._ports._closed or self._at_rest(client) for client in self.clients)
+        return waiting and all(client._runtime._closed or self._at_rest(client) for client in self.clients)
 
     def _at_rest(self, client: LockClient) -> bool:
         """Whether the threads of *client* have done all that is due by the clock, but for what hangs; callbacks included."""
-        ports = client._ports
-        with ports.mutex:
+        runtime = client._runtime
+        with runtime.mutex:
             hung = {key for key, thread in self.hung.items() if self.clock.parks(thread)}
-            main = ports._thread
+            main = runtime._thread
             main_hangs = main is not None and main.ident in [self.hung[key] for key in hung]
             if _due(client._engine) and not main_hangs:
                 return False
-            waiting = {handle.key for job in [*ports._jobs, *ports._waiting_jobs] for handle in job.handles}
-            if ports._jobs and not main_hangs:
+            waiting = {handle.key for job in [*runtime._jobs, *runtime._waiting_jobs] for handle in job.handles}
+            if runtime._jobs and not main_hangs:
                 return False
-            if _asked(client._engine) - hung - waiting or (ports._helping and not hung):
+            if _in_flight(client._engine) - hung - waiting or (runtime._helping and not hung):
                 return False
-        with ports._callbacks._mutex:
-            return not ports._callbacks._running and not ports._callbacks._queue
+        with runtime._callbacks._mutex:
+            return not runtime._callbacks._running and not runtime._callbacks._queue
 
     async def until(self, fact: Callable[[], bool]) -> None:
         eventually(fact)
@@ -259,10 +259,10 @@ class _AsyncWorld(_Base):
         raise AssertionError(f"no rest after {_TICKS_MAX} turns of the loop")
 
     def _rests(self, client: AsyncLockClient) -> bool:
-        if client._opened is None or client._ports._closed:
+        if client._opened is None or client._runtime._closed:
             return True
-        tasks = len(client._ports._tasks) - len(self.hung)
-        return not _due(client._opened) and not _asked(client._opened) - set(self.hung) and tasks <= 0
+        tasks = len(client._runtime._tasks) - len(self.hung)
+        return not _due(client._opened) and not _in_flight(client._opened) - set(self.hung) and tasks <= 0
 
     async def until(self, fact: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_S):

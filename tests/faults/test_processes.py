@@ -15,7 +15,7 @@ import pytest
 from dlock_core import Lease, connect
 from dlock_core.clock import now_ns
 from dlock_core.errors import StoreError
-from dlock_core.plan import NANOS
+from dlock_core.timings import NANOS
 from tests.backends import SERVED, url_for
 from tests.faults.extent import EXTENT, LONG, MEASURED
 

@@ -270,7 +270,9 @@ def request_timeout(shop: Shop) -> None:
     """No request of a lock may take longer."""
     client = shop.client(request_timeout=0.5)
 
-    assert client._session.default.plan.timeout_ns == client._session.default.plan.acquire_timeout_ns == 500_000_000
+    assert (
+        client._session.default.timings.timeout_ns == client._session.default.timings.acquire_timeout_ns == 500_000_000
+    )
 
 
 @exercise("clock_skew")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
 
-__all__ = ["NANOS", "NEVER", "Early", "Plan", "Traits", "Waiting", "make_plan", "nanoseconds"]
+__all__ = ["NANOS", "NEVER", "Early", "Timings", "Traits", "Waiting", "derive_timings", "nanoseconds"]
 
 NANOS = 1_000_000_000
 
@@ -71,14 +71,14 @@ class Traits(NamedTuple):
 TRAITS = Traits()
 
 
-class Plan(NamedTuple):
+class Timings(NamedTuple):
     """The numbers of one lock; shared by all locks of a client with the same options."""
 
     owner: str
     lease_ms: int | None
     lease_ns: int
     usable_ns: int
-    fresh_enough_ns: int
+    handout_min_ns: int
     period_ns: int
     timeout_ns: int
     acquire_timeout_ns: int
@@ -119,7 +119,7 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * NANOS)
 
 
-def make_plan(  # the one place where all options meet
+def derive_timings(  # the one place where all options meet
     *,
     owner: str,
     lease_duration: float,
@@ -142,13 +142,13 @@ def make_plan(  # the one place where all options meet
     early: Early = EARLY,
     token_floor: int = 1,
     traits: Traits = TRAITS,
-) -> Plan:
-    """Return the plan of these options (seconds).
+) -> Timings:
+    """Return the timings of these options (seconds).
 
     Raises: ConfigurationError: they do not fit together; the message names the numbers and the option that breaks the rule.
     """
     lease_ms = _lease_ms(lease_duration, max_lease_duration)
-    plan = Plan(
+    timings = Timings(
         **_durations(lease_ms, heartbeat_period, request_timeout, drift_bound, fail_closed=fail_closed),
         **_polling(lease_ms, timeout, waiting, fail_closed=fail_closed),
         owner=owner,
@@ -165,9 +165,9 @@ def make_plan(  # the one place where all options meet
         token_floor=token_floor,
         **traits._asdict(),
     )
-    if plan.auto_renew:
-        _check_renewal_fits(plan, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)
-    return plan
+    if timings.auto_renew:
+        _check_renewal_fits(timings, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)
+    return timings
 
 
 def _durations(
@@ -186,7 +186,7 @@ def _durations(
         "lease_ms": None if fail_closed else lease_ms,
         "lease_ns": NEVER if fail_closed else lease_ns,
         "usable_ns": NEVER if fail_closed else usable_ns,
-        "fresh_enough_ns": 0 if fail_closed else usable_ns // 2,
+        "handout_min_ns": 0 if fail_closed else usable_ns // 2,
         "period_ns": lease_ns // _HEARTBEAT if heartbeat_period is None else nanoseconds(heartbeat_period),
         "timeout_ns": min(lease_ns // _RENEWAL, cap_ns),
         "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
@@ -218,21 +218,28 @@ def _lease_ms(lease_duration: float, max_lease_duration: float) -> int:
     return lease_ms
 
 
-def _check_renewal_fits(plan: Plan, lease_duration: float, drift_bound: float, *, heartbeat_given: bool) -> None:
-    lease_ns = plan.lease_ns
-    rest = lease_ns // _LATENESS + _ATTEMPTS * plan.timeout_ns + (_ATTEMPTS - 1) * plan.backoff_ns + lease_ns // _MARGIN
-    if plan.period_ns + rest <= plan.usable_ns:
+def _check_renewal_fits(timings: Timings, lease_duration: float, drift_bound: float, *, heartbeat_given: bool) -> None:
+    lease_ns = timings.lease_ns
+    rest = (
+        lease_ns // _LATENESS
+        + _ATTEMPTS * timings.timeout_ns
+        + (_ATTEMPTS - 1) * timings.backoff_ns
+        + lease_ns // _MARGIN
+    )
+    if timings.period_ns + rest <= timings.usable_ns:
         return
     terms = (
-        f"heartbeat_period {plan.period_ns / NANOS:g} s + lateness {lease_ns / _LATENESS / NANOS:g} s + {_ATTEMPTS} requests of "
-        f"{plan.timeout_ns / NANOS:g} s + back-off {plan.backoff_ns / NANOS:g} s + margin {lease_ns / _MARGIN / NANOS:g} s"
+        f"heartbeat_period {timings.period_ns / NANOS:g} s + lateness {lease_ns / _LATENESS / NANOS:g} s + {_ATTEMPTS} requests of "
+        f"{timings.timeout_ns / NANOS:g} s + back-off {timings.backoff_ns / NANOS:g} s + margin {lease_ns / _MARGIN / NANOS:g} s"
     )
-    room = plan.usable_ns - rest
+    room = timings.usable_ns - rest
     if heartbeat_given and room > 0:
         advice = f"heartbeat_period is what breaks it: at most {room / NANOS:g} s, or a longer lease_duration"
     else:
-        advice = f"drift_bound={drift_bound:g} is what breaks it: it leaves {plan.usable_ns / NANOS:g} s of the lease"
+        advice = (
+            f"drift_bound={drift_bound:g} is what breaks it: it leaves {timings.usable_ns / NANOS:g} s of the lease"
+        )
     raise ConfigurationError(
-        f"the renewal does not fit lease_duration={lease_duration:g} s: {terms} = {(plan.period_ns + rest) / NANOS:g} s, "
-        f"and {plan.usable_ns / NANOS:g} s can be used; {advice}"
+        f"the renewal does not fit lease_duration={lease_duration:g} s: {terms} = {(timings.period_ns + rest) / NANOS:g} s, "
+        f"and {timings.usable_ns / NANOS:g} s can be used; {advice}"
     )
