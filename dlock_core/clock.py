@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from functools import partial
@@ -17,20 +18,34 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-__all__ = ["NANOS", "SYSTEM_CLOCK", "Cancellable", "Clock", "SystemClock", "now_ns", "wall_ms"]
+__all__ = ["NANOS", "SYSTEM_CLOCK", "Cancellable", "Clock", "SystemClock", "find_clock", "now_ns", "wall_ms"]
+
+_log = logging.getLogger("dlock.engine")
 
 
-def _clock() -> Callable[[], int]:
-    # Linux: CLOCK_MONOTONIC stands still while the machine is suspended, and a lease does not.
-    # macOS: mach_absolute_time, behind time.monotonic, stops in sleep; CLOCK_MONOTONIC does not. Windows: time.monotonic counts sleep.
-    name = "CLOCK_BOOTTIME" if sys.platform == "linux" else "CLOCK_MONOTONIC"
-    clock_id: int | None = getattr(time, name, None)
-    if clock_id is None or sys.platform == "win32":
-        return time.monotonic_ns
-    return partial(time.clock_gettime_ns, clock_id)
+# The clocks that count while the machine sleeps and that nobody sets, by system, the best first. On Linux CLOCK_MONOTONIC stands still in a
+# suspend. On macOS it may step, and mach_absolute_time, behind time.monotonic, stops in sleep. On Windows time.monotonic counts sleep.
+_CLOCKS = {"linux": ("CLOCK_BOOTTIME",), "darwin": ("CLOCK_MONOTONIC_RAW", "CLOCK_MONOTONIC")}
 
 
-now_ns: Callable[[], int] = _clock()
+def find_clock(platform: str = sys.platform) -> Callable[[], int]:
+    """Return the best clock that the kernel of *platform* lets this process read, in ns."""
+    for name in _CLOCKS.get(platform, () if platform == "win32" else ("CLOCK_MONOTONIC",)):
+        clock_id: int | None = getattr(time, name, None)
+        if clock_id is None:
+            continue
+        try:
+            time.clock_gettime_ns(clock_id)
+        except OSError as error:  # some sandboxes and emulators know fewer clocks than Python does
+            _log.warning(
+                "the kernel refuses %s: %s; where a suspend stops the clock, leases are extended by it", name, error
+            )
+        else:
+            return partial(time.clock_gettime_ns, clock_id)
+    return time.monotonic_ns
+
+
+now_ns: Callable[[], int] = find_clock()
 """Nanoseconds since an arbitrary instant of this boot; the only clock that a decision may read."""
 
 

@@ -1,0 +1,63 @@
+"""Which clock decides, by system and by what the kernel lets a process read."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core.clock import find_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NAMES = ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC_RAW", "CLOCK_MONOTONIC")
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that leaves only the clocks *known*, each of which reads as its place; the *refused* ones raise OSError."""
+
+    def leave(*known: str, refused: tuple[str, ...] = ()) -> None:
+        def read(clock_id: int) -> int:
+            if _NAMES[clock_id] in refused:
+                raise OSError(22, "Invalid argument")
+            return clock_id
+
+        monkeypatch.setattr(time, "clock_gettime_ns", read)
+        for place, name in enumerate(_NAMES):
+            monkeypatch.delattr(time, name, raising=False)
+            if name in known:
+                monkeypatch.setattr(time, name, place, raising=False)
+
+    return leave
+
+
+@pytest.mark.parametrize(
+    ("platform", "known", "chosen"),
+    [
+        ("linux", _NAMES, "CLOCK_BOOTTIME"),
+        ("darwin", _NAMES[1:], "CLOCK_MONOTONIC_RAW"),
+        ("darwin", _NAMES[2:], "CLOCK_MONOTONIC"),
+        ("freebsd14", _NAMES[2:], "CLOCK_MONOTONIC"),
+    ],
+)
+def test_clock_is_the_one_that_counts_sleep_and_never_steps(
+    kernel: Callable[..., None], platform: str, known: tuple[str, ...], chosen: str
+) -> None:
+    """On macOS CLOCK_MONOTONIC may step, and the raw clock does not."""
+    kernel(*known)
+
+    assert find_clock(platform)() == _NAMES.index(chosen)
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32"])
+def test_clock_that_the_kernel_refuses_is_not_chosen(
+    kernel: Callable[..., None], platform: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sandbox may know fewer clocks than Python does: the import goes on with Python's own, and says so."""
+    kernel(*_NAMES, refused=_NAMES)
+
+    assert find_clock(platform) is time.monotonic_ns
+    assert ("refuses" in caplog.text) == (platform != "win32")
