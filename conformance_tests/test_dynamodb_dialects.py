@@ -29,6 +29,7 @@ def unless_thorough(lacks: dict[str, str]) -> dict[str, str]:
 
 
 ELSEWHERE = {
+    "session": "the rows of other clients have no place for sessions",
     "_s1[23457]_|_s2[123]_|_s10_nothing_|_s16_a_newer": "the same for all rows, tried in those of dlock",
     **unless_thorough(
         {

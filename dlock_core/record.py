@@ -9,15 +9,20 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from dlock_core.errors import ConfigurationError, RecordError
+
+if TYPE_CHECKING:
+    from types import UnionType
 
 __all__ = [
     "DATA_MAX_BYTES",
     "FORMAT_VERSION",
     "KEY_MAX_BYTES",
     "LEASE_MAX_MS",
+    "MEMBERS_MAX",
+    "NOTES_MAX",
     "NO_TOKEN",
     "TOKEN_MAX",
     "AttributeValue",
@@ -50,10 +55,16 @@ DATA_MAX_BYTES = 64 * 1024
 # Numbers of the format: a double holds every token exactly, and no lease outlives a day.
 TOKEN_MAX = 2**53 - 1
 LEASE_MAX_MS = 24 * 60 * 60 * 1000
+# A record with as many members as this is about 8 KiB; each write carries all of it.
+MEMBERS_MAX = 128
+NOTES_MAX = 64
 _RVN_MAX_CHARS = 64
 _INTEGER_MAX = 2**63 - 1
 _ATTRIBUTES_MAX_BYTES = 64 * 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_MEMBER_ID = re.compile(r"[0-9a-f]{16}")
+_NOTE_KINDS = ("break", "yield")
+_MEMBERS_KINDS = ("rw", "permits")
 
 
 class _NoToken(int):
@@ -116,7 +127,7 @@ class Broken:
 
 
 class SessionRef(NamedTuple):
-    """The session that keeps a lock: the key of the session's own record, and its lease in ms."""
+    """The session that keeps a lock: the key of the session's own record, and the lease of that record in ms."""
 
     key: str
     lease_ms: int
@@ -132,14 +143,17 @@ class BeatNote(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """In the record of a session: the RVN of its owner's last write, and messages that others have left."""
+    """In the record of a session: the RVN of its owner's last write, and up to 64 messages that others have left."""
 
     own: str
     notes: tuple[BeatNote, ...] = ()
 
 
 class Member(NamedTuple):
-    """One holder of a shared lock; *session* is the index into :attr:`Members.sessions`. No token: it has the record's."""
+    """One holder of a shared lock: *member_id* is 16 hex digits, *session* an index into :attr:`Members.sessions`.
+
+    A member whose *fencing_token* is None has the token of the record.
+    """
 
     member_id: str
     mode: str
@@ -150,7 +164,7 @@ class Member(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The holders of a shared lock; *kind* is ``rw`` (read/write lock) or ``permits`` (semaphore)."""
+    """The holders of a shared lock, at most 128; *kind* is ``rw`` (read/write lock) or ``permits`` (semaphore)."""
 
     kind: str
     sessions: tuple[SessionRef, ...]
@@ -160,6 +174,8 @@ class Members(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LockRecord:
     """The record of one key. *lease_ms* is None for a lock that never lapses (fail-closed) and for a record that is not held.
+
+    It is also None for a record with *session* or *members*: sessions, which are records of their own, keep such a lock.
 
     Raises: RecordError: a field is out of the format's bounds.
     """
@@ -203,6 +219,8 @@ class LockRecord:
             self._check_data(self.data)
         if self.attributes:
             self._check_attributes()
+        if self.session is not None or self.beat is not None or self.members is not None:
+            self._check_sessions()
 
     @property
     def version(self) -> Version:
@@ -239,10 +257,65 @@ class LockRecord:
         if size > _ATTRIBUTES_MAX_BYTES:
             raise RecordError(self._problem(f"attributes of {size} bytes exceed {_ATTRIBUTES_MAX_BYTES}"), key=self.key)
 
+    def _check_sessions(self) -> None:
+        try:
+            if self.session is not None:
+                _check_session(self.session)
+            if self.beat is not None:
+                _check_beat(self.beat)
+            if self.members is not None:
+                _check_members(self.members)
+            if self.lease_ms is not None and (self.session is not None or self.members is not None):
+                raise ValueError(f"it has a lease of {self.lease_ms} ms beside a session or members")
+        except ValueError as error:
+            raise RecordError(self._problem(str(error)), key=self.key) from None
+
     def _problem(self, what: str) -> str:
         return (
             f"record under key {self.key!r}: {what}; inspect it with the store's own tools, dlock never overwrites it"
         )
+
+
+def _check_session(session: SessionRef) -> None:
+    _check_types(session, SessionRef, str, int)
+    if not 0 < len(session.key) <= KEY_MAX_BYTES or not 0 < session.lease_ms <= LEASE_MAX_MS:
+        raise ValueError(f"{session!r} has no key, or no lease from 1 to {LEASE_MAX_MS} ms")
+
+
+def _check_beat(beat: Beat) -> None:
+    _check_types(beat, Beat, str, tuple)
+    if not 0 < len(beat.own) <= _RVN_MAX_CHARS or len(beat.notes) > NOTES_MAX:
+        raise ValueError(f"its beat has no version number, or more than {NOTES_MAX} notes")
+    for note in beat.notes:
+        _check_types(note, BeatNote, str, int, str, str)
+        if not note.key or not 0 < note.fencing_token <= TOKEN_MAX or note.kind not in _NOTE_KINDS:
+            raise ValueError(f"{note!r} has no key, no token, or a kind that is not one of {', '.join(_NOTE_KINDS)}")
+
+
+def _check_members(members: Members) -> None:
+    _check_types(members, Members, str, tuple, tuple)
+    if members.kind not in _MEMBERS_KINDS or len(members.members) > MEMBERS_MAX:
+        raise ValueError(f"its members are of kind {members.kind!r}, or are more than {MEMBERS_MAX}")
+    for session in members.sessions:
+        _check_session(session)
+    for member in members.members:
+        _check_types(member, Member, str, str, int | None, int | None, int, int)
+        if (
+            not _MEMBER_ID.fullmatch(member.member_id)
+            or not 0 <= member.session < len(members.sessions)
+            or not 0 < member.weight <= _INTEGER_MAX
+            or (member.slot is not None and not 0 <= member.slot <= _INTEGER_MAX)
+            or (member.fencing_token is not None and not 0 < member.fencing_token <= TOKEN_MAX)
+        ):
+            raise ValueError(f"{member!r} has a value out of bounds")
+
+
+def _check_types(value: tuple[object, ...], kind: type, *types: type | UnionType) -> None:
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is not of type {kind.__name__}")
+    for field, expected in zip(value, types, strict=True):
+        if not isinstance(field, expected) or type(field) is bool:
+            raise ValueError(f"{field!r} in its {kind.__name__} is of a wrong type")
 
 
 class NewerRecord(LockRecord):

@@ -35,7 +35,8 @@ S9   ``read`` is linearizable: it shows every write whose answer was given befor
      they are.
 S10  ``scan`` gives each record whose key starts with the prefix (compared by code points, nothing is a wildcard), page by page. It may be
      stale, and is never the basis of a write.
-S11  Exact. What is read is what was written: every field, binary data of 0 to 64 KiB (None is not empty), every kind of attribute value.
+S11  Exact. What is read is what was written: every field, binary data of 0 to 64 KiB (None is not empty), every kind of attribute value,
+     session, beat and members. A field that a write leaves out is removed, whatever stood there, alone and in a batch.
 S12  Keys are opaque. Two keys that differ in any byte are two keys: no folding, normalising, trimming or cutting, up to 1024 bytes.
 
 **Trouble**

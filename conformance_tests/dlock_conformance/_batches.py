@@ -14,7 +14,7 @@ from dlock_core.errors import OutcomeUnknownError, RecordError
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Replace, Reply
 
-__all__ = ["BatchClauses"]
+__all__ = ["BatchClauses", "batch_size"]
 
 BATCH_MOST = 100
 

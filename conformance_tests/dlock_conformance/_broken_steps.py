@@ -310,6 +310,16 @@ OF_STEPS: tuple[Broken, ...] = (
         "S11",
         writing(STEPS, lambda _, __, n: replace(n, lease_ms=n.lease_ms and max(1, n.lease_ms // 1000) * 1000)),
     ),
+    Broken(
+        "a session is not stored",
+        "S11",
+        writing(STEPS, lambda _, __, n: replace(n, session=None)),
+    ),
+    Broken(
+        "a replace keeps the beat that stood there",
+        "S11",
+        writing("replace", lambda o, _, n: replace(n, beat=n.beat or (o.beat if o else None))),
+    ),
     Broken("the stamp is not stored", "S11", writing(STEPS, lambda _, __, n: replace(n, stamp=None))),
     Broken(
         "a replace merges the attributes",

@@ -6,6 +6,8 @@ shipped by somebody: a release without its condition, a token that starts again 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dlock_conformance import _breaking, _faulty
 from dlock_conformance._breaking import answering, around, saying, setting, writing
 from dlock_conformance._broken_steps import OF_STEPS, Broken
@@ -106,6 +108,11 @@ BROKEN: tuple[Broken, ...] = (
         "a batch drops payloads",
         "B1",
         around("replace_many", lambda _, s, rs: s([r._replace(keep_payload=False) for r in rs])),
+    ),
+    Broken(
+        "a batch drops sessions",
+        "B1",
+        around("replace_many", lambda _, s, rs: s([r._replace(record=replace(r.record, session=None)) for r in rs])),
     ),
     Broken("a refusal in a batch is told as done", "B2", answering("replace_many", _faulty.told_as_done)),
     Broken("one refusal makes all of a batch refusals", "B2", answering("replace_many", _faulty.all_or_none)),

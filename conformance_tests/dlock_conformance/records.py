@@ -73,7 +73,7 @@ def describe(value: object) -> str:
         case LockRecord():
             more = "".join(
                 f" {name}={_short(getattr(value, name))}"
-                for name in ("data", "attributes", "stamp", "process", "broken")
+                for name in ("data", "attributes", "stamp", "process", "broken", "session", "beat", "members")
                 if getattr(value, name) not in (None, ())
             )
             lease = "" if value.lease_ms == LEASE_MS else f" lease_ms={value.lease_ms}"
@@ -95,8 +95,8 @@ def _values(record: LockRecord) -> dict[str, Any]:
 
 
 def _typed(value: object) -> object:
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple, tuple(_typed(each) for each in value)
+    if isinstance(value, tuple):
+        return type(value), tuple(_typed(each) for each in value)
     return type(value), value
 
 

@@ -13,6 +13,7 @@ from dlock_conformance._changing import ChangingClauses
 from dlock_conformance._claiming import ClaimingClauses
 from dlock_conformance._living import LivingClauses
 from dlock_conformance._reading import ReadingClauses
+from dlock_conformance._sessions import SessionClauses
 from dlock_conformance._trouble import TroubleClauses
 from dlock_conformance._waking import NotifyClauses
 from dlock_conformance.harness import Colour, Opening, StoreHarness
@@ -69,6 +70,7 @@ class LockStoreConformance(
     ClaimingClauses,
     ChangingClauses,
     ReadingClauses,
+    SessionClauses,
     TroubleClauses,
     LivingClauses,
     BatchClauses,

@@ -17,6 +17,7 @@ from dlock_core.errors import RecordError
 from dlock_core.record import (
     FORMAT_VERSION,
     Attributes,
+    AttributeValue,
     Beat,
     BeatNote,
     Broken,
@@ -141,10 +142,17 @@ def read_payload(payload: bytes) -> tuple[bytes | None, Attributes]:
     mark = body[:1]
     if mark not in (b"-", b"+") or (mark == b"-" and len(body) > 1):
         raise ValueError("the payload has no data mark")
-    attributes = tuple(
-        (name, bytes.fromhex(value["hex"]) if isinstance(value, dict) else value) for name, value in json.loads(head)
-    )
+    attributes = tuple(_read_attribute(*_list(pair)) for pair in _list(json.loads(head)))
     return (body[1:] if mark == b"+" else None), attributes
+
+
+def _read_attribute(name: str, value: Any) -> tuple[str, AttributeValue]:
+    if type(value) is not dict:
+        return name, value
+    [(tag, digits)] = value.items()
+    if tag != "hex":
+        raise ValueError(f"unknown tag {tag!r}")
+    return name, bytes.fromhex(digits)
 
 
 # ---- context: each part as the list of its fields
@@ -183,7 +191,8 @@ def _context_of(  # noqa: PLR0917  # the order of the record's own fields
 def _read_context(text: str) -> tuple[Any, ...]:
     """Return the six parts, in the order of the fields of :class:`~dlock_core.record.LockRecord`.
 
-    A part that this version does not know is an error: it may change what the record means.
+    A part that this version does not know is an error: it may change what the record means. The record itself checks the values of
+    session, beat and members.
     """
     if text == "":
         return _NO_CONTEXT
@@ -193,43 +202,40 @@ def _read_context(text: str) -> tuple[Any, ...]:
     return tuple(read(parts[name]) if name in parts else None for name, read in _READERS.items())
 
 
-def _typed(fields: Any, *kinds: type) -> list[Any]:
-    if type(fields) is not list or len(fields) != len(kinds):
-        raise TypeError(f"{fields!r} has not {len(kinds)} fields")
-    for field, kind in zip(fields, kinds, strict=True):
-        if type(field) is not kind:
-            raise TypeError(f"{field!r} is not {kind.__name__}")
-    return fields
-
-
-def _integer_or_none(value: Any) -> int | None:
-    if value is not None and type(value) is not int:
-        raise TypeError(f"{value!r} is not an integer")
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is not a list")
     return value
 
 
+def _typed(fields: Any, *kinds: type) -> list[Any]:
+    if [type(field) for field in _list(fields)] != list(kinds):
+        raise TypeError(f"{fields!r} are not {', '.join(kind.__name__ for kind in kinds)}")
+    return _list(fields)
+
+
 def _read_process(fields: Any) -> ProcessIdentity:
-    *known, group = fields
+    *known, group = _list(fields)
     boot_id, pid_namespace, pid, started_at = _typed(known, str, int, int, int)
-    return ProcessIdentity(boot_id, pid_namespace, pid, started_at, _integer_or_none(group))
+    if group is not None:
+        _typed([group], int)
+    return ProcessIdentity(boot_id, pid_namespace, pid, started_at, group)
+
+
+def _read_session(fields: Any) -> SessionRef:
+    return SessionRef(*_list(fields))
 
 
 def _read_beat(fields: Any) -> Beat:
-    own, notes = _typed(fields, str, list)
-    return Beat(own, tuple(BeatNote(*_typed(note, str, int, str, str)) for note in notes))
+    own, notes = _list(fields)
+    return Beat(own, tuple(BeatNote(*_list(note)) for note in _list(notes)))
 
 
 def _read_members(fields: Any) -> Members:
-    kind, sessions, members = _typed(fields, str, list, list)
+    kind, sessions, members = _list(fields)
     return Members(
-        kind, tuple(SessionRef(*_typed(ref, str, int)) for ref in sessions), tuple(map(_read_member, members))
+        kind, tuple(map(_read_session, _list(sessions))), tuple(Member(*_list(member)) for member in _list(members))
     )
-
-
-def _read_member(fields: Any) -> Member:
-    member_id, mode, slot, token, weight, session = fields
-    _typed([member_id, mode, weight, session], str, str, int, int)
-    return Member(member_id, mode, _integer_or_none(slot), _integer_or_none(token), weight, session)
 
 
 _PROCESS = ("boot_id", "pid_namespace", "pid", "started_at", "child_group")
@@ -237,7 +243,7 @@ _READERS: dict[str, Callable[[Any], object]] = {
     "stamp": lambda fields: Stamp(*_typed(fields, int, str)),
     "process": _read_process,
     "broken": lambda fields: Broken(*_typed(fields, str, int)),
-    "session": lambda fields: SessionRef(*_typed(fields, str, int)),
+    "session": _read_session,
     "beat": _read_beat,
     "members": _read_members,
 }

@@ -1,0 +1,84 @@
+"""S11 and B1 for locks under sessions, the records of sessions, and shared locks, whose members hang on sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlock_conformance._batches import batch_size
+from dlock_conformance._reading import everywhere
+from dlock_conformance.records import held, next_version, tombstone
+from dlock_conformance.trial import Trial
+from dlock_core.record import LEASE_MAX_MS, TOKEN_MAX, Beat, BeatNote, Member, Members, SessionRef
+from dlock_core.store import Replace
+
+__all__ = ["SessionClauses"]
+
+_ONE, _TWO = SessionRef("~dlock/session/\u00e9", 20_000), SessionRef("~dlock/session/'2'", LEASE_MAX_MS)
+SESSIONS: dict[str, dict[str, Any]] = {
+    "under a session": {"lease_ms": None, "session": _ONE},
+    "of a session": {"beat": Beat("the rvn of its owner's last write")},
+    "of a session with notes": {
+        "beat": Beat(
+            "0", (BeatNote("a \u00e9", 1, "break", 'an "operator"'), BeatNote("b", TOKEN_MAX - 1, "yield", ""))
+        )
+    },
+    "shared by sessions of readers": {
+        "lease_ms": None,
+        "members": Members(
+            "rw",
+            (_ONE, _TWO),
+            (
+                Member("0123456789abcdef", "read", None, None, 1, 1),
+                Member("fedcba9876543210", "want", None, 2**52 + 1, 1, 0),
+            ),
+        ),
+    },
+    "shared by a session with permits": {
+        "lease_ms": None,
+        "members": Members("permits", (_TWO,), (Member("0" * 16, "", 0, 7, 3, 0), Member("1" * 16, "", 9, 8, 1, 0))),
+    },
+}
+
+
+class SessionClauses:
+    """Clauses of stored data and of batches, for the fields that only sessions need."""
+
+    @pytest.mark.parametrize("case", SESSIONS)
+    def test_s11_a_claim_writes_what_a_session_needs(self, trial: Trial, case: str) -> None:
+        """By the grant, by a read, by a scan and by a refusal."""
+        claimed = trial.hold(trial.key(), **SESSIONS[case])
+
+        everywhere(trial, held(claimed.key, token=claimed.fencing_token, rvn=claimed.rvn, **SESSIONS[case]), claimed)
+
+    @pytest.mark.parametrize("case", SESSIONS)
+    def test_s11_a_replace_adds_and_drops_what_a_session_needs(self, trial: Trial, case: str) -> None:
+        """A lock moves under a session and back, members join and leave: exactly what was written last stands."""
+        record = trial.hold(trial.key(), data=b"stays")
+        added = next_version(record, **SESSIONS[case])
+        everywhere(trial, added, trial.granted(trial.store.replace(Replace(added, record.version)), "a replace"))
+
+        dropped = held(record.key, token=record.fencing_token, data=b"stays")
+        everywhere(trial, dropped, trial.granted(trial.store.replace(Replace(dropped, added.version)), "a replace"))
+
+    @pytest.mark.parametrize("case", SESSIONS)
+    def test_s11_a_tombstone_keeps_nothing_of_a_session(self, trial: Trial, case: str) -> None:
+        """And a claim after it is a plain record again."""
+        free = trial.free(trial.hold(trial.key(), **SESSIONS[case]))
+        everywhere(trial, tombstone(free, rvn=free.rvn), free)
+
+        again = trial.hold(free.key)
+        everywhere(trial, held(free.key, token=again.fencing_token, rvn=again.rvn), again)
+
+    def test_b1_a_batch_adds_and_drops_what_a_session_needs(self, trial: Trial) -> None:
+        """S11 holds for each: locks move under a session in a batch, and leave it in one."""
+        trial.needs("batch_renew")
+        plain = [trial.hold(trial.key()) for _ in range(batch_size(trial, len(SESSIONS)))]
+        added = [next_version(record, **fields) for record, fields in zip(plain, SESSIONS.values(), strict=False)]
+        dropped = [held(record.key, token=record.fencing_token) for record in plain]
+
+        for before, after in ((plain, added), (added, dropped)):
+            trial.store.replace_many([Replace(new, old.version) for new, old in zip(after, before, strict=True)])
+            for record in after:
+                trial.exactly(record, trial.store.read(record.key), "a batch must leave exactly what was written")
