@@ -10,19 +10,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dlock_core.errors import ConfigurationError, MissingDriverError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterator, Mapping
+    from collections.abc import Awaitable, Container, Iterator
     from importlib.metadata import EntryPoint
-
-    from pydantic import ValidationError
 
     from dlock_core.store import AsyncLockStore, LockStore
 
-__all__ = ["StoreBackend", "StoreOptions", "backend_for", "check_claims", "installed_schemes", "redact", "split_url"]
+__all__ = [
+    "CheckedModel",
+    "StoreBackend",
+    "StoreOptions",
+    "backend_for",
+    "check_claims",
+    "installed_schemes",
+    "redact",
+    "split_url",
+]
 
 GROUP = "dlock.stores"
 _DISTRIBUTION = "dlock-core"
@@ -32,10 +39,35 @@ _HOST = r"(?:\[[^\]]*\]|[^:,\[\]]*)(?::\d*)?"
 _HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
 
 
-class StoreOptions(BaseModel):
-    """What an adapter's options derive from: frozen, unknown names refused, values never shown in an error."""
+class CheckedModel(BaseModel):
+    """A frozen pydantic model whose mistakes are ConfigurationErrors; pydantic's own report, which may show a secret, never comes out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    if not TYPE_CHECKING:
+
+        def __init__(self, **values: object) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise ConfigurationError(self._subject() + explain(type(self), error)) from None
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if not name.startswith("_"):
+                raise ConfigurationError(f"{name}: {type(self).__name__} is frozen; make a new one")
+            super().__setattr__(name, value)
+
+    @classmethod
+    def _subject(cls) -> str:
+        return ""
+
+
+class StoreOptions(CheckedModel):
+    """The base class of an adapter's options: frozen, unknown names are refused, and no error shows a value."""
+
+    @classmethod
+    def _subject(cls) -> str:
+        return f"wrong options for the {cls.__name__.removesuffix('Options').removesuffix('Store')} store: "
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:
@@ -166,15 +198,21 @@ def missing_driver(extra: str, driver: str, error: ImportError) -> MissingDriver
     return missing
 
 
-def wrong_options(store: str, error: ValidationError) -> ConfigurationError:
-    """Return the error an adapter raises for what pydantic finds wrong with its options; it names all faults, and no value."""
-    faults = (
-        f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors()
-    )
-    return ConfigurationError(f"wrong options for the {store} store: {'; '.join(faults)}")
+def explain(model: type[BaseModel], error: ValidationError) -> str:
+    """Return every fault that pydantic found, each with the name of its option, and no value."""
+    faults = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        known = [str(part) for part in fault["loc"] if part in model.model_fields or not isinstance(part, str)]
+        name = ".".join(known or map(str, fault["loc"][:1]))
+        text = f"{name}: {fault['msg'].removeprefix('Value error, ')}"
+        if fault["type"] == "extra_forbidden":
+            text = f"unknown option {name!r}; options: {', '.join(model.model_fields)}"
+        if text not in faults:
+            faults.append(text)
+    return "; ".join(faults)
 
 
-def split_url(url: str, known: Mapping[str, object]) -> tuple[str, dict[str, str]]:
+def split_url(url: str, known: Container[str]) -> tuple[str, dict[str, str]]:
     """Split off those query keys of *url* that are in *known*; return the URL with what is left, and the pairs.
 
     Raises: ConfigurationError: a key of ours stands twice.

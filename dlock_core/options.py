@@ -6,23 +6,21 @@ that the user names, the defaults. Nothing reads a file that the user has not na
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import socket
-import tomllib
 from collections.abc import Callable, Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainValidator, PrivateAttr, SecretStr, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, PrivateAttr, SecretStr
 
-from dlock_core.backend import split_url
+from dlock_core.backend import CheckedModel, split_url
+from dlock_core.engine.option_sources import from_environment, from_toml, parse_option
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue, LockRecord
 
-__all__ = ["ClientKeywords", "ClientOptions", "LockKeywords", "LockOptions", "OwnerProbe", "Seconds"]
+__all__ = ["ClientKeywords", "ClientOptions", "EarlyTakeover", "LockKeywords", "LockOptions", "OwnerProbe", "Seconds"]
 
 Seconds: TypeAlias = float | timedelta
 """A duration: seconds as a number, or a timedelta. Never a bool, NaN, infinite or negative."""
@@ -107,18 +105,14 @@ _Duration = Annotated[Seconds, BeforeValidator(_positive)]
 _Wait = Annotated[Seconds, BeforeValidator(to_seconds)]
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, arbitrary_types_allowed=True
-    )
+class _Options(CheckedModel):
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
-    if not TYPE_CHECKING:
-
-        def __init__(self, **values: object) -> None:
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise ConfigurationError(_explain(type(self), error)) from None
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Append the options to the docstring, so that ``help()`` shows them."""
+        fields = "\n".join(f"    {name}: {field.description}" for name, field in cls.model_fields.items())
+        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n    Options:\n{fields}\n    "
 
     def _with(self, changes: Mapping[str, Any]) -> Self:
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | dict(changes))
@@ -162,31 +156,83 @@ class ClientKeywords(LockKeywords, total=False):
     observations: str | Path | MutableMapping[str, Any] | None
 
 
-class LockOptions(_Options):
-    """What is asked of one lock. Durations are in seconds; ``with_`` gives a changed copy, checked anew.
+class _PlainLockOptions(_Options):
+    """The options of a lock but for those of early takeover."""
+
+    lease_duration: _Duration = Field(
+        20.0, description="Seconds until the lock of a holder that died is free; 20 by default."
+    )
+    timeout: _Wait | None = Field(
+        None, description="Seconds to wait for the lock, 0 for a single try; by default the wait has no end."
+    )
+    timeout_after_lease: bool = Field(
+        default=False,
+        description="Whether the timeout starts only after the lease of the holder that was met first; off by default.",
+    )
+    retries: Annotated[int | None, BeforeValidator(_count)] = Field(
+        None, description="Number of tries after the first one; as many as the timeout allows by default."
+    )
+    poll_period: _Duration | None = Field(
+        None, description="Longest pause between two tries, in seconds; by default it follows from the lease."
+    )
+    heartbeat_period: _Duration | None = Field(
+        None, description="Seconds between two renewals; a quarter of the lease by default."
+    )
+    auto_renew: bool = Field(
+        default=True, description="Whether the client renews the lease in the background; on by default."
+    )
+    data: Annotated[bytes | None, BeforeValidator(_data)] = Field(
+        None, description="Bytes to store in the record, at most 64 KiB; none by default."
+    )
+    replace_data: bool = Field(
+        default=True, description="Whether the holder's data replaces the data in the record; on by default."
+    )
+    attributes: Mapping[str, AttributeValue] = Field(
+        {}, description="Named values to store in the record: text, whole numbers, booleans, bytes; none by default."
+    )
+    only_if_exists: bool = Field(
+        default=False, description="Whether to acquire the key only if the store has a record of it; off by default."
+    )
+    delete_on_release: bool = Field(
+        default=False, description="Whether the record disappears from get and scan on release; off by default."
+    )
+    reentrant: bool = Field(
+        default=False, description="Whether the thread or task that holds the key may acquire it again; off by default."
+    )
+    fail_closed: bool = Field(
+        default=False,
+        description="Whether the lock has no lease and stays held until it is released or broken; off by default.",
+    )
+    max_hold: _Duration | None = Field(
+        None, description="Longest time to hold the lock, in seconds; without limit by default."
+    )
+    cancel_on_loss: bool = Field(
+        default=False, description="Whether the loss of the lock cancels the task, in asyncio only; off by default."
+    )
+
+
+class EarlyTakeover(_Options):
+    """What a lock trusts, beside its own observation, to tell that a holder's lease has ended: docs/early-takeover.md.
+
+    The fourth kind, *observations*, belongs to a client as a whole: :class:`ClientOptions`.
+    """
+
+    clock_skew: _Duration | None = Field(
+        None, description="Trust wall clocks that are at most this many seconds apart; off by default."
+    )
+    server_clock: bool = Field(
+        default=False, description="Trust the store's clock for the age of a record; off by default."
+    )
+    owner_probe: Annotated[OwnerProbe | None, BeforeValidator(_probe)] = Field(
+        None, description="Trust 'same-host', or a function, to tell that an owner is dead; off by default."
+    )
+
+
+class LockOptions(EarlyTakeover, _PlainLockOptions):
+    """The options of one lock. Durations are in seconds; ``with_`` returns a changed copy, checked as a whole.
 
     Raises: ConfigurationError: a name is unknown or a value is out of bounds; all faults are named.
     """
-
-    lease_duration: _Duration = 20.0
-    timeout: _Wait | None = None
-    timeout_after_lease: bool = False
-    retries: Annotated[int | None, BeforeValidator(_count)] = None
-    poll_period: _Duration | None = None
-    heartbeat_period: _Duration | None = None
-    auto_renew: bool = True
-    data: Annotated[bytes | None, BeforeValidator(_data)] = None
-    replace_data: bool = True
-    attributes: Mapping[str, AttributeValue] = {}
-    only_if_exists: bool = False
-    delete_on_release: bool = False
-    reentrant: bool = False
-    fail_closed: bool = False
-    max_hold: _Duration | None = None
-    cancel_on_loss: bool = False
-    clock_skew: _Duration | None = None
-    server_clock: bool = False
-    owner_probe: Annotated[OwnerProbe | None, BeforeValidator(_probe)] = None
 
     def with_(self, **changes: Unpack[LockKeywords]) -> Self:
         """Return a copy with *changes*, checked as a whole.
@@ -197,21 +243,34 @@ class LockOptions(_Options):
 
 
 class ClientOptions(LockOptions):
-    """A client's options: the defaults of its locks, and what is the same for all of them.
+    """A client's options: the defaults of its locks, and the options that all of its locks share.
 
-    *prefix* is put before every key; leases, records and scans show keys without it, errors and the log with it. *token_floor* is the least
-    token that is granted: set it in every client of a fleet that moves to another store, above the highest token of the old one.
+    Leases, records and scans show keys without the *prefix*, errors and the log with it. Set *token_floor* in every client of a fleet that
+    moves to another store, above the highest token of the old one.
     """
 
-    url: SecretStr | None = None
-    prefix: str = ""
-    owner: str | None = None
-    request_timeout: _Duration | None = None
-    drift_bound: float = 0.01
-    max_lease_duration: _Duration = 86400.0
-    allow_unsafe: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
-    token_floor: int = 1
-    observations: Annotated[str | Path | MutableMapping[str, Any] | None, PlainValidator(_kept)] = None
+    url: SecretStr | None = Field(None, description="URL of the store; its query may hold any other option.")
+    prefix: str = Field("", description="Text before every key; empty by default.")
+    owner: str | None = Field(
+        None, description="Label that tells people who holds a lock; host:process:random digits by default."
+    )
+    request_timeout: _Duration | None = Field(
+        None, description="Longest time for one request, in seconds; by default a share of the lease, at most 10."
+    )
+    drift_bound: float = Field(
+        0.01, description="Share by which the rates of two clocks may differ; 0.01, one per cent, by default."
+    )
+    max_lease_duration: _Duration = Field(
+        86400.0, description="Longest lease, in seconds, of own locks and of other holders' records; 86400 by default."
+    )
+    allow_unsafe: Annotated[frozenset[str], BeforeValidator(_names)] = Field(
+        frozenset(), description="Names of the store's unsafe traits to accept; none by default."
+    )
+    token_floor: int = Field(1, description="Lowest fencing token that is granted; 1 by default.")
+    observations: Annotated[str | Path | MutableMapping[str, Any] | None, PlainValidator(_kept)] = Field(
+        None,
+        description="File, or mapping, that keeps what was seen of other holders for the next run; off by default.",
+    )
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)
 
@@ -245,16 +304,18 @@ class ClientOptions(LockOptions):
 
         Raises: ConfigurationError: a file cannot be read, a name is unknown, or a value is out of bounds.
         """
-        settings, store = _from_toml(path)
-        settings |= _from_environment()
+        fields = cls.model_fields
+        settings, store = from_toml(path, fields)
+        settings |= from_environment(fields)
         url: object = settings.get("url") if keywords.get("url") is None else keywords["url"]
         if url is not None:
             text = url.get_secret_value() if isinstance(url, SecretStr) else url
             if not isinstance(text, str):
                 raise ConfigurationError(f"url is {type(text).__name__}, not str")
-            plain, query = split_url(text, _PARSERS)
+            plain, query = split_url(text, fields.keys() - {"url"})
             settings |= {
-                name: _parsed(name, value, f"the query key {name!r} of the URL") for name, value in query.items()
+                name: parse_option(name, fields, value, f"the query key {name!r} of the URL")
+                for name, value in query.items()
             }
             settings["url"] = SecretStr(plain)
         settings |= {name: value for name, value in keywords.items() if name != "url"}
@@ -265,135 +326,6 @@ class ClientOptions(LockOptions):
 
 def default_owner() -> str:
     """Return a label for people: host, process, and a few random digits, since one process may have several clients."""
+    import socket
+
     return f"{socket.gethostname()}:{os.getpid()}:{os.urandom(3).hex()}"
-
-
-# ---- values as text: from the environment and from URL queries
-
-
-def _boolean(text: str) -> bool:
-    values = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-    if text.lower() not in values:
-        raise ValueError("write true or false")
-    return values[text.lower()]
-
-
-def _optional_count(text: str) -> int | None:
-    return None if text.lower() in ("", "none") else int(text)
-
-
-def _number(text: str) -> float:
-    return float(text)
-
-
-def _optional_number(text: str) -> float | None:
-    return None if text.lower() in ("", "none") else float(text)
-
-
-def _probe_name(text: str) -> str:
-    if text != "same-host":
-        raise ValueError("write same-host; a function can be given in Python only")
-    return text
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(value, dict):
-        raise ValueError("write a JSON object")  # noqa: TRY004  # reported like any other bad value
-    return value
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "lease_duration": _number,
-    "timeout": _optional_number,
-    "timeout_after_lease": _boolean,
-    "retries": _optional_count,
-    "poll_period": _optional_number,
-    "heartbeat_period": _optional_number,
-    "auto_renew": _boolean,
-    "data": str.encode,
-    "replace_data": _boolean,
-    "attributes": _mapping,
-    "only_if_exists": _boolean,
-    "delete_on_release": _boolean,
-    "reentrant": _boolean,
-    "fail_closed": _boolean,
-    "max_hold": _optional_number,
-    "cancel_on_loss": _boolean,
-    "clock_skew": _optional_number,
-    "server_clock": _boolean,
-    "owner_probe": _probe_name,
-    "observations": str,
-    "prefix": str,
-    "owner": str,
-    "request_timeout": _optional_number,
-    "drift_bound": _number,
-    "max_lease_duration": _number,
-    "token_floor": int,
-    "allow_unsafe": lambda text: frozenset(filter(None, map(str.strip, text.split(",")))),
-}
-
-
-def _parsed(name: str, text: str, where: str) -> Any:
-    try:
-        return _PARSERS[name](text)
-    except ValueError as error:
-        raise ConfigurationError(f"{where}: {text!r} is not a value of {name} ({error})") from None
-
-
-def _from_environment() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in _PARSERS:
-        variable = f"DLOCK_{name.upper()}"
-        # DLOCK_OWNER is what `dlock run` tells its child; a lock taken inside must not inherit it.
-        if name != "owner" and variable in os.environ:
-            found[name] = _parsed(name, os.environ[variable], f"the environment variable {variable}")
-    if url := os.environ.get("DLOCK_URL"):
-        found["url"] = url
-    return found
-
-
-def _from_toml(path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    named = os.environ.get("DLOCK_CONFIG")
-    if path is None and not named:
-        return {}, {}
-    file = Path(named) if path is None and named else Path(str(path))
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"the configuration file {str(file)!r} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the configuration file {str(file)!r} is not TOML: {error}") from None
-    store = table.pop("store", {})
-    if not isinstance(store, dict):
-        raise ConfigurationError(f"[store] in {str(file)!r} is not a table")
-    if isinstance(table.get("observations"), dict):
-        raise ConfigurationError(
-            f"observations in {str(file)!r} is a table; write a path, a mapping is for Python only"
-        )
-    if isinstance(table.get("data"), str):
-        table["data"] = table["data"].encode()
-    unknown = sorted(set(table) - set(ClientOptions.model_fields))
-    if unknown:
-        raise ConfigurationError(
-            f"unknown option {unknown[0]!r} in {str(file)!r}; options: {', '.join(ClientOptions.model_fields)}"
-        )
-    return table, store
-
-
-def _explain(model: type[BaseModel], error: ValidationError) -> str:
-    faults = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        known = [str(part) for part in fault["loc"] if part in model.model_fields or not isinstance(part, str)]
-        name = ".".join(known or map(str, fault["loc"][:1]))
-        text = fault["msg"].removeprefix("Value error, ")
-        if fault["type"] == "extra_forbidden":
-            text = f"unknown option {name!r}; options: {', '.join(model.model_fields)}"
-        elif name:  # else it is about the whole, and says so itself
-            text = f"{name}: {text}"
-        if text not in faults:
-            faults.append(text)
-    return "; ".join(faults)

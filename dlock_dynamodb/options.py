@@ -10,9 +10,9 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator
 
-from dlock_core.backend import StoreOptions, redact, split_url, wrong_options
+from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError
 from dlock_dynamodb import _awslabs as awslabs
 from dlock_dynamodb import _node as node
@@ -124,10 +124,7 @@ class DynamoDBStoreOptions(StoreOptions):
 
         Raises: ConfigurationError: a value is missing, unknown or malformed; all faults are named.
         """
-        try:
-            options = cls(**values)
-        except ValidationError as error:
-            raise wrong_options("DynamoDB", error) from None
+        options = cls(**values)
         options._check_keys()
         options._check_dialect()
         return options

@@ -6,11 +6,11 @@ import re
 from typing import Annotated, Any, Self
 from urllib.parse import parse_qsl, unquote, unquote_plus, urlsplit
 
-from pydantic import AfterValidator, SecretStr, ValidationError
+from pydantic import AfterValidator, SecretStr
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
-from dlock_core.backend import StoreOptions, redact, split_url, wrong_options
+from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError
 
 __all__ = ["MongoDBStoreOptions", "told"]
@@ -70,10 +70,7 @@ class MongoDBStoreOptions(StoreOptions):
 
         Raises: ConfigurationError: a value is unknown or malformed; all faults are named.
         """
-        try:
-            return cls(**values)
-        except ValidationError as error:
-            raise wrong_options("MongoDB", error) from None
+        return cls(**values)
 
 
 def told(error: Exception, url: str) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 
 from dlock_core.backend import StoreOptions, redact
 from dlock_core.errors import ConfigurationError
@@ -41,8 +41,6 @@ class RedisStoreOptions(StoreOptions):
             options = cls(url=SecretStr(url), settings=settings)
             pool = options.client(redis).connection_pool
             pool.connection_class(**pool.connection_kwargs)
-        except ValidationError as error:
-            raise ConfigurationError(f"{redact(url)!r}: {error}") from error
         except ConfigurationError:
             raise
         except TypeError as error:

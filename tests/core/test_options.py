@@ -6,6 +6,7 @@ import contextlib
 import copy
 import math
 import pickle
+import re
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from hypothesis import strategies as st
 
 from dlock_core import ClientOptions, ConfigurationError, LockClient, LockOptions, UnsupportedError, connect
 from dlock_core.memory import MemoryStore
-from dlock_core.options import default_owner
+from dlock_core.options import EarlyTakeover, default_owner
+from tests import update_options_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,11 +176,33 @@ def test_options_are_the_contracts() -> None:
     }
 
 
+@pytest.mark.parametrize("name", CLIENT_FIELDS)
+def test_every_option_says_in_one_sentence_what_it_means(name: str) -> None:
+    """A new option cannot be without a description, and ``help()`` shows each."""
+    description = ClientOptions.model_fields[name].description or ""
+
+    assert re.fullmatch(r"[A-Z][^.]*(\.\d[^.]*)?\.", description)
+    assert f"{name}: {description}" in (ClientOptions.__doc__ or "")
+    assert "default" in description or name == "url"
+    assert (f"{name}: {description}" in (LockOptions.__doc__ or "")) == (name in LOCK_FIELDS)
+
+
+def test_table_of_the_options_page_is_that_of_the_models() -> None:
+    """``python -m tests.update_options_page`` rewrites it."""
+    assert update_options_page.PAGE.read_text(encoding="utf-8") == update_options_page.render()
+
+
+def test_options_of_early_takeover_are_one_model() -> None:
+    """What trusts more than observation stands in one place; the fourth kind is of a client as a whole."""
+    assert list(EarlyTakeover.model_fields) == ["clock_skew", "server_clock", "owner_probe"]
+    assert issubclass(LockOptions, EarlyTakeover)
+
+
 def test_options_are_frozen() -> None:
-    """What a client was made with does not change under it."""
+    """What a client was made with does not change under it; the error is plain, and not pydantic's report."""
     options = ClientOptions(lease_duration=5)
 
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ConfigurationError, match=r"^lease_duration: ClientOptions is frozen; make a new one$"):
         options.lease_duration = 6  # type: ignore[misc]  # the mistake in question
     assert options == ClientOptions(lease_duration=5)
     assert options != ClientOptions(lease_duration=6)

@@ -1,0 +1,134 @@
+"""Options as people write them: text in the environment and in the query of a URL, and a TOML file.
+
+The type of an option's field in the options model says how its text is read, so no option is listed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+
+from dlock_core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+__all__ = ["from_environment", "from_toml", "parse_option"]
+
+Fields: TypeAlias = "Mapping[str, FieldInfo]"
+
+
+def _boolean(text: str) -> bool:
+    values = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in values:
+        raise ValueError("write true or false")
+    return values[text.lower()]
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError("write a JSON object")  # noqa: TRY004  # reported like any other bad value
+    return value
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(filter(None, map(str.strip, text.split(","))))
+
+
+# How text becomes a value of a type. The first type that an option takes counts, so text itself comes last.
+_READERS: dict[object, Callable[[str], Any]] = {
+    bool: _boolean,
+    float: float,
+    int: int,
+    bytes: str.encode,
+    Mapping: _mapping,
+    frozenset: _words,
+    str: str,
+}
+
+
+def _types(annotation: Any) -> set[object]:
+    """Return the types that *annotation* admits, without their arguments; of a Literal, its values."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _types(annotation.__origin__)
+    if origin in (Union, UnionType):
+        return set().union(*map(_types, get_args(annotation)))
+    if origin is Literal:
+        return set(get_args(annotation))
+    return {origin or annotation}
+
+
+def parse_option(name: str, fields: Fields, text: str, where: str) -> Any:
+    """Return the value of the option *name* that is written as *text*, by the option's type.
+
+    Raises: ConfigurationError: the text is no such value; the message says *where* it stands.
+    """
+    types = _types(fields[name].annotation)
+    reader = next((_READERS[kind] for kind in _READERS if kind in types), None)
+    try:
+        if NoneType in types and reader in (int, float) and text.lower() in ("", "none"):
+            return None
+        if reader is not None:
+            return reader(text)
+        if text not in types:
+            raise ValueError(f"write {' or '.join(kind for kind in types if isinstance(kind, str))}")
+    except ValueError as error:
+        raise ConfigurationError(f"{where}: {text!r} is not a value of {name} ({error})") from None
+    return text
+
+
+def from_environment(fields: Fields) -> dict[str, Any]:
+    """Return the options that variables ``DLOCK_…`` set.
+
+    Raises: ConfigurationError: a variable holds no value of its option.
+    """
+    found: dict[str, Any] = {}
+    for name in fields:
+        variable = f"DLOCK_{name.upper()}"
+        # DLOCK_OWNER is what `dlock run` tells its child; a lock taken inside must not inherit it.
+        if name not in ("owner", "url") and variable in os.environ:
+            found[name] = parse_option(name, fields, os.environ[variable], f"the environment variable {variable}")
+    if url := os.environ.get("DLOCK_URL"):
+        found["url"] = url
+    return found
+
+
+def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options and the store's settings in the file *path*, or in the one that ``DLOCK_CONFIG`` names.
+
+    Raises: ConfigurationError: the file cannot be read or names something that is no option.
+    """
+    named = os.environ.get("DLOCK_CONFIG")
+    if path is None and not named:
+        return {}, {}
+    file = Path(named) if path is None and named else Path(str(path))
+    import tomllib
+
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the configuration file {str(file)!r} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the configuration file {str(file)!r} is not TOML: {error}") from None
+    store = table.pop("store", {})
+    if not isinstance(store, dict):
+        raise ConfigurationError(f"[store] in {str(file)!r} is not a table")
+    if isinstance(table.get("observations"), dict):
+        raise ConfigurationError(
+            f"observations in {str(file)!r} is a table; write a path, a mapping is for Python only"
+        )
+    if isinstance(table.get("data"), str):
+        table["data"] = table["data"].encode()
+    unknown = sorted(set(table) - set(fields))
+    if unknown:
+        raise ConfigurationError(f"unknown option {unknown[0]!r} in {str(file)!r}; options: {', '.join(fields)}")
+    return table, store
