@@ -12,6 +12,7 @@ from pathlib import Path
 
 from benchmarks._aims import report
 from benchmarks._parts import OTHERS, REDIS, VERSIONS, apart
+from benchmarks.bench_before import before_and_after
 
 _EMBEDDED = [name for name in OTHERS if name.startswith(("core", "sqlite"))]
 _ALL = [*_EMBEDDED, *REDIS, *(name for name in OTHERS if name not in _EMBEDDED)]
@@ -33,12 +34,17 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(_ALL)}")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path)
+    parser.add_argument(
+        "--before", type=Path, metavar="DIR", help="also compare with the checkout in DIR, which has a .venv"
+    )
     asked = parser.parse_args()
     chosen = asked.parts or _ALL
     if unknown := [name for name in chosen if name not in _ALL]:
         parser.error(f"there is no part {unknown[0]!r}")
     where = machine()
     parts = [apart(name, asked.rounds) for name in chosen]
+    if asked.before is not None:
+        parts.append(before_and_after(asked.before, asked.rounds))
     versions = [apart(name, 0) for name in VERSIONS if any(name in each or each == "takeovers" for each in chosen)]
     page = report(where, versions, parts)
     if asked.output is None:
