@@ -4,6 +4,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # A run of all tests fails where one of these was not tried.
 STORES := memory,sqlite,redis,dynamodb,mongodb
+# Processes that run tests side by side, each with servers of its own: more than processors, since many tests wait.
+JOBS ?= 4
 TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)
 
 .PHONY: venv check format unit conformance test containers faults faults-long demo bench explore proof clean
@@ -12,7 +14,8 @@ venv: $(STAMP)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("dlock needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { apt-get update && apt-get install --yes python3-venv; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "make venv: installs the system package python3-venv"; \
+		apt-get update && apt-get install --yes python3-venv; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[all,conformance]' --group dev
@@ -35,7 +38,7 @@ conformance: venv
 	$(BIN)/pytest conformance_tests
 
 test: check
-	$(BIN)/pytest --dlock-require=$(STORES)
+	$(BIN)/pytest --numprocesses=$(JOBS) --dist=worksteal --dlock-require=$(STORES)
 
 # The way over containers, with images packed here. Root on Debian; not a part of `make test`.
 containers: venv

@@ -88,6 +88,7 @@ class TestDynamoDBStore(LockStoreConformance):
     """``dynamodb://``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
+    lacks = ("busy", "notify", "server_clock", "restart", "own_client")
 
     @pytest.fixture
     def harness(self, dynamodb_harness: StoreHarness) -> StoreHarness:

@@ -28,6 +28,10 @@ def unless_thorough(lacks: dict[str, str]) -> dict[str, str]:
     return {} if THOROUGH else lacks
 
 
+LACKS = (
+    *("notify", "server_clock", "restart", "count_requests", "plant_newer", "own_client"),
+    *("lose_reply", "hang", "refuse", "busy"),
+)
 ELSEWHERE = {
     "session": "the rows of other clients have no place for sessions",
     "_s1[23457]_|_s2[123]_|_s10_nothing_|_s16_a_newer": "the same for all rows, tried in those of dlock",
@@ -117,9 +121,7 @@ def opening_of(client: Any, table: str, dialect: str) -> Callable[[], LockStore]
     return lambda: EndlessStore(client, table=table, dialect="node-fail-closed")
 
 
-def harness_of(
-    server: Server, dialect: str, lacks: dict[str, str], *, options: str = "", **carried: Any
-) -> StoreHarness:
+def harness_of(server: Server, dialect: str, *, options: str = "", **carried: Any) -> StoreHarness:
     """Open stores of *dialect* on a table of its own; *carried* are the fields that its rows have another value for."""
     table = f"dlock-conformance-{dialect}{len(options)}"
     more = f"endpoint_url={quote(server.url, safe='')}&dialect={dialect}{options}"
@@ -145,7 +147,6 @@ def harness_of(
         unprovisioned=Opening(
             f"dynamodb://{REGION}/no-such-table?{more}", open_store=opening_of(client, "no-such-table", dialect)
         ),
-        lacks=lacks,
         carried=kept,
     )
 
@@ -153,32 +154,34 @@ def harness_of(
 @pytest.fixture(scope="module")
 def java_harness(server: Server) -> StoreHarness:
     """Make the table."""
-    return harness_of(server, "awslabs", ELSEWHERE | JAVA_LACKS, fencing_token=NO_TOKEN)
+    return harness_of(server, "awslabs", fencing_token=NO_TOKEN)
 
 
 @pytest.fixture(scope="module")
 def counted_harness(server: Server) -> StoreHarness:
     """Make the table."""
-    return harness_of(server, "awslabs", COUNTED_LACKS, options="&token_row=true")
+    return harness_of(server, "awslabs", options="&token_row=true")
 
 
 @pytest.fixture(scope="module")
 def node_harness(server: Server) -> StoreHarness:
     """Make the table."""
-    return harness_of(server, "node-fail-open", ELSEWHERE | NODE_LACKS)
+    return harness_of(server, "node-fail-open")
 
 
 @pytest.fixture(scope="module")
 def closed_harness(server: Server) -> StoreHarness:
     """Make the table."""
     none: Any = {"fencing_token": NO_TOKEN, "lease_ms": None, "data": None, "attributes": ()}
-    return harness_of(server, "node-fail-closed", CLOSED_LACKS, **none)
+    return harness_of(server, "node-fail-closed", **none)
 
 
 class TestAwslabsRows(LockStoreConformance):
     """``dialect=awslabs``."""
 
     colours = ("sync",)
+    lacks = LACKS
+    cannot_carry = ELSEWHERE | JAVA_LACKS
 
     @pytest.fixture
     def harness(self, java_harness: StoreHarness) -> StoreHarness:
@@ -190,6 +193,8 @@ class TestAwslabsRowsWithTokens(LockStoreConformance):
     """``dialect=awslabs&token_row=true``: the clauses about tokens, and those that a second row could break."""
 
     colours = ("sync",)
+    lacks = LACKS
+    cannot_carry = COUNTED_LACKS
 
     @pytest.fixture
     def harness(self, counted_harness: StoreHarness) -> StoreHarness:
@@ -201,6 +206,8 @@ class TestNodeClosedRows(LockStoreConformance):
     """``dialect=node-fail-closed``, asked for locks without a lease."""
 
     colours = ("sync",)
+    lacks = (*LACKS, "several_processes")
+    cannot_carry = CLOSED_LACKS
 
     @pytest.fixture
     def harness(self, closed_harness: StoreHarness) -> StoreHarness:
@@ -212,6 +219,8 @@ class TestNodeOpenRows(LockStoreConformance):
     """``dialect=node-fail-open``."""
 
     colours = ("sync",)
+    lacks = LACKS
+    cannot_carry = ELSEWHERE | NODE_LACKS
 
     @pytest.fixture
     def harness(self, node_harness: StoreHarness) -> StoreHarness:

@@ -87,6 +87,8 @@ def mongodb_harness(server: Server, proxy: FaultProxy, collection: Any) -> Store
 class TestMongoDBStore(LockStoreConformance):
     """``mongodb://``, both colours."""
 
+    lacks = ("busy", "own_client")
+
     @pytest.fixture
     def harness(self, mongodb_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the collection."""

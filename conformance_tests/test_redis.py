@@ -98,6 +98,8 @@ def redis_harness(server: Server, proxy: FaultProxy) -> StoreHarness:
 class TestRedisStore(LockStoreConformance):
     """``redis://``, both colours."""
 
+    lacks = ("busy", "unprovisioned")
+
     @pytest.fixture
     def harness(self, redis_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""

@@ -60,6 +60,7 @@ class TestSqliteStore(LockStoreConformance):
     """``sqlite:///path``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
+    lacks = ("lose_reply", "hang", "refuse", "count_requests", "unprovisioned", "own_client")
 
     @pytest.fixture
     def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:
@@ -69,6 +70,8 @@ class TestSqliteStore(LockStoreConformance):
 
 class TestSqliteClient(LockClientConformance):
     """Both clients over ``sqlite:///path``."""
+
+    lacks = ("lose_reply",)
 
     @pytest.fixture
     def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:

@@ -12,6 +12,7 @@ from dlock_conformance import LockStoreConformance
 from dlock_conformance.broken import BROKEN, Broken
 from dlock_conformance.clauses import clause_of, clauses
 from dlock_conformance.harness import Colour
+from dlock_conformance.needs import inapplicable
 from dlock_conformance.trial import Trial
 from dlock_conformance.wired import Wire, wired_harness
 
@@ -28,15 +29,18 @@ CASES = [
 
 
 class Suite(LockStoreConformance):
-    """The suite, to be called test by test."""
+    """The suite, to be called test by test; the wired store is of this process."""
+
+    lacks = ("several_processes", "busy")
 
 
-def judges_of(clause: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each test of *clause*, with each of its parameters."""
+def judges_of(clause: str, colour: Colour) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each test of *clause* that applies to *colour*, with each of its parameters."""
     for name, test in inspect.getmembers(LockStoreConformance, inspect.isfunction):
         if clause_of(name) == clause:
             for case in cases(test):
-                yield name, case
+                if not inapplicable(Suite, test, name, {"colour": colour, **case}):
+                    yield name, case
 
 
 def cases(test: Any) -> Iterator[dict[str, Any]]:
@@ -55,7 +59,7 @@ def verdict(patch: Any, clause: str, colour: Colour) -> tuple[str, BaseException
 
     An error of dlock's that comes out of a test is the store's own doing, and neither a verdict nor a crash: the next test judges.
     """
-    for name, case in judges_of(clause):
+    for name, case in judges_of(clause, colour):
         wire = Wire()
         patch(wire)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,15 @@ _SEED = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the seed from the environment, or draw one."""
-    given = os.environ.get(SEED_VARIABLE)
+    """Take the seed from the process that started this worker or from the environment, or draw one."""
+    given = getattr(config, "workerinput", os.environ).get(SEED_VARIABLE)
     config.stash[_SEED] = int(given) if given else secrets.randbits(32)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker of pytest-xdist the seed of the run."""
+    node.workerinput[SEED_VARIABLE] = str(node.config.stash[_SEED])
 
 
 def pytest_report_header(config: pytest.Config) -> str:

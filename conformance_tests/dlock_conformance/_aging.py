@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, next_version
 from dlock_conformance.trial import Trial
 from dlock_core.errors import RecordError
@@ -18,12 +19,12 @@ WAIT_S = 0.1
 CLOCKS_MS = 20
 
 
+@needs("server_clock")
 class AgeClauses:
     """Clauses of ``read_age``."""
 
     def test_c1_read_age_shows_what_read_shows(self, trial: Trial) -> None:
         """Held, free and gone."""
-        trial.needs("server_clock")
         written = [trial.hold(trial.key(), data=b"x", attributes=(("a", 1),))]
         written.append(trial.free(trial.hold(trial.key())))
         written.append(trial.free(trial.hold(trial.key()), State.GONE))
@@ -36,24 +37,22 @@ class AgeClauses:
 
     def test_c1_an_absent_key_has_no_age(self, trial: Trial) -> None:
         """As a read of it gives None."""
-        trial.needs("server_clock")
-
         came = trial.store.read_age(trial.key())
 
         trial.require(came is None, "read_age of an absent key must give None", came=came)
 
+    @needs("plant_foreign")
     def test_c1_a_foreign_record_has_no_age(self, trial: Trial) -> None:
         """It is an error, as S16 says."""
-        trial.needs("server_clock")
         key = trial.plant()
 
         came = trial.tried(lambda: trial.store.read_age(key))
 
         trial.require(isinstance(came, RecordError), "read_age of what is no record must raise RecordError", came=came)
 
+    @needs("plant_newer")
     def test_c1_a_record_of_a_newer_format_is_shown_held(self, trial: Trial) -> None:
         """Without a lease, so that its age means nothing."""
-        trial.needs("server_clock")
         key = trial.plant(Version(fresh(), 7))
 
         came = trial.store.read_age(key)
@@ -66,7 +65,6 @@ class AgeClauses:
 
     def test_c2_the_age_begins_anew_with_each_write(self, trial: Trial) -> None:
         """A claim, a renewal, a release, and the next claim; never older than since the write was sent."""
-        trial.needs("server_clock")
         key = trial.key()
         standing: list[LockRecord] = []
 

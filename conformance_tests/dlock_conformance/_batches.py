@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dlock_conformance.faults import Fault
+from dlock_conformance.needs import needs
 from dlock_conformance.records import held, next_version
 from dlock_conformance.trial import Trial
 from dlock_core.errors import OutcomeUnknownError, RecordError
@@ -19,12 +20,12 @@ __all__ = ["BatchClauses", "batch_size"]
 BATCH_MOST = 100
 
 
+@needs("batch_renew")
 class BatchClauses:
     """Clauses of ``replace_many``."""
 
     def test_b1_results_come_in_the_order_of_the_requests(self, trial: Trial) -> None:
         """Each is the reply that ``replace`` would give, with the record as written."""
-        trial.needs("batch_renew")
         records = [trial.hold(trial.key(), data=bytes([number])) for number in range(batch_size(trial, 7))]
         order = [records[place] for place in sorted(range(len(records)), key=lambda place: place * 3 % 7)]
 
@@ -46,7 +47,6 @@ class BatchClauses:
 
     def test_b1_a_batch_keeps_payloads_and_tokens_as_a_replace_does(self, trial: Trial) -> None:
         """S4 and S5 hold for each."""
-        trial.needs("batch_renew")
         old, new = trial.hold(trial.key(), data=b"old"), trial.hold(trial.key(), data=b"old")
         kept = Replace(next_version(old, data=b"new"), old.version, keep_payload=True)
         taken = Replace(next_version(new, data=b"new", fencing_token=new.fencing_token + 3), new.version)
@@ -63,13 +63,10 @@ class BatchClauses:
 
     def test_b1_an_empty_batch_has_no_results(self, trial: Trial) -> None:
         """Nothing to do is not an error."""
-        trial.needs("batch_renew")
-
         trial.require(trial.store.replace_many([]) == [], "replace_many([]) must return no results")
 
     def test_b1_each_of_a_batch_is_atomic_against_a_race(self, trial: Trial) -> None:
         """Of two batches that renew the same records at once, for each record one wins."""
-        trial.needs("batch_renew")
         records = [trial.hold(trial.key()) for _ in range(batch_size(trial, 5))]
         with trial.crowd() as crowd:
             for _ in range(max(10, trial.harness.race_rounds // 20)):
@@ -86,7 +83,6 @@ class BatchClauses:
 
     def test_b2_a_refusal_touches_no_other(self, trial: Trial) -> None:
         """One lock that was lost must not cost the others theirs, nor be told as renewed."""
-        trial.needs("batch_renew")
         good = [trial.hold(trial.key()) for _ in range(3)]
         stolen = trial.hold(trial.key())
         thief = trial.renew(stolen, fencing_token=stolen.fencing_token + 1)
@@ -119,9 +115,9 @@ class BatchClauses:
                 trial.exactly(right, result.record, "a result in a mixed batch carries the wrong record")
                 trial.exactly(right, trial.store.read(right.key), "a mixed batch wrote something else")
 
+    @needs("plant_foreign")
     def test_b2_an_error_of_one_is_its_own_result(self, trial: Trial) -> None:
         """A record that cannot be read is one RecordError among the results, not an exception that hides the others."""
-        trial.needs("batch_renew")
         key = trial.plant()
         first, last = trial.hold(trial.key()), trial.hold(trial.key())
 
@@ -145,9 +141,9 @@ class BatchClauses:
                 came=came[place],
             )
 
+    @needs("lose_reply")
     def test_b2_an_exception_stands_for_all_of_them(self, trial: Trial) -> None:
         """A batch whose reply is lost is unknown as a whole, or for each; nothing is made up."""
-        trial.needs("batch_renew")
         store = trial.disturbed(Fault.LOSE_REPLY)
         records = [trial.hold(trial.key()) for _ in range(batch_size(trial, 3))]
         requests = [Replace(next_version(record), record.version) for record in records]
@@ -163,7 +159,6 @@ class BatchClauses:
 
     def test_b3_a_full_batch_is_done(self, trial: Trial) -> None:
         """Every request up to ``batch_limit`` counts, and has its result."""
-        trial.needs("batch_renew")
         limit = getattr(trial.store.raw, "batch_limit", None)
         trial.require(
             isinstance(limit, int) and limit >= 1, f"batch_limit must be an integer of 1 or more; it is {limit!r}"
@@ -187,7 +182,6 @@ class BatchClauses:
     @pytest.mark.parametrize("size", [1, 2])
     def test_b3_a_small_batch_is_done(self, trial: Trial, size: int) -> None:
         """One is a batch too."""
-        trial.needs("batch_renew")
         records = [trial.hold(trial.key()) for _ in range(batch_size(trial, size))]
 
         results = trial.store.replace_many([Replace(next_version(record), record.version) for record in records])

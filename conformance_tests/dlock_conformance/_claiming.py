@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dlock_conformance.needs import needs
 from dlock_conformance.races import CONTENDERS, race_of_processes
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
@@ -108,11 +109,10 @@ class ClaimingClauses:
                     winner, trial.store.read(standing.key), "what stands after a race is not what its winner wrote"
                 )
 
+    @needs("several_processes", "sync")
     def test_s1_of_racing_processes_one_is_granted(self, trial: Trial) -> None:
         """Eight processes claim one key: no mutex inside a process helps here."""
-        url = trial.hook("several_processes") and trial.harness.url
-        if trial.colour != "sync":
-            trial.skip("processes race in one colour")
+        url = trial.harness.url
         assert url is not None, "several_processes needs the url that other processes open"
         keys = [trial.key() for _ in range(max(20, trial.harness.race_rounds // 10))]
 

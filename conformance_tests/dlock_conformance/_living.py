@@ -9,6 +9,7 @@ import pytest
 
 from dlock_conformance._trouble import VERBS, asking
 from dlock_conformance.harness import Colour
+from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import Trial
@@ -108,6 +109,7 @@ class LivingClauses:
 
         trial.exactly(free, trial.store.read(free.key), "a claim that could not be given a token changed the record")
 
+    @needs("restart")
     def test_s18_what_was_answered_survives_a_restart(self, trial: Trial) -> None:
         """Held, free and gone, with their tokens, and the next grant counts on."""
         restart: Callable[[], None] = trial.hook("restart")
@@ -129,6 +131,7 @@ class LivingClauses:
         again = trial.hold(gone.key, store=store)
         trial.require(again.fencing_token > gone.fencing_token, "the token went back by a restart", came=again)
 
+    @needs("restart")
     def test_s18_a_restart_repeats_no_token(self, trial: Trial) -> None:
         """Where tokens are said to be ordered they are, also over lost records."""
         restart: Callable[[], None] = trial.hook("restart")
@@ -221,6 +224,7 @@ class LivingClauses:
                 "grade A for a server that can be restarted, and durable is False: a restart forgets who holds what",
             )
 
+    @needs("unprovisioned")
     @pytest.mark.parametrize("verb", VERBS)
     def test_s21_a_verb_makes_nothing_that_is_missing(self, trial: Trial, verb: str) -> None:
         """A lock call that creates tables hides a wrong name for ever."""
@@ -289,6 +293,7 @@ class LivingClauses:
 
         trial.exactly(record, trial.store.read(record.key), "closing one object of the store broke another")
 
+    @needs("own_client")
     def test_s22_close_leaves_a_given_client_open(self, trial: Trial) -> None:
         """Whoever made the client closes it."""
         opening = trial.hook("own_client")
@@ -304,12 +309,11 @@ class LivingClauses:
             )
         trial.exactly(record, came, "another store on the same client reads something else")
 
+    @needs("count_requests")
     @pytest.mark.parametrize("what", COUNTED)
     def test_s23_a_verb_costs_one_request(self, trial: Trial, what: str) -> None:
         """Granted or refused: the record comes with the reply, and nothing is asked first."""
         count = trial.hook("count_requests")
-        if what.startswith("replace_many"):
-            trial.needs("batch_renew")
         warm_up(trial)
         ask = priced(trial, what)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dlock_conformance.faults import Fault
+from dlock_conformance.needs import needs
 from dlock_conformance.records import describe, fresh, held, next_version, tombstone
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import Trial
@@ -20,6 +21,8 @@ __all__ = ["TroubleClauses"]
 
 STEPS = ["claim", "replace", "release"]
 VERBS = [*STEPS, "read", "scan"]
+# A read needs no turn among writes.
+DISTURBED = [(verb, fault) for verb in VERBS for fault in Fault if fault is not Fault.BUSY or verb in STEPS]
 SHORT_S = 0.25
 # What a call may take beyond its time-out on a busy machine.
 SLACK_S = 2.0
@@ -68,16 +71,19 @@ def ends_in_time(trial: Trial, fault: Fault, verb: str) -> None:
 class TroubleClauses:
     """Clauses of time-outs and errors."""
 
+    @needs("hang")
     @pytest.mark.parametrize("verb", VERBS)
     def test_s13_a_call_ends_in_time_when_nothing_answers(self, trial: Trial, verb: str) -> None:
         """A server that hangs holds no caller beyond its time-out."""
         ends_in_time(trial, Fault.HANG, verb)
 
+    @needs("busy")
     @pytest.mark.parametrize("verb", STEPS)
     def test_s13_a_write_ends_in_time_when_another_goes_on(self, trial: Trial, verb: str) -> None:
         """Somebody else's write that does not end holds no caller beyond its time-out."""
         ends_in_time(trial, Fault.BUSY, verb)
 
+    @needs("hang")
     def test_s13_the_time_out_is_of_each_call(self, trial: Trial) -> None:
         """After a short one comes a long one, and then a short one, on the same store."""
         store = trial.disturbed(Fault.HANG)
@@ -124,6 +130,7 @@ class TroubleClauses:
             wrong = f"a {verb} raised StoreUnavailableError, which says: not applied, now or later; and it was applied"
             trial.require(seen is None or seen.rvn != written.rvn, wrong, came=seen)
 
+    @needs("refuse")
     def test_s14_a_server_that_cannot_be_reached_is_an_error_of_the_store(self, trial: Trial) -> None:
         """Also when it comes back: the store goes on without being opened again."""
         store = trial.disturbed(Fault.REFUSE)
@@ -147,6 +154,7 @@ class TroubleClauses:
             came=again[-1],
         )
 
+    @needs("lose_reply")
     @pytest.mark.parametrize("verb", STEPS)
     def test_s15_a_lost_reply_is_an_unknown_outcome(self, trial: Trial, verb: str) -> None:
         """The write was applied and its reply lost: neither a grant nor a refusal may be made up, and it is not sent again."""
@@ -166,6 +174,7 @@ class TroubleClauses:
                 came=seen,
             )
 
+    @needs("lose_reply", "count_requests")
     def test_s15_a_claim_without_a_reply_is_not_sent_twice(self, trial: Trial) -> None:
         """A second send would be refused by the first, or would take the key after a release for nobody."""
         store = trial.disturbed(Fault.LOSE_REPLY)
@@ -181,6 +190,7 @@ class TroubleClauses:
             sent == 1, f"a claim whose reply was lost was sent {sent} times; the driver's own retries must be off"
         )
 
+    @needs("plant_foreign")
     @pytest.mark.parametrize("verb", VERBS)
     def test_s16_what_is_not_ours_raises_from_every_verb(self, trial: Trial, verb: str) -> None:
         """A foreign record is neither free nor absent, and it is left as it is."""
@@ -196,6 +206,7 @@ class TroubleClauses:
             )
             trial.require(isinstance(came, RecordError), wrong, came=came)
 
+    @needs("plant_newer")
     @pytest.mark.parametrize("verb", STEPS)
     def test_s16_a_newer_format_is_held_and_left_alone(self, trial: Trial, verb: str) -> None:
         """An older program waits for its end: it can't know what else the record says."""
@@ -210,12 +221,9 @@ class TroubleClauses:
         wrong = f"a {verb} met a record of format 2: it must be refused with that record, whatever it expects"
         trial.require(isinstance(came, Reply) and not came.applied and came.record == right, wrong, came=came)
 
-    @pytest.mark.parametrize("fault", list(Fault))
-    @pytest.mark.parametrize("verb", VERBS)
+    @pytest.mark.parametrize(("verb", "fault"), DISTURBED)
     def test_s17_an_error_of_the_driver_is_the_cause_of_ours(self, trial: Trial, verb: str, fault: Fault) -> None:
         """Who catches dlock's errors catches all, and who looks for the reason finds the driver's."""
-        if fault is Fault.BUSY and verb not in STEPS:
-            trial.skip("a read needs no turn among writes")
         store = trial.disturbed(fault)
         standing, written = prepared(trial, verb)
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from dlock_conformance.harness import Colour
+from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, tombstone
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import Trial
@@ -25,13 +25,13 @@ WAITERS = 6
 BRIEF_S = 0.01
 
 
+@needs("notify")
 class NotifyClauses:
     """Clauses of ``wait``."""
 
     @pytest.mark.parametrize("state", [State.FREE, State.GONE])
     def test_n1_a_wait_returns_soon_after_the_release(self, trial: Trial, state: State) -> None:
         """It was waiting when the key was released, by another connection."""
-        trial.needs("notify")
         record = trial.hold(trial.key())
         with waiting(trial, record) as waiter:
             waiter.began.wait()
@@ -45,7 +45,6 @@ class NotifyClauses:
     @pytest.mark.parametrize("renewed", [False, True], ids=["at_once", "after_a_renewal"])
     def test_n1_a_release_before_the_wait_is_not_missed(self, trial: Trial, *, renewed: bool) -> None:
         """Between the refusal of a claim and the wait the key may be released: the wait must see that."""
-        trial.needs("notify")
         record = trial.hold(trial.key())
         newest = trial.renew(record) if renewed else record
 
@@ -58,7 +57,6 @@ class NotifyClauses:
 
     def test_n1_a_renewal_does_not_hide_the_release(self, trial: Trial) -> None:
         """The waiter was given an older version; the release of a newer one follows it all the same."""
-        trial.needs("notify")
         record = trial.hold(trial.key())
         with waiting(trial, record) as waiter:
             waiter.began.wait()
@@ -72,7 +70,6 @@ class NotifyClauses:
 
     def test_n1_hands_change_without_a_lost_wake_up(self, trial: Trial) -> None:
         """Claim, and if refused wait and claim again: whenever the release comes, the next claim follows soon."""
-        trial.needs("notify")
         standing = trial.hold(trial.key())
         for _ in range(HANDS):
             next_one = Next(trial.other, standing.key, trial.harness.soon_s)
@@ -90,7 +87,6 @@ class NotifyClauses:
 
     def test_n2_a_wait_ends_at_its_time_out(self, trial: Trial) -> None:
         """Nobody releases, and the wait returns all the same, without an error."""
-        trial.needs("notify")
         record = trial.hold(trial.key())
         for timeout_s in (0.001, 0.05, 0.3):
             began = time.monotonic()
@@ -108,7 +104,6 @@ class NotifyClauses:
 
     def test_n2_a_claim_needs_no_notification(self, trial: Trial) -> None:
         """Whoever just polls gets the key as well, also past somebody who waits."""
-        trial.needs("notify")
         record = trial.hold(trial.key())
         with waiting(trial, record) as waiter:
             waiter.began.wait()
@@ -128,7 +123,6 @@ class NotifyClauses:
 
     def test_n3_a_release_wakes_one_of_many(self, trial: Trial) -> None:
         """A herd of claims would follow a release that wakes all; one that wakes none leaves the key unused."""
-        trial.needs("notify")
         record = trial.hold(trial.key())
         ends: queue.Queue[object] = queue.Queue()
         long_s = trial.harness.soon_s + 1.0
@@ -150,7 +144,6 @@ class NotifyClauses:
 
     def test_n3_a_waiter_that_has_left_takes_no_wake_up_with_it(self, trial: Trial) -> None:
         """The first in the queue gave up before the release; the wake-up belongs to the next."""
-        trial.needs("notify")
         record = trial.hold(trial.key())
         with waiting(trial, record, store=trial.store, timeout_s=0.2) as left:
             left.began.wait()
@@ -165,11 +158,9 @@ class NotifyClauses:
                     waiter.ended(), "a waiter had left before the release, and its wake-up reached nobody else"
                 )
 
+    @needs("async")
     def test_n3_a_cancelled_waiter_passes_its_wake_up_on(self, trial: Trial) -> None:
         """It was woken and cancelled in the same instant: the next one is woken instead."""
-        trial.needs("notify")
-        if trial.colour is not Colour.ASYNC:
-            trial.skip("a thread in wait() cannot be cancelled")
         for _ in range(5):
             record = trial.hold(trial.key())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,9 +15,10 @@ from dlock_conformance._endless import EndlessScenarios
 from dlock_conformance.faults import Fault
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.holder_process import holder
+from dlock_conformance.needs import needs
 from dlock_conformance.parties import Parties, Party
 from dlock_conformance.report import PROPERTY
-from dlock_conformance.suite import overridden, story_of
+from dlock_conformance.suite import overridden, skip_inapplicable, story_of
 from dlock_core.errors import AcquireTimeoutError, LockLostError, OutcomeUnknownError
 from dlock_core.record import Loss, LossReason
 
@@ -33,9 +34,11 @@ class LockClientConformance(EndlessScenarios):
     """The scenarios of the lock API over a store, for both clients, from one text.
 
     A subclass gives the same fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.
+    *lacks* is that of the other suite.
     """
 
     colours: ClassVar[tuple[str, ...]] = tuple(Colour)
+    lacks: ClassVar[Collection[str]] = ()
 
     @pytest.fixture
     def harness(self) -> StoreHarness:
@@ -49,6 +52,7 @@ class LockClientConformance(EndlessScenarios):
         request.node.user_properties.append(
             (PROPERTY, {**facts, "found": harness.found, **story_of(type(self), harness)})
         )
+        skip_inapplicable(self, harness, request)
         if harness.reset is not None:
             harness.reset()
         with Parties(harness, Colour(colour)) as parties:
@@ -154,10 +158,10 @@ class LockClientConformance(EndlessScenarios):
 
     # ---- holders that are no more
 
+    @needs("several_processes")
     def test_the_lock_of_a_killed_process_is_taken_over(self, parties: Parties) -> None:
         """After SIGKILL, one lease after it was last seen alive, and not before."""
-        if not parties.harness.several_processes or parties.harness.url is None:
-            pytest.skip("takeover from a process does not apply: the harness gives no 'several_processes'")
+        assert parties.harness.url is not None, "several_processes needs the url that other processes open"
         key, lease_s = parties.key(), parties.harness.lease_s
         one = parties.join()
         with holder(parties.harness.url, key, lease_s=lease_s, colour=parties.colour) as (process, token):
@@ -287,11 +291,11 @@ class LockClientConformance(EndlessScenarios):
 
         assert second.token > first.token
 
+    @needs("lose_reply")
     def test_replies_that_are_cut_on_the_wire_cost_no_lock(self, parties: Parties) -> None:
         """The server applied what the client has no answer to: a claim, and then renewals, through a real proxy."""
         faults, lease_s = parties.harness.faults, parties.harness.lease_s
-        if faults is None or Fault.LOSE_REPLY not in faults.kinds:
-            pytest.skip("replies cut on the wire do not apply: the harness declares no faults that can lose_reply")
+        assert faults is not None
         one, two, key = parties.join(), parties.join(), parties.key()
         one.acquire(parties.key("warm")).release()
 
@@ -345,10 +349,9 @@ class LockClientConformance(EndlessScenarios):
 
     # ---- waits that are given up
 
+    @needs("async")
     def test_a_cancelled_acquire_leaves_nothing_behind(self, parties: Parties) -> None:
         """At whichever moment it comes: the lock can be had afterwards."""
-        if parties.colour is not Colour.ASYNC:
-            pytest.skip("cancellation does not apply: a thread in acquire() cannot be cancelled")
         one, two = parties.join(), parties.join()
         for number, after_s in enumerate(CANCELLED_AFTER_S):
             key = parties.key(f"cancelled-{number}")
@@ -358,10 +361,9 @@ class LockClientConformance(EndlessScenarios):
 
             hold.release()
 
+    @needs("async")
     def test_a_cancelled_waiter_takes_nothing_with_it(self, parties: Parties) -> None:
         """It waited for a held lock; the release after that goes to the next."""
-        if parties.colour is not Colour.ASYNC:
-            pytest.skip("cancellation does not apply: a thread in acquire() cannot be cancelled")
         one, two, three, key = parties.join(), parties.join(), parties.join(), parties.key()
         first = one.acquire(key)
         assert two.cancelled_acquire(key, after_s=0.2), "a lock that is held was given to a waiter"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from dlock_conformance.faults import Faults
+from dlock_conformance.faults import Fault, Faults
 from dlock_core.backend import backend_for
 from dlock_core.record import LockRecord, Version
-from dlock_core.store import AsyncLockStore, LockStore
+from dlock_core.store import AsyncLockStore, Capability, LockStore
 
 __all__ = ["AnyStore", "Colour", "Opening", "StoreHarness"]
 
@@ -76,7 +76,7 @@ class Opening:
 class StoreHarness(Opening):
     """An opening, and what the suite may rely on. Only the opening is needed.
 
-    What is left out is not tested, and the report says so.
+    The suite does not test what is left out, and the report says so.
 
     Attributes:
         name, version: how the report calls the store; by default what ``guarantees()`` says.
@@ -96,8 +96,7 @@ class StoreHarness(Opening):
         lease_s: leases of the client's tests, in seconds; renewals must have their answers within a sixth of it.
         allow_unsafe: names of what the client is told to accept.
         soon_s: how many seconds after a release the longest sleeper of its waiters may still sleep.
-        lacks: what the store's records can't carry by their format, as {pattern of test names: what is lacking}; such a test is skipped,
-            and the report says why. *carried* returns a record as such a store keeps it: the suite then asks for that to come back.
+        carried: returns a record as a store keeps it that cannot carry every field; the suite then asks for that to come back.
         reset: called before each test. Not needed for the suite itself: each test has keys of its own.
     """
 
@@ -121,6 +120,13 @@ class StoreHarness(Opening):
     lease_s: float = 1.5
     allow_unsafe: frozenset[str] = frozenset()
     soon_s: float = 5.0
-    lacks: Mapping[str, str] = field(default_factory=dict)
     carried: Callable[[LockRecord], LockRecord] | None = None
     reset: Callable[[], None] | None = None
+
+    def gives(self, name: str) -> bool:
+        """Whether *name*, a capability, a fault or a field, can be relied on."""
+        if name in tuple(Capability):
+            return name in self.capabilities
+        if name in tuple(Fault):
+            return self.faults is not None and name in self.faults.kinds
+        return bool(getattr(self, name))

@@ -2,7 +2,8 @@
 
 It ends a run with a table of what was tried: which store, in which version, found how, and which clauses held.
 ``--dlock-report=FILE`` writes the same as JSON. ``--dlock-require=redis,mongodb`` makes a store that did not run a failure:
-a run without servers must not look good.
+a run without servers must not look good. It deselects the tests that a suite's *lacks* names, and works with pytest-xdist:
+the workers try the stores, and the process that started them writes the table.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = ["dlock_server"]
 
 _REPORT = pytest.StashKey[Report]()
 _REQUIRED = "--dlock-require"
+_LEFT_OUT = "dlock_left_out"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,6 +40,32 @@ def pytest_configure(config: pytest.Config) -> None:
     """Begin a report."""
     report = config.stash[_REPORT] = Report()
     config.pluginmanager.register(_Collector(report), "dlock-report")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the tests that do not apply to their store, and keep the reasons."""
+    from dlock_conformance.needs import inapplicable  # pytest has rewritten the suite's assertions by now
+
+    left_out: dict[pytest.Item, tuple[str, str, str, str]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.cls is not None and hasattr(item, "callspec"):
+            parameters = item.callspec.params
+            reason = inapplicable(item.cls, item.function, item.name, parameters)
+            if reason is not None:
+                colour = str(parameters["colour"])
+                left_out[item] = (item.cls.__name__, colour, item.function.__name__, reason)
+    if not left_out:
+        return
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+    config.stash[_REPORT].leave_out(left_out.values())
+    if _is_worker(config):
+        config.workeroutput[_LEFT_OUT] = list(left_out.values())  # type: ignore[attr-defined]  # of pytest-xdist
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -75,10 +103,18 @@ class _Collector:
         """Take one result."""
         self._report.add([report])
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take from a worker of pytest-xdist what it has left out; all workers collect the same tests."""
+        self._report.leave_out(getattr(node, "workeroutput", {}).get(_LEFT_OUT, ()))
+
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the JSON, and fail if what is required was not tried."""
+    if _is_worker(session.config):
+        return
     report = session.config.stash[_REPORT]
+    report.close()
     target = session.config.getoption("--dlock-report", None)
     if target:
         Path(target).write_text(json.dumps(report.as_dict(), indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -49,6 +49,7 @@ class Report:
 
     def __init__(self) -> None:
         self._tried: dict[tuple[str, str], Tried] = {}
+        self._left_out: list[tuple[str, str, str, str]] = []
 
     def add(self, results: Iterable[pytest.TestReport]) -> None:
         """Take what the results say; each test has one for its set-up, its call and its end."""
@@ -66,10 +67,21 @@ class Report:
             reason = str(result.longrepr[2]) if isinstance(result.longrepr, tuple) else ""
             tried.note(clause_of(str(facts["test"])), outcome, reason.partition(": ")[2].partition(": ")[2])
 
+    def leave_out(self, left_out: Iterable[tuple[str, str, str, str]]) -> None:
+        """Take the tests that were deselected, each as its suite, colour, name and the reason; each worker tells the same."""
+        self._left_out = self._left_out or list(left_out)
+
     def missing(self, required: Sequence[str]) -> list[str]:
         """Return those of *required* of which no test has passed."""
         names = {tried.facts.get("store") for tried in self._tried.values() if tried.counts.get("passed")}
         return [name for name in required if name not in names]
+
+    def close(self) -> None:
+        """Add what was left out to the suites that ran."""
+        for suite, colour, test, reason in self._left_out:
+            if tried := self._tried.get((suite, colour)):
+                tried.note(clause_of(test), "not_applicable", reason)
+        self._left_out.clear()
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it, for JSON."""

@@ -158,7 +158,6 @@ RECIPES: dict[str, Recipe] = {
 
 _resolved: dict[str, Server | ServerMissingError] = {}
 _mutex = threading.Lock()
-_guards: list[subprocess.Popen[bytes]] = []
 
 
 def resolve(name: str) -> Server:
@@ -300,8 +299,13 @@ def _guarded(program: str, *arguments: str) -> subprocess.Popen[bytes]:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    _guards.append(guard)
+    atexit.register(_end, guard)
     return guard
+
+
+def _end(guard: subprocess.Popen[bytes]) -> None:
+    """Close the guard's standard input, at which it ends the server, and wait for it."""
+    guard.communicate()
 
 
 def _wait_for(address: tuple[str, int], recipe: Recipe) -> None:

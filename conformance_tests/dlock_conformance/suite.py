@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, ClassVar
 
 import pytest
@@ -16,13 +16,15 @@ from dlock_conformance._reading import ReadingClauses
 from dlock_conformance._sessions import SessionClauses
 from dlock_conformance._trouble import TroubleClauses
 from dlock_conformance._waking import NotifyClauses
+from dlock_conformance.clauses import clause_of
 from dlock_conformance.harness import Colour, Opening, StoreHarness
+from dlock_conformance.needs import inapplicable, not_given
 from dlock_conformance.report import PROPERTY
 from dlock_conformance.subject import Loop, Subject, Transcript
 from dlock_conformance.trial import Trial
 from dlock_core.errors import DLockError
 
-__all__ = ["LockStoreConformance", "overridden", "story_of"]
+__all__ = ["LockStoreConformance", "overridden", "skip_inapplicable", "story_of"]
 
 _known: dict[type, dict[str, Any]] = {}
 
@@ -66,6 +68,21 @@ def _expected_to_fail(test: Any) -> bool:
     return any(mark.name == "xfail" and mark.kwargs.get("strict") and mark.kwargs.get("reason") for mark in marks)
 
 
+def skip_inapplicable(suite: object, harness: StoreHarness, request: pytest.FixtureRequest) -> None:
+    """Skip a test that does not apply to the store, where no plugin has deselected it.
+
+    Raises: AssertionError: *lacks* of the suite names something that the harness gives; its tests would be left out for nothing.
+    """
+    given = [name for name in getattr(suite, "lacks", ()) if harness.gives(name)]
+    assert not given, f"{type(suite).__name__}.lacks names what its harness gives: {', '.join(given)}"
+    test, parameters = request.function, request.node.callspec.params
+    reason = inapplicable(type(suite), test, request.node.name, parameters)
+    missing = not_given(harness, test, parameters)
+    if reason or missing:
+        name = clause_of(test.__name__) or test.__name__
+        pytest.skip(f"{name} does not apply: {reason or f'the harness gives no {missing[0]!r}'}")
+
+
 class LockStoreConformance(
     ClaimingClauses,
     ChangingClauses,
@@ -80,9 +97,14 @@ class LockStoreConformance(
     """Every clause of :mod:`dlock_core.store`, for each colour that the store has.
 
     A subclass gives the fixture ``harness``, of any scope. It may not override a test, unless by a strict ``xfail`` with a reason.
+
+    *lacks* names what the harness does not give: capabilities, faults, fields. *cannot_carry* says what the store's records cannot carry by
+    their format, as {pattern of test names: reason}. The plugin deselects the tests that need it, and the report says why.
     """
 
     colours: ClassVar[tuple[str, ...]] = tuple(Colour)
+    lacks: ClassVar[Collection[str]] = ()
+    cannot_carry: ClassVar[Mapping[str, str]] = {}
 
     @pytest.fixture
     def harness(self) -> StoreHarness:
@@ -96,9 +118,9 @@ class LockStoreConformance(
         facts: dict[str, Any] = {"suite": type(self).__name__, "colour": colour, "test": request.function.__name__}
         facts.update(story_of(type(self), harness))
         request.node.user_properties.append((PROPERTY, facts))
+        skip_inapplicable(self, harness, request)
         with Trial(harness, Colour(colour), request.function.__name__) as trial:
             trial.facts = facts  # the test may add to them
-            trial.needs_what_the_store_has(request.node.name)
             yield trial
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:

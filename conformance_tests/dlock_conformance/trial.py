@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import secrets
 import textwrap
 import threading
@@ -117,10 +116,8 @@ class Trial:
             faults.heal()
 
     def disturbed(self, fault: Fault) -> Subject:
-        """Return a store on a way that can have *fault*, its connections warm; skip the test where there is no such way."""
-        faults = self.harness.faults
-        if faults is None or fault not in faults.kinds:
-            self.skip(f"the harness declares no faults that can {fault}")
+        """Return a store on a way that can have *fault*, which the test says that it needs; its connections are warm."""
+        assert self.harness.gives(fault)
         subject = self.open(self.harness.through_faults)
         subject.read(self.key())
         return subject
@@ -222,20 +219,8 @@ class Trial:
         __tracebackhide__ = True
         pytest.skip(f"{self.clause} does not apply: {reason}")
 
-    def needs(self, capability: str) -> None:
-        """Skip the test unless the harness declares *capability*."""
-        if capability not in self.harness.capabilities:
-            self.skip(f"the harness does not declare {capability!r}")
-
-    def needs_what_the_store_has(self, test: str) -> None:
-        """Skip the *test* if the harness says that the store lacks what it is about."""
-        for pattern, lacking in self.harness.lacks.items():
-            if re.search(pattern, test):
-                self.skip(lacking)
-
     def hook(self, name: str) -> Any:
-        """Return what the harness gives under *name*; skip the test if it gives nothing."""
+        """Return what the harness gives under *name*, which the test says that it needs."""
         given = getattr(self.harness, name)
-        if not given:
-            self.skip(f"the harness gives no {name!r}")
+        assert given is not None
         return given

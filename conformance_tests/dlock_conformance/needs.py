@@ -1,0 +1,54 @@
+"""What a test of the suites needs beyond an open store, and why it may not apply to a store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from dlock_conformance.harness import Colour, StoreHarness
+
+__all__ = ["inapplicable", "needs", "not_given"]
+
+Test = TypeVar("Test", bound=Callable[..., object])
+
+
+def needs(*names: str) -> Callable[[Test], Test]:
+    """Mark a test, or every test of a class, that applies only where the harness gives all of *names*.
+
+    A name is a capability, a fault, a field of the harness, or a colour.
+    """
+
+    def mark(marked: Test) -> Test:
+        tests = [each for name, each in vars(marked).items() if name.startswith("test_")]
+        for test in tests if isinstance(marked, type) else [marked]:
+            test.__dict__["needs"] = (*_needs_of(test, {}), *names)
+        return marked
+
+    return mark
+
+
+def inapplicable(suite: type, test: Any, name: str, parameters: Mapping[str, Any]) -> str | None:
+    """Return why *test* does not apply to the store that *suite* tries; None if it does.
+
+    The suite's ``lacks`` names what the harness does not give, its ``cannot_carry`` what the records cannot carry, by patterns of names.
+    """
+    for need in _needs_of(test, parameters):
+        if need in tuple(Colour) and need != parameters["colour"]:
+            return f"only the {need} store is tried in this way"
+        if need in getattr(suite, "lacks", ()):
+            return f"the harness gives no {need!r}"
+    patterns: Mapping[str, str] = getattr(suite, "cannot_carry", {})
+    return next((reason for pattern, reason in patterns.items() if re.search(pattern, name)), None)
+
+
+def not_given(harness: StoreHarness, test: Any, parameters: Mapping[str, Any]) -> list[str]:
+    """Return what *test* needs and *harness* does not give."""
+    return [need for need in _needs_of(test, parameters) if need not in tuple(Colour) and not harness.gives(need)]
+
+
+def _needs_of(test: Any, parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    named: tuple[str, ...] = getattr(test, "needs", ())
+    fault = (str(parameters["fault"]),) if "fault" in parameters else ()
+    batch = ("batch_renew",) if str(parameters.get("what")).startswith("replace_many") else ()
+    return (*named, *fault, *batch)
