@@ -8,6 +8,7 @@ import pytest
 
 from dlock_conformance._batches import batch_size
 from dlock_conformance._reading import everywhere
+from dlock_conformance.needs import needs
 from dlock_conformance.records import held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.record import LEASE_MAX_MS, TOKEN_MAX, Beat, BeatNote, Member, Members, SessionRef
@@ -71,9 +72,9 @@ class SessionClauses:
         again = trial.hold(free.key)
         everywhere(trial, held(free.key, token=again.fencing_token, rvn=again.rvn), again)
 
+    @needs("batch_renew")
     def test_b1_a_batch_adds_and_drops_what_a_session_needs(self, trial: Trial) -> None:
         """S11 holds for each: locks move under a session in a batch, and leave it in one."""
-        trial.needs("batch_renew")
         plain = [trial.hold(trial.key()) for _ in range(batch_size(trial, len(SESSIONS)))]
         added = [next_version(record, **fields) for record, fields in zip(plain, SESSIONS.values(), strict=False)]
         dropped = [held(record.key, token=record.fencing_token) for record in plain]
