@@ -32,8 +32,9 @@ LACKS = (
     *("notify", "server_clock", "restart", "count_requests", "plant_newer", "own_client"),
     *("lose_reply", "hang", "refuse", "busy"),
 )
+NO_SESSIONS = {"session": "the rows of other clients have no place for sessions"}
 ELSEWHERE = {
-    "session": "the rows of other clients have no place for sessions",
+    **NO_SESSIONS,
     "_s1[23457]_|_s2[123]_|_s10_nothing_|_s16_a_newer": "the same for all rows, tried in those of dlock",
     **unless_thorough(
         {
@@ -53,6 +54,7 @@ JAVA_LACKS = {
     **JAVA_ROWS_LACK,
 }
 COUNTED_LACKS = {
+    **NO_SESSIONS,
     **unless_thorough(
         {
             "^(?!.*(_s3_|_s18_|_s20_|another_token|greater_token|writes_the_token|_s7_|b1_a_batch))": "the same as without tokens, "
@@ -72,6 +74,7 @@ NODE_LACKS = {
 }
 
 CLOSED_LACKS = {
+    **NO_SESSIONS,
     **unless_thorough(
         {
             "^(?!.*(racing_first|_s2_|_s5_|_s6_|_s8_|_s16_|_s20_|_s21_a_verb|_b2_))": "the same for all rows of the Node client, "

@@ -33,8 +33,7 @@ CANCELLED_AFTER_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 class LockClientConformance(EndlessScenarios):
     """The scenarios of the lock API over a store, for both clients, from one text.
 
-    A subclass gives the same fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.
-    *lacks* is that of the other suite.
+    A subclass gives *lacks* and the fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.
     """
 
     colours: ClassVar[tuple[str, ...]] = tuple(Colour)
