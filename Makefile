@@ -38,7 +38,7 @@ conformance: venv
 	$(BIN)/pytest conformance_tests
 
 test: check
-	$(BIN)/pytest --numprocesses=$(JOBS) --dist=worksteal --dlock-require=$(STORES)
+	$(BIN)/pytest --numprocesses=$(JOBS) --dist=loadgroup --dlock-require=$(STORES)
 
 # The way over containers, with images packed here. Root on Debian; not a part of `make test`.
 containers: venv

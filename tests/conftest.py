@@ -48,4 +48,4 @@ def seed(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Return a generator of this test's own: the same under one seed, whichever other tests run."""
-    return random.Random(f"{seed}:{request.node.nodeid}")
+    return random.Random(f"{seed}:{request.path.name}::{request.node.name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from typing import Any
 
 import pytest
 import redis
@@ -168,14 +169,51 @@ def test_answers_that_are_too_many_are_refused() -> None:
         answers_in(b":1\r\n:2\r\n", 1)
 
 
+def test_random_answers_are_read_as_they_were_written(rng: random.Random) -> None:
+    """Whole they are that value, and cut off anywhere they are no answer yet."""
+    for _ in range(300):
+        answer = random_answer(rng)
+        data = written(answer)
+
+        assert answers_in(data, 1) == [answer]
+        with pytest.raises(IncompleteError):
+            answers_in(data[: rng.randrange(len(data))], 1)
+
+
 def test_random_bytes_are_never_an_answer_by_accident(rng: random.Random) -> None:
-    """Whatever comes, the reader ends with an answer or with one of its two errors."""
+    """The reader raises one of its two errors, or its answer needs the last byte and leaves none over."""
     for _ in range(3000):
         data = bytes(rng.choice(b"*$:%~>-_=!#,(0123456789\r\n \xff") for _ in range(rng.randrange(30)))
         try:
             answers_in(data, 1)
         except (IncompleteError, InvalidResponse):
             continue
+        with pytest.raises(IncompleteError):
+            answers_in(data[:-1], 1)
+        with pytest.raises(InvalidResponse):
+            answers_in(data + b":1\r\n", 1)
+
+
+def random_answer(rng: random.Random, depth: int = 0) -> Any:
+    """Return a value as a server may answer it: a number, bytes, nothing, or a list of such values."""
+    kind = rng.randrange(4 if depth < 3 else 3)
+    if kind == 0:
+        return rng.randrange(-(2**63), 2**63)
+    if kind == 1:
+        return rng.randbytes(rng.randrange(20))
+    return None if kind == 2 else [random_answer(rng, depth + 1) for _ in range(rng.randrange(4))]
+
+
+def written(answer: Any) -> bytes:
+    """Return *answer* as a server sends it."""
+    match answer:
+        case None:
+            return b"$-1\r\n"
+        case int():
+            return b":%d\r\n" % answer
+        case bytes():
+            return b"$%d\r\n%s\r\n" % (len(answer), answer)
+    return b"*%d\r\n" % len(answer) + b"".join(written(each) for each in answer)
 
 
 def test_command_is_packed_as_bytes() -> None:
