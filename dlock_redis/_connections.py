@@ -1,76 +1,58 @@
-"""The connections to one server that are kept while idle, in both colours.
+"""The link for threads: how a request reaches its server, and how a waiter hears that it is woken.
 
-The driver connects, encrypts and signs in; from then on its socket, or stream, is used directly, which halves the cost of a request and
-bounds it by one deadline. Only a connection whose answers were read to their end is kept; any other is closed, so that no answer is ever
-taken for that to another request.
+redis-py connects, encrypts and signs in; from then on its socket is used directly. Only a connection whose answers were read to their end
+is kept; any other is closed, so no answer is ever taken for that to another request.
+
+Each server has connections for claims and reads, others for renewals and releases, so nothing that waits can starve a lock that is held,
+and one that all waiters share: it is subscribed to the channel of the store.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
+import logging
 import select
+import threading
 import time
+import weakref
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import redis
-from redis.exceptions import ResponseError
 
-from dlock_core.errors import StoreError
+from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_redis import _errors as errors
-from dlock_redis._resp import IncompleteError, answers_in
-from dlock_redis._scripts import LEAVE, Script
-from dlock_redis._servers import closed_error
-from dlock_redis._wire import wait_commands
+from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
+from dlock_redis._servers import Locate, Request, Servers, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator
 
-    from dlock_redis._servers import Source
+__all__ = ["CONNECTIONS_MAX", "READ_SIZE", "URGENT_MAX", "Connections", "Inbox", "broken", "busy", "readable"]
 
-IDLE_MAX = 64
-_LEAVE_S = 0.25
-_READ_SIZE = 65536
-
-
-class _Idle:
-    """A stack of idle connections. A forked child never touches those of its parent, and keeps them from being closed."""
-
-    def __init__(self) -> None:
-        self.open = True
-        self._stack: list[Any] = []
-        self._parents: list[Any] = []
-        self._pid = os.getpid()
-
-    def pop(self, key: str | None) -> Any:
-        """Return a connection that still stands, or None."""
-        if not self.open:
-            raise closed_error(key)
-        if self._pid != os.getpid():
-            self._parents, self._stack, self._pid = self._stack, [], os.getpid()
-        while True:
-            try:
-                link = self._stack.pop()
-            except IndexError:
-                return None
-            if not link.stale():
-                return link
-            link.close()
-
-    def push(self, link: Any) -> None:
-        if self.open and len(self._stack) < IDLE_MAX:
-            self._stack.append(link)
-        else:
-            link.close()
-
-    def close(self) -> None:
-        while self.open and (link := self.pop(None)) is not None:
-            link.close()
-        self.open = False
+# Connections to one server at most: for claims and reads, and for renewals and releases.
+CONNECTIONS_MAX = 16
+URGENT_MAX = 8
+READ_SIZE = 65536
+_log = logging.getLogger("dlock.redis")
 
 
-def _watch(peer: Any) -> Callable[[], object]:
-    """Return what tells whether the server has closed the connection, or said something unasked."""
+def busy(key: str | None) -> StoreUnavailableError:
+    """Return the error of a request that got no connection."""
+    return StoreUnavailableError(
+        f"the request{'' if key is None else f' for key {key!r}'} was not sent to Redis: "
+        "all connections for it were in use until its time-out",
+        key=key,
+    )
+
+
+def broken() -> StoreUnavailableError:
+    """Return the error of a wait whose connection ended."""
+    return StoreUnavailableError("the connection on which Redis wakes waiters broke")
+
+
+def readable(peer: Any) -> Callable[[], object]:
+    """Return a function that tells whether the server has closed the connection, or said something unasked."""
     if not hasattr(select, "poll"):
         return lambda: select.select([peer], [], [], 0)[0]
     poll = select.poll()
@@ -78,34 +60,69 @@ def _watch(peer: Any) -> Callable[[], object]:
     return lambda: poll.poll(0)
 
 
+class Inbox:
+    """Bytes of a subscribed connection that are not read yet."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+
+    def places(self, more: bytes) -> Iterator[bytes]:
+        """Yield the places that are woken in the messages up to *more*."""
+        if not more:
+            raise ConnectionResetError("the server closed the connection")
+        self._bytes += more
+        while self._bytes:
+            try:
+                answer, end = answer_in(self._bytes, 0)
+            except IncompleteError:
+                return
+            self._bytes = self._bytes[end:]
+            if type(answer) is list and answer[0] == b"message":
+                yield answer[2]
+
+
+class _Permit:
+    """The right to use one of a bounded number of connections. One that is lost to an interrupt comes back by itself."""
+
+    def __init__(self, permits: SimpleQueue[_Permit]) -> None:
+        self._permits = weakref.ref(permits)
+
+    def __del__(self) -> None:
+        permits = self._permits()
+        if permits is not None:
+            permits.put(_Permit(permits))
+
+
 class _Link:
     """A connection of the blocking driver."""
 
     def __init__(self, connection: Any) -> None:
         self.close = connection.disconnect
-        self.read = b""
-        self._socket = connection._sock  # the driver has no public way to a time-out for one request
+        self._socket = connection._sock  # redis-py has no public way to a time-out for one request
         self._timeout_s = -1.0
-        self.stale = _watch(self._socket)
+        self.stale = readable(self._socket)
 
     def ask(self, commands: bytes, count: int, timeout_s: float) -> list[Any]:
-        """Send, and read *count* answers. After a time-out *read* has what came of them."""
+        """Send *commands*, and read *count* answers."""
         deadline = time.monotonic() + timeout_s
         if timeout_s != self._timeout_s:
             self._limit(timeout_s)
-        self.read = b""
         self._socket.sendall(commands)
+        read = b""
         while True:
             if time.monotonic() > deadline - timeout_s * 0.9:
                 self._limit(deadline - time.monotonic())
-            more = self._socket.recv(_READ_SIZE)
+            more = self._socket.recv(READ_SIZE)
             if not more:
                 raise ConnectionResetError("the server closed the connection")
-            self.read += more
-            try:
-                return answers_in(self.read, count)
-            except IncompleteError:
-                continue
+            read += more
+            with suppress(IncompleteError):
+                return answers_in(read, count)
+
+    def more(self, timeout_s: float) -> bytes:
+        """Return what the server says within *timeout_s*."""
+        self._limit(timeout_s)
+        return self._socket.recv(READ_SIZE)  # type: ignore[no-any-return]
 
     def _limit(self, timeout_s: float) -> None:
         if timeout_s <= 0:
@@ -114,211 +131,244 @@ class _Link:
         self._timeout_s = timeout_s
 
 
-class Connections:
-    """The connections to one server, for threads."""
+class _Pool:
+    """Up to *size* connections to one server. It has no lock: a signal handler may use it while its thread does."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, size: int) -> None:
+        self.open = True
         self._source = source
-        self._idle = _Idle()
+        self._idle: list[_Link] = []
+        self._permits: SimpleQueue[_Permit] = SimpleQueue()
+        for _ in range(size):
+            self._permits.put(_Permit(self._permits))
 
-    def run(self, script: Script, keys: Sequence[bytes], words: Sequence[bytes], *, key: str, timeout_s: float) -> Any:
-        """Run *script*; one that the server does not know was not run, and is sent again with its text."""
-        started = time.monotonic()
-        answer = self._exchange(script.command(keys, words), 1, key, timeout_s)[0]
-        if type(answer) is ResponseError:
-            if errors.is_unknown_script(answer):
-                rest_s = timeout_s - (time.monotonic() - started)
-                answer = self._exchange(script.command(keys, words, whole=True), 1, key, rest_s)[0]
-            errors.check([answer], key)
-        return answer
-
-    def ask(self, commands: Sequence[bytes], *, timeout_s: float) -> list[Any]:
-        """Send *commands* in one go and return their answers; an error of the server is a value among them."""
-        return self._exchange(b"".join(commands), len(commands), None, timeout_s) if commands else []
-
-    def _exchange(self, commands: bytes, count: int, key: str | None, timeout_s: float) -> list[Any]:
-        link = self._idle.pop(key)
-        if link is None:
-            started = time.monotonic()
-            link = self._connected(key, timeout_s)
-            timeout_s -= time.monotonic() - started
+    def ask(self, request: Request, timeout_s: float) -> list[Any]:
+        """Send *request* once."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            permit = self._permits.get(timeout=timeout_s)
+        except Empty:
+            raise busy(request.key) from None
+        link = self._link(request.key, deadline)
         whole = False
         try:
-            answers: list[Any] = link.ask(commands, count, timeout_s)
-            whole = not errors.is_misplaced(answers[0])
-        except errors.TROUBLE as error:
-            raise errors.trouble(error, key, sent=True) from error
+            answers = link.ask(request.commands, request.answers, deadline - time.monotonic())
+            whole = self.open and not errors.is_misplaced(answers[0])
+            return answers
         finally:
             if whole:
-                self._idle.push(link)
+                self._idle.append(link)
             else:
                 link.close()
-        return answers
+            self._permits.put(permit)
 
-    def wait(self, key: str, place: bytes, timeout_s: float) -> None:
-        """Enter the queue of *key* and block on *place* until it is woken, or *timeout_s*."""
-        started = time.monotonic()
-        link = self._idle.pop(key) or self._connected(key, timeout_s)
-        whole = False
-        try:
-            rest_s = max(timeout_s - (time.monotonic() - started), 0.0)
-            errors.check(link.ask(wait_commands(key, place, rest_s), 2, rest_s), key)
-            whole = True
-        except TimeoutError:
-            errors.check_entered(link.read, key)
-        except errors.TROUBLE as error:
-            raise errors.trouble(error, key, sent=False) from error
-        except BaseException as error:
-            if not isinstance(error, StoreError):
-                self._leave(key, place)
-            raise
-        finally:
-            if whole:
-                self._idle.push(link)
-            else:
+    def _link(self, key: str | None, deadline: float) -> _Link:
+        while self._idle:
+            with suppress(IndexError):  # another thread took it
+                link = self._idle.pop()
+                if not link.stale():
+                    return link
                 link.close()
-
-    def _leave(self, key: str, place: bytes) -> None:
-        try:
-            self.run(LEAVE, (key.encode(), place), (), key=key, timeout_s=_LEAVE_S)
-        except StoreError:
-            return  # its turn then lapses by itself
+        return connected(self._source, key, deadline)
 
     def close(self) -> None:
         """Close what is idle now, and the rest when it comes back."""
-        self._idle.close()
+        self.open = False
+        while self._idle:
+            self._idle.pop().close()
 
-    def _connected(self, key: str | None, timeout_s: float) -> _Link:
-        deadline = time.monotonic() + timeout_s
-        with errors.unsent(key):
-            connection = self._source.connection(max(timeout_s, 0.001))
+
+def connected(source: Source, key: str | None, deadline: float) -> _Link:
+    """Return a new connection."""
+    with errors.unsent(key):
+        connection = source.connection(max(deadline - time.monotonic(), 0.001))
+        try:
+            connection.connect()
+            if time.monotonic() >= deadline:
+                raise redis.TimeoutError("connecting took all of the time")
+        except BaseException:
+            connection.disconnect()
+            raise
+    return _Link(connection)
+
+
+class _Watch:
+    """The subscribed connection of one server. One of the waiting threads reads it for all; when it leaves, another goes on.
+
+    Whoever has the only permit of *_reader* reads. So no interrupt can leave a lock taken.
+    """
+
+    def __init__(self, source: Source, channel: bytes) -> None:
+        self._source, self._channel = source, channel
+        self._link: _Link | None = None
+        self._inbox = Inbox()
+        self._waiting: dict[bytes, SimpleQueue[Any]] = {}
+        self._asleep: dict[SimpleQueue[Any], None] = {}
+        self._reader: SimpleQueue[_Permit] = SimpleQueue()
+        self._reader.put(_Permit(self._reader))
+
+    @contextmanager
+    def listening(self, key: str, place: bytes, deadline: float) -> Iterator[Callable[[], None]]:
+        """Subscribe; give a function that returns when *place* is woken, or at *deadline*."""
+        mail: SimpleQueue[Any] = SimpleQueue()
+        self._waiting[place] = mail
+        try:
+            self._until(key, mail, deadline, subscribed=True)
+            yield lambda: self._until(key, mail, deadline)
+        finally:
+            self._waiting.pop(place, None)
+
+    def _until(self, key: str, mail: SimpleQueue[Any], deadline: float, *, subscribed: bool = False) -> None:
+        """Return when *mail* has a wake-up or, with *subscribed*, as soon as the connection is; read it if no other thread does."""
+        self._asleep[mail] = None
+        try:
+            while True:
+                reads = self._read_if_nobody_does(key, mail, deadline, subscribed=subscribed)
+                if subscribed and self._link is not None:
+                    return
+                left_s = deadline - time.monotonic()
+                try:
+                    came = mail.get(timeout=0 if reads else max(left_s, 0))
+                except Empty:
+                    if left_s <= 0:
+                        return
+                    continue
+                if isinstance(came, StoreError):
+                    raise came
+                if came:
+                    return
+        finally:
+            self._asleep.pop(mail, None)
+            if not self._reader.empty():
+                self._nudge(1)
+
+    def _read_if_nobody_does(self, key: str, mail: SimpleQueue[Any], deadline: float, *, subscribed: bool) -> bool:
+        try:
+            permit = self._reader.get_nowait()
+        except Empty:
+            return False
+        try:
+            if subscribed:
+                self._subscribe(key, deadline)
+            while mail.empty() and not subscribed:
+                self._deliver(deadline)
+        except TimeoutError:
+            return True
+        except errors.TROUBLE as error:
+            self._drop(mail)
+            raise errors.trouble(error, key, sent=False) from error
+        except BaseException:
+            self._drop(mail)
+            raise
+        finally:
+            self._reader.put(permit)
+        return True
+
+    def _subscribe(self, key: str, deadline: float) -> None:
+        """See that there is a connection, and that it stands."""
+        if self._link is not None:
             try:
-                connection.connect()
-                if time.monotonic() >= deadline:
-                    raise redis.TimeoutError("connecting took all of the time")
-            except BaseException:
-                connection.disconnect()
-                raise
-        return _Link(connection)
+                while self._link.stale():
+                    self._deliver(deadline)
+            except OSError:
+                self._drop(None)
+            else:
+                return
+        link = connected(self._source, key, deadline)
+        try:
+            errors.check(link.ask(pack(b"SUBSCRIBE", self._channel), 1, deadline - time.monotonic()), key)
+        except BaseException:
+            link.close()
+            raise
+        self._inbox, self._link = Inbox(), link
+        self._nudge(len(self._asleep))
 
+    def _deliver(self, deadline: float) -> None:
+        """Wait for bytes, and hand on the wake-ups in them."""
+        if self._link is None:
+            raise ConnectionResetError("the connection was closed")
+        for place in self._inbox.places(self._link.more(deadline - time.monotonic())):
+            mail = self._waiting.get(place)
+            if mail is not None:
+                mail.put(place)
 
-class _AsyncLink:
-    """A connection of the driver for asyncio."""
+    def _nudge(self, count: int) -> None:
+        """Let *count* of the threads that sleep look whether to read."""
+        for mail in list(self._asleep)[:count]:
+            mail.put(b"")
 
-    def __init__(self, connection: Any) -> None:
-        self.read = b""
-        self._connection = connection
-        self._reader, self._writer = connection._reader, connection._writer  # as in _Link
-        # What the event loop has read already shows in the stream, which has no public way to look; what it has not yet in the socket.
-        readable = _watch(self._writer.get_extra_info("socket"))
-        self.stale = lambda: (
-            self._reader.at_eof() or bool(self._reader._buffer) or self._writer.is_closing() or readable()
-        )
-
-    async def ask(self, commands: bytes, count: int) -> list[Any]:
-        """As :meth:`_Link.ask`; the caller bounds it."""
-        self.read = b""
-        self._writer.write(commands)
-        while True:
-            more = await self._reader.read(_READ_SIZE)
-            if not more:
-                raise ConnectionResetError("the server closed the connection")
-            self.read += more
-            try:
-                return answers_in(self.read, count)
-            except IncompleteError:
-                continue
+    def _drop(self, mine: SimpleQueue[Any] | None) -> None:
+        """Close the connection, and end the other waits on it."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+            for mail in list(self._waiting.values()):
+                if mail is not mine and mine is not None:
+                    mail.put(broken())
 
     def close(self) -> None:
-        """Close at once, without waiting for the other side: TLS would shake hands once more, and the loop may end before it has."""
-        self._writer.transport.abort()
-        self._connection._close()  # its disconnect() needs a running task, which a closing loop has not
+        """End every wait."""
+        self._drop(SimpleQueue())
 
 
-class AsyncConnections:
-    """The connections to one server, for tasks; as :class:`Connections`."""
+class _Node:
+    """One server: its connections for both purposes, and the one for waiters."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._idle = _Idle()
+    def __init__(self, source: Source, channel: bytes) -> None:
+        self.pools = {False: _Pool(source, CONNECTIONS_MAX), True: _Pool(source, URGENT_MAX)}
+        self.watch = _Watch(source, channel)
 
-    async def run(
-        self, script: Script, keys: Sequence[bytes], words: Sequence[bytes], *, key: str, timeout_s: float
-    ) -> Any:
-        """As :meth:`Connections.run`."""
-        started = time.monotonic()
-        answer = (await self._exchange(script.command(keys, words), 1, key, timeout_s))[0]
-        if type(answer) is ResponseError:
-            if errors.is_unknown_script(answer):
-                rest_s = timeout_s - (time.monotonic() - started)
-                answer = (await self._exchange(script.command(keys, words, whole=True), 1, key, rest_s))[0]
-            errors.check([answer], key)
-        return answer
 
-    async def ask(self, commands: Sequence[bytes], *, timeout_s: float) -> list[Any]:
-        """As :meth:`Connections.ask`."""
-        return await self._exchange(b"".join(commands), len(commands), None, timeout_s) if commands else []
+class Connections:
+    """The link for threads; *channel* is where waiters of this store hear that they are woken."""
 
-    async def _exchange(self, commands: bytes, count: int, key: str | None, timeout_s: float) -> list[Any]:
-        link: Any = self._idle.pop(key)
-        sent = link is not None
-        whole = False
+    def __init__(self, client: redis.Redis | redis.RedisCluster, channel: bytes) -> None:
+        self.servers: Servers[_Node] = Servers(client, redis, lambda source: _Node(source, channel))
+
+    def send(self, request: Request | Locate, timeout_s: float) -> Any:
+        """Send *request* once; return its answers, or what is asked for of the topology."""
         try:
-            async with asyncio.timeout(timeout_s):
-                if link is None:
-                    link = await self._connected(timeout_s)
-                    sent = True
-                answers: list[Any] = await link.ask(commands, count)
-            whole = not errors.is_misplaced(answers[0])
-        except errors.TROUBLE as error:
-            raise errors.trouble(error, key, sent=sent) from error
-        finally:
-            if whole:
-                self._idle.push(link)
-            elif link is not None:
-                link.close()
+            if isinstance(request, Locate):
+                with errors.unsent(None):
+                    return self.servers.locate(request)
+            with errors.unsent(request.key):
+                node = self.servers.node(request)
+            answers = node.pools[request.urgent].ask(request, timeout_s / request.share)
+        except (StoreError, *errors.TROUBLE) as error:
+            self._refresh_after(error)
+            raise
+        if errors.is_misplaced(answers[0]):
+            self._refresh_after(answers[0])
         return answers
 
-    async def wait(self, key: str, place: bytes, timeout_s: float) -> None:
-        """As :meth:`Connections.wait`."""
-        link: Any = self._idle.pop(key)
-        whole = False
-        try:
-            async with asyncio.timeout(timeout_s):
-                started = time.monotonic()
-                link = link or await self._connected(timeout_s)
-                rest_s = max(timeout_s - (time.monotonic() - started), 0.0)
-                errors.check(await link.ask(wait_commands(key, place, rest_s), 2), key)
-            whole = True
-        except TimeoutError:
-            errors.check_entered(b"" if link is None else link.read, key)
-        except errors.TROUBLE as error:
-            raise errors.trouble(error, key, sent=False) from error
-        except BaseException as error:
-            if not isinstance(error, StoreError):
-                await self._leave(key, place)
-            raise
-        finally:
-            if whole:
-                self._idle.push(link)
-            elif link is not None:
-                link.close()
+    @contextmanager
+    def listening(self, key: str, place: bytes, deadline: float) -> Iterator[Callable[[], None]]:
+        """As :meth:`_Watch.listening`, on the server of *key*."""
+        with errors.unsent(key):
+            node = self.servers.node(Request(key=key))
+        with node.watch.listening(key, place, deadline) as until_woken:
+            yield until_woken
 
-    async def _leave(self, key: str, place: bytes) -> None:
-        try:
-            await self.run(LEAVE, (key.encode(), place), (), key=key, timeout_s=_LEAVE_S)
-        except StoreError:
-            return  # its turn then lapses by itself
+    def close(self) -> None:
+        """Close all connections."""
+        for node in self.servers.close():
+            for pool in node.pools.values():
+                pool.close()
+            node.watch.close()
 
-    async def close(self) -> None:
-        """As :meth:`Connections.close`."""
-        self._idle.close()
+    def _refresh_after(self, error: BaseException) -> None:
+        if not self.servers.wants_refresh(error):
+            return
 
-    async def _connected(self, timeout_s: float) -> _AsyncLink:
-        connection = self._source.connection(timeout_s)
+        def refresh() -> None:
+            try:
+                self.servers.refresh()
+            except errors.TROUBLE as failure:
+                _log.debug("asking the Cluster for its slots failed: %s", failure)
+            finally:
+                self.servers.refreshed()
+
         try:
-            await connection.connect()
-        except BaseException:
-            connection._close()  # as in _AsyncLink
-            raise
-        return _AsyncLink(connection)
+            threading.Thread(target=refresh, name="dlock-redis-slots", daemon=True).start()
+        except RuntimeError:
+            self.servers.refreshed()  # the interpreter is shutting down, and starts no thread any more

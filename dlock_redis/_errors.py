@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ACL_RULES = (
-    "+eval +evalsha +hmget +hset +exists +time +rpush +pexpire +del +blpop "  # the verbs
-    "+hello +auth +select +client|setname +scan +info +config|get"  # connecting, listing, guarantees
+    "&dlock:* "  # the channels on which waiters are woken; Redis 6.0 has no rule for channels
+    "+eval +evalsha +hmget +hset +hdel +exists +time +publish +subscribe "  # the verbs
+    "+auth +select +client|setname +scan +info +config|get"  # connecting, listing, guarantees
 )
 _SETUP_HINT = (
     f"see that the URL names a user with the right password, the key pattern ~prefix* and the rights {ACL_RULES}"
@@ -89,9 +90,19 @@ CLASSES: dict[str, str | type[StoreError]] = {
 }
 
 
-def is_unknown_script(error: ResponseError) -> bool:
+def is_unknown_script(answer: Any) -> bool:
     """Whether the server does not know the script that it was to run."""
-    return str(error).startswith("NOSCRIPT")
+    return type(answer) is ResponseError and str(answer).startswith("NOSCRIPT")
+
+
+def is_elsewhere(error: ResponseError) -> bool:
+    """Whether a Cluster's node has not run the request, since its slot has moved, or moves now."""
+    return str(error).startswith(("MOVED", "ASK ", "TRYAGAIN"))
+
+
+def is_forbidden(error: ResponseError) -> bool:
+    """Whether the user lacks the right to a command."""
+    return trouble(error, None, sent=True).__class__ is StoreSetupError
 
 
 def is_misplaced(answer: Any) -> bool:
@@ -105,12 +116,6 @@ def check(answers: list[Any], key: str | None) -> list[Any]:
         if type(answer) is ResponseError:
             raise trouble(answer, key, sent=True) from answer
     return answers
-
-
-def check_entered(read: bytes, key: str) -> None:
-    """Raise what the server had against entering the queue, as far as its answer was *read*."""
-    if read.startswith(b"-"):
-        check([ResponseError(read.partition(b"\r\n")[0][1:].decode(errors="replace"))], key)
 
 
 # All that the driver lets through: its errors have several roots, not all in each version, and a broken stream is an OSError or EOFError.

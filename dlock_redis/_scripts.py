@@ -1,7 +1,7 @@
-"""The scripts: one for each verb, run by the server as one atomic step. What the fields mean stands in :mod:`dlock_redis._wire`.
+"""The scripts: one for each verb, run by the server as one atomic step. :mod:`dlock_redis._wire` explains the fields.
 
-Numbers are formatted with ``%.0f`` only: ``tostring`` and ``..`` round them. Whatever can fail comes before the first write, so an error
-that the server answers means that nothing was written. The waiters' queue only ever delays a claim, by ``TURN_MS`` at most.
+Numbers are formatted with ``%.0f`` only: ``tostring`` and ``..`` round them. Everything that can fail comes before the first write, so an
+error that the server answers means that nothing was written. The waiters' queue only ever delays a claim, by ``TURN_MS`` at most.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 TURN_MS = 50
 PLACES_MAX = 512
-_CLOCK_S = (
-    1704067200,
-    7258118400,
-)  # 2024 and 2200: outside, the clock is wrong, and tokens made of it would not go back
+# A place is the channel of a store, which has this length, and the ticket of one waiter.
+CHANNEL_LENGTH = 22
+# 2024 and 2200: outside, the clock is wrong, and tokens made of it would not go back.
+_CLOCK_S = (1704067200, 7258118400)
+
+# Removing a field that no record has changes nothing, but only a primary does it: a replica answers READONLY. At maxmemory the server lets
+# it pass, and with it the writes that follow in the same script.
+_PRIMARY = "redis.call('HDEL', key, '')"
 
 # Into r: the row of *key*, empty where the key holds something else than a hash, false where it is absent.
 _ROW = """
@@ -33,7 +37,13 @@ elseif not r[1] and redis.call('EXISTS', key) == 0 then
 end
 """
 
-# What is damaged is shown and never written.
+# As _ROW, and proof that a primary shows it.
+_ROW_OF_PRIMARY = f"""
+{_ROW}
+if not r or r[1] then {_PRIMARY} end
+"""
+
+# Whether a row is undamaged; a damaged one is shown, and never written.
 _WHOLE = (
     "r[1] == '1' and r[3] and r[5] and r[6] and (r[6] == '' or string.find(r[6], '^%[[^\\n]*%]\\n[+-]')) "
     "and string.find(r[4] or '', '^%d+$')"
@@ -56,13 +66,8 @@ end
 queue = kept .. string.sub(queue, rest)
 """
 
-# What is written here decides nothing, so it may fail.
-_WAKE = f"""
-if first then
-  redis.pcall('RPUSH', first, '1')
-  redis.pcall('PEXPIRE', first, {TURN_MS})
-end
-"""
+# A wake-up decides nothing, so it may fail.
+_WAKE = f"if first then redis.pcall('PUBLISH', string.sub(first, 1, {CHANNEL_LENGTH}), first) end"
 
 _NEXT_TURN = f"""
 {_NEXT}
@@ -74,8 +79,7 @@ redis.pcall('HSET', key, 'queue', queue, 'turn', turn)
 _LOOK = f"""
 for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
   if at < tonumber(till) then
-    redis.pcall('RPUSH', place, '1')
-    redis.pcall('PEXPIRE', place, {TURN_MS})
+    redis.pcall('PUBLISH', string.sub(place, 1, {CHANNEL_LENGTH}), place)
     break
   end
 end
@@ -83,14 +87,14 @@ end
 
 _READ = f"""
 local key = KEYS[1]
-{_ROW}
+{_ROW_OF_PRIMARY}
 return r and {{unpack(r, 1, 6)}}
 """
 
-# The row, and how old it is in ms. What a writer that keeps no time has written is not older than now.
+# The row, and its age in ms; 0 where the last writer noted no time.
 _READ_AGE = f"""
 local key = KEYS[1]
-{_ROW}
+{_ROW_OF_PRIMARY}
 if not r then return false end
 local age, at, rvn = 0, nil, nil
 if r[1] then
@@ -109,11 +113,15 @@ local key, rvn, least, about, payload, options, place = KEYS[1], unpack(ARGV)
 {_ROW}
 local plain = options == ''
 if not r then
-  if not plain and string.find(options, '[mv]') then return false end
+  if not plain and string.find(options, '[mv]') then
+    {_PRIMARY}
+    return false
+  end
   r = {{}}
 elseif not ((r[2] == 'free' or r[2] == 'gone') and {_WHOLE})
     or not plain and (string.find(options, 'a') or string.find(options, 'm') and r[2] == 'gone'
       or string.find(options, 'v') and (r[3] ~= ARGV[7] or r[4] ~= ARGV[8])) then
+  if r[1] then {_PRIMARY} end
   return {{unpack(r, 1, 6)}}
 end
 local t = redis.call('TIME')
@@ -121,7 +129,8 @@ local at = t[1] * 1000000 + t[2]
 local turn = r[8] and r[8] ~= ''
 if turn and place ~= '' then
   local first, till = string.match(r[8], '^([^\\31]+)\\31(%d+)$')
-  if first ~= place and at < tonumber(till) then
+  if first ~= place and at < tonumber(till) and till - at <= {TURN_MS * 1000} then
+    {_PRIMARY}
     return {{r[1], r[2], r[3], r[4], r[5], r[6], 1}}
   end
 end
@@ -148,9 +157,9 @@ if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
 return token
 """
 
-# Into answer: what became of one key. ARGV from n on: expected rvn, expected token, state, rvn, token, about, payload, k or nothing.
+# Into answer: the outcome for one key. ARGV from n on: expected rvn, expected token, state, rvn, token, about, payload, k or nothing.
 _PUT_ONE = f"""
-{_ROW}
+{_ROW_OF_PRIMARY}
 local answer
 if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
   local state, kept, rvn, t = ARGV[n + 2], ARGV[n + 7] == 'k', ARGV[n + 3], redis.call('TIME')
@@ -191,15 +200,15 @@ end
 return answers
 """
 
-# Renewals of many keys that change nothing but the RVN. ARGV: about, then for each key: expected rvn, token, rvn. Answers place and
-# outcome of those that were refused, or have a payload.
+# Renewals of many keys that change nothing but the RVN. ARGV: about, then for each key: expected rvn, token, rvn. Answers the number and
+# the outcome of each that was refused, or has a payload.
 _RENEW_MANY = f"""
 local answers, about, t = {{}}, ARGV[1], redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
 local written = string.format('%.0f', at) .. ' '
 for i, key in ipairs(KEYS) do
   local n = i * 3 - 1
-  {_ROW}
+  {_ROW_OF_PRIMARY}
   if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
     local rvn, queue = ARGV[n + 2], r[7]
     redis.call('HSET', key, 'rvn', rvn, 'about', about, 'written', written .. rvn)
@@ -218,36 +227,32 @@ end
 return answers
 """
 
-# KEYS: the key, the place of a waiter. ARGV: how long it waits, in microseconds. Nothing to wait for: it is woken at once.
+# ARGV: the place of a waiter, and how long it waits in microseconds. Answers 0 where there is nothing to wait for.
 _ENTER = f"""
-local key = KEYS[1]
-{_ROW}
-if not r or not r[1] then
-  redis.call('RPUSH', KEYS[2], '1')
-  redis.call('PEXPIRE', KEYS[2], {TURN_MS})
-  return 0
-end
-if r[1] ~= '1' then return 0 end
+local key, mine = KEYS[1], ARGV[1]
+{_ROW_OF_PRIMARY}
+if not r or not r[1] then return 0 end
+if r[1] ~= '1' then return 1 end
 local t = redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
-local mine = KEYS[2] .. '\\31' .. string.format('%.0f', at + ARGV[1]) .. '\\30'
+local entry = mine .. '\\31' .. string.format('%.0f', at + ARGV[2]) .. '\\30'
 local queue = r[7] or ''
-local from, to = string.find(queue, KEYS[2] .. '\\31', 1, true)
+local from, to = string.find(queue, mine .. '\\31', 1, true)
 if from then
   to = string.find(queue, '\\30', to, true) or #queue
-  queue = string.sub(queue, 1, from - 1) .. mine .. string.sub(queue, to + 1)
+  queue = string.sub(queue, 1, from - 1) .. entry .. string.sub(queue, to + 1)
 elseif select(2, string.gsub(queue, '\\30', '')) < {PLACES_MAX} then
-  queue = queue .. mine
+  queue = queue .. entry
 else
   local places = {{}}
   for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
     if at < till + 1000000 then places[#places + 1] = place .. '\\31' .. till .. '\\30' end
   end
-  if #places < {PLACES_MAX} then places[#places + 1] = mine end
+  if #places < {PLACES_MAX} then places[#places + 1] = entry end
   queue = table.concat(places)
 end
 local till = string.match(r[8] or '', '\\31(%d+)$')
-if r[2] == 'held' or till and at < tonumber(till) then
+if r[2] == 'held' or till and at < tonumber(till) and till - at <= {TURN_MS * 1000} then
   redis.call('HSET', key, 'queue', queue)
 else
   {_NEXT_TURN}
@@ -255,18 +260,17 @@ end
 return 1
 """
 
-# KEYS: the key, the place of a waiter that ends before it was answered. Its turn passes to the next.
+# ARGV: the place of a waiter that ends before it was answered. Its turn passes to the next.
 _LEAVE = f"""
-local key = KEYS[1]
-{_ROW}
-redis.call('DEL', KEYS[2])
+local key, mine = KEYS[1], ARGV[1]
+{_ROW_OF_PRIMARY}
 if not r or r[1] ~= '1' then return 0 end
 local places = {{}}
 for place, till in string.gmatch(r[7] or '', '([^\\31]+)\\31(%d+)\\30') do
-  if place ~= KEYS[2] then places[#places + 1] = place .. '\\31' .. till .. '\\30' end
+  if place ~= mine then places[#places + 1] = place .. '\\31' .. till .. '\\30' end
 end
 local queue = table.concat(places)
-if r[2] ~= 'held' and string.match(r[8] or '', '^([^\\31]+)\\31') == KEYS[2] then
+if r[2] ~= 'held' and string.match(r[8] or '', '^([^\\31]+)\\31') == mine then
   local t = redis.call('TIME')
   local at = t[1] * 1000000 + t[2]
   {_NEXT_TURN}

@@ -1,17 +1,18 @@
-"""Where the servers are: what a brought client says of them, with our own settings for whatever could weaken the protocol.
+"""Where the servers are, as the brought client says, and how a connection to one is made.
 
-A connection has the driver's settings for the address and the credentials, and ours for what could send a request twice, outlast its time
-or change an answer. So a client of any settings is as good as any other.
+A connection has redis-py's settings for the address and the credentials. Settings that could send a request twice, outlast its time-out or
+change an answer are dlock's own, so the settings of the client that was brought do not matter.
 """
 
 from __future__ import annotations
 
 import inspect
-import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+import os
+import re
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
+from redis.crc import key_slot
 from redis.exceptions import ResponseError
 from redis.sentinel import SentinelConnectionPool
 
@@ -19,23 +20,61 @@ from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableEr
 from dlock_redis._errors import is_misplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
-# Settings of a driver's connection that are not taken over, and those that are ours.
-_NOT_THEIRS = {"retry", "health_check_interval", "decode_responses", "driver_info", "lib_name", "lib_version", "event_dispatcher"} | {
+__all__ = ["Locate", "Part", "Request", "Servers", "Source", "source_of"]
+
+_DROPPED = {"retry", "health_check_interval", "decode_responses", "driver_info", "lib_name", "lib_version", "event_dispatcher"} | {
     "himport_registry", "maint_notifications_config", "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
     "orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout",
 }  # fmt: skip
-_OURS = {"retry_on_timeout": False, "retry_on_error": [], "driver_info": None, "lib_name": None, "lib_version": None}
+_OWN = {
+    "protocol": 2,
+    "retry_on_timeout": False,
+    "retry_on_error": [],
+    "driver_info": None,
+    "lib_name": None,
+    "lib_version": None,
+}
+_ADDRESS = re.compile(r"(?:MOVED|ASK) \d+ (.*):(\d+)$")
+_Node = TypeVar("_Node")
 
 
-def closed_error(key: str | None) -> StoreUnavailableError:
-    """Return the error of every request after ``close``."""
-    return StoreUnavailableError("the Redis store was closed; open a new one", key=key)
+class Request(NamedTuple):
+    """Commands that go to one server in one write."""
+
+    commands: bytes = b""
+    answers: int = 1
+    key: str | None = None
+    """The key that says which node of a Cluster it goes to, and that messages name."""
+    node: Any = None
+    """The node it goes to, where that is known already: one of those that :class:`Locate` is answered with, or a redirection."""
+    urgent: bool = False
+    """Whether it renews or releases: then it takes a connection that no claim and no read can have."""
+    share: int = 1
+    """How many requests share the rest of the call's time-out, this one and those that follow it."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is for a slot that is being moved, to the node that gets it."""
+        return type(self.node) is str and self.node.startswith("ASK")
+
+
+class Locate(NamedTuple):
+    """Asks which node has which of *keys*, without a word to the server; without keys, for all primaries."""
+
+    keys: tuple[str, ...] | None
+
+
+class Part(NamedTuple):
+    """The keys of a batch that lie on one node in one slot, by their numbers."""
+
+    node: Any
+    numbers: list[int]
 
 
 class Source(NamedTuple):
-    """One server: what makes a connection to it."""
+    """The address of one server, and the credentials."""
 
     connection_class: Any
     settings: Mapping[str, Any]
@@ -48,108 +87,115 @@ class Source(NamedTuple):
 
 
 def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:
-    """Return the server that *settings* of a driver's pool lead to, with our own settings where they must be."""
+    """Return the server that *settings* of a redis-py pool lead to, with dlock's own settings where they matter."""
     names = {name for base in connection_class.__mro__ for name in inspect.signature(base.__init__).parameters}
-    # Versions of the driver differ in how they are told not to introduce themselves, which costs two requests.
-    ours = {
-        name: _OURS[name]
-        for name in _OURS
-        if name in names and not (name.startswith("lib_") and "driver_info" in names)
+    # Newer versions of redis-py take driver_info in place of lib_name and lib_version; without any of them a connection saves two requests.
+    own = {
+        name: _OWN[name] for name in _OWN if name in names and not (name.startswith("lib_") and "driver_info" in names)
     }
     return Source(
-        connection_class, {**{name: value for name, value in settings.items() if name not in _NOT_THEIRS}, **ours}
+        connection_class, {**{name: value for name, value in settings.items() if name not in _DROPPED}, **own}
     )
 
 
-class Servers:
-    """The servers that a brought *client* is made for, and which of them has which key. *unsafe* names what is not one server."""
+class Servers(Generic[_Node]):
+    """The servers behind *client*, each as what *make* makes of its source, and which of them has which key.
 
-    def __init__(self, client: Any, colour: Any, kept: Any) -> None:
+    *topology* names a client that is not for one server. A forked child begins with servers of its own.
+    """
+
+    def __init__(self, client: Any, colour: Any, make: Callable[[Source], _Node]) -> None:
         pool = getattr(client, "connection_pool", None)
-        self._client, self._kept = client, kept
-        self._nodes: dict[str, Any] = {}
-        self.one: Any = None
-        self._asking = self._closed = False
-        self.unsafe = "redis-sentinel" if isinstance(pool, (SentinelConnectionPool, AsyncSentinelPool)) else ""
+        self._client, self._make = client, make
+        self._nodes: dict[str, _Node] = {}
+        self._of_parents: list[Any] = []
+        self._pid = os.getpid()
+        self._refreshing = self._closed = False
+        self._pool: Any = None
+        self.topology = "redis-sentinel" if isinstance(pool, (SentinelConnectionPool, AsyncSentinelPool)) else ""
         if isinstance(client, colour.RedisCluster):
-            self.unsafe = "redis-cluster"
+            self.topology = "redis-cluster"
         elif isinstance(client, colour.Redis) and pool is not None:
-            self.one = kept(source_of(pool.connection_class, pool.connection_kwargs))
+            self._pool = pool
         else:
             given, wanted = type(client), f"{colour.__name__}.Redis or {colour.__name__}.RedisCluster"
-            raise ConfigurationError(f"this store needs a {wanted}; {given.__module__}.{given.__qualname__} is none")
+            raise ConfigurationError(f"this store needs a {wanted}, not a {given.__module__}.{given.__qualname__}")
 
-    def learn(self) -> Any:
-        """Have the Cluster client ask which node has which slot, the first time; asyncio awaits what is returned."""
-        initialize = getattr(self._client, "initialize", None)
-        return initialize() if initialize is not None else None
+    @property
+    def cluster(self) -> bool:
+        """Whether several servers share the keys."""
+        return self._pool is None
 
-    def doubt(self, error: StoreError) -> bool:
-        """Whether a Cluster is to be asked anew which node has which slot: one has failed, or sent us on. Never twice at a time.
+    def initialize(self) -> Any:
+        """Let a Cluster client of asyncio learn the slots, the first time, and await the result; the blocking one has when it was made."""
+        return self._client.initialize()
 
-        The requests do not wait for that: it takes the driver's time-outs, and of locks on other nodes it is no concern.
+    def node(self, request: Request) -> _Node:
+        """Return the server that *request* goes to."""
+        if self._pool is not None:
+            return self._of(self._pool)
+        node = request.node
+        if node is None:
+            node = self._client.get_node_from_key((request.key or "").encode())
+        elif isinstance(node, str):
+            address = _ADDRESS.match(node)
+            node = address and self._client.get_node(*self._remapped(address[1], int(address[2])))
+        if node is None:
+            raise StoreUnavailableError(f"the slot of key {request.key!r} is being moved", key=request.key)
+        return self._of(node)
+
+    def locate(self, wanted: Locate) -> list[Any]:
+        """Return the parts that *wanted* names."""
+        if wanted.keys is None:
+            return list(self._client.get_primaries()) if self.cluster else [None]
+        if not self.cluster:
+            return [Part(None, list(range(len(wanted.keys))))]
+        parts: dict[int, Part] = {}
+        for number, key in enumerate(wanted.keys):
+            slot = key_slot(key.encode())
+            if slot not in parts:
+                parts[slot] = Part(self._client.get_node_from_key(key.encode()), [])
+            parts[slot].numbers.append(number)
+        return list(parts.values())
+
+    def wants_refresh(self, error: BaseException) -> bool:
+        """Whether to ask the Cluster anew for its slots: a node has failed. Only one asks at a time.
+
+        Requests do not wait for it: it takes redis-py's time-outs, and does not concern locks on other nodes.
         """
-        answer = error.__cause__
-        told = isinstance(answer, ResponseError) and not is_misplaced(answer)
-        wanted = self.one is None and not (told or self._closed or self._asking)
-        self._asking |= wanted
+        cause = error.__cause__ if isinstance(error, StoreError) else error
+        answered = isinstance(cause, ResponseError) and not is_misplaced(cause)
+        wanted = self.cluster and not (answered or self._closed or self._refreshing)
+        self._refreshing |= wanted
         return wanted
 
-    def ask_anew(self) -> Any:
-        """Ask; asyncio awaits what is returned. Its trouble is told by the next request."""
+    def refresh(self) -> Any:
+        """Ask; asyncio awaits the result."""
         return self._client.nodes_manager.initialize()
 
-    def asked(self) -> None:
-        """End what :meth:`doubt` began."""
-        self._asking = False
+    def refreshed(self) -> None:
+        """Allow the next refresh."""
+        self._refreshing = False
 
-    def at(self, key: str) -> Any:
-        """Return the connections to the Cluster node that has *key*."""
-        return self._of(self._client.get_node_from_key(key.encode()))
-
-    def all(self) -> list[Any]:
-        """Return the connections to every primary."""
-        return [self.one] if self.one else [self._of(node) for node in self._client.get_primaries()]
-
-    def count(self) -> int:
-        """Return how many primaries there are, as far as is known."""
-        return 1 if self.one is not None else len(self._client.get_primaries())
-
-    def close(self) -> list[Any]:
-        """Refuse what comes after; return the connections that were asked for, to be closed."""
+    def close(self) -> list[_Node]:
+        """Refuse later requests; return the servers that were used."""
         self._closed = True
-        return [self.one] if self.one else list(self._nodes.values())
+        return list(self._nodes.values())
 
-    def _of(self, node: Any) -> Any:
+    def _remapped(self, host: str, port: int) -> Any:
+        return self._client.nodes_manager.remap_host_port(host, port)
+
+    def _of(self, found: Any) -> _Node:
         if self._closed:
-            raise closed_error(None)
-        if node.name not in self._nodes:
-            made = (
-                node if hasattr(node, "connection_class") else self._client.get_redis_connection(node).connection_pool
-            )
-            self._nodes[node.name] = self._kept(source_of(made.connection_class, made.connection_kwargs))
-        return self._nodes[node.name]
-
-
-class Turns:
-    """The time of a batch, shared out: a server that is silent takes the time of no other, and is not asked again within it."""
-
-    def __init__(self, servers: Servers, timeout_s: float) -> None:
-        self._left = servers.count()
-        self._deadline = time.monotonic() + timeout_s
-        self._silent: set[Any] = set()
-
-    @contextmanager
-    def turn(self, server: Any, key: str) -> Iterator[float]:
-        """Give the seconds that a request about *key* may take; what it raises tells whether *server* is silent."""
-        left_s = (self._deadline - time.monotonic()) / max(self._left, 1)
-        if server in self._silent or left_s <= 0:
-            why = "its server gave no answer to the request before" if server in self._silent else "no time was left"
-            raise StoreUnavailableError(f"the request for key {key!r} was not sent to Redis: {why}", key=key)
-        try:
-            yield left_s
-        except StoreError as error:
-            if not isinstance(error.__cause__, ResponseError):
-                self._silent.add(server)
-                self._left -= 1
-            raise
+            raise StoreUnavailableError("the Redis store was closed; open a new one")
+        if self._pid != os.getpid():
+            # Kept, since closing a connection of the parent would end it for the parent.
+            self._of_parents.append(self._nodes)
+            self._nodes, self._pid = {}, os.getpid()
+        name = "" if found is self._pool else found.name
+        if name not in self._nodes:
+            made = found
+            if not hasattr(found, "connection_class"):
+                made = self._client.get_redis_connection(found).connection_pool
+            self._nodes[name] = self._make(source_of(made.connection_class, made.connection_kwargs))
+        return self._nodes[name]

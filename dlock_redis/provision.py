@@ -49,6 +49,8 @@ def guarantees_of(info: Any, config: Any, unsafe: str) -> Guarantees:
         if logged
         else "off"
     )
+    # A primary that was cut off from its replicas, and does not know of its successor, still answers.
+    replicated = bool(set(names) - {"redis-evicting-policy"})
     valkey = facts.get("server_name") == "valkey"
     return Guarantees(
         store="valkey" if valkey else "redis",
@@ -56,9 +58,9 @@ def guarantees_of(info: Any, config: Any, unsafe: str) -> Guarantees:
         grade=Grade.B if durable and not names else Grade.C,
         token=TokenOrder.ORDERED,
         deletes=False,
-        refusal_linearizable=True,
+        refusal_linearizable=not replicated,
         durable=durable,
-        failover=_failover(durable=durable, replicated=bool(set(names) - {"redis-evicting-policy"})),
+        failover=_failover(durable=durable, replicated=replicated),
         clock=_CLOCK,
         notes=(f"append-only file: {sync}", f"maxmemory-policy: {policy}", f"role: {facts.get('role', 'unknown')}"),
         unsafe=tuple(

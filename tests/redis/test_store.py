@@ -17,7 +17,7 @@ from dlock_core.store import Grade, Release, Replace, Reply, TokenOrder
 from dlock_redis import RedisStore
 from dlock_redis._errors import ACL_RULES
 from dlock_redis._scripts import CLAIM, PUT, READ
-from tests.redis.support import ABOUT, Server, calls, claim, fresh, granted, held, release, renew, tomb, version
+from tests.redis.support import ABOUT, Server, calls, claim, fresh, granted, held, idle, release, renew, tomb, version
 
 THREADS = 8
 
@@ -383,13 +383,13 @@ def test_child_of_a_fork_never_uses_its_parents_connections(url: str, key: str) 
     with redis.Redis.from_url(url) as client:
         store = RedisStore(client)
         record = granted(store, key)
-        [link] = store._servers.one._idle._stack
+        [link] = idle(store)
         pid = os.fork()
         if pid == 0:
-            same = link in store._servers.one._idle._stack and store.read(key, timeout_s=5.0) == record
-            os._exit(0 if same and link not in store._servers.one._idle._stack else 1)
+            same = link in idle(store) and store.read(key, timeout_s=5.0) == record
+            os._exit(0 if same and link not in idle(store) else 1)
         assert os.waitpid(pid, 0)[1] == 0
 
         assert store.read(key, timeout_s=5.0) == record
-        assert store._servers.one._idle._stack == [link]
+        assert idle(store) == [link]
         store.close()

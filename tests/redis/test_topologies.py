@@ -16,11 +16,11 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from redis.crc import key_slot
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.store import Grade, Replace
 from dlock_redis import AsyncRedisStore, RedisStore
-from dlock_redis._wire import slot_of
 from tests.redis.support import Blocking, Server, binary, claim, free_port, granted, held, release, renew
 
 BRACES = ["plain", "{tag}a", "a{tag}b", "a{b", "a}b", "{}a", "a{}{b}", "}{"]
@@ -130,7 +130,7 @@ def failing_over(colour: str, cluster: list[Server]) -> Iterator[tuple[Any, list
 def key_on(node: int) -> str:
     """Return a key of the node of this number."""
     keys = (f"{secrets.token_hex(4)}" for _ in range(1000))
-    return next(key for key in keys if 16384 * node // 3 <= slot_of(key.encode()) < 16384 * (node + 1) // 3)
+    return next(key for key in keys if 16384 * node // 3 <= key_slot(key.encode()) < 16384 * (node + 1) // 3)
 
 
 def test_failover_of_a_cluster_is_found_though_who_failed_says_nothing(failing_over: tuple[Any, list[bool]]) -> None:

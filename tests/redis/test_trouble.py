@@ -12,7 +12,7 @@ import pytest
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import LockRecord, Version
 from dlock_core.store import Replace
-from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, release, renew, version
+from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, idle, release, renew
 
 CUTS = 25
 
@@ -133,7 +133,7 @@ def test_answer_that_nobody_asked_for_grants_nothing(
     holder = granted(direct, key)
     store.read(key, timeout_s=5.0)
     proxy.say(b":5\r\n")
-    [link] = (store.raw if isinstance(store, Blocking) else store)._servers.one._idle._stack
+    [link] = idle(store.raw if isinstance(store, Blocking) else store)
     until = time.monotonic() + 5
     # Of asyncio the event loop has read it before anybody asks.
     while not (link._reader._buffer if isinstance(store, Blocking) else link.stale()):
@@ -179,18 +179,31 @@ def test_store_that_was_closed_refuses_everything(open_store: Callable[..., Any]
             ask()
 
 
-def test_full_memory_refuses_and_changes_nothing(
+def test_full_memory_refuses_claims_and_keeps_what_is_held(
     open_store: Callable[..., Any], server: Server, admin: Any, key: str
 ) -> None:
-    """A server at its limit says so before it writes."""
+    """At maxmemory a lock is renewed, alone and in a batch, and given back, and its waiter is woken; nobody gets a new one."""
     store = open_store(server.url)
-    record = granted(store, key)
+    record, short = granted(store, key), granted(store, key + "/short", fields={"data": b"kept"})
+    release(store, granted(store, key + "/free"))
     admin.config_set("maxmemory", 1)
-
-    with pytest.raises(StoreUnavailableError, match="maxmemory"):
-        claim(store, key + "2")
-    with pytest.raises(StoreUnavailableError, match="maxmemory"):
-        release(store, record)
-
-    admin.config_set("maxmemory", 0)
-    assert version(store.read(key, timeout_s=5.0)) == record.version
+    try:
+        for name in ("/new", "/free"):
+            with pytest.raises(StoreUnavailableError, match="maxmemory"):
+                claim(store, key + name)
+        assert claim(store, key).record == record
+        for _ in range(3):
+            renewed = renew(store, record)
+            assert renewed.applied
+            assert renewed.record is not None
+            record = renewed.record
+            requests = [Replace(held(each.key, each.fencing_token), each.version, True) for each in (record, short)]
+            results = store.replace_many(requests, timeout_s=5.0)
+            assert [result.applied for result in results] == [True, True]
+            record, short = (result.record for result in results)
+        assert release(store, record).applied
+        assert release(store, short).applied
+        assert not store.read(key, timeout_s=5.0).held
+    finally:
+        admin.config_set("maxmemory", 0)
+    assert claim(store, key).applied

@@ -184,7 +184,7 @@ def test_killed_waiter_holds_up_nobody_for_long(server: Server, admin: Any) -> N
         record = granted(store, "k")
         waiter = Waiter(store, record, "dead", timeout_s=0.5)
         queued(admin, "k", 1)
-        admin.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
         release(store, record)
 
         began = time.monotonic()
@@ -200,7 +200,7 @@ def test_queue_is_bounded(blocking: Any, raw: Any, key: str) -> None:
     """Beyond the bound a waiter only polls; nothing grows without end."""
     record = granted(blocking, key)
     far = 9 * 10**15
-    raw.hset(key, "queue", b"".join(b"%s\x1d{x}%d\x1f%d\x1e" % (key.encode(), n, far) for n in range(512)))
+    raw.hset(key, "queue", b"".join(b"dlock:0123456789abcdef%d\x1f%d\x1e" % (n, far) for n in range(512)))
 
     blocking.wait(record, ticket="one more", timeout_s=0.05)
 
@@ -254,7 +254,7 @@ def _release(record: LockRecord) -> Any:
 
 
 def test_many_tasks_wait_at_the_same_time(url: str, key: str) -> None:
-    """Each on a connection of its own, kept for the next."""
+    """All on one connection that wakes them."""
 
     async def scene() -> list[str]:
         woken: list[str] = []

@@ -11,12 +11,14 @@ import redis
 from redis.exceptions import InvalidResponse, ResponseError
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import plain_of
 from dlock_core.record import Broken, LockRecord, ProcessIdentity, Stamp, State, Version, newer_format
 from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._resp import IncompleteError, answers_in, pack
-from tests.redis.support import fresh, held
+from dlock_redis._scripts import CHANNEL_LENGTH
+from tests.redis.support import ABOUT, fresh, held
 
 FULL = LockRecord(
     "k",
@@ -42,15 +44,15 @@ def row(record: LockRecord) -> list[bytes]:
         record.state.value.encode(),
         record.rvn.encode(),
         number,
-        wire.about_of(record),
-        wire.payload_of(record),
+        wire.about_of(plain_of(record)),
+        plain_of(record).payload,
     ]
 
 
 @pytest.mark.parametrize("record", [FULL, EMPTY, held("k", data=b""), held("k", data=b"-\n")])
 def test_record_written_and_read_is_the_same(record: LockRecord) -> None:
     """Every field comes back, of every kind; no data is not empty data."""
-    assert wire.record_of("k", row(record)) == record
+    assert wire.read_row("k", row(record)) == record
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
     fields[place] = wrong
 
     with pytest.raises(RecordError, match="'k'"):
-        wire.record_of("k", fields)
+        wire.read_row("k", fields)
 
 
 @pytest.mark.parametrize(
@@ -77,23 +79,23 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
     [
         ([], "of another type than a hash"),
         ([None] * 6, "no field 'v'"),
-        ([b"0", b"held", b"r", b"1", b"{}", b""], "format b'0'"),
+        ([b"0", b"held", b"r", b"1", ABOUT.encode(), b""], "format 0"),
     ],
 )
 def test_row_without_a_format_is_foreign(fields: list[bytes | None], fault: str) -> None:
     """A string, another program's hash, and a format that never was; the message says which."""
     with pytest.raises(RecordError, match=fault):
-        wire.record_of("k", fields)
+        wire.read_row("k", fields)
 
 
 def test_row_of_a_newer_format_is_held() -> None:
     """It is waited for, whatever else it says."""
-    assert wire.record_of("k", [b"2", None, b"r", b"7", None, None]) == newer_format("k", 2, "r", 7)
+    assert wire.read_row("k", [b"2", None, b"r", b"7", None, None]) == newer_format("k", 2, "r", 7)
 
 
 def test_refusal_of_a_kept_key_shows_it_held_by_the_first_waiter() -> None:
     """So the engine waits, where it would claim a free key again and again."""
-    shown = wire.record_of("k", [*row(EMPTY), 1])
+    shown = wire.read_row("k", [*row(EMPTY), 1])
 
     assert shown is not None
     assert (shown.state, shown.version) == (State.HELD, EMPTY.version)
@@ -103,14 +105,14 @@ def test_refusal_of_a_kept_key_shows_it_held_by_the_first_waiter() -> None:
 def test_claim_names_its_expectation() -> None:
     """Nothing, absence, or a version; the flags beside it."""
     plain, absent = (
-        wire.claim_words(Claim(EMPTY, Expect.ANY)),
-        wire.claim_words(Claim(EMPTY, Expect.ABSENT, must_exist=True)),
+        wire.claim_words(Claim(EMPTY, Expect.ANY), b""),
+        wire.claim_words(Claim(EMPTY, Expect.ABSENT, must_exist=True), b""),
     )
-    exact = wire.claim_words(Claim(EMPTY, Version("x", 9), keep_payload=True, ticket="t"))
+    exact = wire.claim_words(Claim(EMPTY, Version("x", 9), keep_payload=True), b"place")
 
     assert plain[4:] == [b"", b""]
     assert absent[4:] == [b"ma", b""]
-    assert exact[4:] == [b"kv", b"k\x1d{k}t", b"x", b"9"]
+    assert exact[4:] == [b"kv", b"place", b"x", b"9"]
 
 
 def test_reply_carries_what_was_written() -> None:
@@ -124,22 +126,15 @@ def test_reply_carries_what_was_written() -> None:
     assert wire.reply_of(request, None) == Reply(applied=False, record=None)
 
 
-@pytest.mark.parametrize(
-    "lock", ["a", "a/ü", "{a}b", "a{b}c{d}", "a{b", "a}b", "{}", "a{}b{c}", "}{", "{{a}}", "{", "}"]
-)
-def test_place_of_a_waiter_is_in_the_slot_of_its_key(lock: str) -> None:
-    """Whatever braces a key has: one script may touch both on a Cluster."""
-    place = wire.place_of(lock, "t" * 32)
+def test_place_of_a_waiter_is_its_own_and_in_the_channel_of_its_store() -> None:
+    """Two waiters never have one place, and no ticket can hold a character that parts the queue."""
+    verbs = wire.RedisVerbs()
+    places = {verbs.place(ticket) for ticket in ("t", "u", "t1", "\x1f", "\x1e")}
 
-    assert place.startswith(lock.encode() + b"\x1d")
-    assert b"\x1e" not in place
-    assert b"\x1f" not in place
-    assert redis.crc.key_slot(place) == redis.crc.key_slot(lock.encode()) == wire.slot_of(lock.encode())
-
-
-def test_places_differ_between_waiters() -> None:
-    """Two waiters never block on one list."""
-    assert len({wire.place_of(lock, ticket) for lock in ("a", "a{", "{}") for ticket in ("t", "u", "t1")}) == 9
+    assert len(places) == 5
+    assert len(verbs.channel) == CHANNEL_LENGTH
+    assert all(place.startswith(verbs.channel) and not {0x1E, 0x1F} & set(place) for place in places)
+    assert wire.RedisVerbs().channel != verbs.channel
 
 
 @pytest.mark.parametrize(
@@ -148,16 +143,15 @@ def test_places_differ_between_waiters() -> None:
         (b":12\r\n", [12]),
         (b"$3\r\na\r\n\r\n", [b"a\r\n"]),
         (b"$-1\r\n", [None]),
-        (b"_\r\n", [None]),
         (b"*2\r\n:1\r\n*-1\r\n", [[1, None]]),
-        (b"%1\r\n+a\r\n:1\r\n", [[b"a", 1]]),
-        (b"=7\r\ntxt:abc\r\n", [b"abc"]),
-        (b">2\r\n+invalidate\r\n_\r\n:5\r\n", [5]),
+        (b"-ERR no\r\n", ["ERR no"]),
+        (b"+OK\r\n", [b"OK"]),
     ],
 )
-def test_answer_in_both_versions_of_the_protocol(data: bytes, expected: list[object]) -> None:
-    """RESP2 and RESP3 say the same in different words; what was pushed unasked is skipped."""
-    assert answers_in(data, 1) == expected
+def test_answer_of_every_kind(data: bytes, expected: list[object]) -> None:
+    """Whole, or not at all; an error is a value."""
+    answers = [str(answer) if isinstance(answer, ResponseError) else answer for answer in answers_in(data, 1)]
+    assert answers == expected
     for end in range(len(data)):
         with pytest.raises(IncompleteError):
             answers_in(data[:end], 1)
