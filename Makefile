@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # A run of all tests fails where one of these was not tried.
-STORES := memory,sqlite,redis,dynamodb,mongodb
+STORES := memory,sqlite,redis,redis6,valkey,dynamodb,mongodb
 # Processes that run tests side by side, each with servers of its own: more than processors, since many tests wait.
 JOBS ?= 4
 TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)

@@ -14,7 +14,8 @@ _LEAVES_SOCKETS = "mongodb"
 _GROUPS = {
     "conformance_tests/test_dynamodb": "dynamodb, conformance",
     "conformance_tests/test_mongodb": "mongodb, conformance",
-    "conformance_tests/test_redis": "redis, conformance",
+    "conformance_tests/test_redis.py": "redis, conformance",
+    "conformance_tests/test_redis_versions": "redis versions",
     "tests/dynamodb/": "dynamodb",
     "tests/interop/": "dynamodb",
     "tests/mongodb/": "mongodb",

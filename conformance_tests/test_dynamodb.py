@@ -11,6 +11,7 @@ import pytest
 from dlock_conformance import LockClientConformance, LockStoreConformance, Opening, StoreHarness
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
+from thorough import rounds
 
 from dlock_core.backend import backend_for
 from dlock_core.record import Version
@@ -73,7 +74,7 @@ def dynamodb_harness(server: Server, proxy: FaultProxy, table: Any) -> StoreHarn
         found=server.found,
         lease_s=2.0,
         capabilities={"batch_renew"},
-        race_rounds=300,
+        race_rounds=rounds(100),
         several_processes=True,
         count_requests=proxy.requests,
         faults=proxy,

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from dlock_conformance import LockStoreConformance, Opening, StoreHarness
 from dlock_conformance.servers import Server
+from thorough import THOROUGH
 
 from dlock_core.backend import backend_for
 from dlock_core.record import NO_TOKEN, LockRecord
@@ -20,7 +21,6 @@ boto3 = pytest.importorskip("boto3")
 from dlock_dynamodb import DynamoDBStore  # noqa: E402  # it needs boto3
 
 REGION = "eu-west-1"
-THOROUGH = bool(os.environ.get("DLOCK_THOROUGH"))
 
 
 def unless_thorough(lacks: dict[str, str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import itertools
 import pytest
 from dlock_conformance import LockClientConformance, LockStoreConformance, StoreHarness
 from dlock_conformance.wired import Wire, wired_harness
+from thorough import rounds
 
 _SPACES = itertools.count()
 
@@ -33,7 +34,7 @@ class TestMemoryStore(LockStoreConformance):
         return StoreHarness(
             f"memory://conformance-{next(_SPACES)}",
             capabilities={"batch_renew", "notify", "server_clock"},
-            race_rounds=2000,
+            race_rounds=rounds(300),
             soon_s=1.0,
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from dlock_conformance import Fault, LockClientConformance, LockStoreConformance, StoreHarness
+from thorough import rounds
 
 
 class BusyFile:
@@ -45,7 +46,7 @@ def sqlite_harness(tmp_path: Path) -> StoreHarness:
     return StoreHarness(
         f"sqlite:///{path}",
         capabilities={"batch_renew", "notify", "server_clock"},
-        race_rounds=2000,
+        race_rounds=rounds(300),
         soon_s=1.0,
         lease_s=0.8,
         several_processes=True,

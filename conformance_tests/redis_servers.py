@@ -1,0 +1,88 @@
+"""Real servers that speak the protocol of Redis, for the suites."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+
+import pytest
+from dlock_conformance import Opening, StoreHarness
+from dlock_conformance.proxy import FaultProxy
+from dlock_conformance.servers import Server
+from thorough import rounds
+
+from dlock_core.record import Version
+from dlock_core.store import AsyncLockStore, LockStore
+
+__all__ = ["redis_harness_on"]
+
+redis = pytest.importorskip("redis")
+
+
+def say(server: Server, *words: str) -> None:
+    """Send one command, without a driver."""
+    command = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+    with socket.create_connection(server.address, 5) as connection:
+        connection.sendall(command.encode())
+        answer = connection.recv(1024)
+    assert not answer.startswith(b"-"), answer
+
+
+def plant_newer(server: Server, key: str, version: Version) -> None:
+    """Put a record of format 2."""
+    say(
+        server,
+        "HSET",
+        key,
+        "v",
+        "2",
+        "state",
+        "held",
+        "rvn",
+        version.rvn,
+        "token",
+        str(version.fencing_token),
+        "new",
+        "x",
+    )
+
+
+@contextmanager
+def redis_harness_on(server: Server, *, name: str = "") -> Iterator[StoreHarness]:
+    """Open stores on *server* through a proxy; every test has keys of its own, so they share both. *name* is for the report."""
+    proxy = FaultProxy(*server.address)
+    host, port = server.address
+    proxied = server.url.replace(f"{host}:{port}", proxy.address)
+    shared = redis.Redis.from_url(server.url)
+
+    def on_own_client() -> LockStore:
+        from dlock_redis import RedisStore
+
+        return RedisStore(shared)
+
+    async def aon_own_client() -> AsyncLockStore:
+        from dlock_redis import AsyncRedisStore
+
+        return AsyncRedisStore(redis.asyncio.Redis.from_url(server.url))
+
+    with closing(proxy), closing(shared):
+        yield StoreHarness(
+            proxied,
+            name=name,
+            found=server.found,
+            lease_s=1.0,
+            capabilities={"batch_renew", "notify", "server_clock"},
+            race_rounds=rounds(300),
+            soon_s=2.0,
+            several_processes=True,
+            token_floor=True,
+            restart=server.restart,
+            count_requests=proxy.requests,
+            faults=proxy,
+            plant_foreign=lambda key: say(server, "SET", key, "somebody's"),
+            remove=lambda key: say(server, "DEL", key),
+            plant_newer=partial(plant_newer, server),
+            own_client=Opening(open_store=on_own_client, aopen_store=aon_own_client),
+        )
