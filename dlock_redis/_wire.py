@@ -178,7 +178,7 @@ class RedisVerbs:
 
     def leave(self, key: str, place: bytes) -> Exchange[None]:
         """Leave the queue; a turn that came already passes to the next waiter."""
-        yield from self._run(Invocation(LEAVE, (key,), (place,)), urgent=True)
+        yield from self._run(Invocation(LEAVE, (key,), (place,)))
 
     # ---- requests
 

@@ -6,7 +6,7 @@ import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from redis.crc import key_slot
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.store import Grade, Replace
 from dlock_redis import AsyncRedisStore, RedisStore
-from tests.redis.support import Blocking, Server, binary, claim, free_port, granted, held, release, renew
+from dlock_redis._scripts import CLAIM, PUT, PUT_MANY, READ
+from tests.redis.support import Blocking, Server, binary, calls, claim, free_port, granted, held, release, renew
 
 BRACES = ["plain", "{tag}a", "a{tag}b", "a{b", "a}b", "{}a", "a{}{b}", "}{"]
 
@@ -289,3 +290,96 @@ def test_plain_client_on_a_cluster_is_told_what_to_do(cluster: list[Server], ope
 
     assert failed
     assert all("RedisCluster" in each for each in failed)
+
+
+def node_client(node: Server) -> Any:
+    """Return a client of one node."""
+    return redis.Redis(port=node.port)
+
+
+@contextmanager
+def moving(cluster: list[Server], slot: int, keys: Sequence[str]) -> Iterator[Callable[[], None]]:
+    """Move *slot* from the first node to the second, *keys* already; give the function that ends the move. Afterwards it moves back."""
+    with node_client(cluster[0]) as first, node_client(cluster[1]) as second, node_client(cluster[2]) as third:
+        ids = [str(client.execute_command("CLUSTER", "MYID").decode()) for client in (first, second)]
+
+        def begin(giver: Any, taker: Any, source: str, target: str) -> None:
+            taker.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source)
+            giver.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target)
+
+        def end(giver: Any, target: str, port: int) -> None:
+            for key in giver.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
+                giver.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
+            for client in (second, first, third):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target)
+
+        begin(first, second, ids[0], ids[1])
+        for key in keys:
+            first.execute_command("MIGRATE", "127.0.0.1", cluster[1].port, key, 0, 5000)
+        yield lambda: end(first, ids[1], cluster[1].port)
+        begin(second, first, ids[1], ids[0])
+        end(second, ids[0], cluster[0].port)
+
+
+def test_lock_in_a_slot_that_moves_is_renewed_and_released(colour: str, cluster: list[Server]) -> None:
+    """The old node answers ASK, then MOVED: nothing was run there, so each script goes to the new one, once."""
+    tag = key_on(0)
+    keys = [f"{{{tag}}}{number}" for number in range(4)]
+    with on_cluster(colour, cluster[0].port) as store, node_client(cluster[1]) as there:
+        records = [granted(store, key) for key in keys]
+        for each in (READ, CLAIM, PUT, PUT_MANY):
+            there.script_load(each.text.decode())
+        with moving(cluster, key_slot(tag.encode()), keys[:3]) as end:
+            before = calls(there, "evalsha")
+            reply = renew(store, records[0])
+            assert reply.applied
+            assert reply.record is not None
+            assert calls(there, "evalsha") == before + 1
+            assert not claim(store, keys[0]).applied
+            requests = [
+                Replace(held(each.key, each.fencing_token), each.version) for each in (reply.record, *records[1:])
+            ]
+            results = store.replace_many(requests, timeout_s=5.0)
+            assert [getattr(result, "applied", result) for result in results] == [True] * 4
+            store.wait(requests[1].record, ticket="t", timeout_s=0.05)
+            assert store.read(keys[1], timeout_s=5.0) == requests[1].record
+            assert release(store, requests[0].record).applied
+            there.script_flush()
+            assert release(store, requests[1].record).applied
+            end()
+            assert release(store, requests[2].record).applied
+
+
+def test_primary_that_became_a_replica_decides_nothing(
+    open_store: Callable[..., Any], server: Server, tmp_path: Path
+) -> None:
+    """It may be behind: a read and a refusal from it are errors, as a write is."""
+    (tmp_path / "other").mkdir()
+    other = Server(tmp_path / "other")
+    with ExitStack() as stack:
+        stack.callback(other.stop)
+        store = open_store(server.url)
+        record = granted(store, "k")
+        demoted = stack.enter_context(redis.Redis.from_url(server.url))
+        demoted.config_set("repl-diskless-load", "disabled")
+        promoted = stack.enter_context(redis.Redis.from_url(other.url))
+        promoted.execute_command("REPLICAOF", "127.0.0.1", server.port)
+        until = time.monotonic() + 20
+        while promoted.info("replication")["master_link_status"] != "up":
+            assert time.monotonic() < until
+            time.sleep(0.05)  # the replica connects when it likes
+        promoted.execute_command("REPLICAOF", "NO", "ONE")
+        demoted.execute_command("REPLICAOF", "127.0.0.1", other.port)
+        assert renew(open_store(other.url), record).applied
+
+        refused = Replace(held("k"), record.version._replace(rvn="other"))
+        for ask in (
+            lambda: store.read("k", timeout_s=5.0),
+            lambda: store.read_age("k", timeout_s=5.0),
+            lambda: claim(store, "k"),
+            lambda: store.replace(refused, timeout_s=5.0),
+        ):
+            with pytest.raises(StoreUnavailableError, match="replica"):
+                ask()
+        assert isinstance(store.replace_many([refused], timeout_s=5.0)[0], StoreUnavailableError)
+        assert not open_store(other.url).guarantees().refusal_linearizable

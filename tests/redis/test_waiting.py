@@ -100,6 +100,16 @@ def test_free_key_is_kept_for_the_first_waiter_for_a_while(blocking: Any, raw: A
     assert claim(blocking, key, ticket="another").applied
 
 
+def test_turn_is_not_believed_for_longer_than_a_turn(blocking: Any, raw: Any, key: str) -> None:
+    """The clock of the server was set back: the turn that it had given would last until it is there again."""
+    release(blocking, granted(blocking, key))
+    seconds, micros = raw.time()
+    later = (seconds + 60) * 1_000_000 + micros
+    raw.hset(key, "turn", b"dlock:0123456789abcdefsomebody\x1f%d" % later)
+
+    assert claim(blocking, key, ticket="another").applied
+
+
 def test_turn_belongs_to_its_ticket(blocking: Any, raw: Any, key: str) -> None:
     """The woken one is granted the key, and the turn is over."""
     record = granted(blocking, key)

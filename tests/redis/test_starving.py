@@ -1,0 +1,124 @@
+"""Many waiters and few connections: whatever is held stays held."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+
+from dlock_core import AcquireTimeoutError, AsyncLockClient, LockClient
+from dlock_redis import AsyncRedisStore, RedisStore
+from tests.redis.support import Server
+
+HELD, BUSY, THREADS, TASKS = 20, 5, 150, 400
+LEASE_S, WAIT_S = 4.0, 7.0
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> Iterator[Server]:
+    """Start a server that takes 40 connections."""
+    server = Server(tmp_path, "--maxclients", "40")
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def aclosing(store: AsyncRedisStore) -> AsyncIterator[AsyncRedisStore]:
+    """Close *store* at the end."""
+    yield store
+    await store.close()
+
+
+@contextmanager
+def locking(server: Server) -> Iterator[LockClient]:
+    """Open a client, and close all of it."""
+    with redis.Redis.from_url(server.url) as client:
+        store = RedisStore(client)
+        with LockClient(store, lease_duration=LEASE_S) as locks:
+            yield locks
+        store.close()
+
+
+@pytest.fixture
+def others(narrow: Server) -> Iterator[None]:
+    """Hold the keys that are waited for, in another client."""
+    with locking(narrow) as holder:
+        leases = [holder.acquire(f"busy/{number}") for number in range(BUSY)]
+        yield
+        assert all(lease.is_valid for lease in leases)
+
+
+@pytest.mark.usefixtures("others")
+def test_threads_that_wait_starve_no_lock_that_is_held(narrow: Server) -> None:
+    """Each held lock is renewed and given back; each wait ends in its own time-out."""
+    with locking(narrow) as locks:
+        leases = [locks.acquire(f"held/{number}") for number in range(HELD)]
+        ended: list[str] = []
+
+        def wait(number: int) -> None:
+            try:
+                locks.acquire(f"busy/{number % BUSY}", timeout=WAIT_S)
+            except AcquireTimeoutError:
+                ended.append("time-out")
+
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(THREADS)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+
+        assert [lease.is_valid for lease in leases] == [True] * HELD
+        assert ended == ["time-out"] * THREADS
+        for lease in leases:
+            lease.release()
+
+
+@pytest.mark.usefixtures("others")
+def test_tasks_that_wait_starve_no_lock_that_is_held(narrow: Server) -> None:
+    """As threads."""
+
+    async def scene() -> None:
+        async with (
+            redis.asyncio.Redis.from_url(narrow.url) as client,
+            aclosing(AsyncRedisStore(client)) as store,
+            AsyncLockClient(store, lease_duration=LEASE_S) as locks,
+        ):
+            leases = [await locks.acquire(f"held/{number}") for number in range(HELD)]
+            waits = [locks.acquire(f"busy/{number % BUSY}", timeout=WAIT_S) for number in range(TASKS)]
+            ended = await asyncio.gather(*waits, return_exceptions=True)
+
+            assert [lease.is_valid for lease in leases] == [True] * HELD
+            assert {type(each) for each in ended} == {AcquireTimeoutError}
+            for lease in leases:
+                await lease.release()
+
+    asyncio.run(scene())
+
+
+def test_waiters_share_one_connection(narrow: Server) -> None:
+    """Thirty threads wait, and the server has hardly more clients than before."""
+    with redis.Redis.from_url(narrow.url) as admin, locking(narrow) as locks:
+        lease = locks.acquire("busy")
+        before = len(admin.client_list())
+
+        def wait() -> None:
+            with suppress(AcquireTimeoutError):
+                locks.acquire("busy", timeout=WAIT_S).release()
+
+        threads = [threading.Thread(target=wait) for _ in range(30)]
+        for each in threads:
+            each.start()
+        while (admin.hget("busy", "queue") or b"").count(b"\x1e") < len(threads):
+            threading.Event().wait(0.01)  # they come when they like
+        subscribed = admin.client_list(_type="pubsub")
+        assert len(subscribed) == 1
+        assert len(admin.client_list()) <= before + 1 + 16
+        lease.release()
+        for each in threads:
+            each.join()
