@@ -15,9 +15,9 @@ from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
 from dlock_core.engine.breaking import break_lock
 from dlock_core.engine.client_context import Ask, Session, check_capabilities, check_seconds, describe, load_options
 from dlock_core.engine.engine import Engine
-from dlock_core.engine.handle import Handle, Watch, closed_error, lost_error
+from dlock_core.engine.handle import Watch, closed_error, lost_error
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
-from dlock_core.engine.lock_all import acquire_all
+from dlock_core.engine.lock_all import acquire_all, obtain
 from dlock_core.engine.process import generation
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll
@@ -65,8 +65,8 @@ class AsyncLease(LeaseView):
 
     __slots__ = ("_cancelled", "_cancelling", "_lost", "_task")
 
-    def __init__(self, session: Session, engine: Engine, handle: Handle, key: str) -> None:
-        super().__init__(session, engine, handle, key)
+    def __init__(self, session: Session, engine: Engine, key: str) -> None:
+        super().__init__(session, engine, key)
         self._lost: asyncio.Event | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
@@ -102,7 +102,7 @@ class AsyncLease(LeaseView):
         self._alive()
         payload = self._written(data)
         self._closed = True
-        if self._engine.part(self._handle):
+        if self._engine.part(self._handle, self):
             await self._engine.release(self._handle, payload)
         if self._handle.loss is not None:
             raise lost_error(self._handle)
@@ -384,15 +384,23 @@ class AsyncLockClient:
 
     async def _obtain(self, key: str, full: str, ask: Ask) -> AsyncLease:
         engine = self._engine
-        if ask.options.reentrant:
-            joined = engine.join(full)
-            if joined is not None:
-                return AsyncLease(self._session, engine, joined, key)
-        handle = await engine.acquire(full, ask.options, ask.timings)
-        return AsyncLease(self._session, engine, handle, key)
+        lease = AsyncLease(self._session, engine, key)
+        try:
+            await obtain(engine, lease, full, ask.options, ask.timings)
+        except BaseException:
+            lease._leave_to_scheduler()
+            raise
+        return lease
 
     async def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, AsyncLease]:
         ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         engine = self._engine
-        handles = await acquire_all(engine, [self._session.full_key(key) for key in keys], ask.options, ask.timings)
-        return {key: AsyncLease(self._session, engine, handle, key) for key, handle in zip(keys, handles, strict=True)}
+        full_keys = [self._session.full_key(key) for key in keys]
+        leases = {key: AsyncLease(self._session, engine, key) for key in keys}
+        try:
+            await acquire_all(engine, full_keys, list(leases.values()), ask.options, ask.timings)
+        except BaseException:
+            for lease in leases.values():
+                lease._leave_to_scheduler()
+            raise
+        return leases

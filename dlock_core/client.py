@@ -23,9 +23,9 @@ from dlock_core.engine.client_context import (
     open_store,
 )
 from dlock_core.engine.engine import Engine
-from dlock_core.engine.handle import Handle, Watch, closed_error, lost_error
+from dlock_core.engine.handle import Watch, closed_error, lost_error
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
-from dlock_core.engine.lock_all import acquire_all
+from dlock_core.engine.lock_all import acquire_all, obtain
 from dlock_core.engine.process import generation, members
 from dlock_core.engine.with_blocks import Lock, LockAll
 from dlock_core.errors import (
@@ -79,8 +79,8 @@ class Lease(LeaseView):
 
     __slots__ = ("_lost",)
 
-    def __init__(self, session: Session, engine: Engine, handle: Handle, key: str) -> None:
-        super().__init__(session, engine, handle, key)
+    def __init__(self, session: Session, engine: Engine, key: str) -> None:
+        super().__init__(session, engine, key)
         self._lost: threading.Event | None = None
 
     @property
@@ -125,7 +125,7 @@ class Lease(LeaseView):
         self._alive()
         payload = self._written(data)
         self._closed = True
-        if self._engine.part(self._handle):
+        if self._engine.part(self._handle, self):
             run_blocking(self._engine.release(self._handle, payload))
         if self._handle.loss is not None:
             raise lost_error(self._handle)
@@ -325,18 +325,25 @@ class LockClient:
             raise closed_error()
 
     def _obtain(self, key: str, full: str, ask: Ask) -> Lease:
-        if ask.options.reentrant:
-            joined = self._engine.join(full)
-            if joined is not None:
-                return Lease(self._session, self._engine, joined, key)
-        handle = run_blocking(self._engine.acquire(full, ask.options, ask.timings))
-        return Lease(self._session, self._engine, handle, key)
+        lease = Lease(self._session, self._engine, key)
+        try:
+            run_blocking(obtain(self._engine, lease, full, ask.options, ask.timings))
+        except BaseException:
+            lease._leave_to_scheduler()
+            raise
+        return lease
 
     def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, Lease]:
         ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         full_keys = [self._session.full_key(key) for key in keys]
-        handles = run_blocking(acquire_all(self._engine, full_keys, ask.options, ask.timings))
-        return {key: Lease(self._session, self._engine, handle, key) for key, handle in zip(keys, handles, strict=True)}
+        leases = {key: Lease(self._session, self._engine, key) for key in keys}
+        try:
+            run_blocking(acquire_all(self._engine, full_keys, list(leases.values()), ask.options, ask.timings))
+        except BaseException:
+            for lease in leases.values():
+                lease._leave_to_scheduler()
+            raise
+        return leases
 
     def _close(self, until: int = NEVER) -> None:
         if self._session.generation != generation():

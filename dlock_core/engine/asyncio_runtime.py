@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.clock import SYSTEM_CLOCK, Cancellable, Clock
-from dlock_core.engine.user_calls import begun
+from dlock_core.engine.user_calls import guarded_logger, run_in_daemon_thread
 from dlock_core.errors import LeaseStateError
 from dlock_core.timings import NANOS, NEVER
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncRuntime", "check_loop"]
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 
 CALLBACK_LIMIT_S = 5.0
 REQUESTS_MAX = 256
@@ -89,24 +88,32 @@ class AsyncRuntime:
         async with asyncio.timeout(timeout_s):
             if inspect.iscoroutinefunction(question):
                 return await question(argument)
-            return await asyncio.wrap_future(begun(question, argument))
+            return await asyncio.wrap_future(run_in_daemon_thread(question, argument))
 
-    def arm(self, due: int) -> None:
-        """Set the timer, if *due* is before what it is set to."""
-        if due >= self._planned or self._closed:
+    def is_inside(self) -> bool:
+        """There is no mutex."""
+        return False
+
+    def retry(self) -> None:
+        """Nothing can be refused: no thread is needed."""
+
+    def arm(self) -> None:
+        """Set the timer, if a handle is due before what it is set to."""
+        first = self.engine.driver.timers.first()
+        if first is None or first.due >= self._planned or self._closed:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._planned = due
-        self._timer = self._clock.call_later(self.loop, (due - self.now()) / NANOS, self._ring)
+        self._planned = first.due
+        self._timer = self._clock.call_later(self.loop, (first.due - self.now()) / NANOS, self._ring)
 
     def _ring(self) -> None:
         self._timer, self._planned = None, NEVER
-        jobs, next_due = self.engine.renewals.collect()
-        for job in jobs:
-            self._spawn(self._run(job))
-        if next_due != NEVER:
-            self.arm(next_due)
+        try:
+            for job in self.engine.renewals.collect()[0]:
+                self._spawn(self._run(job))
+        finally:
+            self.arm()
 
     async def _run(self, job: Job) -> None:
         async with self._requests:
@@ -126,7 +133,7 @@ class AsyncRuntime:
             async with asyncio.timeout(CALLBACK_LIMIT_S):
                 await result
         except TimeoutError:
-            _log.warning("callback %r was cancelled after %.0f s", callback, CALLBACK_LIMIT_S)
+            _log.warning("callback %r was cancelled after %g s", callback, CALLBACK_LIMIT_S)
         except Exception:  # noqa: BLE001  # the user's code; what it raises is logged
             _log.exception("callback %r raised", callback)
 

@@ -6,14 +6,14 @@ it hangs and another lock becomes urgent, a second thread goes on, up to a bound
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.engine.engine import Engine
-from dlock_core.engine.user_calls import begun
+from dlock_core.engine.user_calls import Callbacks, guarded_logger, run_in_daemon_thread
 from dlock_core.timings import NANOS, NEVER, nanoseconds
 
 if TYPE_CHECKING:
@@ -26,12 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockingRuntime", "BlockingStore", "run_blocking"]
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 _T = TypeVar("_T")
 
 _LINGER_NS = 2 * NANOS
 HELPERS_MAX = 4
-CALLBACK_LIMIT_S = 5.0
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -102,14 +101,18 @@ class BlockingStore:
 
 
 class _Signal:
+    """Waited for by one thread. Not an Event, whose mutex a signal handler could find held by its own thread."""
+
     def __init__(self) -> None:
-        self._event = threading.Event()
+        self._gate = threading.Lock()
+        self._gate.acquire()
 
     def set(self) -> None:
-        self._event.set()
+        with suppress(RuntimeError):  # it was set before
+            self._gate.release()
 
     async def wait(self, timeout_s: float) -> None:
-        self._event.wait(timeout_s)
+        self._gate.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
 class BlockingRuntime:
@@ -128,12 +131,14 @@ class BlockingRuntime:
         self._busy_until = 0
         self._retired: set[threading.Thread] = set()
         self._closed = False
+        self._refused = False
         self._closing = threading.Condition()
         self._helping = 0
         # What is due and not begun: of the thread that renews, and of its helpers.
         self._jobs: deque[Job] = deque()
         self._waiting_jobs: list[Job] = []
-        self._callbacks = _Callbacks()
+        self._callbacks = Callbacks()
+        self._owned = self.mutex._is_owned  # type: ignore[attr-defined]  # what Condition uses
 
     async def sleep(self, seconds: float) -> None:
         """Wait, or until the client is closed."""
@@ -152,23 +157,36 @@ class BlockingRuntime:
         return _Signal()
 
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
-        """Run *callback* on the callbacks' thread."""
+        """Run *callback* on a thread of its own."""
         self._callbacks.post(callback, argument)
 
     async def run_probe(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Any:
         """Run *question* on a thread of its own, which is left behind where it takes too long."""
-        return begun(question, argument).result(timeout_s)
+        return run_in_daemon_thread(question, argument).result(timeout_s)
 
-    def arm(self, due: int) -> None:
-        """Wake the thread, or start it, if *due* is before what it waits for."""
-        if self._thread is None:
-            if not self._closed:
+    def is_inside(self) -> bool:
+        """Whether this thread is inside of the mutex."""
+        return bool(self._owned())
+
+    def arm(self) -> None:
+        """Wake the thread, or start it, if a handle is due before the thread would look. Also calls callbacks that could not be called."""
+        self._callbacks.start()
+        with self.mutex:
+            first = self.engine.driver.timers.first()
+            if first is None or self._closed:
+                return
+            if self._thread is None:
                 self._start()
-        elif due < self._busy_until and self._thread is not threading.current_thread():
-            self._relieve(self._thread)
-        elif due < self._planned:
-            self._planned = due
-            self._wake.notify()
+            elif first.due < self._busy_until and self._thread is not threading.current_thread():
+                self._relieve(self._thread)
+            elif first.due < self._planned:
+                self._planned = first.due
+                self._wake.notify()
+
+    def retry(self) -> None:
+        """Start the thread that could not be started, if there is one."""
+        if self._refused:
+            self.arm()
 
     def close(self) -> None:
         """End the thread; what it is doing is not waited for beyond its request."""
@@ -178,9 +196,9 @@ class BlockingRuntime:
         with self.mutex:
             thread, self._thread = self._thread, None
             self._wake.notify_all()
-        if thread is not None and thread is not threading.current_thread():
+        # A signal handler may close the client inside of the mutex, without which the thread cannot end.
+        if thread is not None and thread is not threading.current_thread() and not self.is_inside():
             thread.join(timeout=1.0)
-        self._callbacks.close()
 
     def _relieve(self, busy: threading.Thread) -> None:
         """Start a successor of the thread *busy*, whose request may take longer than a lock that came meanwhile can wait."""
@@ -193,17 +211,39 @@ class BlockingRuntime:
             self._retired.add(busy)
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="dlock-renewals", daemon=True)
+        thread, before = threading.Thread(target=self._run, name="dlock-renewals", daemon=True), self._thread
+        self._thread = thread
         try:
             thread.start()
-        except RuntimeError:
-            # The interpreter is shutting down, and starts no thread any more.
-            _log.debug("no thread for renewals: the interpreter is shutting down")
-            return
-        self._thread = thread
+        except RuntimeError as error:
+            self._thread = before
+            # Once, until it succeeds. At the end of the interpreter no thread is started any more, and none is needed.
+            if not self._refused and "shutdown" not in str(error):
+                self.engine.driver.later(
+                    _log.warning,
+                    "locks are not renewed: %s; tried again at the next call of the client or a lease",
+                    error,
+                )
+            self._refused = True
+        except BaseException:
+            self._thread = before
+            self._refused = True
+            raise
+        else:
+            self._refused = False
 
     def _run(self) -> None:
         me = threading.current_thread()
+        try:
+            self._renew(me)
+        finally:
+            if self._thread is me:
+                self._thread = None  # the next step starts another one
+        if me in self._retired:
+            self._retired.discard(me)
+            self._help(self._next_job())
+
+    def _renew(self, me: threading.Thread) -> None:
         while self._pause(me):
             try:
                 self._jobs.extend(self.engine.renewals.collect()[0])
@@ -211,9 +251,6 @@ class BlockingRuntime:
                 _log.exception("finding what is due failed")
             while (job := self._take(me)) is not None:
                 self._perform(job)
-        if me in self._retired:
-            self._retired.discard(me)
-            self._help(self._next_job())
 
     def _take(self, me: threading.Thread) -> Job | None:
         """Return the next job; None where none is left, or where another thread was started in the place of this one."""
@@ -247,7 +284,8 @@ class BlockingRuntime:
 
     def _perform(self, job: Job) -> None:
         """Do *job* here if its hanging could hurt no other; else on a helper."""
-        urgent_at = min((other.urgent_at for other in list(self._jobs)), default=NEVER)
+        with self.mutex:
+            urgent_at = min((other.urgent_at for other in self._jobs), default=NEVER)
         hurts = self.now() + job.timeout_ns > urgent_at or job.timeout_ns > self.engine.driver.shortest_lease_ns // 4
         if hurts and self._hand_over(job):
             return
@@ -304,53 +342,3 @@ class BlockingRuntime:
             run_blocking(self.engine.renewals.run(job))
         except BaseException:  # noqa: BLE001  # whatever a store raises, a thread that renews goes on: it is there for all locks
             _log.exception("the renewal of %d locks failed", len(job.handles))
-
-
-class _Callbacks:
-    """Runs the user's callbacks in order, one at a time, on a thread that lives while there are any."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque()
-        self._running = False
-
-    def post(self, callback: Callable[[Any], object], argument: Any) -> None:
-        with self._mutex:
-            self._queue.append((callback, argument))
-            if self._running:
-                return
-            self._running = True
-        try:
-            threading.Thread(target=self._run, name="dlock-callbacks", daemon=True).start()
-        except RuntimeError:
-            with self._mutex:
-                self._running = False
-            _log.warning("callback %r was not run: the interpreter is shutting down", callback)
-
-    def close(self) -> None:
-        """Nothing is queued any more after the engine was closed; what is queued still runs."""
-
-    def _run(self) -> None:
-        while True:
-            with self._mutex:
-                if not self._queue:
-                    self._running = False
-                    return
-                callback, argument = self._queue.popleft()
-            done = threading.Event()
-            threading.Thread(
-                target=self._call, args=(callback, argument, done), name="dlock-callback", daemon=True
-            ).start()
-            if not done.wait(CALLBACK_LIMIT_S):
-                _log.warning(
-                    "callback %r still runs after %.0f s; the next ones do not wait for it", callback, CALLBACK_LIMIT_S
-                )
-
-    @staticmethod
-    def _call(callback: Callable[[Any], object], argument: Any, done: threading.Event) -> None:
-        try:
-            callback(argument)
-        except Exception:  # noqa: BLE001  # the user's code; what it raises is logged
-            _log.exception("callback %r raised", callback)
-        finally:
-            done.set()

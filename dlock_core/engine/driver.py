@@ -1,19 +1,23 @@
 """Performs what the machine asks for: sends its requests, feeds back what came of them, and tells of risk and loss.
 
 One driver serves one client. All that changes a handle goes through :meth:`Driver.step`, under the client's mutex.
+
+The mutex keeps other threads out, but not a signal handler or a finalizer of the same thread, which may step the same handle in the
+middle of a step: a step that was overtaken is computed again. Logging and whatever else may run code of the user is noted under the
+mutex, and done by :meth:`Driver.tell` outside of it.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
 from dlock_core.early import stamped
 from dlock_core.engine.timers import TimerQueue
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import Loss
 from dlock_core.states import (
@@ -21,6 +25,7 @@ from dlock_core.states import (
     Answer,
     Cleaning,
     Due,
+    Effect,
     Ended,
     Event,
     Failure,
@@ -39,14 +44,14 @@ from dlock_core.store import Claim, Release, Replace, Reply
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from dlock_core.engine.handle import Handle, Runtime
+    from dlock_core.engine.handle import Handle, Runtime, Watch
     from dlock_core.store import AsyncLockStore
 
 __all__ = ["Driver", "id_of", "jitter", "new_rvn", "new_rvns", "timings_of"]
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 
 ABANDONED_MAX = 4_096
 _RVN_BYTES, _DRAWN_AT_ONCE = 16, 64
@@ -64,17 +69,29 @@ class Driver:
         self.following: set[Handle] = set()
         self.shortest_lease_ns = NEVER
         self._abandoned: OrderedDict[str, None] = OrderedDict()
+        self._untold: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._must_arm = False
 
     def advance(self, handle: Handle, event: Event) -> Any:
         """Feed *event* to the machine; return the request or the wait that it asks for."""
         with self.runtime.mutex:
-            return self.step(handle, event)
+            request = self.step(handle, event)
+        self.tell()
+        return request
 
     def step(self, handle: Handle, event: Event) -> Any:
-        """Do what :meth:`advance` does; the caller holds the mutex."""
-        old = handle.state
-        state, effects = lease.step(old, event, self.runtime.now())
-        handle.state = state
+        """Do what :meth:`advance` does; the caller holds the mutex, and calls :meth:`tell` when it has left it."""
+        moved = None
+        try:
+            moved = self._next_state(handle, event)
+            return self._follow(handle, *moved)
+        except BaseException:
+            if moved is not None:
+                self._follow(handle, *moved)  # interrupted by a signal; nobody else would do it
+            raise
+
+    def _follow(self, handle: Handle, old: LeaseState, state: LeaseState, effects: tuple[Effect, ...]) -> Any:
+        """Do what follows from a step; return the request or the wait that it asks for."""
         request: Any = None
         for effect in effects:
             if type(effect) is Risk:
@@ -92,12 +109,39 @@ class Driver:
                 self._rearm_watches(handle)
             if state.way_back is None and old.way_back is not None:  # type: ignore[union-attr]
                 self._granted(handle, old, state)
-        if handle.signals:
-            for signal in handle.signals:
-                signal.set()
-            handle.signals.clear()
+        signals, handle.signals = handle.signals, []
+        for signal in signals:
+            signal.set()
         self.schedule(handle)
         return request
+
+    def _next_state(self, handle: Handle, event: Event) -> tuple[LeaseState, LeaseState, tuple[Effect, ...]]:
+        """Move *handle* on; return the state before, the one after, and the effects."""
+        while True:
+            old = handle.state
+            state, effects = lease.step(old, event, self.runtime.now())
+            # Python runs handlers at calls and jumps back, so none can come between this comparison and the assignment.
+            if handle.state is old:
+                handle.state = state
+                return old, state, effects
+
+    def later(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Note an *action* that may run code of the user, for :meth:`tell`."""
+        self._untold.append((action, arguments))
+
+    def tell(self) -> None:
+        """Do what was noted for when the mutex is left, and have the runtime look at the timer queue if it has changed."""
+        if not (self._must_arm or self._untold) or self.runtime.is_inside():
+            return
+        if self._must_arm:
+            self._must_arm = False
+            self.runtime.arm()
+        while self._untold:
+            try:
+                action, arguments = self._untold.popleft()
+            except IndexError:  # another thread was faster
+                return
+            action(*arguments)
 
     def fail(self, handle: Handle, request: Any, *, unknown: bool) -> None:
         """Tell the machine that *request*, if there is one, was not performed, or that its outcome is *unknown*."""
@@ -113,6 +157,16 @@ class Driver:
         with self.runtime.mutex:
             handle.busy = False
             self.schedule(handle)
+        self.tell()
+
+    def interrupted(self, handle: Handle, *ids: str) -> None:
+        """Tell the machine that one of the requests *ids* may be under way, and that nobody waits for its answer any more."""
+        in_flight = getattr(handle.state, "in_flight", None)
+        if in_flight is not None and in_flight.rvn in ids:
+            self.advance(handle, Failure(in_flight.rvn, unknown=True, new_rvn=new_rvn()))
+        with self.runtime.mutex:
+            self.schedule(handle)
+        self.tell()
 
     def unresolved(self) -> list[Handle]:
         """Return those of which something is on its way still, or has to be tried again."""
@@ -122,59 +176,67 @@ class Driver:
     async def pursue(self, handle: Handle, effect: Any) -> StoreError | None:
         """Perform *effect* and what follows from it at once."""
         error: StoreError | None = None
+        ids = [id_of(effect)]
         try:
             while effect is not None:
                 event, error = await self.perform(effect, timings_of(handle.state).timeout_ns)
+                ids.append(event.new_rvn)
                 handle.trouble = "" if error is None else str(error)
                 effect = self.advance(handle, event)
         except BaseException:
-            self.fail(handle, effect, unknown=True)
+            self.interrupted(handle, *ids)
             raise
         return error
 
     def _moved(self, handle: Handle, old: LeaseState, state: LeaseState) -> None:
-        key = handle.key
         if type(state) is Held:
             if state.way_back is None:
                 self._granted(handle, old, state)
-        elif self.held.get(key) is handle and type(state) is not Lost:
-            del self.held[key]
+        elif type(state) is not Lost:
+            self.forget(handle)
         if type(state) is Lost:
             self._tell_loss(handle, state.loss)
         if type(state) is Releasing or type(state) is Cleaning:
             self.following.add(handle)
+            if type(handle.state) is Ended:  # a handler has ended it meanwhile
+                self.following.discard(handle)
         elif type(state) is Ended:
             self.following.discard(handle)
             if state.loss is not None and type(old) is Releasing and old.loss is None:
                 self._tell_loss(handle, state.loss)
 
+    def forget(self, handle: Handle) -> None:
+        """Take *handle* off those that hold their key."""
+        if self.held.get(handle.key) is handle:
+            self.held.pop(handle.key, None)
+
     def _granted(self, handle: Handle, old: LeaseState, state: Held) -> None:
         self.held[handle.key] = handle
+        if type(handle.state) is not Held:  # a handler has released it meanwhile
+            self.forget(handle)
         handle.busy = False
         handle.token = state.version.fencing_token
         handle.payload = state.payload
         self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.lease_ns)
         if type(old) is Seeking and old.in_flight is not None and old.in_flight.verb is Verb.TAKE:
-            _log.info(
-                "lock %r taken over from a dead holder by %r, token %d",
-                handle.key,
-                state.timings.owner,
-                state.version.fencing_token,
-            )
+            log, text = _log.info, "lock %r taken over from a dead holder by %r, token %d"
         else:
-            _log.debug("lock %r acquired by %r, token %d", handle.key, state.timings.owner, state.version.fencing_token)
+            log, text = _log.debug, "lock %r acquired by %r, token %d"
+        self.later(log, text, handle.key, state.timings.owner, state.version.fencing_token)
 
     def schedule(self, handle: Handle) -> None:
         """Put *handle* into the timer queue at the instant at which it next needs attention."""
-        due = NEVER if handle.busy else lease.due_at(handle.state)
-        if handle.watches and type(handle.state) is Held:
-            sent_at = handle.state.sent_at
-            armed = [watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None]
-            due = min([due, *(sent_at + safe_ns for safe_ns in armed)])
-        if due != handle.due:
-            self.timers.put(handle, due)
-            if due != NEVER:
-                self.runtime.arm(due)
+        while True:
+            state = handle.state
+            due = NEVER if handle.busy else lease.due_at(state)
+            if handle.watches and type(state) is Held:
+                armed = [watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None]
+                due = min([due, *(state.sent_at + safe_ns for safe_ns in armed)])
+            if due != handle.due:
+                self.timers.put(handle, due)
+                self._must_arm = self._must_arm or due != NEVER
+            if handle.state is state:  # else a handler has stepped it meanwhile
+                return
 
     def _remember_abandoned(self, rvns: tuple[str, ...]) -> None:
         for rvn in rvns:
@@ -247,14 +309,14 @@ class Driver:
         state = handle.state
         left = (state.deadline - self.runtime.now()) / NANOS if isinstance(state, Held) else 0.0
         if not effect.at_risk:
-            _log.info("lock %r is safe again, %.1f s left", handle.key, left)
+            self.later(_log.info, "lock %r is safe again, %.1f s left", handle.key, left)
             self._rearm_watches(handle)
             return
         why = f" ({handle.trouble})" if handle.trouble else ""
-        _log.warning("lock %r is at risk: a renewal failed, %.1f s left%s", handle.key, left, why)
+        self.later(_log.warning, "lock %r is at risk: a renewal failed, %.1f s left%s", handle.key, left, why)
         for watch in handle.watches:
             if watch.armed and watch.safe_ns is None:
-                watch.fire(self.runtime)
+                self.fire(watch)
 
     def fire_watches(self, handle: Handle, now: int) -> None:
         """Call the ``on_risk`` callbacks whose *safe_time* has passed without a renewal."""
@@ -262,24 +324,29 @@ class Driver:
         for watch in handle.watches:
             late = type(state) is Held and watch.safe_ns is not None and now >= state.sent_at + watch.safe_ns
             if watch.armed and late:
-                watch.fire(self.runtime)
+                self.fire(watch)
+
+    def fire(self, watch: Watch) -> None:
+        """Call the callback of *watch* when the mutex is left, and not again before the watch is armed again."""
+        watch.armed = False
+        self.later(watch.fire, self.runtime)
 
     def _rearm_watches(self, handle: Handle) -> None:
         for watch in handle.watches:
             watch.armed = True
 
     def _tell_loss(self, handle: Handle, loss: Loss) -> None:
-        _log.warning("lock %r is lost (%s), token %d", handle.key, loss.reason.value, loss.fencing_token)
-        for watch in handle.watches:
+        self.later(_log.warning, "lock %r is lost (%s), token %d", handle.key, loss.reason.value, loss.fencing_token)
+        watches, handle.watches = handle.watches, []
+        for watch in watches:
             if watch.armed:
-                watch.fire(self.runtime)
-        handle.watches.clear()
-        for signal in handle.lost_signals:
-            signal.set()
-        handle.lost_signals.clear()
-        for callback in handle.lost_callbacks:
-            self.runtime.post(callback, loss)
-        handle.lost_callbacks.clear()
+                self.fire(watch)
+        signals, handle.lost_signals = handle.lost_signals, []
+        for signal in signals:
+            self.later(signal.set)
+        callbacks, handle.lost_callbacks = handle.lost_callbacks, []
+        for callback in callbacks:
+            self.later(self.runtime.post, callback, loss)
 
 
 def timings_of(state: LeaseState) -> Timings:

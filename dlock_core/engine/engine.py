@@ -14,7 +14,16 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.driver import Driver, jitter, new_rvn
-from dlock_core.engine.handle import Handle, Runtime, Watch, closed_error, lost_error, refused_error, unresolved_error
+from dlock_core.engine.handle import (
+    Handle,
+    Runtime,
+    View,
+    Watch,
+    closed_error,
+    lost_error,
+    refused_error,
+    unresolved_error,
+)
 from dlock_core.engine.observations import Observations, ObservationStore
 from dlock_core.engine.owner_probe import owner_of
 from dlock_core.engine.renewals import Renewals
@@ -32,7 +41,6 @@ from dlock_core.states import (
     Begin,
     Cleaning,
     Due,
-    Ended,
     Event,
     Free,
     GiveUp,
@@ -86,8 +94,10 @@ class Engine:
         timings: Timings,
         give_up_at: int | None = None,
         others: Sequence[str] = (),
+        *,
+        view: View,
     ) -> Handle:
-        """Obtain *key* or raise; cancelled at any point, it leaves nothing but a clean-up that the scheduler follows.
+        """Obtain *key* for *view*, or raise; cancelled at any point, it leaves nothing but a clean-up that the scheduler follows.
 
         *others* are keys that will be asked for next: if this one must be waited for, they are observed meanwhile, and looked at again
         when its holder has renewed: most likely the same one holds and renews them.
@@ -96,6 +106,7 @@ class Engine:
             raise closed_error(key)
         ticket = new_rvn()  # names the attempt, and its first write
         handle = Handle(key, options, New(Terms(key, ticket, timings)))
+        handle.attach(view)
         started, error, looked_at = self.runtime.now(), None, -1
         give_up_at = started + timings.wait_ns if give_up_at is None else give_up_at
         try:
@@ -159,38 +170,39 @@ class Engine:
             self._observations.note(key, record)
 
     def discard(self, handle: Handle) -> None:
-        """Have the scheduler release what nobody will get, or what whoever should release it cannot."""
-        with self.runtime.mutex:
-            if type(handle.state) in (Releasing, Ended):
-                return
-            effect = self.driver.step(handle, Free(new_rvn()))
-            self.driver.fail(handle, effect, unknown=False)
+        """Have the scheduler release a lock whose caller was interrupted."""
+        if type(handle.state) in (Held, Lost):
+            self.driver.fail(handle, self.driver.advance(handle, Free(new_rvn())), unknown=False)
 
-    def join(self, key: str) -> Handle | None:
-        """Return the lock that this client holds reentrantly under *key*, with one more view of it.
+    def join(self, key: str, view: View) -> Handle | None:
+        """Attach *view* to the lock that this client holds reentrantly under *key*, and return that, if there is one.
 
         Raises: LockLostError: it was lost, and waiting would be for itself.
         """
         with self.runtime.mutex:
             handle = self.driver.held.get(key)
-            # Without a view it is being released by another thread, or was dropped unreleased.
-            if handle is None or not handle.options.reentrant or handle.views < 1:
+            # What nobody has in hand is being released by another thread, or was dropped unreleased.
+            if handle is None or not handle.options.reentrant or not handle.is_in_hand():
                 return None
-            state = handle.state
-            if type(state) is Held and not is_valid(state, self.runtime.now()):
-                self.driver.step(handle, Due(new_rvn()))
-            if type(handle.state) is Lost:
-                raise lost_error(handle)
-            handle.views += 1
-            return handle
+            self._notice_end(handle)
+            if type(handle.state) is not Lost:
+                handle.attach(view)
+                return handle
+        self.driver.tell()
+        raise lost_error(handle)
 
-    def part(self, handle: Handle) -> bool:
-        """Take one view off; whether it was the last."""
+    def _notice_end(self, handle: Handle) -> None:
+        state = handle.state
+        if type(state) is Held and not is_valid(state, self.runtime.now()):
+            self.driver.step(handle, Due(new_rvn()))
+
+    def part(self, handle: Handle, view: View) -> bool:
+        """Take *view* off *handle*; whether it was the last."""
         with self.runtime.mutex:
-            handle.views -= 1
-            if type(handle.state) is Held and not is_valid(handle.state, self.runtime.now()):
-                self.driver.step(handle, Due(new_rvn()))
-            return handle.views == 0
+            self._notice_end(handle)
+            last = handle.detach(view)
+        self.driver.tell()
+        return last
 
     def _abandon(self, handle: Handle) -> None:
         state = handle.state
@@ -207,28 +219,40 @@ class Engine:
 
         Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up.
         """
+        if type(handle.state) not in (Held, Lost):
+            return  # the client was closed meanwhile, which released it
         error: StoreError | None = None
         started = self.runtime.now()
-        with self.runtime.mutex:
-            if type(handle.state) in (Releasing, Ended):
-                return  # the client was closed meanwhile, which released it
-            handle.busy = True
-            effect = self.driver.step(handle, Free(new_rvn(), payload))
         timings = handle.state.terms.timings
+        event: Event = Free(new_rvn(), payload)
+        ids = [event.new_rvn]
         try:
+            effect = self._begin_release(handle, event)
             while effect is not None:
                 event, error = await self.driver.perform(effect, timings.timeout_ns)
+                ids.append(event.new_rvn)
                 effect = self.driver.advance(handle, event)
                 state, now = handle.state, self.runtime.now()
                 if effect is None and type(state) is Releasing and state.retry_at <= now < started + timings.timeout_ns:
-                    effect = self.driver.advance(handle, Due(new_rvn()))
+                    event = Due(new_rvn())
+                    ids.append(event.new_rvn)
+                    effect = self.driver.advance(handle, event)
         except BaseException:
-            self.driver.fail(handle, effect, unknown=True)
+            self.driver.interrupted(handle, *ids)
             raise
         finally:
             self.driver.settle(handle)
         if type(handle.state) is Releasing and handle.loss is None:
             raise error or OutcomeUnknownError(f"the release of lock {handle.key!r} got no answer", key=handle.key)
+
+    def _begin_release(self, handle: Handle, event: Event) -> Any:
+        with self.runtime.mutex:
+            if type(handle.state) not in (Held, Lost):
+                return None
+            handle.busy = True
+            effect = self.driver.step(handle, event)
+        self.driver.tell()
+        return effect
 
     # ---- renewing
 
@@ -242,9 +266,13 @@ class Engine:
         for _ in range(_RENEWAL_TRIES):
             rvn = new_rvn()
             sent.append(rvn)
-            effect = await self._begin_renewal(handle, Renew(rvn, timings, payload))
-            if effect is not None:
-                error = await self.driver.pursue(handle, effect)
+            try:
+                effect = await self._begin_renewal(handle, Renew(rvn, timings, payload))
+                if effect is not None:
+                    error = await self.driver.pursue(handle, effect)
+            except BaseException:
+                self.driver.interrupted(handle, rvn)
+                raise
             state = handle.state
             if type(state) is not Held:
                 raise lost_error(handle)
@@ -312,10 +340,11 @@ class Engine:
             if not lost:
                 handle.watches.append(watch)
                 if type(state) is Held and state.at_risk and watch.safe_ns is None:
-                    watch.fire(self.runtime)
+                    self.driver.fire(watch)
                 self.driver.schedule(handle)
         if lost:
             watch.fire(self.runtime)
+        self.driver.tell()
 
     def _remaining_ns(self, handle: Handle) -> int:
         state = handle.state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlock_core.errors import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreError
@@ -21,6 +22,7 @@ __all__ = [
     "Runtime",
     "Settable",
     "Signal",
+    "View",
     "Watch",
     "closed_error",
     "lost_error",
@@ -43,6 +45,13 @@ class Signal(Settable, Protocol):
     def wait(self, timeout_s: float) -> Awaitable[None]:
         """Return when set, or after *timeout_s*."""
         ...
+
+
+class View(Protocol):
+    """A lease in the hands of a caller."""
+
+    _handle: Handle
+    _closed: bool
 
 
 class Runtime(Protocol):
@@ -76,8 +85,16 @@ class Runtime(Protocol):
         """Return what a function of the user answers; raise what it raises, and TimeoutError where it takes longer."""
         ...
 
-    def arm(self, due: int) -> None:
-        """See to it that :meth:`Engine.collect` is called at *due*, or earlier. Called under the mutex."""
+    def arm(self) -> None:
+        """See to it that :meth:`Renewals.collect` is called when the first handle of the timer queue is due, or earlier."""
+        ...
+
+    def retry(self) -> None:
+        """Start the thread that could not be started, if there is one."""
+        ...
+
+    def is_inside(self) -> bool:
+        """Whether this thread is inside of the mutex."""
         ...
 
 
@@ -94,8 +111,7 @@ class Watch:
         self.armed = True
 
     def fire(self, runtime: Runtime) -> None:
-        """Call the callback, and not again before :attr:`armed` is set."""
-        self.armed = False
+        """Call the callback, unless the lease was dropped."""
         lease = self._lease()
         if lease is not None:
             runtime.post(self._callback, lease)
@@ -107,9 +123,9 @@ class Handle:
     __slots__ = (
         "busy",
         "changes",
+        "dropped",
         "due",
         "key",
-        "leaked",
         "lost_callbacks",
         "lost_signals",
         "options",
@@ -128,8 +144,9 @@ class Handle:
         self.state = state
         self.due = NEVER
         self.busy = True
-        self.leaked = False
-        self.views = 1
+        self.dropped = False
+        # The leases by which callers hold it, weakly: what nobody has in hand is not renewed.
+        self.views: list[weakref.ref[View]] = []
         self.changes = 0
         self.token = 0
         # In words: an error would keep frames alive, and with them a lease that was dropped.
@@ -139,6 +156,27 @@ class Handle:
         self.signals: list[Signal] = []
         self.lost_callbacks: list[Callable[[Loss], object]] = []
         self.watches: list[Watch] = []
+
+    def attach(self, view: View) -> None:
+        """Let *view* be one of the leases by which callers hold this."""
+        view._handle = self  # the view is made for it
+        self.views.append(weakref.ref(view))
+
+    def detach(self, view: View) -> bool:
+        """Take *view* off; whether no lease is left by which anybody holds this."""
+        with suppress(ValueError):  # it was taken off before
+            self.views.remove(weakref.ref(view))
+        return not self.is_in_hand()
+
+    def is_in_hand(self, *, beside: View | None = None) -> bool:
+        """Whether a caller has a lease of this, *beside* the one that is given, that is neither released nor dropped."""
+        views = [found() for found in self.views]
+        return any(view is not None and view is not beside and not view._closed for view in views)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the callers have dropped their leases and released none."""
+        return self.dropped or (bool(self.views) and all(found() is None for found in self.views))
 
     @property
     def loss(self) -> Loss | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.client_context import check_seconds, forked_error
 from dlock_core.engine.handle import lost_error
 from dlock_core.engine.process import generation
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
 from dlock_core.lease import is_valid
 from dlock_core.record import DATA_MAX_BYTES, Loss
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KEEP", "Keep", "LeaseView", "raise_first"]
 
-_log = logging.getLogger("dlock.client")
+_log = guarded_logger("dlock.client")
 
 
 class Keep:
@@ -38,17 +38,19 @@ KEEP = Keep()
 
 
 class LeaseView:
-    """What both leases are: the view of one handle. Nothing here does I/O."""
+    """What both leases are: the view of one handle. Nothing here does I/O.
 
-    __slots__ = ("__weakref__", "_closed", "_engine", "_handle", "_loss_seen", "_session", "key")
+    It is made before the key is asked for, so that at each instant in which the lock is held something shows whether anybody has it.
+    """
 
-    def __init__(self, session: Session, engine: Engine, handle: Handle, key: str) -> None:
+    __slots__ = ("__weakref__", "_closed", "_engine", "_handle", "_session", "key")
+
+    def __init__(self, session: Session, engine: Engine, key: str) -> None:
         self.key = key
         self._session = session
         self._engine = engine
-        self._handle = handle
+        self._handle: Handle  # from the moment in which the key is asked for
         self._closed = False
-        self._loss_seen: Loss | None = None
 
     @property
     def owner(self) -> str:
@@ -122,12 +124,11 @@ class LeaseView:
             return
         if closed or self._session.generation != generation() or not is_valid(handle.state, self._engine.runtime.now()):
             return
-        # Without the mutex: a finalizer runs anywhere, and must wait for nothing.
-        handle.views -= 1
-        if handle.views > 0:
+        if handle.is_in_hand(beside=self):
             return
-        handle.leaked = True
         left = self.remaining
+        # A handler of warnings may keep this lease; it stays dropped.
+        self._closed = handle.dropped = True
         _log.warning(
             "the lease of lock %r was dropped unreleased; it is not renewed any more and lapses in %.1f s",
             self.key,
@@ -141,11 +142,12 @@ class LeaseView:
         )
 
     def _leave_to_scheduler(self) -> None:
-        """Release without waiting for it: whoever should is being interrupted."""
-        if not self._closed and self._session.generation == generation():
+        """Have the scheduler release it; the caller is interrupted."""
+        handle: Handle | None = getattr(self, "_handle", None)
+        if handle is not None and not self._closed and self._session.generation == generation():
             self._closed = True
-            if self._engine.part(self._handle):
-                self._engine.discard(self._handle)
+            if self._engine.part(handle, self):
+                self._engine.discard(handle)
 
     def _written(self, data: bytes | None | Keep) -> Payload | None:
         """Return the payload that *data* asks for; None keeps what is stored.
@@ -179,6 +181,7 @@ class LeaseView:
         self._check_process()
         if self._closed:
             raise LeaseStateError(f"the lease of lock {self.key!r} was released; acquire it anew")
+        self._engine.runtime.retry()
 
     def _wanted(self, min_remaining: Any) -> tuple[int, Timings | None]:
         """Return *min_remaining* in ns, and the timings under which so much can be had; None where the present ones give it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
 from dlock_core.timings import NANOS
@@ -12,31 +12,32 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dlock_core.engine.engine import Engine
-    from dlock_core.engine.handle import Handle
+    from dlock_core.engine.handle import View
     from dlock_core.options import LockOptions
     from dlock_core.timings import Timings
 
-__all__ = ["acquire_all"]
+__all__ = ["acquire_all", "obtain"]
 
 _log = logging.getLogger("dlock.engine")
 
 
-async def acquire_all(engine: Engine, keys: Sequence[str], options: LockOptions, timings: Timings) -> list[Handle]:
-    """Obtain all of *keys*, in this order, or none; those already won are renewed while the others are waited for."""
+async def acquire_all(
+    engine: Engine, keys: Sequence[str], views: Sequence[View], options: LockOptions, timings: Timings
+) -> None:
+    """Obtain all of *keys* for *views*, in this order, or none; those already won are renewed while the others are waited for."""
     started = engine.runtime.now()
     give_up_at = started + timings.wait_ns
     while True:
-        won: list[Handle] = []
+        won: list[View] = []
         try:
-            for position, key in enumerate(keys, start=1):
-                joined = engine.join(key) if options.reentrant else None
-                handle = joined or await engine.acquire(key, options, timings, give_up_at, keys[position:])
-                won.append(handle)
-            for handle in won:
-                await engine.renew_if_older(handle, timings.handout_min_ns)
+            for position, (key, view) in enumerate(zip(keys, views, strict=True), start=1):
+                await obtain(engine, view, key, options, timings, give_up_at, keys[position:])
+                won.append(view)
+            for view in won:
+                await engine.renew_if_older(view._handle, timings.handout_min_ns)
         except LockLostError as error:
             await _release_all(engine, won)
-            if error.loss.key not in [handle.key for handle in won]:
+            if error.loss.key not in [view._handle.key for view in won]:
                 raise  # lost by an earlier block of this client that still is open: waiting would be for itself
             if engine.runtime.now() >= give_up_at:
                 raise _timed_out(keys, engine.runtime.now() - started, error) from error
@@ -48,7 +49,20 @@ async def acquire_all(engine: Engine, keys: Sequence[str], options: LockOptions,
             _discard_all(engine, won)
             raise
         else:
-            return won
+            return
+
+
+async def obtain(
+    engine: Engine,
+    view: View,
+    key: str,
+    options: LockOptions,
+    timings: Timings,
+    *waiting: Any,
+) -> None:
+    """Obtain *key* for *view*: join the lock that this client holds already, where that was asked for, or acquire it."""
+    if not options.reentrant or engine.join(key, view) is None:
+        await engine.acquire(key, options, timings, *waiting, view=view)
 
 
 def _timed_out(keys: Sequence[str], waited_ns: int, error: LockLostError) -> AcquireTimeoutError:
@@ -57,12 +71,13 @@ def _timed_out(keys: Sequence[str], waited_ns: int, error: LockLostError) -> Acq
     return AcquireTimeoutError(message, key=loss.key, timeout=waited, holder=loss.record, outcome_unknown=False)
 
 
-async def _release_all(engine: Engine, handles: Sequence[Handle]) -> None:
-    left = list(handles)
+async def _release_all(engine: Engine, views: Sequence[View]) -> None:
+    left = list(views)
     try:
         while left:
-            handle = left.pop()
-            if not engine.part(handle):
+            view = left.pop()
+            handle = view._handle
+            if not engine.part(handle, view):
                 continue  # others have joined it
             try:
                 await engine.release(handle, None)
@@ -73,7 +88,7 @@ async def _release_all(engine: Engine, handles: Sequence[Handle]) -> None:
         raise
 
 
-def _discard_all(engine: Engine, handles: Sequence[Handle]) -> None:
-    for handle in handles:
-        if engine.part(handle):
-            engine.discard(handle)
+def _discard_all(engine: Engine, views: Sequence[View]) -> None:
+    for view in views:
+        if engine.part(view._handle, view):
+            engine.discard(view._handle)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
 from dlock_core.engine.driver import jitter, new_rvns, timings_of
 from dlock_core.engine.handle import Handle
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import OutcomeUnknownError, StoreError
-from dlock_core.states import Due, Held, LeaseState, Renew
+from dlock_core.states import Due, Free, Held, LeaseState, Renew
 from dlock_core.store import Capability, Replace, Reply
 from dlock_core.timings import NANOS, NEVER, Timings
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Renewals"]
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 
 
 class Job(NamedTuple):
@@ -64,7 +64,7 @@ class Renewals:
                     break
                 if handle.due > now and batch and len(batch) % self._batch_limit == 0:
                     break
-                self._driver.timers.pop()
+                self._driver.timers.put(handle, NEVER)
                 effect = self._attend(handle, now, next(rvns), early=early)
                 if effect is None:
                     continue
@@ -74,6 +74,7 @@ class Renewals:
                     singles.append(_job([(handle, effect)]))
             first = self._driver.timers.first()
             next_due = NEVER if first is None else first.due
+        self._driver.tell()
         chunks = range(0, len(batch), self._batch_limit)
         jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
         jobs.sort(key=lambda job: job.urgent_at)
@@ -81,19 +82,24 @@ class Renewals:
 
     def _attend(self, handle: Handle, now: int, rvn: str, *, early: bool) -> Any:
         state = handle.state
-        if handle.leaked and type(state) is Held:
-            if lease.is_valid(state, now):
-                self._driver.timers.put(handle, min(state.deadline, state.hold_until))
-            else:
-                self._driver.step(handle, Due(rvn))
-                if self._driver.held.get(handle.key) is handle:
-                    del self._driver.held[handle.key]
-            return None
+        if type(state) is Held and not handle.is_in_hand():
+            return self._attend_unheld(handle, state, now, rvn)
         if handle.watches:
             self._driver.fire_watches(handle, now)
         if early:
             return self._driver.step(handle, Renew(rvn))
         return self._driver.step(handle, Due(rvn, jitter()))
+
+    def _attend_unheld(self, handle: Handle, state: Held, now: int, rvn: str) -> Any:
+        """Renew nothing that nobody has in hand: a dropped lease lapses, what was never handed out or is being released is released."""
+        if not lease.is_valid(state, now):
+            self._driver.step(handle, Due(rvn))
+            self._driver.forget(handle)
+        elif handle.is_dropped:
+            self._driver.timers.put(handle, min(state.deadline, state.hold_until))
+        else:
+            return self._driver.step(handle, Free(rvn))
+        return None
 
     async def run(self, job: Job) -> None:
         """Perform one job of :meth:`collect`; errors of a lock are events of that lock and never leave."""
@@ -113,7 +119,7 @@ class Renewals:
             results = [OutcomeUnknownError(repr(error))] * len(job.requests)
         except BaseException:
             for handle, request in zip(job.handles, job.requests, strict=True):
-                self._driver.fail(handle, request, unknown=True)
+                self._driver.interrupted(handle, request.record.rvn)
             raise
         following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, new_rvns(), strict=False):

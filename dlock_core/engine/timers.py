@@ -17,12 +17,16 @@ _SLACK = 64
 
 
 class TimerQueue:
-    """An entry counts while its handle still is due at that instant. All calls are made under the engine's mutex."""
+    """An entry counts while its handle still is due at that instant. All calls are made under the engine's mutex.
+
+    A signal handler of the same thread may put handles in the middle of any call: nothing is replaced that has grown meanwhile.
+    """
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Handle]] = []
         self._order = itertools.count()
         self.live = 0
+        self._puts = 0
 
     def put(self, handle: Handle, due: int) -> None:
         """Make *handle* due at *due*, and at no other instant; NEVER takes it off."""
@@ -31,10 +35,14 @@ class TimerQueue:
         self.live += (due != NEVER) - (handle.due != NEVER)
         handle.due = due
         if due != NEVER:
+            self._puts += 1
             heapq.heappush(self._heap, (due, next(self._order), handle))
         if len(self._heap) > 2 * self.live + _SLACK:
-            self._heap = [entry for entry in self._heap if entry[2].due == entry[0]]
-            heapq.heapify(self._heap)
+            puts = self._puts
+            kept = [entry for entry in self._heap if entry[2].due == entry[0]]
+            heapq.heapify(kept)
+            if self._puts == puts:
+                self._heap = kept
 
     def first(self) -> Handle | None:
         """Return the handle that is due first."""
@@ -45,9 +53,3 @@ class TimerQueue:
                 return handle
             heapq.heappop(heap)
         return None
-
-    def pop(self) -> None:
-        """Take the first handle off."""
-        handle = heapq.heappop(self._heap)[2]
-        handle.due = NEVER
-        self.live -= 1

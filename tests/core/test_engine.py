@@ -927,7 +927,7 @@ async def test_hazard_30_callback_that_blocks_stops_no_renewal_and_is_left_behin
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Callbacks are time-boxed: the next one comes after the limit, and the lock is renewed all the while (hazard 30)."""
-    monkeypatch.setattr("dlock_core.engine.blocking_runtime.CALLBACK_LIMIT_S", 0.05)
+    monkeypatch.setattr("dlock_core.engine.user_calls.CALLBACK_LIMIT_S", 0.05)
     monkeypatch.setattr("dlock_core.engine.asyncio_runtime.CALLBACK_LIMIT_S", 0.05)
     over, told = threading.Event(), list[str]()
 
@@ -942,7 +942,7 @@ async def test_hazard_30_callback_that_blocks_stops_no_renewal_and_is_left_behin
         await world.until(lambda: told == ["next"])
         world.clock.advance(0.1)
 
-        await world.until(lambda: "after 0 s" in caplog.text)
+        await world.until(lambda: "after 0.05 s" in caplog.text)
         over.set()
         await world.settle()
         assert kept.is_valid is False  # it slept through its lease, as the clock jumped; another one is renewed

@@ -205,6 +205,8 @@ class _BlockingWorld(_Base):
             hung = {key for key, thread in self.hung.items() if self.clock.parks(thread)}
             main = runtime._thread
             main_hangs = main is not None and main.ident in [self.hung[key] for key in hung]
+            if client._engine.driver._untold or not (main is None or self.clock.parks(main.ident)):
+                return False  # it tells what came of its last step
             if _due(client._engine) and not main_hangs:
                 return False
             waiting = {handle.key for job in [*runtime._jobs, *runtime._waiting_jobs] for handle in job.handles}
@@ -212,8 +214,7 @@ class _BlockingWorld(_Base):
                 return False
             if _in_flight(client._engine) - hung - waiting or (runtime._helping and not hung):
                 return False
-        with runtime._callbacks._mutex:
-            return not runtime._callbacks._running and not runtime._callbacks._queue
+        return runtime._callbacks.is_idle
 
     async def until(self, fact: Callable[[], bool]) -> None:
         eventually(fact)

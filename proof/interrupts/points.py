@@ -1,0 +1,79 @@
+"""The points of our code at which Python may run something else, and a tracer that acts at one of them.
+
+Python runs signal handlers and switches threads after a call, on entry to a function, and at a jump back; nowhere else. An act that
+raises must leave from where Python would: a point whose next instruction has another exception handler than the call is moved
+to the instruction before the call.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["Tracer", "points_of"]
+
+_CALLS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME"}
+_ROOT = Path(__file__).parents[2]
+_OURS = tuple(str(_ROOT / name) for name in ("dlock_core/", "dlock_sqlite/", "dlock_redis/"))
+# The tools of a test: what they do has no twin in production.
+_NOT_OURS = (str(_ROOT / "dlock_core" / "testing.py"),)
+
+
+@cache
+def points_of(code: CodeType) -> frozenset[int]:
+    """Return the offsets of the instructions before which something else may run in *code*; none if the code is not ours."""
+    if not code.co_filename.startswith(_OURS) or code.co_filename.startswith(_NOT_OURS):
+        return frozenset()
+    bytecode = dis.Bytecode(code)
+    entries: list[Any] = bytecode.exception_entries  # type: ignore[attr-defined]  # there since 3.11
+
+    def handler(offset: int) -> int | None:
+        return next((entry.target for entry in reversed(entries) if entry.start <= offset < entry.end), None)
+
+    found: set[int] = set()
+    listed = list(bytecode)
+    for before, here in pairwise(listed):
+        if before.opname.startswith("JUMP_BACKWARD"):
+            found.add(int(before.argval))
+        elif before.opname in _CALLS:
+            found.add(here.offset if handler(before.offset) == handler(here.offset) else before.offset)
+    return frozenset(found)
+
+
+class Tracer:
+    """Calls *act* at the point number *at* of what it watches, in the thread that is there; counts them all if *at* is 0."""
+
+    def __init__(self, act: Callable[[], object], at: int) -> None:
+        self._act = act
+        self._at = at
+        self.count = 0
+        self.where = ""
+
+    def watch(self) -> None:
+        """Begin, in this thread."""
+        sys.settrace(self._call)
+
+    def end(self) -> None:
+        """End, in this thread."""
+        sys.settrace(None)
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not points_of(frame.f_code):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._local
+
+    def _local(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode" and frame.f_lasti in points_of(frame.f_code):
+            self.count += 1
+            if self.count == self._at:
+                self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+                sys.settrace(None)
+                self._act()
+        return self._local
