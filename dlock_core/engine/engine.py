@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from dlock_core.engine.closing import release_all
 from dlock_core.engine.driver import Driver, jitter, new_rvn
 from dlock_core.engine.handle import (
     Handle,
@@ -22,7 +23,6 @@ from dlock_core.engine.handle import (
     closed_error,
     lost_error,
     refused_error,
-    unresolved_error,
 )
 from dlock_core.engine.observations import Observations, ObservationStore
 from dlock_core.engine.owner_probe import owner_of
@@ -39,7 +39,6 @@ from dlock_core.lease import is_valid
 from dlock_core.record import LockRecord, State
 from dlock_core.states import (
     Begin,
-    Cleaning,
     Due,
     Event,
     Free,
@@ -69,9 +68,6 @@ __all__ = ["Engine"]
 _log = logging.getLogger("dlock.engine")
 
 _RENEWAL_TRIES = 2
-# How often a client that is being closed looks for what is unresolved, within one request time-out.
-_LOOKS = 8
-_SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are not tried
 
 
 class Engine:
@@ -363,63 +359,10 @@ class Engine:
                 handle.signals.append(signal)
             await signal.wait(state.timings.timeout_ns / NANOS)
 
-    # ---- ending
-
     async def close(self, until: int = NEVER) -> list[Exception]:
-        """Release everything, going on after errors; return them. Past *until*, or if the store is silent, what is left lapses.
-
-        Interrupted, it leaves the rest to the scheduler.
-        """
+        """Release everything by *until* and return the errors, see :func:`dlock_core.engine.closing.release_all`."""
         self.closed = True
-        errors: list[Exception] = []
-        left, silences = list(self.driver.held.values()), 0
-        try:
-            while left and self.runtime.now() < until and silences < _SILENCES_MAX:
-                began, handle = self.runtime.now(), left.pop()
-                try:
-                    await self.release(handle, None)
-                except Exception as error:  # noqa: BLE001  # collected: one must not keep the others from being released
-                    errors.append(error)
-                    silences += self.runtime.now() - began > handle.state.terms.timings.timeout_ns // 2
-                else:
-                    silences = 0
-        finally:
-            for handle in left:
-                self.discard(handle)
-        lapsing = [handle.key for handle in left if handle.state.terms.timings.lease_ms is not None]
-        errors += [
-            OutcomeUnknownError(f"no time was left to release lock {key!r}; it lapses", key=key) for key in lapsing
-        ]
-        await self._follow_up(until)
-        errors.extend(
-            unresolved_error(handle.state)
-            for handle in self.driver.unresolved()
-            if handle.state.terms.timings.lease_ms is None
-        )
-        return errors
-
-    async def _follow_up(self, until: int) -> None:
-        """See to what is unresolved, for one request time-out at most: a claim that was given up may be on its way still."""
-        began = self.runtime.now()
-        until = min([until, *(began + handle.state.terms.timings.timeout_ns for handle in self.driver.unresolved())])
-        for _ in range(_LOOKS):
-            for handle in self.driver.unresolved():
-                effect = self._due_now(handle)
-                if effect is not None:
-                    await self.renewals.run_one(handle, effect)
-                if self.runtime.now() >= until:
-                    return
-            if not self.driver.following:
-                return
-            await self.runtime.pause((until - began) / _LOOKS / NANOS)
-
-    def _due_now(self, handle: Handle) -> Any:
-        with self.runtime.mutex:
-            state = handle.state
-            if handle.busy or not isinstance(state, (Releasing, Cleaning)) or state.in_flight is not None:
-                return None
-            handle.state = state._replace(retry_at=self.runtime.now())
-            return self.driver.step(handle, Due(new_rvn()))
+        return await release_all(self, until)
 
     # ---- others' locks
 

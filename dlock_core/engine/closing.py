@@ -1,0 +1,80 @@
+"""The end of a client: everything that it holds is released, and what is unresolved is followed up for a while."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dlock_core.engine.driver import new_rvn
+from dlock_core.engine.handle import Handle, unresolved_error
+from dlock_core.errors import OutcomeUnknownError
+from dlock_core.states import Cleaning, Due, Releasing
+from dlock_core.timings import NANOS
+
+if TYPE_CHECKING:
+    from dlock_core.engine.engine import Engine
+
+__all__ = ["release_all"]
+
+# How often a client that is being closed looks for what is unresolved, within one request time-out.
+_LOOKS = 8
+_SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are not tried
+
+
+async def release_all(engine: Engine, until: int) -> list[Exception]:
+    """Release everything, going on after errors; return them. Past *until*, or if the store is silent, what is left lapses.
+
+    Interrupted, it leaves the rest to the scheduler.
+    """
+    errors: list[Exception] = []
+    left, silences = list(engine.driver.held.values()), 0
+    try:
+        while left and engine.runtime.now() < until and silences < _SILENCES_MAX:
+            began, handle = engine.runtime.now(), left.pop()
+            try:
+                await engine.release(handle, None)
+            except Exception as error:  # noqa: BLE001  # collected: one must not keep the others from being released
+                errors.append(error)
+                silences += engine.runtime.now() - began > handle.state.terms.timings.timeout_ns // 2
+            else:
+                silences = 0
+    finally:
+        for handle in left:
+            engine.discard(handle)
+    lapsing = [handle.key for handle in left if handle.state.terms.timings.lease_ms is not None]
+    errors += [OutcomeUnknownError(f"no time was left to release lock {key!r}; it lapses", key=key) for key in lapsing]
+    await _follow_up(engine, until)
+    errors.extend(
+        unresolved_error(handle.state)
+        for handle in engine.driver.unresolved()
+        if handle.state.terms.timings.lease_ms is None
+    )
+    return errors
+
+
+async def _follow_up(engine: Engine, until: int) -> None:
+    """See to what is unresolved, for one request time-out at most: a claim that was given up may be on its way still."""
+    began = engine.runtime.now()
+    until = min([until, *(began + handle.state.terms.timings.timeout_ns for handle in engine.driver.unresolved())])
+    for _ in range(_LOOKS):
+        for handle in engine.driver.unresolved():
+            effect = _due_now(engine, handle)
+            if effect is not None:
+                await engine.renewals.run_one(handle, effect)
+            if engine.runtime.now() >= until:
+                return
+        if not engine.driver.following:
+            return
+        await engine.runtime.pause((until - began) / _LOOKS / NANOS)
+
+
+def _due_now(engine: Engine, handle: Handle) -> Any:
+    effect = None
+    with engine.runtime.mutex:
+        state, now = handle.state, engine.runtime.now()
+        if not handle.busy and isinstance(state, (Releasing, Cleaning)) and state.in_flight is None:
+            due = state._replace(retry_at=now)
+            if handle.state is state:  # else a signal handler has stepped it meanwhile
+                handle.state = due
+                effect = engine.driver.step(handle, Due(new_rvn()))
+    engine.driver.tell()
+    return effect
