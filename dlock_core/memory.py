@@ -17,8 +17,9 @@ from dlock_core.backend import StoreOptions, redact
 from dlock_core.clock import now_ns
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.record import TOKEN_MAX, LockRecord, State
-from dlock_core.store import Capability, Claim, Expect, Grade, Guarantees, Release, Replace, Reply, TokenOrder
+from dlock_core.kit.outcome import outcome
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -29,28 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncMemoryStore", "MemoryOptions", "MemorySpace", "MemoryStore", "backend"]
 
 _CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
-_HELD, _GONE = State.HELD, State.GONE
-
-
-def _standing(record: LockRecord, token: int, kept: LockRecord | None) -> LockRecord:
-    """Return *record* as it is written: with *token*, and with the payload of *kept* where there is one."""
-    if kept is None or (kept.data is None and not kept.attributes and record.data is None and not record.attributes):
-        if token == record.fencing_token:
-            return record
-        kept = record
-    return LockRecord(
-        record.key,
-        record.state,
-        record.rvn,
-        token,
-        record.owner,
-        record.lease_ms,
-        kept.data,
-        kept.attributes,
-        record.stamp,
-        record.process,
-        record.broken,
-    )
+_HELD = State.HELD
 
 
 class MemorySpace:
@@ -68,81 +48,36 @@ class MemorySpace:
         self.waiters: dict[str, deque[Callable[[], None]]] = {}
         self._writes = 0
 
-    def claim(self, request: Claim) -> Reply:
-        """Clauses S2, S3, S4."""
-        record, expect = request.record, request.expect
+    def step(self, request: Claim | Replace | Release) -> Reply:
+        """Clauses S1 to S8; a step that frees the key wakes the waiter that has waited longest."""
         with self.mutex:
-            while True:
-                writes, old = self._writes, self.records.get(record.key)
-                if old is None:
-                    if request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT):
-                        return Reply(applied=False, record=None)
-                    if self._put(record, writes):
-                        return Reply(applied=True, record=record)
-                    continue
-                if (
-                    old.state is _HELD
-                    or expect is Expect.ABSENT
-                    or (expect is not Expect.ANY and expect != old.version)
-                    or (request.must_exist and old.state is _GONE)
-                ):
-                    return Reply(applied=False, record=old)
-                token = max(old.fencing_token + 1, record.fencing_token)
-                if token > TOKEN_MAX:
-                    raise StoreUnavailableError(
-                        f"the fencing token of key {record.key!r} has reached its end, {TOKEN_MAX}", key=record.key
-                    )
-                keeps = request.keep_payload and old.state is not _GONE
-                new = _standing(record, token, old if keeps else None)
-                if self._put(new, writes):
-                    return Reply(applied=True, record=new)
+            return self._step(request)
 
-    def _put(self, record: LockRecord, writes: int) -> bool:
-        """Write *record* if nothing was written since there were *writes*; False otherwise."""
-        key, now = record.key, self.now()
-        # Python runs signal handlers at calls and jumps back, and there is neither from here on.
-        if self._writes != writes:
-            return False
-        self._writes = writes + 1
-        self.records[key] = record
-        self.written_at[key] = now
-        return True
-
-    def replace(self, request: Replace) -> Reply:
-        """Clauses S4 and S5."""
-        with self.mutex:
-            return self._replace(request)
+    claim = replace = release = step
 
     def replace_many(self, requests: Sequence[Replace]) -> list[Reply | StoreError]:
         """Clauses B1 to B3."""
         with self.mutex:
-            return [self._replace(request) for request in requests]
+            return [self._step(request) for request in requests]
 
-    def release(self, request: Release) -> Reply:
-        """Clause S6; wakes the waiter that has waited longest."""
-        with self.mutex:
-            reply = self._replace(request)
-            if reply.applied and self.waiters:
-                self._wake(request.record.key)
-            return reply
-
-    def _replace(self, request: Replace | Release) -> Reply:
-        record = request.record
+    def _step(self, request: Claim | Replace | Release) -> Reply:
+        key = request.record.key
         while True:
-            writes, old = self._writes, self.records.get(record.key)
-            if (
-                old is None
-                or old.state is not _HELD
-                or old.rvn != request.expected.rvn
-                or old.fencing_token != request.expected.fencing_token
-            ):
-                return Reply(applied=False, record=old)
-            new = _standing(record, record.fencing_token, old if request.keep_payload else None)
-            if self._put(new, writes):
+            writes = self._writes
+            reply = outcome(self.records.get(key), request)
+            if not reply.applied or (record := reply.record) is None:
+                return reply
+            now = self.now()
+            # Python runs signal handlers at calls and jumps back, and there is neither from here to the end of this block: a handler that
+            # called a verb of this space has changed the number of writes by now, and the step is decided again.
+            if self._writes == writes:
+                self._writes = writes + 1
+                self.records[key] = record
+                self.written_at[key] = now
                 break
-        if new.state is not _HELD and type(request) is Replace:
-            self._wake(record.key)
-        return Reply(applied=True, record=new)
+        if record.state is not _HELD and self.waiters:
+            self._wake(key)
+        return reply
 
     def read_age(self, key: str) -> tuple[LockRecord, int] | None:
         """Clause C1."""
@@ -196,17 +131,17 @@ class MemoryStore:
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:  # nothing here takes time
         """Create the record if nobody holds the key."""
         self.check(request.record.key)
-        return self.space.claim(request)
+        return self.space.step(request)
 
     def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """Replace the held record if its version is the expected one."""
         self.check(request.record.key)
-        return self.space.replace(request)
+        return self.space.step(request)
 
     def release(self, request: Release, *, timeout_s: float) -> Reply:
         """Put the tombstone if the record is held in the expected version."""
         self.check(request.record.key)
-        return self.space.release(request)
+        return self.space.step(request)
 
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Return the record under *key*."""
