@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from dlock_core.timings import NANOS
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-__all__ = ["NANOS", "SYSTEM_CLOCK", "Cancellable", "Clock", "SystemClock", "find_clock", "now_ns", "wall_ms"]
+__all__ = ["NANOS", "SYSTEM_CLOCK", "Cancellable", "Clock", "SystemClock", "boot", "find_clock", "now_ns", "wall_ms"]
 
+_PROC = Path("/proc")
 _log = logging.getLogger("dlock.engine")
 
 
@@ -47,6 +49,19 @@ def find_clock(platform: str = sys.platform) -> Callable[[], int]:
 
 now_ns: Callable[[], int] = find_clock()
 """Nanoseconds since an arbitrary instant of this boot; the only clock that a decision may read."""
+
+
+def boot() -> str | None:
+    """Name this boot and its time namespace, in which one clock counts; None where that cannot be told."""
+    try:
+        number = (_PROC / "sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    try:
+        namespace = (_PROC / "self/ns/time").stat().st_ino
+    except OSError:
+        namespace = 0  # a kernel without time namespaces
+    return f"{number}/{namespace}" if number else None
 
 
 def wall_ms() -> int:

@@ -7,8 +7,7 @@ told, the wall clock takes its place, and ages are as good as that: whoever sets
 
 from __future__ import annotations
 
-from dlock_core.clock import now_ns, wall_ms
-from dlock_core.engine.owner_probe import boot
+from dlock_core.clock import boot, now_ns, wall_ms
 
 __all__ = ["HostClock"]
 
@@ -24,11 +23,11 @@ class HostClock:
         self._name = boot() or _WALL
 
     def mark(self) -> str:
-        """Return the present, for a row: an instant in microseconds, and the clock that it is of."""
+        """Return the time stamp that a row written now is given: microseconds, and the name of the clock."""
         return f"{self._now_us()} {self._name}"
 
     def age_ms(self, mark: object) -> int:
-        """Return the whole ms since *mark*; 0 where that cannot be told, as of another clock's, or of a writer that leaves none."""
+        """Return the whole ms since *mark*; 0 where it is missing or another clock's."""
         at, _, name = mark.partition(" ") if isinstance(mark, str) else ("", "", "")
         if name != self._name or not at.isdecimal():
             return 0

@@ -1,12 +1,15 @@
 """The one connection of a store to its SQLite file: opening it, checking it, using it in turn, and coming through a fork.
 
 One connection under one mutex serves all threads: SQLite has one writer at a time anyway, and waiting for a mutex is prompt where waiting
-for the file is a series of naps. Other processes are waited for without the mutex, up to the deadline of the call.
+for the file is a series of naps. A call waits for other processes without the mutex, up to its deadline.
+
+**Signals.** A signal handler may raise inside any call, so a ``finally`` releases the mutex, and makes no Python call before. A handler may
+also call the store itself: it then takes the connection away from the call that it interrupted, which begins again.
 
 **Forks.** SQLite keeps one list of locks per process and file, and a forked child inherits the list without the locks. A child that
 opens the file anew is then told by that list that it has them: its commits can go to a log that another process has removed, and two
 processes hold one lock (seen, see the tests). So a fork waits for the statement that runs, and closes the connection first; both sides
-open it again at need.
+open it again when they need it.
 
 **Descriptors.** Closing any descriptor of a file drops all POSIX locks of the process on it: nothing here opens the file but SQLite.
 """
@@ -25,16 +28,13 @@ import stat
 import sys
 import threading
 import time
-import weakref
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from dlock_core.clock import now_ns
-from dlock_core.engine.process import members
+from dlock_core.clock import NANOS, now_ns
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
-from dlock_core.timings import NANOS
+from dlock_core.kit import watch_forks, watched
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._clock import HostClock
 from dlock_sqlite._wake import WakeUps
@@ -57,6 +57,10 @@ _CHECK_EVERY_NS = NANOS // 10
 _BUSY = "another process or thread kept it locked for {:g} s; find out which with fuser, or allow more time"
 
 
+class _OvertakenError(Exception):
+    """A signal handler, or a fork, took the connection away in the middle of a call; nothing was written."""
+
+
 class SqliteFile:
     """The file at *path* (absolute, resolved), opened when it is first used. *clock* is there for what is run on the open file."""
 
@@ -65,15 +69,17 @@ class SqliteFile:
     def __init__(self, path: str, synchronous: str) -> None:
         self.path = path
         self._synchronous = synchronous
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
+        # The thread that uses the connection, and how often the connection was given to a call, or closed for a fork.
+        self._user: int | None = None
+        self._turn = 0
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._check_at = 0
         self._pid = 0
         self._closed = False
         self.wake_ups = WakeUps(f"{path}-wake")
-        _watch_forks()
-        _files.add(self)
+        watch_forks(self)
 
     def run(self, work: Callable[[sqlite3.Connection], _T], key: str | None, timeout_s: float) -> _T:
         """Return *work(connection)*, done again from its start while another process holds the file.
@@ -81,61 +87,99 @@ class SqliteFile:
         *work* must be in no doubt when SQLite says "busy": only its first statement can meet that, as a writer's is ``BEGIN IMMEDIATE``.
         What it leaves open is rolled back.
         """
-        now = now_ns()
-        deadline = now + int(timeout_s * NANOS)
+        deadline = now_ns() + int(timeout_s * NANOS)
         nap_s = _NAP_S
         while True:
-            if not self._mutex.acquire(blocking=False):
-                left_s = (deadline - now_ns()) / NANOS
-                if not self._mutex.acquire(timeout=max(0.0, min(left_s, threading.TIMEOUT_MAX))):
-                    raise self._error(StoreUnavailableError, _BUSY.format(timeout_s), key)
             try:
-                return work(self._ready(now, key))
+                return self._run_alone(work, key, deadline)
+            except _OvertakenError as error:
+                cause: Exception = error
+            except TimeoutError as error:
+                raise self._error(StoreUnavailableError, _BUSY.format(timeout_s), key) from error
             except sqlite3.Error as error:
                 if not wire.is_busy(error):
-                    found = wire.trouble(error, self.path, key, at_commit=False)
-                    if not isinstance(found, RecordError):
-                        self._drop()
-                    raise found from error
-                now = now_ns()
-                if now + nap_s * NANOS >= deadline:
-                    raise self._error(StoreUnavailableError, _BUSY.format(timeout_s), key) from error
+                    raise wire.trouble(error, self.path, key, at_commit=False) from error
+                cause = error
             except UnicodeEncodeError as error:
                 raise self._error(
                     RecordError, f"{error.object!r} has no UTF-8 form, so it cannot be stored", key
                 ) from error
-            except OutcomeUnknownError:
-                self._drop()
-                raise
-            finally:
-                self._settle()
-                self._mutex.release()
+            if now_ns() + nap_s * NANOS >= deadline:
+                raise self._error(StoreUnavailableError, _BUSY.format(timeout_s), key) from cause
             # Naps of random length, so that processes that met once do not meet again.
             time.sleep(random.uniform(nap_s / 2, nap_s))  # noqa: S311  # no secret
             nap_s = min(nap_s * 2, _NAP_MAX_S)
 
+    def _run_alone(self, work: Callable[[sqlite3.Connection], _T], key: str | None, deadline: int) -> _T:
+        """Return *work(connection)*, while no other thread uses the connection.
+
+        Raises: TimeoutError: other threads used it until *deadline*.
+        """
+        me, mutex, turn = threading.get_ident(), self._mutex, 0
+        # A signal handler of this thread calls inside another call of it.
+        nested = self._user == me
+        now = now_ns()
+        wait_s = min(max(0.0, (deadline - now) / NANOS), threading.TIMEOUT_MAX)
+        held = False
+        try:
+            held = mutex.acquire(timeout=wait_s)
+            if not held:
+                raise TimeoutError
+            self._user = me
+            turn = self._turn = self._turn + 1
+            if nested:
+                self._drop()
+            return work(self._ready(now, key))
+        except (OutcomeUnknownError, sqlite3.Error) as error:
+            if isinstance(error, sqlite3.ProgrammingError) and self._turn != turn:
+                raise _OvertakenError from error
+            if isinstance(error, OutcomeUnknownError) or not wire.keeps_connection(error):
+                self._drop()
+            raise
+        finally:
+            try:
+                if held:
+                    self._settle()
+            except BaseException:
+                self._drop()
+                raise
+            finally:
+                if held and not nested:
+                    self._user = None
+                try:  # noqa: SIM105  # a call of suppress() could be interrupted before the mutex is released
+                    mutex.release()
+                except RuntimeError:  # this thread did not get it
+                    pass
+
     def close(self) -> None:
         """Close the connection, after the call that runs just now; one that goes on for too long does it at its own end."""
         self._closed = True
-        if self._mutex.acquire(timeout=_PATIENCE_S):
-            self._drop()
-            self._mutex.release()
+        if self._user != threading.get_ident():
+            try:
+                if self._mutex.acquire(timeout=_PATIENCE_S):
+                    self._drop()
+            finally:
+                try:  # noqa: SIM105  # as above
+                    self._mutex.release()
+                except RuntimeError:
+                    pass
         self.wake_ups.close()
 
-    def freeze(self) -> bool:
-        """Close the connection and keep the mutex until :meth:`thaw`; False if a statement went on for too long."""
-        frozen = self._mutex.acquire(timeout=_PATIENCE_S)
-        if frozen:
+    def before_fork(self) -> None:
+        """Close the connection and keep the mutex, unless a statement goes on for too long."""
+        if self._mutex.acquire(timeout=_PATIENCE_S):
+            self._turn += 1
             self._drop()
-        return frozen
 
-    def thaw(self) -> None:
-        """Go on after a fork, in the parent."""
-        self._mutex.release()
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        with suppress(RuntimeError):  # this thread did not get it
+            self._mutex.release()
 
-    def start_anew(self) -> None:
-        """Go on after a fork, in the child, which has no thread that could release the mutex."""
-        self._mutex = threading.Lock()
+    def after_fork_in_child(self) -> None:
+        """Begin with a mutex of its own: the child has no thread that could release the parent's."""
+        self._mutex = threading.RLock()
+        self._user = None
         self.wake_ups.forked()
 
     @property
@@ -156,14 +200,11 @@ class SqliteFile:
                 self._check_same(key)
                 self._check_at = now + _CHECK_EVERY_NS
             return self._connection
-        if any(file.path == self.path and file.is_inherited for file in members(_files)):
+        if any(isinstance(file, SqliteFile) and file.path == self.path and file.is_inherited for file in watched()):
             # SQLite's list of locks in this process is not true: see the top of this file.
             message = "this process was forked while it was in use; open it only after the fork, or fork with os.fork"
             raise self._error(StoreUnavailableError, message, key)
-        connection = self._opened(key)
-        self._pid = os.getpid()
-        self._connection = connection
-        return connection
+        return self._opened(key)
 
     def _check_same(self, key: str | None) -> None:
         try:
@@ -191,10 +232,19 @@ class SqliteFile:
                 self._drop()
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None and self._pid == os.getpid():
-            with suppress(sqlite3.Error):
-                connection.close()
+        ours, connection = self._pid == os.getpid(), self._connection
+        try:
+            if connection is not None and ours:
+                try:
+                    # A statement that is not at its end would keep a closed connection's transaction open.
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                finally:
+                    connection.close()
+        except sqlite3.Error:  # it is gone in any case
+            pass
+        finally:
+            self._connection = None
 
     def _opened(self, key: str | None) -> sqlite3.Connection:
         try:
@@ -208,11 +258,12 @@ class SqliteFile:
             raise self._error(StoreSetupError, "it is not a file; give the path of a new file", key)
         if status.st_size:
             self._check_ours(key)
-        connection = self._connect("mode=rw")
+        self._pid = os.getpid()
+        connection = self._connection = self._connect("mode=rw")
         try:
             self._set_up(connection, key)
         except BaseException:
-            connection.close()
+            self._drop()
             raise
         self._identity = (status.st_dev, status.st_ino)
         self.clock = HostClock()
@@ -281,7 +332,6 @@ class SqliteFile:
                 f"its file system has no shared memory for a write-ahead log (journal mode {mode}); use a local disk"
             )
             raise self._error(StoreSetupError, message, key)
-        _complete(connection)
 
     def _restrict(self, key: str | None) -> None:
         try:
@@ -298,6 +348,12 @@ class SqliteFile:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(directory):
             return self._error(
                 StoreSetupError, f"there is no directory {directory!r}; make it: mkdir -p {directory}", key
+            )
+        if error.errno == errno.ENOENT and self._identity is None:
+            return self._error(
+                StoreSetupError,
+                f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk",
+                key,
             )
         if error.errno == errno.ENOENT:
             return self._error(
@@ -317,43 +373,3 @@ class SqliteFile:
 def _is_blank(connection: sqlite3.Connection) -> bool:
     query = "SELECT (SELECT count(*) FROM sqlite_master) + (SELECT application_id FROM pragma_application_id)"
     return bool(connection.execute(query).fetchone() == (0,))
-
-
-def _complete(connection: sqlite3.Connection) -> None:
-    """Give a file of an earlier dlock the column that it lacks; whoever may only read does without."""
-    if connection.execute(wire.LACKS_WRITTEN).fetchone() == (0,):
-        return
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        if connection.execute(wire.LACKS_WRITTEN).fetchone() == (1,):  # else another process was faster
-            connection.execute(wire.ADD_WRITTEN)
-        connection.execute("COMMIT")
-    except sqlite3.OperationalError as error:
-        if not wire.is_read_only(error):
-            raise
-
-
-# What a fork has to close first, and which thread of those that fork just now has stopped what.
-_files: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
-_frozen: dict[int, list[SqliteFile]] = {}
-
-
-@cache
-def _watch_forks() -> None:
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=_freeze, after_in_parent=_thaw, after_in_child=_start_anew)
-
-
-def _freeze() -> None:
-    _frozen[threading.get_ident()] = [file for file in members(_files) if file.freeze()]
-
-
-def _thaw() -> None:
-    for file in _frozen.pop(threading.get_ident(), []):
-        file.thaw()
-
-
-def _start_anew() -> None:
-    _frozen.clear()
-    for file in members(_files):
-        file.start_anew()

@@ -1,40 +1,23 @@
-"""What the SQLite store knows without a file: its SQL, row and record, the conditions of the port.
+"""What the SQLite store knows without a file: its SQL, the columns of a record, and what an error of SQLite means.
 
-Everything here is a function of its arguments. A step reads the row, decides and writes inside one ``BEGIN IMMEDIATE``, so no statement
-repeats the conditions, and a damaged row is seen before anything could overwrite it.
+A step reads the row, decides and writes inside one ``BEGIN IMMEDIATE``, so no statement repeats the port's conditions, and a damaged row
+is seen before anything could overwrite it.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import sqlite3
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
-from dlock_core.record import (
-    FORMAT_VERSION,
-    TOKEN_MAX,
-    Attributes,
-    Broken,
-    LockRecord,
-    ProcessIdentity,
-    Stamp,
-    State,
-    newer_format,
-)
-from dlock_core.store import Claim, Expect
+from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import Plain, damaged, plain_of, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dlock_core.errors import StoreError
-    from dlock_core.store import Release, Replace
+    from dlock_core.record import LockRecord
 
 __all__ = [
-    "ADD_WRITTEN",
     "APPLICATION_ID",
-    "LACKS_WRITTEN",
     "PAGE_FIRST",
     "PAGE_NEXT",
     "PAGE_ROWS",
@@ -44,25 +27,22 @@ __all__ = [
     "SCHEMA_VERSION",
     "WRITE",
     "Row",
-    "changed",
     "decode",
     "encode",
     "is_busy",
-    "is_ours",
-    "is_read_only",
+    "keeps_connection",
     "trouble",
 ]
 
 Row = tuple[Any, ...]
-_T = TypeVar("_T")
 
 # "dlok": tells our file from any other SQLite file before a byte of it is written.
 APPLICATION_ID = 0x646C6F6B
 SCHEMA_VERSION = 1
 PAGE_ROWS = 500
-_COLUMNS = "key, format, state, rvn, fencing_token, owner, lease_ms, stamp, process, broken, attributes, data"
-# TEXT compares by its UTF-8 bytes (collation BINARY), so the keys of one prefix stand side by side. Without a rowid a write changes one
-# tree, not two.
+# The key, and the fields of Plain in their order. TEXT compares by its UTF-8 bytes (collation BINARY), so the keys of one prefix stand side
+# by side. Without a rowid a write changes one tree, not two.
+_COLUMNS = "key, format, state, rvn, fencing_token, owner, lease_ms, context, payload"
 SCHEMA = """
 CREATE TABLE lock (
     key TEXT NOT NULL PRIMARY KEY,
@@ -72,28 +52,16 @@ CREATE TABLE lock (
     fencing_token INTEGER NOT NULL,
     owner TEXT NOT NULL,
     lease_ms INTEGER,
-    stamp TEXT,
-    process TEXT,
-    broken TEXT,
-    attributes TEXT,
-    data BLOB,
+    context TEXT NOT NULL DEFAULT '',
+    payload BLOB NOT NULL DEFAULT x'',
     written TEXT
 ) WITHOUT ROWID
 """
-# Files made before rows said when they were written have no such column. The format stays: an older dlock names its columns, so it does
-# without this one, and leaves it empty in what it writes.
-LACKS_WRITTEN = "SELECT NOT EXISTS (SELECT 1 FROM pragma_table_info('lock') WHERE name = 'written')"
-ADD_WRITTEN = "ALTER TABLE lock ADD COLUMN written TEXT"
 READ = f"SELECT {_COLUMNS} FROM lock WHERE key = ?"  # noqa: S608  # names of ours
-READ_AGED = f"SELECT written, {_COLUMNS} FROM lock WHERE key = ?"  # noqa: S608  # names of ours
-WRITE = (
-    f"INSERT OR REPLACE INTO lock ({_COLUMNS}, written) VALUES (?, {FORMAT_VERSION}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # names of ours
-)
+READ_AGED = f"SELECT {_COLUMNS}, written FROM lock WHERE key = ?"  # noqa: S608  # names of ours
+WRITE = f"INSERT OR REPLACE INTO lock ({_COLUMNS}, written) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # names of ours
 PAGE_FIRST = f"SELECT {_COLUMNS} FROM lock WHERE key >= ? ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
 PAGE_NEXT = f"SELECT {_COLUMNS} FROM lock WHERE key > ? ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
-
-_HELD, _GONE = State.HELD, State.GONE
-_STATES: dict[Any, State] = {state.value: state for state in State}
 
 
 def decode(row: Row) -> LockRecord:
@@ -101,153 +69,13 @@ def decode(row: Row) -> LockRecord:
 
     Raises: RecordError: the row is not a record of dlock, or a damaged one.
     """
-    key, version, state, rvn, token, owner, lease_ms, stamp, process, broken, attributes, data = row
-    if version != FORMAT_VERSION:
-        if type(version) is int and version > FORMAT_VERSION:
-            return newer_format(key, version, rvn, token)
-        raise RecordError(_damage(key, f"format {version!r} is not a version of dlock"), key=key)
-    known = _STATES.get(state)
-    if known is None:
-        raise RecordError(_damage(key, f"unknown state {state!r}"), key=key)
-    return LockRecord(
-        key,
-        known,
-        rvn,
-        token,
-        owner,
-        lease_ms,
-        data,
-        () if attributes is None else _part(key, "attributes", attributes, _attributes),
-        None if stamp is None else _part(key, "stamp", stamp, _stamp),
-        None if process is None else _part(key, "process", process, _process),
-        None if broken is None else _part(key, "broken", broken, _broken),
-    )
-
-
-def is_ours(row: Row) -> bool:
-    """Whether this version may write over *row*: a row of a newer format is only waited for."""
-    return bool(row[1] == FORMAT_VERSION)
+    key, *plain = row
+    return record_of(key, Plain(*plain), where="the SQLite file")
 
 
 def encode(record: LockRecord, written: str | None = None) -> Row:
     """Return *record*, and when it is *written*, as the values of :data:`WRITE`."""
-    stamp, process, broken = record.stamp, record.process, record.broken
-    return (
-        record.key,
-        record.state.value,
-        record.rvn,
-        record.fencing_token,
-        record.owner,
-        record.lease_ms,
-        None if stamp is None else json.dumps({"at_ms": stamp.at_ms, "rvn": stamp.rvn}),
-        None if process is None else json.dumps({name: getattr(process, name) for name in _PROCESS_FIELDS}),
-        None if broken is None else json.dumps({"by": broken.by, "at_ms": broken.at_ms}),
-        json.dumps({name: _tagged(value) for name, value in record.attributes}) if record.attributes else None,
-        record.data,
-        written,
-    )
-
-
-def changed(old: LockRecord | None, request: Claim | Replace | Release) -> LockRecord | None:
-    """Return what *request* writes over *old*, or None where it is refused (clauses S2 to S6)."""
-    if isinstance(request, Claim):
-        return _claimed(old, request)
-    record, expected = request.record, request.expected
-    if old is None or old.state is not _HELD or old.rvn != expected.rvn or old.fencing_token != expected.fencing_token:
-        return None
-    return _standing(record, record.fencing_token, old if request.keep_payload else None)
-
-
-def _claimed(old: LockRecord | None, request: Claim) -> LockRecord | None:
-    record, expect = request.record, request.expect
-    if old is None:
-        refused = request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT)
-        return None if refused else record
-    if (
-        old.state is _HELD
-        or expect is Expect.ABSENT
-        or (expect is not Expect.ANY and expect != old.version)
-        or (request.must_exist and old.state is _GONE)
-    ):
-        return None
-    token = max(old.fencing_token + 1, record.fencing_token)
-    if token > TOKEN_MAX:
-        message = f"the fencing token of key {record.key!r} has reached its end, {TOKEN_MAX}; use another key"
-        raise StoreUnavailableError(message, key=record.key)
-    keeps = request.keep_payload and old.state is not _GONE
-    return _standing(record, token, old if keeps else None)
-
-
-def _standing(record: LockRecord, token: int, kept: LockRecord | None) -> LockRecord:
-    """Return *record* as it is written: with *token*, and with the payload of *kept* where there is one."""
-    payload = record if kept is None else kept
-    if token == record.fencing_token and payload.data == record.data and payload.attributes is record.attributes:
-        return record
-    return LockRecord(
-        record.key,
-        record.state,
-        record.rvn,
-        token,
-        record.owner,
-        record.lease_ms,
-        payload.data,
-        payload.attributes,
-        record.stamp,
-        record.process,
-        record.broken,
-    )
-
-
-_PROCESS_FIELDS = ("boot_id", "pid_namespace", "pid", "started_at", "child_group")
-
-
-def _part(key: str, name: str, text: str, make: Callable[[dict[str, Any]], _T]) -> _T:
-    try:
-        return make(json.loads(text))
-    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise RecordError(_damage(key, f"{name} {str(text)[:60]!r} cannot be read ({error})"), key=key) from error
-
-
-def _tagged(value: str | int | bytes) -> object:
-    # JSON keeps text, integers and truth values apart by itself; only bytes need a tag, and no text or number is an object.
-    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
-
-
-def _attributes(found: dict[str, Any]) -> Attributes:
-    return tuple((name, _untagged(value) if type(value) is dict else value) for name, value in found.items())
-
-
-def _untagged(value: dict[str, Any]) -> bytes:
-    [(tag, text)] = value.items()
-    if tag != "base64":
-        raise ValueError(f"unknown tag {tag!r}")
-    return base64.b64decode(text, validate=True)
-
-
-def _stamp(found: dict[str, Any]) -> Stamp:
-    return Stamp(_typed(found["at_ms"], int), _typed(found["rvn"], str))
-
-
-def _process(found: dict[str, Any]) -> ProcessIdentity:
-    boot_id, *numbers, group = (found[name] for name in _PROCESS_FIELDS)
-    namespace, pid, started_at = (_typed(number, int) for number in numbers)
-    return ProcessIdentity(
-        _typed(boot_id, str), namespace, pid, started_at, None if group is None else _typed(group, int)
-    )
-
-
-def _broken(found: dict[str, Any]) -> Broken:
-    return Broken(_typed(found["by"], str), _typed(found["at_ms"], int))
-
-
-def _typed(value: object, kind: type[_T]) -> _T:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r} is not {kind.__name__}")
-    return value
-
-
-def _damage(key: object, what: str) -> str:
-    return f"record under key {key!r}: {what}; inspect it with the sqlite3 program, dlock never overwrites it"
+    return (record.key, *plain_of(record), written)
 
 
 # ---- trouble
@@ -258,9 +86,9 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def is_read_only(error: sqlite3.Error) -> bool:
-    """Whether this user may read the file, and not write it."""
-    return _code(error) == sqlite3.SQLITE_READONLY
+def keeps_connection(error: sqlite3.Error) -> bool:
+    """Whether the connection is as good as before *error*: the file was busy, or a row holds text that cannot be read."""
+    return is_busy(error) or _is_unreadable(error)
 
 
 def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool) -> StoreError:
@@ -271,8 +99,8 @@ def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool
     code = _code(error)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     reason, advice, setup = _ADVICE.get(code, (str(error), "try again; if it stays, open the store again", False))
-    if code is None and "decode to UTF-8" in str(error):
-        return RecordError(_damage(key, f"text that is not UTF-8 in {path!r} ({error})"), key=key)
+    if _is_unreadable(error):
+        return damaged("?" if key is None else key, f"text that is not UTF-8, {error}", where=f"SQLite file {path!r}")
     if code == sqlite3.SQLITE_ERROR and "no such" in str(error):
         reason, advice, setup = f"its tables were changed ({error})", "put the file back from a backup", True
     if at_commit:
@@ -280,6 +108,10 @@ def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool
         return OutcomeUnknownError(message, key=key)
     kind = StoreSetupError if setup else StoreUnavailableError
     return kind(f"SQLite file {path!r}: nothing was written, {reason} ({name}); {advice}", key=key)
+
+
+def _is_unreadable(error: sqlite3.Error) -> bool:
+    return _code(error) is None and "decode to UTF-8" in str(error)
 
 
 def _code(error: sqlite3.Error) -> int | None:

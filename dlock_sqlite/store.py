@@ -18,11 +18,11 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlock_core.clock import now_ns
+from dlock_core.clock import NANOS, now_ns
 from dlock_core.errors import ConfigurationError, RecordError, StoreError
+from dlock_core.kit import outcome
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
-from dlock_core.timings import NANOS
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._file import SqliteFile
 from dlock_sqlite.options import SYNCHRONOUS, Synchronous, checked_path
@@ -128,8 +128,8 @@ class SqliteStore:
 
     def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Return the record under *key*, and the ms since it was written by the clock of this host; 0 after a restart of it."""
-        row = self._file.run(partial(self._aged, key), key, timeout_s)
-        return None if row is None else (wire.decode(row[1:]), row[0])
+        found = self._file.run(partial(self._aged, key), key, timeout_s)
+        return None if found is None else (wire.decode(found[0]), found[1])
 
     def guarantees(self) -> Guarantees:
         """Say what this file promises where it is; makes it, unless it would be refused there."""
@@ -173,20 +173,20 @@ class SqliteStore:
 
     def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
         row = _row(request.record.key, connection)
-        old = None if row is None else wire.decode(row)
-        new = wire.changed(old, request) if row is None or wire.is_ours(row) else None
-        if new is None:
-            return Reply(applied=False, record=old)
-        connection.execute(wire.WRITE, wire.encode(new, self._file.clock.mark()))
-        return Reply(applied=True, record=new)
+        reply = outcome(None if row is None else wire.decode(row), request)
+        if reply.applied and reply.record is not None:
+            connection.execute(wire.WRITE, wire.encode(reply.record, self._file.clock.mark()))
+        return reply
 
-    def _aged(self, key: str, connection: sqlite3.Connection) -> wire.Row | None:
+    def _aged(self, key: str, connection: sqlite3.Connection) -> tuple[wire.Row, int] | None:
         row: wire.Row | None = connection.execute(wire.READ_AGED, (key,)).fetchone()
-        return None if row is None else (self._file.clock.age_ms(row[0]), *row[1:])
+        return None if row is None else (row[:-1], self._file.clock.age_ms(row[-1]))
 
     def _commit(self, connection: sqlite3.Connection, key: str | None) -> None:
         try:
             connection.execute("COMMIT")
+        except sqlite3.ProgrammingError:
+            raise  # the connection was closed before the commit
         except sqlite3.Error as error:
             raise wire.trouble(error, self.path, key, at_commit=True) from error
 

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dlock_core.clock import boot
 from dlock_core.record import LockRecord, OwnerState, ProcessIdentity
 
 if TYPE_CHECKING:
@@ -26,19 +27,6 @@ _PROC = Path("/proc")
 # In /proc/PID/stat, behind the name in parentheses: see proc(5).
 _STATE, _GROUP, _STARTED = 0, 2, 19
 _OVER = ("Z", "X", "x")
-
-
-def boot() -> str | None:
-    """Name this boot and its time namespace, in which one clock counts; None where that cannot be told."""
-    try:
-        number = (_PROC / "sys/kernel/random/boot_id").read_bytes().decode("ascii").strip()
-    except (OSError, ValueError):
-        return None
-    try:
-        namespace = (_PROC / "self/ns/time").stat().st_ino
-    except OSError:
-        namespace = 0  # a kernel without time namespaces
-    return f"{number}/{namespace}" if number else None
 
 
 def identity(child_group: int | None = None) -> ProcessIdentity | None:

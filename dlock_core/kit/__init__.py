@@ -4,9 +4,12 @@
 :func:`outcome`                             the port's conditions, for a store that loads, decides and saves in one transaction
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
+:class:`Backend`                            the object behind an entry point
+:func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
 =========================================== ==========================================================================================
 """
 
+from dlock_core.kit.backend import Backend
 from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, read_payload, record_of, unpacked
 from dlock_core.kit.exchange import (
     AsyncBatches,
@@ -22,6 +25,7 @@ from dlock_core.kit.exchange import (
     ReadsAge,
     Verbs,
 )
+from dlock_core.kit.forks import Forkable, watch_forks, watched
 from dlock_core.kit.outcome import matches, outcome, tokens_exhausted, written
 
 __all__ = [
@@ -29,11 +33,13 @@ __all__ = [
     "AsyncExchangeStore",
     "AsyncLink",
     "AsyncReadsAge",
+    "Backend",
     "BatchResults",
     "Batches",
     "Call",
     "Exchange",
     "ExchangeStore",
+    "Forkable",
     "Link",
     "Plain",
     "ReadsAge",
@@ -48,5 +54,7 @@ __all__ = [
     "record_of",
     "tokens_exhausted",
     "unpacked",
+    "watch_forks",
+    "watched",
     "written",
 ]

@@ -366,7 +366,7 @@ def test_process_that_may_not_be_signalled_is_alive(monkeypatch: pytest.MonkeyPa
 
 def test_machine_that_cannot_tell_processes_apart_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No /proc, no probe and no observations that outlive a process."""
-    monkeypatch.setattr("dlock_core.engine.owner_probe._PROC", tmp_path)
+    monkeypatch.setattr("dlock_core.clock._PROC", tmp_path)
 
     assert boot() is None
     with pytest.raises(UnsupportedError, match="same-host"):

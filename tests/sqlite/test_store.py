@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from dlock_core.errors import (
 from dlock_core.memory import MemoryStore
 from dlock_core.record import TOKEN_MAX, Attributes, Broken, LockRecord, ProcessIdentity, Stamp, State, Version
 from dlock_core.store import Claim, Expect, Grade, Release, Replace, Reply
-from dlock_sqlite import SqliteOptions, SqliteStore, _file, _wake, backend, provision
+from dlock_sqlite import SqliteOptions, SqliteStore, _wake, backend, provision
 from dlock_sqlite import _wire as wire
 
 if TYPE_CHECKING:
@@ -471,6 +471,14 @@ store.close()
         assert words in str(error)
         assert os.strerror(code) in str(error)
 
+    @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs the proc file system")
+    def test_a_file_system_that_takes_no_files_is_told(self, open_store: Callable[..., SqliteStore]) -> None:
+        """A file that cannot be made there was not "removed"."""
+        with pytest.raises(StoreSetupError, match="takes no files") as caught:
+            take(open_store(Path("/proc/dlock-test.db")))
+
+        assert "removed" not in str(caught.value)
+
     def test_a_name_that_no_file_can_have_is_told(self, tmp_path: Path, open_store: Callable[..., SqliteStore]) -> None:
         """The system's words are passed on."""
         with pytest.raises(StoreUnavailableError, match="too long"):
@@ -704,7 +712,7 @@ class TestSteps:
         take(store)
         sql(
             path,
-            "INSERT INTO lock SELECT x'ff', format, state, rvn, fencing_token, owner, 1, '', '', '', '', '', '' FROM lock",
+            "INSERT INTO lock SELECT x'ff', format, state, rvn, fencing_token, owner, 1, '', '', '' FROM lock",
         )
 
         assert [record.key for record in store.scan("", timeout_s=SOON_S)] == ["k"]
@@ -810,22 +818,26 @@ DAMAGES = [
     "lease_ms = 0",
     "lease_ms = 86400001",
     "lease_ms = 'long'",
-    "data = 'text'",
-    "data = zeroblob(65537)",
-    "attributes = '{'",
-    "attributes = '[1]'",
-    "attributes = ''",
-    """attributes = '{"b": 1, "a": 1}'""",
-    """attributes = '{"a": 1.5}'""",
-    """attributes = '{"a": null}'""",
-    """attributes = '{"a": {"base64": "?"}}'""",
-    """attributes = '{"a": {"hex": "00"}}'""",
-    """attributes = '{"a": {}}'""",
-    "stamp = '{}'",
-    """stamp = '{"at_ms": "1", "rvn": "r"}'""",
-    """process = '{"boot_id": "b"}'""",
-    "process = 'null'",
-    """broken = '{"by": 1, "at_ms": 1}'""",
+    "payload = 'text'",
+    "payload = x'7b'",
+    "payload = x'5b5d0a'",
+    "payload = x'5b5d0a2d00'",
+    "payload = CAST('[[\"a\", 1.5]]\n-' AS BLOB)",
+    "payload = CAST('[[\"a\", null]]\n-' AS BLOB)",
+    'payload = CAST(\'[["b", 1], ["a", 1]]\n-\' AS BLOB)',
+    'payload = CAST(\'[["a", {"hex": "?"}]]\n-\' AS BLOB)',
+    'payload = CAST(\'[["a", {"base64": "00"}]]\n-\' AS BLOB)',
+    "payload = CAST('[[\"a\", {}]]\n-' AS BLOB)",
+    "payload = CAST('{\"ab\": 1}\n-' AS BLOB)",
+    "context = '{'",
+    "context = '[1]'",
+    "context = 'null'",
+    """context = '{"stamp": {}}'""",
+    """context = '{"stamp": ["1", "r"]}'""",
+    """context = '{"process": ["b"]}'""",
+    """context = '{"broken": [1, 1]}'""",
+    """context = '{"session": ["", 20000]}'""",
+    """context = '{"unknown": 1}'""",
 ]
 
 
@@ -877,7 +889,7 @@ class TestUnreadable:
     def test_a_newer_row_is_held_and_never_overwritten(self, path: Path, store: SqliteStore) -> None:
         """A record of a format to come is shown with its version, waited for, and left alone by every verb."""
         record = free(store, take(store))
-        sql(path, "UPDATE lock SET format = 2, state = 'shared', attributes = '['")
+        sql(path, "UPDATE lock SET format = 2, state = 'shared', payload = '['")
         before = sql(path, "SELECT * FROM lock")
 
         claimed = store.claim(Claim(held(), Expect.ANY), timeout_s=SOON_S)
@@ -944,7 +956,7 @@ class TestTrouble:
     def test_a_thread_that_stays_in_a_statement_is_waited_for_as_long_as_asked(self, store: SqliteStore) -> None:
         """The mutex of the process has the same bound as the lock of the file."""
         store.provision()
-        with store._file._mutex, pytest.raises(StoreUnavailableError, match=r"locked for 0.1 s"):
+        with occupied(store), pytest.raises(StoreUnavailableError, match=r"locked for 0.1 s"):
             store.read("k", timeout_s=0.1)
 
     def test_a_closed_store_says_so(self, path: Path, store: SqliteStore) -> None:
@@ -1032,6 +1044,25 @@ class TestTrouble:
         """Nothing of the driver leaks, whatever it is."""
         for error in (sqlite3.ProgrammingError("x"), sqlite3.DatabaseError("y"), sqlite3.InterfaceError("z")):
             assert type(wire.trouble(error, "/x.db", None, at_commit=False)) is StoreUnavailableError
+
+
+@contextmanager
+def occupied(store: SqliteStore) -> Iterator[None]:
+    """Let another thread use the connection of *store* meanwhile."""
+    inside, done = threading.Event(), threading.Event()
+
+    def stay(_: sqlite3.Connection) -> None:
+        inside.set()
+        done.wait(SOON_S)
+
+    thread = threading.Thread(target=store._file.run, args=(stay, None, SOON_S))
+    thread.start()
+    inside.wait(SOON_S)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _close_under(store: SqliteStore, connection: sqlite3.Connection) -> object:
@@ -1261,23 +1292,24 @@ store.close()
         monkeypatch.setattr("dlock_sqlite._file._PATIENCE_S", 0.05)
         take(store)
 
-        with store._file._mutex:
-            assert not store._file.freeze()
+        with occupied(store):
+            store._file.before_fork()
+            assert store._file._connection is not None
+            store._file.after_fork_in_parent()
 
-        assert store._file._connection is not None
-        assert store._file.freeze()
+        store._file.before_fork()
         assert store._file._connection is None
-        store._file.thaw()
+        store._file.after_fork_in_parent()
+        assert read(store) is not None
 
     def test_a_child_begins_with_nothing_of_its_parent(self, path: Path, store: SqliteStore) -> None:
         """No mutex that a thread of the parent holds, and no pipe that a thread of the parent reads."""
         take(store)
         _, pipe = store._file.wake_ups._enter("k", "t")
-        store._file._mutex.acquire()
+        with occupied(store):
+            store._file.after_fork_in_child()
 
-        _file._start_anew()
-
-        assert read(store) is not None
+            assert read(store) is not None
         assert store._file.wake_ups._pipes == set()
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(pipe)
@@ -1490,7 +1522,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of ever
 record = store.read("k", timeout_s=5)
 threading.Thread(target=store.wait, args=(record,), kwargs={"ticket": "t", "timeout_s": 60}, daemon=True).start()
 while not store._file.wake_ups._pipes: time.sleep(0.001)
-while not os.path.isdir(path + "-wake") or store._file._mutex.locked(): time.sleep(0.001)
+while not os.path.isdir(path + "-wake") or store._file._user: time.sleep(0.001)
 child = os.fork()
 if child == 0:
     time.sleep(60)

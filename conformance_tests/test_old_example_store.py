@@ -1,0 +1,27 @@
+"""A store that somebody wrote before the store kit existed still keeps every clause that its records can carry: the port is the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from dlock_conformance import LockStoreConformance, StoreHarness
+from old_example_store import DirectoryStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class TestOldExampleStore(LockStoreConformance):
+    """The example of a store as it was then, on the port alone."""
+
+    colours = ("sync",)
+
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> StoreHarness:
+        """Give each test a directory of its own."""
+        return StoreHarness(
+            open_store=lambda: DirectoryStore(tmp_path),
+            restart=lambda: None,
+            lacks={"session": "it was written before records had the fields of sessions"},
+        )
