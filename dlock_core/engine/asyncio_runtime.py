@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from contextlib import nullcontext
+from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.clock import SYSTEM_CLOCK, Cancellable, Clock
@@ -24,6 +25,7 @@ _log = guarded_logger("dlock.engine")
 
 CALLBACK_LIMIT_S = 5.0
 REQUESTS_MAX = 256
+LOOK_S = 1.0
 
 
 class _Signal:
@@ -105,7 +107,8 @@ class AsyncRuntime:
         if self._timer is not None:
             self._timer.cancel()
         self._planned = first.due
-        self._timer = self._clock.call_later(self.loop, (first.due - self.now()) / NANOS, self._ring)
+        # A timer does not count the time in which the machine sleeps, and leases do: the clock is looked at now and then.
+        self._timer = self._clock.call_later(self.loop, min((first.due - self.now()) / NANOS, LOOK_S), self._ring)
 
     def _ring(self) -> None:
         self._timer, self._planned = None, NEVER
@@ -138,9 +141,16 @@ class AsyncRuntime:
             _log.exception("callback %r raised", callback)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(work)
+        # Without the context variables of whoever armed the timer: a time limit that a driver keeps in one must not bind renewals.
+        task = self.loop.create_task(work, context=Context())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("a task of the client failed", exc_info=error)
 
     async def close(self) -> None:
         """Stop the timer, and let what is under way end."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.engine.engine import Engine
-from dlock_core.engine.user_calls import Callbacks, guarded_logger, run_in_daemon_thread
+from dlock_core.engine.process import daemon_thread
+from dlock_core.engine.user_calls import Callbacks, guarded_logger, log_elsewhere, run_in_daemon_thread
 from dlock_core.timings import NANOS, NEVER, nanoseconds
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _T = TypeVar("_T")
 
 _LINGER_NS = 2 * NANOS
 HELPERS_MAX = 4
+LOOK_S = 1.0
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -138,6 +140,7 @@ class BlockingRuntime:
         self._jobs: deque[Job] = deque()
         self._waiting_jobs: list[Job] = []
         self._callbacks = Callbacks()
+        self._messages = Callbacks(patient=True)
         self._owned = self.mutex._is_owned  # type: ignore[attr-defined]  # what Condition uses
 
     async def sleep(self, seconds: float) -> None:
@@ -211,7 +214,7 @@ class BlockingRuntime:
             self._retired.add(busy)
 
     def _start(self) -> None:
-        thread, before = threading.Thread(target=self._run, name="dlock-renewals", daemon=True), self._thread
+        thread, before = daemon_thread("dlock-renewals", self._run), self._thread
         self._thread = thread
         try:
             thread.start()
@@ -233,6 +236,7 @@ class BlockingRuntime:
             self._refused = False
 
     def _run(self) -> None:
+        log_elsewhere(self._messages.post)
         me = threading.current_thread()
         try:
             self._renew(me)
@@ -277,7 +281,8 @@ class BlockingRuntime:
                 # A lock that came and went leaves its instant planned: the next one, due later, then need not wake this thread.
                 planned = self._planned if now < self._planned else NEVER
                 self._planned = min(planned, now + _LINGER_NS if first is None else first.due)
-                self._clock.wait(self._wake, (self._planned - now) / NANOS)
+                # What waits does not count the time in which the machine sleeps, and leases do: the clock is looked at now and then.
+                self._clock.wait(self._wake, min((self._planned - now) / NANOS, LOOK_S))
             if self._thread is me:
                 self._thread, self._planned = None, NEVER
             return False
@@ -300,7 +305,7 @@ class BlockingRuntime:
         """Have a helper do *job*, now or once there is one; False if no thread can be started."""
         with self.mutex:
             if self._helping < self._helpers_for(job):
-                helper = threading.Thread(target=self._help, args=(job,), name="dlock-renewals-helper", daemon=True)
+                helper = daemon_thread("dlock-renewals-helper", self._help, job)
                 try:
                     helper.start()
                 except RuntimeError:
@@ -321,6 +326,7 @@ class BlockingRuntime:
         return limit
 
     def _help(self, job: Job | None) -> None:
+        log_elsewhere(self._messages.post)
         while job is not None:
             self._run_job(job)
             job = self._next_job()

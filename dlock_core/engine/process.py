@@ -1,14 +1,17 @@
-"""What is of the whole process: which one it is, for a forked child has its parent's memory and none of its locks; and what is open."""
+"""Process-wide state: fork detection, open objects, and how threads are made."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypeVar
+import threading
+from contextvars import Context
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from weakref import WeakSet
 
-__all__ = ["generation", "members"]
+__all__ = ["daemon_thread", "generation", "members"]
 
 _T = TypeVar("_T")
 
@@ -32,6 +35,14 @@ def members(weak: WeakSet[_T]) -> list[_T]:
             return list(weak)
         except RuntimeError:  # it grew while it was read
             continue
+
+
+def daemon_thread(name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread:
+    """Return a daemon thread, not started yet, that calls *function* without the context variables of whoever starts it.
+
+    Free-threaded builds let threads inherit them, and a time limit that a driver keeps in one must not bind later renewals.
+    """
+    return threading.Thread(target=Context().run, args=(function, *arguments), name=name, daemon=True)
 
 
 # A mutex may be held, in the child for ever, by a thread that only the parent has: no check may need one, nor a system call.

@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -162,7 +163,7 @@ class ThreadedStore:
         """Run *call* on a thread of *pool*, and *ended* when it is off that thread again; without a free one in time, never."""
         job = _Job(call, timeout_s)
         try:
-            sent: Future[_T] = (pool or self._claims).submit(job)
+            sent: Future[_T] = (pool or self._claims).submit(Context().run, job)
         except RuntimeError as error:
             if ended is not None:
                 ended(Future())
@@ -176,7 +177,8 @@ class ThreadedStore:
                 await asyncio.wait((answer,))  # it was begun, and ends with its own time-out
         except asyncio.CancelledError:
             job.abandon()
-            answer.cancel()
+            if not answer.cancel() and not answer.cancelled():
+                answer.exception()  # nobody else asks for it, and the loop would complain
             raise
         if not answer.done():
             answer.cancel()

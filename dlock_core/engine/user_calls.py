@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
+
+from dlock_core.engine.process import daemon_thread
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
     _Adapter = logging.LoggerAdapter
 
-__all__ = ["Callbacks", "guarded_logger", "run_in_daemon_thread"]
+__all__ = ["Callbacks", "guarded_logger", "log_elsewhere", "run_in_daemon_thread"]
 
 CALLBACK_LIMIT_S = 0.25
+_BACKLOG_MAX = 1_000
+
+
+_here = threading.local()  # *post* hands a log record over, in a thread that no handler may delay
 
 
 class _GuardedLogger(_Adapter):
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        return msg, {**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1}
+    def log(self, level: int, msg: object, *args: Any, exc_info: Any = None, **kwargs: Any) -> None:
+        logger = self.logger
+        if not logger.isEnabledFor(level):
+            return
+        path, line, function, _ = logger.findCaller(stacklevel=2)
+        if exc_info is True:
+            exc_info = sys.exc_info()
+        elif isinstance(exc_info, BaseException):
+            exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
+        record = logger.makeRecord(logger.name, level, path, line, msg, args, exc_info, function)
+        post = getattr(_here, "post", None)
+        if post is None:
+            self._handle(record)
+        else:
+            post(self._handle, record)
 
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+    def _handle(self, record: logging.LogRecord) -> None:
         try:
-            super().log(level, msg, *args, **kwargs)
+            self.logger.handle(record)
         except Exception:  # noqa: BLE001  # a filter of the user; where to tell, if not by logging?
             traceback.print_exc()
 
@@ -34,6 +54,11 @@ class _GuardedLogger(_Adapter):
 def guarded_logger(name: str) -> _GuardedLogger:
     """Return the logger *name*; what a filter or handler of the user raises goes to stderr, and does not end what we do."""
     return _GuardedLogger(logging.getLogger(name), {})
+
+
+def log_elsewhere(post: Callable[[Callable[[Any], object], Any], object]) -> None:
+    """Have *post* hand on what guarded loggers log in this thread, so that no handler of the user delays it."""
+    _here.post = post
 
 
 _log = guarded_logger("dlock.engine")
@@ -55,7 +80,7 @@ def run_in_daemon_thread(function: Callable[[Any], Any], argument: Any) -> Futur
             answer.set_exception(error)
 
     try:
-        threading.Thread(target=run, name="dlock-question", daemon=True).start()
+        daemon_thread("dlock-question", run).start()
     except RuntimeError as error:
         answer.set_exception(error)
     return answer
@@ -64,11 +89,13 @@ def run_in_daemon_thread(function: Callable[[Any], Any], argument: Any) -> Futur
 class Callbacks:
     """Runs the user's callbacks in order, each on a thread of its own.
 
-    A callback is waited for for :data:`CALLBACK_LIMIT_S`. While one takes longer the others are not waited for at all.
+    A callback is waited for for :data:`CALLBACK_LIMIT_S`. While one takes longer the others are not waited for at all. *patient*: all are
+    called on one thread instead, however long they take, and what is too much is forgotten.
     """
 
-    def __init__(self) -> None:
-        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque()
+    def __init__(self, *, patient: bool = False) -> None:
+        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque(maxlen=_BACKLOG_MAX if patient else None)
+        self._patient = patient
         self._turn = threading.Lock()  # held by the thread that empties the queue, and never waited for
 
     @property
@@ -86,7 +113,7 @@ class Callbacks:
         if not self._queue or not self._turn.acquire(blocking=False):
             return
         try:
-            threading.Thread(target=self._run, name="dlock-callbacks", daemon=True).start()
+            daemon_thread("dlock-callbacks", self._run).start()
         except RuntimeError as error:
             self._turn.release()
             _log.warning("callback %r is not called yet: %s", self._queue[0][0], error)
@@ -100,10 +127,12 @@ class Callbacks:
             while self._queue:
                 late = [done for done in late if not done.is_set()]
                 callback, argument = self._queue[0]
+                if self._patient:
+                    self._queue.popleft()
+                    callback(argument)
+                    continue
                 done = threading.Event()
-                threading.Thread(
-                    target=_call, args=(callback, argument, done), name="dlock-callback", daemon=True
-                ).start()
+                daemon_thread("dlock-callback", _call, callback, argument, done).start()
                 self._queue.popleft()
                 if not late and done.wait(CALLBACK_LIMIT_S):
                     continue

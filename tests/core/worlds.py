@@ -214,7 +214,7 @@ class _BlockingWorld(_Base):
                 return False
             if _in_flight(client._engine) - hung - waiting or (runtime._helping and not hung):
                 return False
-        return runtime._callbacks.is_idle
+        return runtime._callbacks.is_idle and runtime._messages.is_idle
 
     async def until(self, fact: Callable[[], bool]) -> None:
         eventually(fact)
