@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dlock_core import connect
 from dlock_core.command.child import FORWARDED
+from tests.cli.operator_support import Command
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
@@ -37,3 +40,26 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name a store in the environment, and nothing else."""
+    url = f"sqlite:///{tmp_path / 'locks.db'}"
+    monkeypatch.setenv("DLOCK_URL", url)
+    monkeypatch.delenv("DLOCK_CONFIG", raising=False)
+    return url
+
+
+@pytest.fixture
+def dlock(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Return the command."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    return Command(capsys)
+
+
+@pytest.fixture
+def client(url: str) -> Any:
+    """Return a client of the same store."""
+    with connect(url) as client:
+        yield client

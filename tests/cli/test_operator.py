@@ -1,8 +1,7 @@
-"""``dlock ls``, ``show``, ``break``, ``init`` and ``doctor``, in this process where nothing else is needed."""
+"""``dlock ls``, ``show``, ``init`` and ``doctor``."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import LockRecord, State, connect
-from dlock_core.command import app as cli
 from dlock_core.command.show import escape, print_rows, record_facts
 from dlock_core.errors import RecordError
 from dlock_core.record import Broken
-from dlock_core.store import Claim, Expect
+from tests.cli.operator_support import Command
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
@@ -23,17 +21,11 @@ if TYPE_CHECKING:
 
     from dlock_core import LockClient
 
+
 SECRET = "hunter2"
+
+
 FULL = Path("/dev/full")
-
-
-@pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name a store in the environment, and nothing else."""
-    url = f"sqlite:///{tmp_path / 'locks.db'}"
-    monkeypatch.setenv("DLOCK_URL", url)
-    monkeypatch.delenv("DLOCK_CONFIG", raising=False)
-    return url
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
@@ -52,41 +44,6 @@ def test_output_that_has_no_place_is_told(shell: Shell, arguments: tuple[str, ..
 def test_dlock_alone_says_what_is_missing(dlock: Command) -> None:
     """One line, as all that is wrong with the usage."""
     assert dlock() == (64, "", "dlock: Missing command; see 'dlock --help'\n")
-
-
-class Command:
-    """Runs the command in this process."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: str) -> tuple[int, str, str]:
-        """Return the exit code and what was printed."""
-        with pytest.raises(SystemExit) as ended:
-            cli.run(list(arguments))
-        out, err = self._capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
-
-    def json(self, *arguments: str) -> Any:
-        """Return the parsed output of a command that succeeds."""
-        code, out, err = self(*arguments, "-o", "json")
-        assert code == 0, err
-        return json.loads(out)
-
-
-@pytest.fixture
-def dlock(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Return the command."""
-    monkeypatch.setattr(sys, "stdout", sys.stdout)
-    return Command(capsys)
-
-
-@pytest.fixture
-def client(url: str) -> Any:
-    """Return a client of the same store."""
-    with connect(url) as client:
-        yield client
 
 
 def test_ls_lists_what_is_stored(dlock: Command, client: LockClient) -> None:
@@ -182,123 +139,6 @@ def test_show_of_an_unknown_key_exits_with_1(dlock: Command, url: str) -> None:
     """Nothing there is told from trouble."""
     assert dlock("show", "k") == (1, "", "dlock: nothing is stored under key 'k'; 'dlock ls' lists what is\n")
     assert dlock("show", "k", "-o", "json")[:2] == (1, "null\n")
-
-
-def test_break_quarantines_and_says_what_that_means(dlock: Command, client: LockClient) -> None:
-    """The token is raised, the key stays closed for a lease, and the fence is named."""
-    with connect(client.options) as other:
-        lease = other.acquire("k", auto_renew=False)
-
-        code, out, err = dlock("break", "k", "--token", str(lease.fencing_token))
-
-        record = client.get("k")
-        assert record is not None
-        assert (record.held, record.fencing_token) == (True, 2)
-        assert record.broken is not None
-        assert "quarantined" in dlock("ls")[1]
-        other.close()
-    assert (code, err) == (0, "")
-    assert "token 1 -> 2" in out
-    assert "nobody gets it for one lease (20 s)" in out
-    assert "SET fence = 2 WHERE id = ... AND fence < 2" in out
-
-
-def test_break_now_frees_at_once_and_says_what_is_lost(dlock: Command, client: LockClient) -> None:
-    """Exclusion is, until the holder renews."""
-    with connect(client.options) as other:
-        lease = other.acquire("k", auto_renew=False)
-
-        facts = dlock.json("break", "k", "--token", str(lease.fencing_token), "--now")
-
-        record = client.get("k")
-        other.close()
-    assert record is not None
-    assert (record.state, record.fencing_token) == (State.FREE, 2)
-    assert (facts["broken"], facts["freed"], facts["fencing_token"], facts["lease_ms"]) == (True, True, 2, 20000)
-    assert "LOST: exclusion" in facts["means"]
-    assert lease.owner in facts["means"]
-    assert "fence < 2" in facts["fence"]
-
-
-def test_break_with_an_old_token_breaks_nothing(dlock: Command, client: LockClient) -> None:
-    """The token names the grant: a newer one is safe from a command line that is late."""
-    with client.lock("k"):
-        pass
-    with client.lock("k") as lease:
-        code, out, err = dlock("break", "k", "--token", "1")
-
-        assert lease.ensure() == 2
-    assert (code, out) == (1, "")
-    assert err.startswith(
-        f"dlock: lock 'k' was not broken: token 1 is not its present one: '{lease.owner}' holds it with token 2"
-    )
-
-
-def test_break_of_a_free_lock_breaks_nothing(dlock: Command, client: LockClient) -> None:
-    """There is nothing to break."""
-    with client.lock("k"):
-        pass
-
-    code, _, err = dlock("break", "k", "--token", "1")
-
-    assert code == 1
-    assert "nobody holds it" in err
-
-
-def test_break_needs_the_token(dlock: Command, url: str) -> None:
-    """Nobody breaks what they have not looked at."""
-    code, _, err = dlock("break", "k")
-
-    assert code == 64
-    assert "--token N or --rvn RVN" in err
-
-
-def test_break_by_number_breaks_what_was_seen(dlock: Command, client: LockClient) -> None:
-    """The record version number that ``dlock show`` prints names one record exactly."""
-    with connect(client.options) as other:
-        other_lease = other.acquire("k", auto_renew=False)
-        shown = dlock.json("show", "k")["rvn"]
-
-        code, out, err = dlock("break", "k", "--rvn", shown)
-
-        record = client.get("k")
-        other.close()
-    assert (code, err) == (0, "")
-    assert f"token {other_lease.fencing_token} -> 2" in out
-    assert record is not None
-    assert record.broken is not None
-
-
-def test_break_by_number_breaks_nothing_that_has_changed_since(dlock: Command, client: LockClient) -> None:
-    """A renewal is a change too: its holder is alive. What stands there now is told."""
-    with client.lock("k") as lease:
-        shown = dlock.json("show", "k")["rvn"]
-        lease.renew()
-        record = client.get("k")
-
-        code, out, err = dlock("break", "k", "--rvn", shown)
-        with_its_token = dlock("break", "k", "--rvn", shown, "--token", "1")[0]
-
-        assert lease.ensure() == 1
-    assert record is not None
-    assert (code, out, with_its_token) == (1, "", 1)
-    assert err.startswith(
-        f"dlock: lock 'k' was not broken: its record is not {shown} any more: '{lease.owner}' holds it"
-    )
-    assert f"as {record.rvn}; see 'dlock show'" in err
-
-
-def test_break_by_number_takes_the_number_as_it_is_shown(dlock: Command, client: LockClient, url: str) -> None:
-    """Another client's number may have characters that no command line can: they are written out in both."""
-    store = client._store
-    strange = "\x00\n\xff" + "x" * 61
-    store.claim(Claim(LockRecord("k", State.HELD, strange, 1, "theirs", 20_000), Expect.ANY), timeout_s=5)
-    [shown] = [line.split()[1] for line in dlock("show", "k")[1].splitlines() if line.startswith("rvn")]
-
-    code, _, err = dlock("break", "k", "--rvn", shown, "--now")
-
-    assert (code, err) == (0, "")
-    assert shown.startswith("\\x00\\n")
 
 
 def test_init_provisions_and_may_be_repeated(dlock: Command, url: str) -> None:

@@ -1,47 +1,22 @@
-"""Early takeover through the clients: what is written, what is asked, and who gets the lock when."""
+"""Early takeover through the clients: bounded wall clocks, the store's clock, a probe of the owner."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import ConfigurationError, LockRecord, OwnerState, Stamp, UnsupportedError
+from dlock_core import LockRecord, OwnerState, Stamp, UnsupportedError
 from dlock_core.client import LockClient
-from dlock_core.engine.owner_probe import boot, identity, same_host
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
-from dlock_core.record import ProcessIdentity, State
-from dlock_core.testing import FakeClock, FaultyStore
-from tests.core.worlds import async_only, both_colours, eventually, raw
+from dlock_core.record import State
+from tests.core.early_support import dies, vanish
+from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.core.worlds import World
-
-
-async def dies(world: World, key: str = "k", **options: Any) -> int:
-    """Have a client hold *key* that renews nothing any more; return the token."""
-    settings: dict[str, Any] = {"auto_renew": False, "lease_duration": 10} | options
-    client = world.client(**settings)
-    await client.__aenter__()
-    lease = await client.acquire(key)
-    await vanish(client, lease)
-    return int(lease.fencing_token)
-
-
-async def vanish(client: Any, lease: Any) -> None:
-    """End *client* as a kill does: its lease is neither released nor warned of, and no thread of it is left."""
-    raw(lease)._closed = True
-    getattr(client, "_inner", client)._engine.driver.held.clear()
-    await client.close()
-
-
-# ---- bounded wall clock
 
 
 @both_colours
@@ -126,9 +101,6 @@ async def test_what_one_attempt_trusted_does_not_count_for_the_next(world: World
         assert lease is not None
 
 
-# ---- the store's clock
-
-
 @both_colours
 async def test_lock_of_long_ago_is_had_at_once_by_the_stores_clock(world: World) -> None:
     """Two requests more than a free key costs."""
@@ -168,9 +140,6 @@ async def test_store_without_a_clock_is_refused_when_the_client_is_built(world: 
         with pytest.raises(UnsupportedError, match="server_clock"):
             await client.acquire("k", server_clock=True)
         assert not world.store.requests
-
-
-# ---- owner probe
 
 
 @both_colours
@@ -247,247 +216,3 @@ async def test_probe_of_an_asyncio_client_may_be_a_coroutine_function(world: Wor
         assert lease is not None
     with pytest.raises(UnsupportedError, match="coroutine function"):
         LockClient(MemoryStore(), owner_probe=probe)
-
-
-# ---- processes of this host
-
-
-def record_of(process: ProcessIdentity | None) -> LockRecord:
-    """Return a record that *process* holds."""
-    return LockRecord("k", State.HELD, "x", 1, "o", 10_000, process=process)
-
-
-def me() -> ProcessIdentity:
-    """Return who this process is."""
-    found = identity()
-    assert found is not None
-    return found
-
-
-def other(**changes: Any) -> ProcessIdentity:
-    """Return this process's identity with *changes*."""
-    mine = me()
-    names = ("boot_id", "pid_namespace", "pid", "started_at", "child_group")
-    return ProcessIdentity(**{name: getattr(mine, name) for name in names} | changes)
-
-
-def ended_pid() -> int:
-    """Return the number of a process that has ended and was reaped."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
-    return pid
-
-
-def test_this_process_is_alive() -> None:
-    """It is the one that was asked about."""
-    assert same_host(record_of(me())) is OwnerState.ALIVE
-
-
-def test_process_that_is_gone_is_dead() -> None:
-    """No process has its number."""
-    assert same_host(record_of(other(pid=ended_pid()))) is OwnerState.DEAD
-
-
-def test_process_whose_number_another_has_is_dead() -> None:
-    """It began at another time."""
-    assert same_host(record_of(other(started_at=me().started_at - 1))) is OwnerState.DEAD
-
-
-@pytest.mark.parametrize("changes", [{"boot_id": "x/0"}, {"pid_namespace": 1}], ids=["boot", "namespace"])
-def test_process_of_elsewhere_is_unknown(changes: dict[str, Any]) -> None:
-    """In another container a foreign number looks dead; another boot on a machine of the same name proves nothing."""
-    assert same_host(record_of(other(pid=ended_pid(), **changes))) is OwnerState.UNKNOWN
-
-
-@pytest.mark.parametrize(
-    ("part", "pid"),
-    [
-        *[("pid", number) for number in (2**31, 2**80, 0, -1, -(2**30), "7", None)],
-        *[("child_group", number) for number in (2**31, 2**80, -1, -(2**30), "7")],
-    ],
-    ids=str,
-)
-def test_number_that_no_process_has_is_unknown(part: str, pid: Any) -> None:
-    """A record may be damaged: that is no proof of a death, and no reason for an acquire to fail."""
-    assert same_host(record_of(other(**{"pid": ended_pid(), part: pid}))) is OwnerState.UNKNOWN
-
-
-def test_record_that_names_no_process_is_unknown() -> None:
-    """Its writer had not opted in."""
-    assert same_host(record_of(None)) is OwnerState.UNKNOWN
-
-
-def test_owner_whose_child_group_lives_is_alive() -> None:
-    """The work goes on without the one who holds the lock for it."""
-    assert same_host(record_of(other(pid=ended_pid(), child_group=os.getpgrp()))) is OwnerState.ALIVE
-    assert same_host(record_of(other(pid=ended_pid(), child_group=ended_pid()))) is OwnerState.DEAD
-
-
-def test_zombie_is_dead_once_all_its_threads_are() -> None:
-    """It does nothing any more, whether its parent has noticed or not."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123  # of the kernel's
-            started = int(file.read().rpartition(")")[2].split()[19])
-
-        assert same_host(record_of(other(pid=pid, started_at=started))) is OwnerState.DEAD
-    finally:
-        os.waitpid(pid, 0)
-
-
-def test_group_of_zombies_is_dead() -> None:
-    """Where nobody reaps them they stay for ever, and work no more."""
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    try:
-        eventually(lambda: same_host(record_of(other(pid=ended_pid(), child_group=pid))) is OwnerState.DEAD)
-    finally:
-        os.waitpid(pid, 0)
-
-
-def test_process_that_may_not_be_signalled_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is another user's, and there."""
-
-    def refuse(pid: int, number: int) -> None:
-        raise PermissionError(pid, number)
-
-    monkeypatch.setattr(os, "kill", refuse)
-
-    assert same_host(record_of(other(pid=1))) is OwnerState.ALIVE
-
-
-def test_machine_that_cannot_tell_processes_apart_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No /proc, no probe and no observations that outlive a process."""
-    monkeypatch.setattr("dlock_core.clock._PROC", tmp_path)
-
-    assert boot() is None
-    with pytest.raises(UnsupportedError, match="same-host"):
-        LockClient(MemoryStore(), owner_probe="same-host")
-    with pytest.raises(UnsupportedError, match="boot id"):
-        LockClient(MemoryStore(), observations=tmp_path / "seen")
-    assert same_host(record_of(None)) is OwnerState.UNKNOWN
-
-
-@both_colours
-async def test_living_process_keeps_its_lock_from_probes_of_its_own_host(world: World) -> None:
-    """Even one that renews nothing: its lease decides."""
-    await dies(world, owner_probe="same-host")
-
-    async with world.client(owner_probe="same-host") as client:
-        record = await client.get("k")
-        assert record is not None
-        assert record.process == me()
-        assert await client.try_acquire("k") is None
-
-
-# ---- observations that outlive a process
-
-
-def dead(clock: FakeClock, space: MemorySpace, *keys: str) -> int:
-    """Have somebody hold *keys* who renews nothing any more; return the last token."""
-    client, token = clock.client(MemoryStore(space), auto_renew=False, lease_duration=10), 0
-    for key in keys:
-        lease = client.acquire(key)
-        token, lease._closed = lease.fencing_token, True
-    client._engine.driver.held.clear()  # neither released nor warned of, as after a kill
-    client.close()
-    return token
-
-
-def test_next_process_continues_what_the_last_has_seen(tmp_path: Path) -> None:
-    """Clients that try once each, over one lease: only together have they seen it all."""
-    clock, space, file = FakeClock(), MemorySpace(), tmp_path / "seen"
-    token = dead(clock, space, "k")
-    for number in range(21):
-        with clock.client(FaultyStore(MemoryStore(space)), observations=file) as client:
-            lease = client.try_acquire("k")
-            assert (lease is not None) == (number == 20), f"after {number / 2} s"
-            assert lease is None or lease.fencing_token == token + 1
-        clock.advance(0.5)
-
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == ["seen"]
-
-
-def test_without_a_file_no_process_of_one_try_ever_takes_over(tmp_path: Path) -> None:
-    """The negative control."""
-    clock, space = FakeClock(), MemorySpace()
-    dead(clock, space, "k")
-    for _ in range(50):
-        with clock.client(FaultyStore(MemoryStore(space))) as client:
-            assert client.try_acquire("k") is None
-        clock.advance(0.5)
-
-
-def test_two_processes_share_one_file(tmp_path: Path) -> None:
-    """Each keeps what the other has seen; of one record the earlier sight counts."""
-    clock, space, file = FakeClock(), MemorySpace(), tmp_path / "seen"
-    dead(clock, space, "a", "b")
-    one = clock.client(FaultyStore(MemoryStore(space)), observations=file)
-    two = clock.client(FaultyStore(MemoryStore(space)), observations=file)
-    assert one.try_acquire("a") is None
-    clock.advance(5)
-    assert two.try_acquire("a") is None
-    assert two.try_acquire("b") is None
-    clock.advance(5)
-
-    one.close()
-    two.close()
-    with clock.client(FaultyStore(MemoryStore(space)), observations=file) as three:
-        lease = three.try_acquire("a")
-        assert lease is not None
-        assert three.try_acquire("b") is None
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", '{"format": 1}'], ids=repr)
-def test_damaged_file_is_begun_anew(tmp_path: Path, text: str) -> None:
-    """It only delays."""
-    file = tmp_path / "seen"
-    file.write_text(text)
-    file.chmod(0o600)
-    clock, space = FakeClock(), MemorySpace()
-    dead(clock, space, "k")
-
-    with clock.client(FaultyStore(MemoryStore(space)), observations=file) as client:
-        assert client.try_acquire("k") is None
-
-    assert '"k"' in file.read_text()
-
-
-def test_file_that_others_may_write_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever may write it could have a lock taken over."""
-    file = tmp_path / "seen"
-    file.write_text("{}")
-    file.chmod(0o666)
-
-    LockClient(MemoryStore(), observations=file)
-
-    assert "other users may write that file" in caplog.text
-
-
-def test_file_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The attempt itself is as it was."""
-    folder = tmp_path / "seen"
-    folder.mkdir()
-    clock, space = FakeClock(), MemorySpace()
-    dead(clock, space, "k")
-
-    with clock.client(FaultyStore(MemoryStore(space)), observations=folder) as client:
-        assert client.try_acquire("k") is None
-
-    assert "cannot be written" in caplog.text
-    assert [path.name for path in tmp_path.iterdir()] == ["seen"]
-
-
-def test_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """When the client is built."""
-    with pytest.raises(ConfigurationError, match="folder"):
-        LockClient(MemoryStore(), observations=tmp_path / "no" / "seen")

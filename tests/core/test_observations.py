@@ -10,7 +10,7 @@ import pytest
 
 from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError
 from dlock_core.engine.observations import SAVED_MAX
-from tests.core.test_early import dies
+from tests.core.early_support import dies
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:

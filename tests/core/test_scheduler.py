@@ -1,63 +1,25 @@
-"""Renewals: one thread or timer for all locks, batched, never waiting for the slowest, surviving whatever a store raises."""
+"""Renewals: one thread or timer for all leases, and requests that hang."""
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import LockClient, LockLostError, LossReason, OutcomeUnknownError, Reply, StoreError
+from dlock_core import LockClient, LockLostError, LossReason
 from dlock_core.engine.blocking_runtime import HELPERS_MAX
-from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.memory import MemoryStore
+from tests.core.scheduler_support import batches
 from tests.core.worlds import both_colours, eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from tests.core.worlds import World
 
 
 def our_threads() -> list[threading.Thread]:
     """Return the threads of the clients, but for those of callbacks."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("dlock-renewals")]
-
-
-class Batches(MemoryStore):
-    """Notes the size of each batch; *answer* may put something else in place of the results, or raise."""
-
-    def __init__(self, *args: Any, answer: Callable[[Sequence[Any]], Any] | None = None) -> None:
-        super().__init__(*args)
-        self.sizes: list[int] = []
-        self.answer = answer
-
-    def replace_many(self, requests: Sequence[Any], *, timeout_s: float) -> Any:
-        """Do each replace."""
-        self.sizes.append(len(requests))
-        results = super().replace_many(requests, timeout_s=timeout_s)
-        return results if self.answer is None else self.answer(results)
-
-
-class AsyncBatches(AsyncMemoryStore):
-    """Its twin."""
-
-    def __init__(self, *args: Any, answer: Callable[[Sequence[Any]], Any] | None = None) -> None:
-        super().__init__(*args)
-        self.sizes: list[int] = []
-        self.answer = answer
-
-    async def replace_many(self, requests: Sequence[Any], *, timeout_s: float) -> Any:
-        """Do each replace."""
-        self.sizes.append(len(requests))
-        results = await super().replace_many(requests, timeout_s=timeout_s)
-        return results if self.answer is None else self.answer(results)
-
-
-def batches(world: World, answer: Callable[[Sequence[Any]], Any] | None = None) -> Any:
-    """Return a store that can renew in batches, in the world's colour."""
-    return (Batches if world.colour == "sync" else AsyncBatches)(world.space, answer=answer)
 
 
 def sent_keys(world: World) -> tuple[Any, list[str]]:
@@ -69,9 +31,6 @@ def sent_keys(world: World) -> tuple[Any, list[str]]:
             order.append(request.record.key)
 
     return world.hooked_store(before), order
-
-
-# ---- one for all
 
 
 @both_colours
@@ -187,9 +146,6 @@ async def test_no_renewal_is_sent_after_the_deadline(world: World) -> None:
         assert fine.is_valid
 
 
-# ---- threads and timers come and go
-
-
 def test_thread_starts_with_the_first_lock_and_ends_after_the_last() -> None:
     """A client without locks has no thread; a second lock starts none; soon after the last release it ends; then it can start anew."""
     from dlock_core.testing import FakeClock
@@ -269,9 +225,6 @@ async def test_what_is_planned_does_not_pile_up(world: World) -> None:
         timers = getattr(client, "_inner", client)._engine.driver.timers
         assert len(timers._heap) < 200
         assert timers.live == 1
-
-
-# ---- a request that hangs
 
 
 @both_colours
@@ -369,241 +322,3 @@ async def test_renewal_that_waits_for_its_turn_beyond_the_deadline_is_never_sent
         assert set(sent_late) <= {"short"}
         assert short.is_valid
         assert not any(lease.is_valid for lease in stuck)
-
-
-# ---- whatever a store raises
-
-
-class Odd(BaseException):
-    """What nobody expects."""
-
-
-ERRORS: list[type[BaseException]] = [
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    NotImplementedError,
-    RuntimeError,
-    RecursionError,
-    MemoryError,
-    OSError,
-    ConnectionResetError,
-    TimeoutError,
-    EOFError,
-    BufferError,
-    ArithmeticError,
-    UnicodeError,
-    StopIteration,
-    StopAsyncIteration,
-    AssertionError,
-    ReferenceError,
-    asyncio.CancelledError,
-    GeneratorExit,
-    SystemExit,
-    KeyboardInterrupt,
-    Odd,
-]
-# These two end an event loop, wherever they are raised in it.
-ENDS_A_LOOP = (SystemExit, KeyboardInterrupt)
-
-
-@both_colours
-@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_hazard_24_renewals_survive_every_exception_of_the_store(world: World, kind: type[BaseException]) -> None:
-    """One renewal that raises is tried again, and those of all other locks go on (hazard 24)."""
-    if world.colour == "async" and issubclass(kind, ENDS_A_LOOP):
-        return
-    faults = [kind("from the store"), kind("from the store")]
-
-    def before(verb: str, request: Any) -> None:
-        if verb == "replace" and request.record.key == "k" and faults:
-            raise faults.pop()
-
-    async with world.client(world.hooked_store(before), lease_duration=20) as client:
-        lease, other = await client.acquire("k"), await client.acquire("other")
-
-        await world.live(60)
-
-        assert faults == []
-        assert lease.is_valid
-        assert other.is_valid
-
-
-@both_colours
-@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-async def test_batches_survive_every_exception_of_the_store(world: World, kind: type[BaseException]) -> None:
-    """A batch that raises stands for all of its locks, and the next one finds out what became of them."""
-    if world.colour == "async" and issubclass(kind, ENDS_A_LOOP):
-        return
-    faults = [kind("from the store")]
-
-    def answer(results: Sequence[Any]) -> Any:
-        if faults:
-            raise faults.pop()
-        return results
-
-    store = batches(world, answer)
-    async with world.client(store, lease_duration=20) as client:
-        leases = [await client.acquire(f"k{number}") for number in range(10)]
-
-        await world.live(40)
-
-        assert faults == []
-        assert all(lease.is_valid for lease in leases)
-
-
-@both_colours
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda results: results[:-1],
-        lambda results: [],
-        lambda results: [*results, results[0]],
-        lambda results: [None] * len(results),
-        lambda results: [(True, None)] * len(results),
-        lambda results: None,
-        lambda results: [ValueError("no result")] * len(results),
-        lambda results: [Reply(applied=True, record=None)] * len(results),
-    ],
-    ids=["short", "empty", "long", "nones", "tuples", "none", "errors", "grants-without-record"],
-)
-async def test_batches_answered_wrongly_lose_nothing(world: World, answer: Callable[[Any], Any]) -> None:
-    """An adapter's mistake is an outcome that is not known; the next batch tells."""
-    wrong = [answer]
-
-    def answers(results: Sequence[Any]) -> Any:
-        return wrong.pop()(results) if wrong else results
-
-    store = batches(world, answers)
-    async with world.client(store, lease_duration=20) as client:
-        leases = [await client.acquire(f"k{number}") for number in range(10)]
-
-        await world.live(40)
-
-        assert wrong == []
-        assert [lease.is_valid for lease in leases] == [True] * 10
-
-
-@both_colours
-async def test_batch_of_which_a_part_was_applied_unheard_loses_nothing(world: World) -> None:
-    """Results are per lock: refused ones are recognised by their own record (§9)."""
-    lost = [OutcomeUnknownError("the reply was lost")]
-
-    def answer(results: Sequence[Any]) -> Any:
-        if lost:
-            raise lost.pop()
-        return results
-
-    store = batches(world, answer)
-    async with world.client(store, lease_duration=20) as client:
-        leases = [await client.acquire(f"k{number}") for number in range(25)]
-        await world.live(5)
-        assert lost == []
-        left = [lease.remaining for lease in leases]
-        assert all(15 > remaining > 14 for remaining in left)
-
-        await world.live(25)
-
-        assert all(lease.is_valid for lease in leases)
-
-
-@both_colours
-async def test_hazard_19_batch_refused_from_an_old_snapshot_loses_nothing(world: World) -> None:
-    """Where refusals may be stale, a loss is proved by a read: one answer of a replica that lags behind is none (F12)."""
-    stale = [True]
-
-    def answer(results: Sequence[Any]) -> Any:
-        return [Reply(applied=False, record=None)] * len(results) if stale and stale.pop() else results
-
-    store = batches(world, answer)
-    lagging = dataclasses.replace(MemoryStore().guarantees(), refusal_linearizable=False)
-
-    async def say() -> Any:
-        return lagging
-
-    store.guarantees = say if world.colour == "async" else lambda: lagging
-    async with world.client(store, lease_duration=20) as client:
-        leases = [await client.acquire(f"k{number}") for number in range(5)]
-        await world.live(30)
-
-        assert stale == []
-        assert [lease.is_valid for lease in leases] == [True] * 5
-
-
-@both_colours
-async def test_what_follows_for_some_of_a_batch_never_makes_another_lose(world: World) -> None:
-    """The reads that confirm the refusals of some may take their whole time, one after another; the answer to the last was there before."""
-    reads = [0]
-
-    def answer(results: Sequence[Any]) -> Any:
-        reads.append(0)
-        return (
-            [Reply(applied=False, record=None)] * (len(results) - 1) + list(results[-1:])
-            if len(reads) == 2
-            else results
-        )
-
-    store = batches(world, answer)
-    lagging = dataclasses.replace(MemoryStore().guarantees(), refusal_linearizable=False)
-    read = store.read
-
-    async def say() -> Any:
-        return lagging
-
-    def slowly(key: str, *, timeout_s: float) -> Any:
-        if len(reads) == 2:
-            world.clock.advance(3)  # less than the time-out of a request
-        return read(key, timeout_s=timeout_s)
-
-    store.guarantees, store.read = (say if world.colour == "async" else lambda: lagging), slowly
-    async with world.client(store, lease_duration=20) as client:
-        leases = [await client.acquire(f"k{number}") for number in range(7)]
-        await world.jump(5)
-
-        assert leases[-1].is_valid
-        assert leases[-1].loss is None
-
-
-@both_colours
-async def test_result_of_one_lock_in_a_batch_touches_no_other(world: World) -> None:
-    """A refusal or an error of one is its own (clause B2)."""
-    space = world.space
-
-    def answer(results: Sequence[Any]) -> list[Reply | StoreError]:
-        return [
-            OutcomeUnknownError("unknown", key="k1")
-            if result.record is not None and result.record.key == "k1"
-            else result
-            for result in results
-        ]
-
-    store = batches(world, answer)
-    async with world.client(store, lease_duration=20) as client:
-        leases = [await client.acquire(f"k{number}") for number in range(3)]
-        del space.records["k2"]
-
-        await world.live(6)
-
-        assert leases[0].is_valid
-        assert leases[1].is_valid
-        assert leases[2].loss is not None
-
-
-@both_colours
-async def test_trouble_of_one_store_request_is_told_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """What a store should never raise does not vanish."""
-
-    def before(verb: str, request: Any) -> None:
-        if verb == "replace":
-            raise ZeroDivisionError("an adapter's mistake")
-
-    async with world.client(world.hooked_store(before), lease_duration=20) as client:
-        lease = await client.acquire("k")
-        await world.live(21)
-
-        assert lease.loss is not None
-        assert lease.loss.reason is LossReason.UNREACHABLE
-        assert "an adapter's mistake" in caplog.text

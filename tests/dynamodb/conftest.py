@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlock_dynamodb import DynamoDBStore
-from tests.dynamodb.support import TABLE, session
+from tests.dynamodb.support import TABLE, Stub, session, stubbed
 from tests.scripted import ScriptedServer
 
 VARIABLE = "DLOCK_TEST_DYNAMODB_URL"
@@ -76,3 +76,18 @@ def raw(endpoint: str, table: str) -> Iterator[Any]:
 def key() -> str:
     """Return a key that nobody else uses."""
     return f"key-{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    """Run a server that says what it is told."""
+    with stubbed() as said:
+        yield said
+
+
+@pytest.fixture
+def told(stub: Stub) -> Iterator[DynamoDBStore]:
+    """Open a store on the stub."""
+    store = DynamoDBStore(session("AKIAHUNTER", "hunter2"), table="locks", endpoint_url=stub.endpoint)
+    yield store
+    store.close()

@@ -1,0 +1,39 @@
+"""What the tests of options share."""
+
+from __future__ import annotations
+
+LOCK_FIELDS = [
+    "lease_duration",
+    "timeout",
+    "timeout_after_lease",
+    "retries",
+    "poll_period",
+    "heartbeat_period",
+    "auto_renew",
+    "data",
+    "replace_data",
+    "attributes",
+    "only_if_exists",
+    "delete_on_release",
+    "reentrant",
+    "fail_closed",
+    "max_hold",
+    "cancel_on_loss",
+    "clock_skew",
+    "server_clock",
+    "owner_probe",
+]
+
+
+CLIENT_FIELDS = [
+    *LOCK_FIELDS,
+    "url",
+    "prefix",
+    "owner",
+    "request_timeout",
+    "drift_bound",
+    "max_lease_duration",
+    "allow_unsafe",
+    "token_floor",
+    "observations",
+]

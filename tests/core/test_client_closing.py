@@ -1,0 +1,261 @@
+"""Closing a client, in both colours from one text."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import (
+    AsyncLockClient,
+    ConfigurationError,
+    LeaseStateError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+)
+from dlock_core.client import LockClient
+from dlock_core.engine.handle import unresolved_error
+from dlock_core.memory import MemoryStore
+from dlock_core.testing import FakeClock
+from dlock_core.timings import NANOS
+from tests.core.worlds import async_only, both_colours
+
+if TYPE_CHECKING:
+    from dlock_core import LockRecord
+    from dlock_core.store import Claim, Reply
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_close_releases_all_that_is_held(world: World) -> None:
+    """A closed client holds nothing, and its leases say so."""
+    async with world.client() as client, world.client() as other:
+        leases = [await client.acquire(key) for key in "abc"]
+
+        await client.close()
+        await client.close()
+
+        assert [lease.is_valid for lease in leases] == [False] * 3
+        assert {record.state.value async for record in other.scan()} == {"free"}
+        await leases[0].release()
+        with pytest.raises(LeaseStateError):
+            await leases[1].ensure()
+
+
+@both_colours
+async def test_close_within_a_block_makes_its_end_silent(world: World) -> None:
+    """The lease was given back before the block ended, by whoever closed the client."""
+    async with world.client() as client, client.lock("k") as lease:
+        await client.close()
+
+        assert not lease.is_valid
+
+
+@both_colours
+async def test_close_goes_on_after_an_error_and_raises_them_all(world: World) -> None:
+    """One release without an answer does not keep the others from being released."""
+    async with world.client() as other:
+        client = world.client()
+        await client.__aenter__()
+        leases = [await client.acquire(key) for key in "abc"]
+        world.store.fail("release", 2)
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await client.close()
+
+        assert all(isinstance(error, StoreUnavailableError) for error in caught.value.exceptions)
+        states = [record.state.value async for record in other.scan()]
+        assert sorted(states) in (["free", "free", "free"], ["free", "free", "held"])
+        assert not any(lease.is_valid for lease in leases)
+        await client.close()
+
+
+@async_only
+async def test_close_looks_after_what_is_unresolved_for_one_request_time_out(world: World) -> None:
+    """However many attempts were given up: each look may take its whole time where the store hangs."""
+    hangs = [False]
+
+    def before(verb: str, request: Any) -> None:
+        if hangs[0]:
+            world.clock.advance(3)  # a little less than its time-out
+            raise OutcomeUnknownError("no answer")
+
+    client = await world.client(world.hooked_store(before), lease_duration=20)
+    hangs[0] = True
+    for number in range(5):
+        with pytest.raises(StoreError):
+            await client.acquire(f"k{number}", timeout=0)
+    began = world.clock.now()
+    await client.close()
+
+    assert (world.clock.now() - began) / NANOS < 7  # a request time-out, and a request that was under way by then
+
+
+def test_close_with_a_store_that_hangs_takes_a_few_request_time_outs_for_all() -> None:
+    """However many locks are held: what was not given back lapses, and is named."""
+    tries = []
+    with FakeClock() as clock:
+        store = MemoryStore()
+        client = clock.client(store, lease_duration=20, auto_renew=False)
+        leases = [client.acquire(f"k{number}") for number in range(10)]
+
+        def hang(request: Any, *, timeout_s: float) -> Any:
+            if threading.current_thread() is threading.main_thread():
+                tries.append(request.record.key)
+                clock.advance(timeout_s)
+            raise OutcomeUnknownError("no answer", key=request.record.key)
+
+        store.release = hang  # type: ignore[method-assign]
+        with pytest.raises(ExceptionGroup) as caught:
+            client.close()
+
+        assert len(tries) < 5
+        assert {getattr(error, "key", "") for error in caught.value.exceptions} == {lease.key for lease in leases}
+        assert not any(lease.is_valid for lease in leases)
+
+
+def test_close_without_time_names_a_lock_without_a_lease_as_held() -> None:
+    """It never lapses: an operator has to know its token."""
+    with FakeClock() as clock:
+        store = MemoryStore()
+        client = clock.client(store, fail_closed=True)
+        lease = client.acquire("k")
+
+        def fail(request: Any, *, timeout_s: float) -> Any:
+            raise OutcomeUnknownError("no answer", key=request.record.key)
+
+        store.release = fail  # type: ignore[method-assign]
+        with pytest.raises(ExceptionGroup) as caught:
+            client._close(until=clock.now())
+
+        assert ["lapses" in str(error) for error in caught.value.exceptions] == [False]
+        assert f"token {lease.fencing_token}" in str(caught.value.exceptions[0])
+
+
+def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still followed changes while it is told: the renewals go on until then, and other threads end as they like."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OutcomeUnknownError("no answer")
+
+    with FakeClock() as clock:
+        store = MemoryStore()
+        client = clock.client(store, lease_duration=20, fail_closed=True)
+        store.claim = store.read = fail  # type: ignore[assignment, method-assign]
+        for number in range(3):
+            with pytest.raises(StoreError):
+                client.acquire(f"k{number}", timeout=0)
+        following, told = client._engine.driver.following, unresolved_error
+
+        def slowly(state: Any) -> Any:
+            following.difference_update([handle for handle in following if handle.state is not state])
+            return told(state)
+
+        monkeypatch.setattr("dlock_core.engine.engine.unresolved_error", slowly)
+        with pytest.raises(ExceptionGroup):
+            client.close()
+
+        assert client._runtime._closed
+
+
+@both_colours
+async def test_close_as_a_block_ends_keeps_the_exception_of_the_body(world: World) -> None:
+    """What fails in closing is a note on what the body raised, never in its place."""
+    leases = []
+
+    async def body() -> None:
+        async with world.client() as client:
+            leases.append(await client.acquire("k"))
+            world.store.fail("release", 9)
+            raise KeyError("body")
+
+    with pytest.raises(KeyError) as caught:
+        await body()
+
+    assert any("closing the client failed too" in note for note in caught.value.__notes__)
+    assert not leases[0].is_valid
+
+
+@both_colours
+async def test_closed_client_refuses_every_call(world: World) -> None:
+    """After close nothing reaches the store, and each call says what to do."""
+    async with world.client() as client:
+        pass
+
+    async def scan() -> None:
+        async for _ in client.scan():
+            pass
+
+    calls = [
+        lambda: client.acquire("k"),
+        lambda: client.try_acquire("k"),
+        lambda: client.get("k"),
+        lambda: client.break_lock("k", fencing_token=1),
+        client.guarantees,
+        client.provision,
+        scan,
+    ]
+    for call in calls:
+        with pytest.raises(LeaseStateError, match=r"closed.*connect\(\)"):
+            await call()
+    with pytest.raises(LeaseStateError, match="closed"):
+        async with client:
+            pass
+    assert not world.store.requests
+    assert not client.holds("k")
+
+
+@both_colours
+async def test_close_ends_a_wait_for_a_lock(world: World) -> None:
+    """Who waits in a client that is closed is told, and leaves nothing behind."""
+    async with world.client() as a:
+        held = await a.acquire("k")
+        b = world.client()
+        await b.__aenter__()
+        waiting = world.spawn(b.acquire("k"))
+        await world.until(lambda: world.store.requests["claim"] == 2)
+
+        await b.close()
+
+        with pytest.raises(LeaseStateError, match="closed while lock 'k'"):
+            await waiting.result()
+        await held.release()
+        again = await a.try_acquire("k")
+        assert again is not None
+
+
+@pytest.mark.parametrize("kind", [LockClient, AsyncLockClient])
+@pytest.mark.parametrize("store", ["memory://", object()], ids=["url", "other"])
+def test_client_of_what_is_no_store_says_what_takes_it(kind: type[LockClient], store: Any) -> None:
+    """A URL goes to ``connect()``, a driver's client to a store."""
+    with pytest.raises(ConfigurationError, match=r"is no store.*connect\(\)"):
+        kind(store)
+
+
+def test_close_leaves_nothing_to_look_for_of_a_wait() -> None:
+    """A claim that was not sent any more is not taken for one under way, for which a second close would look."""
+    clock, claims = FakeClock(), 0
+
+    class Closing(MemoryStore):
+        """Waits its time out, and meanwhile its client is closed."""
+
+        def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+            nonlocal claims
+            claims += 1
+            return super().claim(request, timeout_s=timeout_s)
+
+        def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+            assert (record.key, ticket != "") == ("k", True)
+            b.close()
+            clock.advance(timeout_s)
+
+    held = MemoryStore()
+    with clock.client(held) as a, a.lock("k"):
+        b = clock.client(Closing(held.space))
+        with pytest.raises(LeaseStateError, match="closed while lock 'k'"):
+            b.acquire("k")
+
+        assert claims == 1
+        assert not b._engine.driver.following

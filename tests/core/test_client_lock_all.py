@@ -1,0 +1,263 @@
+"""Several locks at once, in both colours from one text."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    LockLostError,
+)
+from tests.core.worlds import both_colours, raw
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_lock_all_holds_all_keys_in_one_order(world: World) -> None:
+    """Every client takes the keys in the order of their bytes, so that no two wait for each other."""
+    async with world.client() as client:
+        async with client.lock_all(["b", "Z", "ä", "a"]) as leases:
+            assert list(leases) == ["Z", "a", "b", "ä"]
+            assert all(lease.is_valid and lease.key == key for key, lease in leases.items())
+            assert [client.holds(key) for key in "abZä"] == [True] * 4
+
+        assert [client.holds(key) for key in "abZä"] == [False] * 4
+        assert world.store.requests["release"] == 4
+
+
+@both_colours
+async def test_lock_all_holds_none_if_one_cannot_be_had(world: World) -> None:
+    """All or none: what was won is given back at once."""
+    async with world.client(owner="a") as a, world.client() as b:
+        held = await a.acquire("b")
+
+        with pytest.raises(AcquireTimeoutError) as caught:
+            async with b.lock_all(["a", "b", "c"], timeout=0):
+                pytest.fail("entered")
+
+        assert caught.value.key == "b"
+        states = {record.key: record.state.value async for record in b.scan()}
+        assert states == {"a": "free", "b": "held"}
+        assert held.is_valid
+
+
+@both_colours
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ([], "at least one key"),
+        (["a", "b", "a"], "'a' is asked for twice"),
+        ("abc", r"write \['abc'\]"),
+        ([""], "at least one character"),
+    ],
+)
+async def test_lock_all_of_bad_keys_is_refused_at_once(world: World, keys: Any, message: str) -> None:
+    """What could only wait for itself, or is no list of keys, is refused before any request."""
+    async with world.client() as client:
+        with pytest.raises(ConfigurationError, match=message):
+            client.lock_all(keys)
+
+        assert not world.store.requests
+
+
+@both_colours
+async def test_lock_all_renews_what_it_won_while_it_waits_for_the_rest(world: World) -> None:
+    """A key won first is still held when the last one comes, a lease later and more."""
+    async with world.client() as a, world.client(lease_duration=4) as b:
+        held = await a.acquire("z")
+
+        async def use_both() -> dict[str, int]:
+            async with b.lock_all(["a", "z"]) as leases:
+                assert all(lease.remaining >= 1.9 for lease in leases.values())
+                return {key: lease.fencing_token for key, lease in leases.items()}
+
+        using = world.spawn(use_both())
+        await world.until(lambda: b.holds("a"))
+        await world.live(12)
+        assert b.holds("a")
+        await held.release()
+        for _ in range(40):
+            if using.done:
+                break
+            await world.live(0.5)
+
+        assert await using.result() == {"a": 1, "z": 2}
+
+
+@both_colours
+async def test_lock_all_of_a_lock_lost_within_raises_its_loss(world: World) -> None:
+    """A block over several keys ends in LockLostError if one of them was lost; the others are released."""
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+
+        async def body() -> None:
+            async with client.lock_all(["a", "b"]) as leases:
+                await leases["b"].renew(lease_duration=60)
+                await world.jump(11)
+
+        with pytest.raises(LockLostError) as caught:
+            await body()
+
+        assert caught.value.loss.key == "a"
+        record = await client.get("b")
+        assert record is not None
+        assert record.state == "free"
+
+
+@both_colours
+async def test_lock_all_joins_what_this_client_holds_reentrantly(world: World) -> None:
+    """It does not wait for itself, and leaves what it joined to the outer block."""
+    async with world.client(reentrant=True) as client:
+        async with client.lock("b") as outer:
+            async with client.lock_all(["a", "b"], timeout=0) as leases:
+                assert leases["b"].fencing_token == outer.fencing_token
+            assert outer.is_valid
+            assert not client.holds("a")
+
+        assert world.store.requests == {"claim": 2, "release": 2}
+
+
+@both_colours
+async def test_lock_all_that_fails_leaves_what_it_joined_to_the_outer_block(world: World) -> None:
+    """All or none is of what it took itself."""
+    async with world.client(reentrant=True) as client, world.client() as other:
+        held = await other.acquire("c")
+        async with client.lock("a") as outer:
+            with pytest.raises(AcquireTimeoutError):
+                async with client.lock_all(["a", "b", "c"], timeout=0):
+                    pytest.fail("entered")
+            assert outer.is_valid
+            assert not client.holds("b")
+        assert held.is_valid
+
+
+@both_colours
+async def test_lock_all_with_a_bound_on_the_body_is_entered(world: World) -> None:
+    """``max_hold`` may be shorter than what the leases have left."""
+    async with world.client(lease_duration=20, max_hold=2) as client, client.lock_all(["a", "b"]) as leases:
+        assert all(1.9 < lease.remaining <= 2 for lease in leases.values())
+
+
+@both_colours
+async def test_lock_all_starts_again_when_a_key_was_lost_while_it_waited(world: World) -> None:
+    """One that was broken meanwhile is obtained anew, within the same time."""
+    async with world.client(lease_duration=4) as client, world.client(lease_duration=4) as other:
+        held = await other.acquire("z", fail_closed=True)
+
+        async def use_both() -> dict[str, int]:
+            async with client.lock_all(["a", "z"], timeout=60) as leases:
+                return {key: lease.fencing_token for key, lease in leases.items()}
+
+        using = world.spawn(use_both())
+        await world.until(lambda: client.holds("a"))
+        assert await other.break_lock("a", fencing_token=1, now=True)
+        await world.live(2)
+        await held.release()
+        for _ in range(60):
+            if using.done:
+                break
+            await world.live(0.5)
+
+        tokens = await using.result()
+        assert tokens["a"] >= 3
+
+
+@both_colours
+async def test_lock_all_whose_key_was_lost_as_the_time_ran_out_is_a_timeout(world: World) -> None:
+    """The wait was in vain, and why is its cause; nothing of it stays held."""
+
+    def before(verb: str, request: Any) -> None:
+        if verb == "claim" and request.record.key == "z":
+            record = world.space.records["a"]
+            world.space.records["a"] = dataclasses.replace(record, rvn="stolen", fencing_token=2, owner="thief")
+            world.clock.advance(6)
+
+    async with world.client(world.hooked_store(before), lease_duration=8) as client, world.client() as other:
+        with pytest.raises(
+            AcquireTimeoutError, match=r"could not hold 2 locks together within 6\.0 s: lock 'a'"
+        ) as caught:
+            async with client.lock_all(["a", "z"], timeout=5):
+                pytest.fail("entered")
+
+        assert isinstance(caught.value.__cause__, LockLostError)
+        assert {record.key: record.state.value async for record in other.scan()} == {"a": "held", "z": "free"}
+
+
+@both_colours
+async def test_lock_all_with_a_key_that_an_outer_block_lost_raises_that_loss(world: World) -> None:
+    """Waiting would be for itself; what it took besides is given back."""
+    async with world.client(reentrant=True, auto_renew=False, lease_duration=10) as client:
+        outer = await client.acquire("b")
+        await world.jump(10)
+
+        with pytest.raises(LockLostError) as caught:
+            async with client.lock_all(["a", "b"]):
+                pytest.fail("entered")
+
+        assert caught.value.loss.key == "b"
+        assert not client.holds("a")
+        with pytest.raises(LockLostError):
+            await outer.release()
+
+
+@both_colours
+async def test_lock_all_that_fails_follows_up_what_it_could_not_release(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first error is told; a release without an answer is made later."""
+    async with world.client(lease_duration=10) as client, world.client() as other:
+        held = await other.acquire("b")
+        world.store.fail("release", 2)
+
+        with pytest.raises(AcquireTimeoutError):
+            async with client.lock_all(["a", "b"], timeout=0):
+                pytest.fail("entered")
+        await world.live(3)
+
+        assert "the release of lock 'a' was not confirmed; it is followed up" in caplog.text
+        record = await other.get("a")
+        assert record is not None
+        assert record.state == "free"
+        await held.release()
+
+
+@both_colours
+async def test_lock_all_of_which_several_are_lost_tells_of_each(world: World) -> None:
+    """The first loss leaves, with the others as its notes."""
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+
+        async def body() -> None:
+            async with client.lock_all(["a", "b", "c"]):
+                await world.jump(10)
+
+        with pytest.raises(LockLostError) as caught:
+            await body()
+
+        assert {"lock 'a' (token 1)" in note or "lock 'b' (token 1)" in note for note in caught.value.__notes__} == {
+            True
+        }
+        assert len(caught.value.__notes__) == 2
+
+
+@both_colours
+async def test_lock_all_of_dead_holders_keys_waits_one_lease_for_all_of_them(world: World) -> None:
+    """All keys are observed from the beginning, so that they come free together."""
+    async with world.client(auto_renew=False, lease_duration=10) as dead, world.client(lease_duration=10) as client:
+        for key in "abc":
+            raw(await dead.acquire(key))._closed = True
+
+        async def use_all() -> list[int]:
+            async with client.lock_all(["a", "b", "c"], timeout=60) as leases:
+                return [lease.fencing_token for lease in leases.values()]
+
+        using = world.spawn(use_all())
+        await world.until(lambda: world.store.requests["read"] >= 2)
+        await world.live(11)
+
+        assert using.done
+        assert await using.result() == [2, 2, 2]

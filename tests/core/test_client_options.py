@@ -1,0 +1,272 @@
+"""Options of locks and reentrancy at work, in both colours from one text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import (
+    KEEP,
+    AcquireTimeoutError,
+    ConfigurationError,
+    LeaseStateError,
+    LockLostError,
+    LossReason,
+    UnsupportedError,
+)
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_data_and_attributes_are_written_and_kept_through_renewals(world: World) -> None:
+    """What the record carries is what was asked for, and a renewal leaves it alone."""
+    async with world.client(lease_duration=4) as client:
+        lease = await client.acquire("k", data=b"\x00x", attributes={"b": True, "a": b"1", "c": -5})
+        await world.live(5)
+
+        record = await client.get("k")
+        assert record is not None
+        assert record.data == lease.data == b"\x00x"
+        assert dict(record.attributes) == lease.attributes == {"a": b"1", "b": True, "c": -5}
+        assert world.store.requests["replace"] >= 4
+        await lease.release()
+        record = await client.get("k")
+        assert record is not None
+        assert record.data == b"\x00x"
+
+
+@both_colours
+async def test_replace_data_false_keeps_what_the_record_had(world: World) -> None:
+    """A holder that does not replace finds what the last one left, and so does the record."""
+    async with world.client() as client:
+        async with client.lock("k", data=b"old", attributes={"by": "a"}):
+            pass
+
+        async with client.lock("k", data=b"new", replace_data=False) as lease:
+            assert (lease.data, lease.attributes) == (b"old", {"by": "a"})
+            await lease.ensure(60)
+            record = await client.get("k")
+            assert record is not None
+            assert record.data == b"old"
+        async with client.lock("fresh", data=b"new", replace_data=False) as lease:
+            assert lease.data == b"new"
+        async with client.lock("k") as lease:
+            assert (lease.data, lease.attributes) == (None, {})
+
+
+@both_colours
+async def test_release_data_replaces_what_stays_behind(world: World) -> None:
+    """The last word of a holder is kept in the free record; KEEP, the default, leaves what there was."""
+    async with world.client() as client:
+        for given, left in ((b"done", b"done"), (None, None), (KEEP, b"first")):
+            lease = await client.acquire("k", data=b"first", attributes={"a": 1})
+            await lease.release(data=given)
+
+            record = await client.get("k")
+            assert record is not None
+            assert record.data == left
+            assert record.attributes == (("a", 1),)
+
+
+@both_colours
+@pytest.mark.parametrize("data", ["text", bytearray(b"x"), b"x" * 65_537, 5])
+async def test_bad_data_is_refused_before_anything_is_sent(world: World, data: Any) -> None:
+    """A wrong payload changes nothing: the lease is as it was, also after a refused release."""
+    async with world.client() as client:
+        lease = await client.acquire("k")
+
+        with pytest.raises(ConfigurationError, match="data"):
+            await client.acquire("other", data=data)
+        with pytest.raises(ConfigurationError, match=r"data for lock 'k' is .*65536"):
+            await lease.renew(data=data)
+        with pytest.raises(ConfigurationError, match="data for lock 'k'"):
+            await lease.release(data=data)
+
+        assert lease.is_valid
+        assert world.store.requests == {"claim": 1}
+
+
+@both_colours
+async def test_only_if_exists_takes_nothing_that_is_not_there(world: World) -> None:
+    """A key that never was, or was deleted on release, is not created; one that is there is taken."""
+    async with world.client() as client:
+        assert await client.try_acquire("k", only_if_exists=True) is None
+        assert await client.get("k") is None
+
+        async with client.lock("k"):
+            pass
+        async with client.lock("k", only_if_exists=True, delete_on_release=True) as lease:
+            assert lease.fencing_token == 2
+        assert await client.try_acquire("k", only_if_exists=True) is None
+
+
+@both_colours
+async def test_hazard_08_delete_on_release_hides_the_key_and_keeps_its_token(world: World) -> None:
+    """A deleted lock is not seen any more, and its next grant still has a greater token."""
+    async with world.client() as client:
+        async with client.lock("k", data=b"x", delete_on_release=True):
+            pass
+
+        assert await client.get("k") is None
+        assert [record async for record in client.scan()] == []
+        async with client.lock("k", replace_data=False) as lease:
+            assert lease.fencing_token == 2
+            assert lease.data is None
+
+
+@both_colours
+async def test_fail_closed_lock_is_held_until_it_is_released(world: World) -> None:
+    """Without a lease nothing lapses: no renewal, no takeover, for as long as it takes."""
+    async with world.client() as a, world.client() as b:
+        lease = await a.acquire("k", fail_closed=True)
+        assert lease.remaining == lease.lease_duration == float("inf")
+        await world.live(400, step=50)
+
+        assert lease.is_valid
+        assert await b.try_acquire("k") is None
+        assert world.store.requests["replace"] == 0
+        with pytest.raises(ConfigurationError, match=r"fail-closed.*no lease"):
+            await lease.renew(lease_duration=5)
+        await lease.renew(data=b"still here")
+        assert await lease.ensure(1000) == 1
+        await lease.release()
+        again = await b.try_acquire("k")
+        assert again is not None
+
+
+@both_colours
+async def test_fail_closed_lock_of_a_dead_holder_is_freed_by_breaking_only(world: World) -> None:
+    """An operator frees it, by its token."""
+    async with world.client() as a, world.client() as b:
+        lease = await a.acquire("k", fail_closed=True)
+
+        assert await b.break_lock("k", fencing_token=lease.fencing_token)
+
+        again = await b.try_acquire("k")
+        assert again is not None
+        assert again.fencing_token == 3
+
+
+@both_colours
+async def test_max_hold_ends_the_hold_though_renewals_succeed(world: World) -> None:
+    """A body that overruns is told as of any loss, with a reason of its own."""
+    async with world.client(lease_duration=4, max_hold=10) as client:
+        told: list[Any] = []
+        lease = await client.acquire("k")
+        lease.on_lost(told.append)
+
+        await world.live(9.75)
+        assert lease.is_valid
+        assert lease.remaining <= 0.26
+        await world.live(0.5)
+
+        assert not lease.is_valid
+        assert lease.loss is not None
+        assert lease.loss.reason is LossReason.OVERRUN
+        await world.until(lambda: len(told) == 1)
+        with pytest.raises(LockLostError, match="longer than max_hold"):
+            await lease.release()
+        record = await client.get("k")
+        assert record is not None
+        assert record.state == "free"
+
+
+@both_colours
+async def test_cancel_on_loss_is_refused_where_nothing_can_be_cancelled(world: World) -> None:
+    """A thread cannot be cancelled, so the blocking client refuses the option, and says what there is instead."""
+    if world.colour == "async":
+        async with world.client(cancel_on_loss=True) as client, client.lock("k"):
+            return
+    with pytest.raises(UnsupportedError, match=r"asyncio.*on_lost, lost or ensure"):
+        world.client(cancel_on_loss=True)
+    async with world.client() as client:
+        with pytest.raises(UnsupportedError, match="cancel_on_loss"):
+            await client.acquire("k", cancel_on_loss=True)
+        assert not world.store.requests
+
+
+@both_colours
+async def test_reentrant_lock_is_counted_and_keeps_its_token(world: World) -> None:
+    """The same client enters again without a request; the key is free when the last view has left."""
+    async with world.client(reentrant=True) as client:
+        async with client.lock("k") as outer:
+            async with client.lock("k", timeout=0) as inner:
+                assert inner.fencing_token == outer.fencing_token
+            assert not inner.is_valid
+            assert outer.is_valid
+            assert client.holds("k")
+
+        assert not client.holds("k")
+        assert world.store.requests == {"claim": 1, "release": 1}
+
+
+@both_colours
+async def test_reentrant_view_released_twice_counts_once(world: World) -> None:
+    """Each view gives back its own share."""
+    async with world.client(reentrant=True) as client:
+        outer, inner = await client.acquire("k"), await client.acquire("k")
+
+        await inner.release()
+        await inner.release()
+
+        assert outer.is_valid
+        with pytest.raises(LeaseStateError, match="was released"):
+            await inner.ensure()
+        await outer.release()
+        assert not client.holds("k")
+
+
+@both_colours
+async def test_reentrancy_joins_only_what_opted_in_and_only_in_the_same_client(world: World) -> None:
+    """A lock that was not taken as reentrant, and one of another client, are simply held."""
+    async with world.client() as a, world.client() as b:
+        plain = await a.acquire("plain")
+        shared = await a.acquire("shared", reentrant=True)
+
+        assert await a.try_acquire("plain", reentrant=True) is None
+        assert await a.try_acquire("shared") is None
+        assert await b.try_acquire("shared", reentrant=True) is None
+        assert plain.is_valid
+        assert shared.is_valid
+
+
+@both_colours
+async def test_acquire_that_waits_for_its_own_client_says_how_to_join(world: World) -> None:
+    """Code that asks again for what it holds would wait for ever, and see a name that it may not know for its own."""
+    async with world.client() as client, world.client() as other:
+        lease = await client.acquire("k")
+
+        with pytest.raises(AcquireTimeoutError, match=r"this client's own owner name .*reentrant=True joins it"):
+            await client.acquire("k", timeout=0)
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await other.acquire("k", timeout=0)
+        assert lease.is_valid
+
+    assert "reentrant" not in str(caught.value)
+
+
+@both_colours
+async def test_reentrant_acquire_of_a_lost_lock_raises_its_loss(world: World) -> None:
+    """Queueing would be waiting for oneself; every view is told, the inner one at the end of its block too."""
+    async with world.client(reentrant=True, auto_renew=False, lease_duration=10) as client:
+
+        async def inner() -> None:
+            async with client.lock("k"):
+                await world.jump(10)
+
+        async def outer() -> None:
+            async with client.lock("k"):
+                with pytest.raises(LockLostError):
+                    await inner()
+                with pytest.raises(LockLostError) as caught:
+                    await client.acquire("k")
+                assert caught.value.loss.reason is LossReason.EXPIRED
+
+        with pytest.raises(LockLostError):
+            await outer()
+        lease = await client.acquire("k", timeout=0)
+        assert lease.fencing_token == 2

@@ -1,0 +1,163 @@
+"""Which stores a client takes, and who closes them, in both colours from one text."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import (
+    StoreUnavailableError,
+    UnsafeStoreError,
+    UnsupportedError,
+    aconnect,
+    connect,
+)
+from dlock_core.client import LockClient
+from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+def test_store_for_asyncio_is_refused_by_the_blocking_client() -> None:
+    """An async-only store in a blocking client is told apart at once."""
+    with pytest.raises(UnsupportedError, match=r"AsyncMemoryStore is a store for asyncio; use AsyncLockClient"):
+        LockClient(AsyncMemoryStore())  # type: ignore[arg-type]  # the mistake in question
+
+
+@both_colours
+@pytest.mark.parametrize(("declared", "message"), [(("atomic_multi",), "declares"), ((), "does not declare")])
+async def test_store_whose_capabilities_do_not_agree_with_its_methods_is_refused(
+    world: World, declared: tuple[str, ...], message: str
+) -> None:
+    """A capability is present when the client is built, or never asked for."""
+    from dlock_core import Capability
+
+    kind = MemoryStore if world.colour == "sync" else AsyncMemoryStore
+    capabilities = frozenset(map(Capability, declared)) | ({*kind.capabilities} if declared else set())
+    lying = type("LyingStore", (kind,), {"capabilities": capabilities})
+
+    with pytest.raises(UnsupportedError, match=rf"LyingStore .*{message}.*clause S19"):
+        world.client(lying())
+
+
+def test_store_handed_over_stays_open_and_one_that_connect_opened_is_closed() -> None:
+    """Who opens closes."""
+    store = MemoryStore()
+    with LockClient(store), LockClient(store):
+        pass
+    assert store.read("k", timeout_s=1) is None
+
+    with connect("memory://who-closes") as client:
+        inner = client._store
+    with pytest.raises(StoreUnavailableError, match="closed"):
+        inner.read("k", timeout_s=1)
+
+
+class _Unsafe:
+    """A store with an unsafe trait, whose closing fails."""
+
+    capabilities: frozenset[Any] = frozenset()
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self._inner = MemoryStore()
+        for name in ("claim", "replace", "release", "read", "scan", "provision"):
+            setattr(self, name, getattr(self._inner, name))
+
+    def guarantees(self) -> Any:
+        return dataclasses.replace(self._inner.guarantees(), unsafe=(("no-replica", "it may grant twice"),))
+
+    def close(self) -> None:
+        self.closed += 1
+        raise StoreUnavailableError("it does not want to close")
+
+
+class _AsyncUnsafe(_Unsafe):
+    def __init__(self) -> None:
+        super().__init__()
+        inner = AsyncMemoryStore()
+        for name in ("claim", "replace", "release", "read", "scan", "provision"):
+            setattr(self, name, getattr(inner, name))
+
+    async def guarantees(self) -> Any:
+        return super().guarantees()
+
+    async def close(self) -> None:  # type: ignore[override]  # the twin
+        super().close()
+
+
+@both_colours
+async def test_unsafe_store_is_refused_unless_it_is_accepted_by_name(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A topology that can grant twice is no surprise: the error names what to write, and the log says that it was accepted."""
+
+    async def use(**options: Any) -> None:
+        store = (_Unsafe if world.colour == "sync" else _AsyncUnsafe)()
+        async with world.client(store, **options) as client, client.lock("k"):
+            pass
+
+    for allowed in (set(), {"something-else"}):
+        with pytest.raises(
+            UnsafeStoreError, match=r"memory store refused: it may grant twice; .*put 'no-replica' into allow_unsafe"
+        ) as caught:
+            await use(allow_unsafe=allowed)
+        assert caught.value.name == "no-replica"
+
+    await use(allow_unsafe={"no-replica", "something-else"})
+    assert "accepted trait 'no-replica'" in caplog.text
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_store_that_connect_opened_is_closed_when_it_is_refused_and_its_error_told(
+    colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``connect`` opens it closes, whatever comes between; an error of that is told by ``close``, or is a note."""
+    stores: list[_Unsafe] = []
+
+    class Backend:
+        options = type("Options", (), {"from_url": staticmethod(lambda url, **settings: url)})
+
+        def open(self, options: object) -> Any:
+            stores.append(_Unsafe())
+            return stores[-1]
+
+        def aopen(self, options: object) -> Any:
+            async def opened() -> Any:
+                stores.append(_AsyncUnsafe())
+                return stores[-1]
+
+            return opened()
+
+    for module in ("engine.client_context", "aio"):
+        monkeypatch.setattr(f"dlock_core.{module}.backend_for", lambda url: Backend())
+
+    def use(*, fails: bool, **options: Any) -> None:
+        if colour == "sync":
+            with connect("odd://", **options):
+                if fails:
+                    raise KeyError("body")
+            return
+
+        async def on_a_loop() -> None:
+            async with aconnect("odd://", **options):
+                if fails:
+                    raise KeyError("body")
+
+        asyncio.run(on_a_loop())
+
+    with pytest.raises((UnsafeStoreError, StoreUnavailableError)):
+        use(fails=False)
+    with pytest.raises(ExceptionGroup) as caught:
+        use(fails=False, allow_unsafe={"no-replica"})
+    with pytest.raises(KeyError) as noted:
+        use(fails=True, allow_unsafe={"no-replica"})
+
+    assert [store.closed for store in stores] == [1, 1, 1]
+    assert [str(error) for error in caught.value.exceptions] == ["it does not want to close"]
+    assert "it does not want to close" in str(noted.value.__notes__)

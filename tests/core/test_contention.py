@@ -1,0 +1,161 @@
+"""Many clients and many threads at one lock, in both colours from one text."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core import (
+    LeaseStateError,
+)
+from dlock_core.clock import now_ns
+from dlock_core.memory import MemoryStore
+from tests.core.hold_support import Boom
+from tests.core.worlds import async_only, both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_same_owner_in_two_clients_is_two_holders(world: World) -> None:
+    """The owner is a label for people: whoever has the same one is somebody else (hazard 20)."""
+    async with world.client(owner="me") as a, world.client(owner="me") as b:
+        lease = await a.acquire("k")
+
+        assert await b.try_acquire("k") is None
+        assert await a.try_acquire("k") is None
+        await lease.release()
+        other = await b.try_acquire("k")
+        assert other is not None
+        assert other.owner == lease.owner
+
+
+@both_colours
+async def test_requests_get_a_share_of_the_lease_as_their_time(world: World) -> None:
+    """Whatever the driver's own time-outs are: half a lease to obtain, a sixth to renew or release, and never above the cap (hazard 33)."""
+    for options, claim, other in (
+        ({"lease_duration": 6}, 3, 1),
+        ({"lease_duration": 600}, 10, 10),
+        ({"lease_duration": 6, "request_timeout": 0.5}, 0.5, 0.5),
+        ({"lease_duration": 6, "fail_closed": True}, 3, 1),
+    ):
+        store = world.hooked_store(lambda *_: None)
+        async with world.client(store, **options) as client, client.lock("k") as lease:
+            await lease.renew()
+
+        assert dict(store.timeouts) == {"claim": claim, "replace": other, "release": other}
+
+
+@async_only
+async def test_hazard_21_herd_of_waiters_is_spread_and_has_one_winner(world: World) -> None:
+    """A hundred waiters poll with growing, jittered pauses; of them one obtains the key, with a bounded number of requests (hazard 21)."""
+    async with world.client(lease_duration=20) as holder:
+        lease = await holder.acquire("k")
+        store = world.another_store()
+        clients = [await world.client(store, lease_duration=20) for _ in range(100)]
+        waiting = [world.spawn(client.acquire("k")) for client in clients]
+        await world.live(20)
+        assert store.requests["claim"] == 100
+        assert store.requests["read"] <= 100 * (10 + 20 / 0.25)
+
+        await lease.release()
+        await world.live(2)
+
+        assert sum(spawned.done for spawned in waiting) == 1
+        assert sum(client.holds("k") for client in clients) == 1
+        for client in clients:
+            await client.close()
+        for spawned in waiting:
+            with contextlib.suppress(LeaseStateError):
+                await spawned.result()
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="another clock counts the time asleep here")
+def test_hazard_16_clock_that_decides_counts_while_the_machine_sleeps() -> None:
+    """CLOCK_MONOTONIC stands still while a machine is suspended, and a lease does not (hazard 16)."""
+    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+    assert before <= now_ns() <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert isinstance(now_ns(), int)
+
+
+def test_one_lease_may_be_used_by_many_threads_at_once() -> None:
+    """Renewals, checks and the release of one lease from many threads end in one release and no error."""
+    from dlock_core.client import LockClient
+    from dlock_core.testing import FaultyStore
+
+    store = FaultyStore()
+    with LockClient(store, lease_duration=20) as client:
+        lease = client.acquire("k")
+        start, errors = threading.Barrier(8), []
+
+        def use() -> None:
+            start.wait(20)
+            try:
+                for _ in range(50):
+                    lease.ensure(19.5)
+                    lease.renew()
+                    assert lease.fencing_token == 1
+                lease.release()
+            except LeaseStateError:
+                pass  # another thread has released it
+            except BaseException as error:  # noqa: BLE001  # asserted on below
+                errors.append(error)
+
+        threads = [threading.Thread(target=use) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+
+        assert errors == []
+        assert store.requests["release"] == 1
+        record = client.get("k")
+        assert record is not None
+        assert record.state == "free"
+
+
+def test_counter_under_the_lock_is_exact() -> None:
+    """Threads that each have a client of one space never run in the block together."""
+    from dlock_core.client import LockClient
+    from dlock_core.memory import MemorySpace
+
+    space, inside, total, tokens = MemorySpace(), [0], [0], []
+
+    def work() -> None:
+        with LockClient(MemoryStore(space)) as client:
+            for _ in range(100):
+                with client.lock("k", timeout=60) as lease:
+                    inside[0] += 1
+                    assert inside[0] == 1
+                    tokens.append(lease.fencing_token)
+                    total[0] += 1
+                    inside[0] -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert total == [400]
+    assert tokens == sorted(set(tokens))
+
+
+def test_context_managers_of_the_scenarios_are_real(tmp_path: object) -> None:
+    """The harness runs a scenario to its end in both colours: one that fails, fails."""
+    from tests.core.worlds import run_scenario
+
+    async def failing(world: World) -> None:
+        async with world.client() as client, client.lock("k"):
+            raise Boom(world.colour)
+
+    for colour in ("sync", "async"):
+        with contextlib.suppress(Boom):
+            run_scenario(colour, failing)
+            pytest.fail("the scenario did not fail")

@@ -1,0 +1,197 @@
+"""A lease that is released, by a call or at the end of a block, in both colours from one text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core import (
+    LeaseStateError,
+    LockLostError,
+    LossReason,
+    StoreUnavailableError,
+)
+from tests.core.hold_support import Boom
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from dlock_core import AsyncLockClient
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_release_twice_is_once(world: World) -> None:
+    """The second call does nothing, and does not raise."""
+    async with world.client() as client:
+        lease = await client.acquire("k")
+
+        await lease.release()
+        await lease.release()
+
+        assert world.store.requests["release"] == 1
+
+
+@both_colours
+async def test_release_of_a_lapsed_lock_raises_the_loss_and_frees_the_key(world: World) -> None:
+    """Late, but the record was still ours, and it is of no use to keep it closed."""
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+        lease = await client.acquire("k")
+        await world.jump(10)
+
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+        record = await client.get("k")
+        assert record is not None
+        assert record.state == "free"
+        await lease.release()
+
+
+@both_colours
+async def test_release_after_takeover_leaves_the_new_holder_alone(world: World) -> None:
+    """A late release by an expired holder must not free the next holder's lock."""
+    async with world.client(lease_duration=10, auto_renew=False) as a, world.client() as b:
+        late = await a.acquire("k")
+        assert await b.try_acquire("k") is None
+        await world.jump(10)
+        lease = await b.try_acquire("k")
+        assert lease is not None
+
+        with pytest.raises(LockLostError):
+            await late.release()
+
+        assert await lease.ensure(60) == 2
+
+
+@both_colours
+async def test_release_of_a_lost_lock_raises_the_loss_though_the_store_is_down(world: World) -> None:
+    """That the lock was lost matters more than that the store does not answer."""
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+        lease = await client.acquire("k")
+        await world.jump(10)
+
+        with world.store.outage(), pytest.raises(LockLostError):
+            await lease.release()
+        await world.jump(20)
+
+
+@both_colours
+async def test_release_without_an_answer_is_told_and_followed_up(world: World) -> None:
+    """An explicit release says that nobody acknowledged it; the scheduler goes on, and the key is free when the store is back."""
+    async with world.client(lease_duration=10) as client:
+        lease = await client.acquire("k")
+        with world.store.outage():
+            with pytest.raises(StoreUnavailableError):
+                await lease.release()
+            assert not lease.is_valid
+            await world.live(1)
+
+        await world.live(4)
+
+        record = await client.get("k")
+        assert record is not None
+        assert record.state == "free"
+
+
+@both_colours
+async def test_body_that_raises_keeps_its_exception(world: World) -> None:
+    """The lock never replaces what the body raised, and releases all the same."""
+    async with world.client() as client:
+        error = Boom("body")
+
+        with pytest.raises(Boom) as caught:
+            async with client.lock("k"):
+                raise error
+
+        assert caught.value is error
+        assert not hasattr(error, "__notes__")
+        assert world.store.requests["release"] == 1
+
+
+async def _fail_in(world: World, client: AsyncLockClient, error: Exception, *, jump: float) -> None:
+    async with client.lock("k"):
+        await world.jump(jump)
+        world.store.fail("release", 9)
+        raise error
+
+
+@both_colours
+async def test_body_that_raises_after_a_loss_gets_the_loss_as_a_note(world: World) -> None:
+    """Both are told: the exception leaves, and its notes say that the lock was lost, though the store is down too."""
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+        error = Boom("body")
+
+        with pytest.raises(Boom):
+            await _fail_in(world, client, error, jump=10)
+
+        [note] = error.__notes__
+        assert "lock 'k' (token 1) was lost: its lease ran out" in note
+
+
+@both_colours
+async def test_hazard_32_body_that_raises_gets_a_release_without_an_answer_as_a_note(world: World) -> None:
+    """What failed at the end of the block hides nothing."""
+    async with world.client(lease_duration=10) as client:
+        error = Boom("body")
+
+        with pytest.raises(Boom):
+            await _fail_in(world, client, error, jump=0)
+
+        [note] = error.__notes__
+        assert "release of 'k' was not sent" in note
+        await world.live(11)
+
+
+@both_colours
+async def test_body_that_ended_well_raises_nothing_though_its_release_gets_no_answer(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The work was done under the lock: an error would make the caller repeat it."""
+    async with world.client(lease_duration=10) as client:
+        async with client.lock("k"):
+            world.store.fail("release", 9)
+
+        assert "the release of lock 'k' was not confirmed; it is followed up" in caplog.text
+        await world.live(11)
+
+
+@both_colours
+@pytest.mark.parametrize("down", [False, True], ids=["answers", "down"])
+async def test_body_that_ended_well_after_a_loss_raises_it(world: World, down: bool) -> None:
+    """Whoever worked without the lock is told, whatever the store has to say."""
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+
+        async def body() -> None:
+            async with client.lock("k"):
+                await world.jump(10)
+                if down:
+                    world.store.fail("release", 9)
+
+        with pytest.raises(LockLostError) as caught:
+            await body()
+
+        assert caught.value.loss.reason is LossReason.EXPIRED
+        await world.live(11)
+
+
+@both_colours
+async def test_body_that_released_by_itself_leaves_silently(world: World) -> None:
+    """The end of the block is the second release, and does nothing."""
+    async with world.client() as client:
+        async with client.lock("k") as lease:
+            await lease.release(data=b"done")
+
+        assert world.store.requests["release"] == 1
+
+
+@both_colours
+async def test_entering_a_released_lease_is_refused(world: World) -> None:
+    """A block would run without the lock."""
+    async with world.client() as client:
+        lease = await client.acquire("k")
+        await lease.release()
+
+        with pytest.raises(LeaseStateError, match="was released"):
+            async with lease:
+                pytest.fail("the block ran")

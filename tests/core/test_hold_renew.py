@@ -1,0 +1,261 @@
+"""A lease that is renewed by its holder, in both colours from one text."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import (
+    ConfigurationError,
+    LockLostError,
+    LossReason,
+)
+from dlock_core.states import Due, Renew
+from dlock_core.testing import FakeClock
+from tests.core.hold_support import steal
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_renew_moves_the_deadline_and_keeps_the_token(world: World) -> None:
+    """A renewal by hand counts from its send."""
+    async with world.client(lease_duration=20, auto_renew=False) as client, client.lock("k") as lease:
+        await world.jump(15)
+        assert lease.remaining < 5
+
+        await lease.renew()
+
+        assert lease.remaining > 19
+        assert lease.fencing_token == 1
+        assert world.store.requests["replace"] == 1
+
+
+@both_colours
+async def test_renew_with_a_shorter_lease_counts_at_once(world: World) -> None:
+    """Who renews for less has less, in the record too."""
+    async with world.client(lease_duration=20, auto_renew=False) as client, client.lock("k") as lease:
+        await lease.renew(lease_duration=2)
+
+        assert 1.9 < lease.remaining < 2
+        record = await client.get("k")
+        assert record is not None
+        assert record.lease_ms == 2000
+        with pytest.raises(LockLostError):
+            async with lease:
+                await world.jump(2)
+    assert lease.loss is not None
+
+
+@both_colours
+async def test_renew_with_a_shorter_lease_is_followed_by_renewals_of_its_pace(world: World) -> None:
+    """The heartbeat follows the lease that the record has now."""
+    async with world.client(lease_duration=20) as client, client.lock("k") as lease:
+        await lease.renew(lease_duration=2)
+        await world.live(10)
+
+        assert lease.is_valid
+        assert world.store.requests["replace"] >= 16
+
+
+@both_colours
+async def test_renew_with_data_replaces_it_and_keeps_the_attributes(world: World) -> None:
+    """Data is what progress is told by."""
+    async with world.client() as client, client.lock("k", data=b"0 %", attributes={"job": "x"}) as lease:
+        await lease.renew(data=b"50 %")
+
+        record = await client.get("k")
+        assert record is not None
+        assert (record.data, record.attributes) == (b"50 %", (("job", "x"),))
+        assert lease.data == b"50 %"
+        await lease.renew()
+        assert lease.data == b"50 %"
+        await lease.renew(data=None)
+        record = await client.get("k")
+        assert record is not None
+        assert record.data is lease.data is None
+
+
+@both_colours
+@pytest.mark.parametrize("lease_duration", [0, -1, True, float("nan"), 0.0001, 90_000])
+async def test_renew_with_a_bad_lease_changes_nothing(world: World, lease_duration: Any) -> None:
+    """What cannot be a lease is refused before anything is sent."""
+    async with world.client() as client, client.lock("k") as lease:
+        with pytest.raises(ConfigurationError, match="lease_duration"):
+            await lease.renew(lease_duration=lease_duration)
+
+        assert world.store.requests == {"claim": 1}
+        assert lease.lease_duration == 20
+
+
+@both_colours
+async def test_renew_of_a_stolen_lock_raises_the_loss_with_what_stands_there(world: World) -> None:
+    """The proof of a loss is another's record, and it is handed on."""
+    async with world.client(auto_renew=False) as client:
+        lease = await client.acquire("k")
+        await steal(world, lease)
+
+        with pytest.raises(
+            LockLostError, match="another holder took it over; now 'thief' stands there with token 3"
+        ) as caught:
+            await lease.renew()
+
+        loss = caught.value.loss
+        assert (loss.key, loss.fencing_token, loss.reason) == ("k", 1, LossReason.STOLEN)
+        assert loss.record is not None
+        assert loss.record.owner == "thief"
+
+
+@both_colours
+async def test_renew_of_a_vanished_record_is_a_loss_and_creates_nothing(world: World) -> None:
+    """What is gone is lost; nobody brings it back but a new acquire."""
+    async with world.client(auto_renew=False) as client:
+        lease = await client.acquire("k")
+        world.space.records.clear()
+
+        with pytest.raises(LockLostError):
+            await lease.renew()
+
+        assert lease.loss is not None
+        assert lease.loss.record is None
+        assert not world.space.records
+
+
+@both_colours
+async def test_renewals_of_one_lease_wait_for_each_other(world: World) -> None:
+    """One write of a lease is under way at a time: the second begins when the first is answered, and both succeed (F8e)."""
+    gate: Any = threading.Event() if world.colour == "sync" else asyncio.Event()
+    writing, most = [0], [0]
+
+    def before(verb: str, request: Any) -> Any:
+        if verb != "replace":
+            return None
+        writing[0] += 1
+        most[0] = max(most)
+        return gate.wait()
+
+    def after(verb: str) -> None:
+        if verb == "replace":
+            most.append(writing[0])
+            writing[0] -= 1
+
+    async with world.client(world.hooked_store(before, after), lease_duration=20, auto_renew=False) as client:
+        lease = await client.acquire("k")
+        first = world.spawn(lease.renew(data=b"1"), parks=False)
+        await world.until(lambda: writing[0] == 1)
+        second = world.spawn(lease.renew(data=b"2"), parks=False)
+        third = world.spawn(lease.ensure(30), parks=False)
+        gate.set()
+
+        await first.result()
+        await second.result()
+        assert await third.result() == 1
+
+        assert max(most) == 1
+        assert lease.remaining > 30
+        assert lease.data == b"2"
+
+
+class Crowded:
+    """A mutex: in the instant in which it is next released, another thread comes and does *other*."""
+
+    def __init__(self, mutex: Any, other: Callable[[], object]) -> None:
+        self._mutex = mutex
+        self._others = [other]
+
+    def __enter__(self) -> None:
+        self._mutex.__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        self._mutex.__exit__(*exc)
+        if self._others:
+            thread = threading.Thread(target=self._others.pop())
+            thread.start()
+            thread.join()
+
+
+def test_renewal_that_another_thread_tries_to_get_ahead_of_is_made() -> None:
+    """Any thread may use a lease, and the scheduler does: that one of them begins between two steps of another is nobody's mistake."""
+    with FakeClock() as clock, clock.client(lease_duration=20) as client:
+        lease = client.acquire("k", auto_renew=False)
+        driver, handle = client._engine.driver, lease._handle
+
+        def begin() -> None:
+            if getattr(handle.state, "in_flight", None) is None:
+                driver.advance(handle, Renew("of the other thread"))
+
+        client._runtime.mutex = Crowded(client._runtime.mutex, begin)  # type: ignore[assignment]
+        lease.renew(data=b"1")
+
+        assert lease.data == b"1"
+
+
+def test_renewal_of_a_lock_that_another_thread_finds_lost_raises_the_loss() -> None:
+    """Not that a lost lock cannot be renewed, which is for those who program the machine."""
+    with FakeClock() as clock, clock.client(lease_duration=20) as client:
+        lease = client.acquire("k", auto_renew=False)
+        driver, handle = client._engine.driver, lease._handle
+
+        def lapse() -> None:
+            clock.advance(30)
+            driver.advance(handle, Due("of the other thread"))
+
+        client._runtime.mutex = Crowded(client._runtime.mutex, lapse)  # type: ignore[assignment]
+        with pytest.raises(LockLostError):
+            lease.renew()
+
+
+def test_acquire_whose_lock_another_thread_finds_lost_returns_a_lost_lease() -> None:
+    """As after a suspension in just this instant: whoever holds the lease is told, as ever."""
+    with FakeClock() as clock, clock.client(lease_duration=20) as client:
+        driver = client._engine.driver
+        advance = driver.advance
+
+        def slowly(handle: Any, event: Any) -> Any:
+            effect = advance(handle, event)
+            if handle.token and handle.loss is None:
+                clock.advance(30)
+                advance(handle, Due("of the scheduler"))
+            return effect
+
+        driver.advance = slowly  # type: ignore[method-assign]
+        lease = client.acquire("k", auto_renew=False)
+
+        assert not lease.is_valid
+        with pytest.raises(LockLostError):
+            lease.ensure()
+        with pytest.raises(LockLostError):
+            lease.release()
+
+
+@both_colours
+async def test_renewal_waiting_for_another_one_sees_the_loss_that_it_brings(world: World) -> None:
+    """Who waits for an answer that proves the loss is told of it, without a request of its own."""
+    gate: Any = threading.Event() if world.colour == "sync" else asyncio.Event()
+    asked = [0]
+
+    def before(verb: str, request: Any) -> Any:
+        if verb != "replace" or request.record.owner != "me":
+            return None
+        asked[0] += 1
+        return gate.wait()
+
+    async with world.client(world.hooked_store(before), owner="me", auto_renew=False) as client:
+        lease = await client.acquire("k")
+        await steal(world, lease)
+        first = world.spawn(lease.renew(), parks=False)
+        await world.until(lambda: asked[0] == 1)
+        second = world.spawn(lease.renew(), parks=False)
+        gate.set()
+
+        for spawned in (first, second):
+            with pytest.raises(LockLostError):
+                await spawned.result()
+        assert asked == [1]

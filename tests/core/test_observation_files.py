@@ -1,0 +1,118 @@
+"""Observations that outlive a process."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core import ConfigurationError
+from dlock_core.client import LockClient
+from dlock_core.memory import MemorySpace, MemoryStore
+from dlock_core.testing import FakeClock, FaultyStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def dead(clock: FakeClock, space: MemorySpace, *keys: str) -> int:
+    """Have somebody hold *keys* who renews nothing any more; return the last token."""
+    client, token = clock.client(MemoryStore(space), auto_renew=False, lease_duration=10), 0
+    for key in keys:
+        lease = client.acquire(key)
+        token, lease._closed = lease.fencing_token, True
+    client._engine.driver.held.clear()  # neither released nor warned of, as after a kill
+    client.close()
+    return token
+
+
+def test_next_process_continues_what_the_last_has_seen(tmp_path: Path) -> None:
+    """Clients that try once each, over one lease: only together have they seen it all."""
+    clock, space, file = FakeClock(), MemorySpace(), tmp_path / "seen"
+    token = dead(clock, space, "k")
+    for number in range(21):
+        with clock.client(FaultyStore(MemoryStore(space)), observations=file) as client:
+            lease = client.try_acquire("k")
+            assert (lease is not None) == (number == 20), f"after {number / 2} s"
+            assert lease is None or lease.fencing_token == token + 1
+        clock.advance(0.5)
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["seen"]
+
+
+def test_without_a_file_no_process_of_one_try_ever_takes_over(tmp_path: Path) -> None:
+    """The negative control."""
+    clock, space = FakeClock(), MemorySpace()
+    dead(clock, space, "k")
+    for _ in range(50):
+        with clock.client(FaultyStore(MemoryStore(space))) as client:
+            assert client.try_acquire("k") is None
+        clock.advance(0.5)
+
+
+def test_two_processes_share_one_file(tmp_path: Path) -> None:
+    """Each keeps what the other has seen; of one record the earlier sight counts."""
+    clock, space, file = FakeClock(), MemorySpace(), tmp_path / "seen"
+    dead(clock, space, "a", "b")
+    one = clock.client(FaultyStore(MemoryStore(space)), observations=file)
+    two = clock.client(FaultyStore(MemoryStore(space)), observations=file)
+    assert one.try_acquire("a") is None
+    clock.advance(5)
+    assert two.try_acquire("a") is None
+    assert two.try_acquire("b") is None
+    clock.advance(5)
+
+    one.close()
+    two.close()
+    with clock.client(FaultyStore(MemoryStore(space)), observations=file) as three:
+        lease = three.try_acquire("a")
+        assert lease is not None
+        assert three.try_acquire("b") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\x00", '{"format": 1}'], ids=repr)
+def test_damaged_file_is_begun_anew(tmp_path: Path, text: str) -> None:
+    """It only delays."""
+    file = tmp_path / "seen"
+    file.write_text(text)
+    file.chmod(0o600)
+    clock, space = FakeClock(), MemorySpace()
+    dead(clock, space, "k")
+
+    with clock.client(FaultyStore(MemoryStore(space)), observations=file) as client:
+        assert client.try_acquire("k") is None
+
+    assert '"k"' in file.read_text()
+
+
+def test_file_that_others_may_write_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever may write it could have a lock taken over."""
+    file = tmp_path / "seen"
+    file.write_text("{}")
+    file.chmod(0o666)
+
+    LockClient(MemoryStore(), observations=file)
+
+    assert "other users may write that file" in caplog.text
+
+
+def test_file_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The attempt itself is as it was."""
+    folder = tmp_path / "seen"
+    folder.mkdir()
+    clock, space = FakeClock(), MemorySpace()
+    dead(clock, space, "k")
+
+    with clock.client(FaultyStore(MemoryStore(space)), observations=folder) as client:
+        assert client.try_acquire("k") is None
+
+    assert "cannot be written" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["seen"]
+
+
+def test_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """When the client is built."""
+    with pytest.raises(ConfigurationError, match="folder"):
+        LockClient(MemoryStore(), observations=tmp_path / "no" / "seen")

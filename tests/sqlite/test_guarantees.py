@@ -1,0 +1,161 @@
+"""What the SQLite store promises, by the file system that its file is on."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core.errors import (
+    StoreSetupError,
+)
+from dlock_core.store import Grade
+from dlock_sqlite import SqliteStore, provision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+MOUNTS = """\
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 27 0:30 / /home rw shared:1 master:2 - nfs4 server:/home rw
+31 30 0:31 / /home/local rw - ext4 /dev/vdb rw
+32 27 0:32 / /mnt/with\\040space rw - cifs //server/share rw
+33 27 0:33 / /over rw - ext4 /dev/vdc rw
+34 33 0:34 / /over rw - fuse.sshfs host: rw
+35 27 0:35 / /ram rw - tmpfs tmpfs rw
+36 27 0:36 / /layers rw - overlay overlay rw
+a line that is cut
+"""
+
+
+class TestGuarantees:
+    """What the store says of itself."""
+
+    def test_a_local_disk_is_grade_a(self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One host, durable, no clock; the file is there afterwards."""
+        self._mounted(path, monkeypatch, "ext4")
+
+        said = store.guarantees()
+
+        assert (said.store, said.version, said.grade, said.durable) == ("sqlite", sqlite3.sqlite_version, Grade.A, True)
+        assert (said.token, said.deletes, said.refusal_linearizable) == ("ordered", False, True)
+        assert said.clock.startswith("none; with server_clock, that of this host")
+        assert said.unsafe == ()
+        assert "one host only" in said.notes[0]
+        assert path.exists()
+
+    def test_a_network_file_system_is_unsafe_and_not_written(
+        self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The core refuses it by the name that a user may allow; before that nothing is made there."""
+        self._mounted(path, monkeypatch, "nfs4")
+
+        said = store.guarantees()
+
+        [(name, reason)] = said.unsafe
+        assert name == "sqlite-network-filesystem"
+        assert "nfs4" in reason
+        assert str(path) in reason
+        assert said.grade is Grade.C
+        assert not path.exists()
+
+    def test_a_file_in_memory_is_not_durable(
+        self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What a restart of the host removes is said to be so."""
+        self._mounted(path, monkeypatch, "tmpfs")
+
+        said = store.guarantees()
+
+        assert (said.grade, said.durable, said.unsafe) == (Grade.B, False, ())
+        assert any("tmpfs" in note for note in said.notes)
+
+    def test_an_unknown_file_system_is_noted(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where the system does not say what it is, the user is asked to look."""
+        monkeypatch.setattr(provision, "_MOUNT_INFO", "/does/not/exist")
+
+        said = store.guarantees()
+
+        assert any("not known here" in note for note in said.notes)
+        assert said.unsafe == ()
+
+    def test_normal_is_not_durable(
+        self, path: Path, open_store: Callable[..., SqliteStore], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Who asked for fewer syncs is told what they cost; asking for them was the consent."""
+        self._mounted(path, monkeypatch, "ext4")
+
+        said = open_store(path, synchronous="normal").guarantees()
+
+        assert (said.grade, said.durable, said.unsafe) == (Grade.B, False, ())
+        assert any("power cut" in note for note in said.notes)
+
+    def test_guarantees_tell_what_is_wrong_with_the_file(self, path: Path, store: SqliteStore) -> None:
+        """Whoever connects learns of a bad file at once."""
+        path.write_text("not a database, but long enough to be looked at as one")
+
+        with pytest.raises(StoreSetupError):
+            store.guarantees()
+
+    @pytest.mark.parametrize(
+        ("path", "kind"),
+        [
+            ("/var/locks.db", "ext4"),
+            ("/home/me/locks.db", "nfs4"),
+            ("/homely/locks.db", "ext4"),
+            ("/home/local/locks.db", "ext4"),
+            ("/mnt/with space/locks.db", "cifs"),
+            ("/over/locks.db", "fuse.sshfs"),
+            ("/ram/locks.db", "tmpfs"),
+            ("/layers/locks.db", "overlay"),
+        ],
+    )
+    def test_the_file_system_is_that_of_the_nearest_mount(self, path: str, kind: str) -> None:
+        """The longest mount point above the path counts, and of two on one point the later."""
+        assert provision.file_system(path, MOUNTS) == kind
+
+    def test_no_mounts_no_answer(self) -> None:
+        """An empty table says nothing."""
+        assert provision.file_system("/x", "") is None
+
+    @pytest.mark.parametrize(
+        "kind", ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "afs", "fuse.sshfs", "fuse.new"]
+    )
+    def test_network_file_systems_are_known(self, kind: str) -> None:
+        """Another host's kernel may have the file open there; an unknown FUSE program is not trusted."""
+        assert provision.is_shared_with_hosts(kind)
+
+    @pytest.mark.parametrize(
+        "kind", ["ext4", "xfs", "btrfs", "zfs", "overlay", "tmpfs", "fuseblk", "fuse.fuse-overlayfs"]
+    )
+    def test_local_file_systems_are_fine(self, kind: str) -> None:
+        """One kernel has all locks."""
+        assert not provision.is_shared_with_hosts(kind)
+
+    @pytest.mark.parametrize(
+        ("version", "fixed"),
+        [
+            ((3, 40, 1), False),
+            ((3, 44, 6), True),
+            ((3, 45, 0), False),
+            ((3, 50, 7), True),
+            ((3, 51, 2), False),
+            ((3, 51, 3), True),
+            ((3, 53, 0), True),
+        ],
+    )
+    def test_the_race_of_older_versions_is_noted(
+        self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], fixed: bool
+    ) -> None:
+        """Versions with the repair are told from those without it."""
+        monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+
+        assert any("rare race" in note for note in store.guarantees().notes) != fixed
+
+    def _mounted(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+        table = path.with_name("mountinfo")
+        table.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:1 / {path.parent} rw - {kind} source rw\n")
+        monkeypatch.setattr(provision, "_MOUNT_INFO", str(table))
