@@ -12,7 +12,7 @@ _USAGE = 64
 
 def main() -> None:
     """Run the command and exit with its code. Without the extra ``cli``, say how to install it, and exit with 64."""
-    # Loading takes a moment. An interrupt within it ends the process as the system does, without a traceback; the command then takes over.
+    # An interrupt ends the process as any signal does, without a traceback; `dlock run` handles it once it can hold a lock.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

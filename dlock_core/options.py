@@ -4,8 +4,6 @@ Precedence, strongest first: the call, the keywords of ``connect``, the query of
 that the user names, the defaults. Nothing reads a file that the user has not named.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Mapping, MutableMapping
@@ -106,7 +104,7 @@ _Wait = Annotated[Seconds, BeforeValidator(to_seconds)]
 
 
 class _Options(CheckedModel):
-    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, defer_build=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

@@ -3,8 +3,6 @@
 :mod:`dlock_core.lease` is the machine that moves between them.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 

@@ -3,8 +3,6 @@
 All durations are nanoseconds, but for the lease in the record, which is whole milliseconds, rounded once and used by both sides.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from dlock_core.command import operator
 from dlock_core.command.options import (
+    LOST,
+    SIGNALLED,
     client_options,
     configuration_source,
     connection_options,
     early_options,
     early_takeover,
 )
-from dlock_core.command.run import LOST, SIGNALLED, Request, grace_within, hold
 from dlock_core.command.show import OutputClosedError, OutputError, Say
-from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LockLostError, StoreError
+from dlock_core.errors import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    DLockError,
+    LockLostError,
+    StoreError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from dlock_core.options import LockKeywords
@@ -61,8 +67,6 @@ def _open_standard_files() -> None:
 def _exit_code(arguments: list[str]) -> int:
     say = Say()
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # see __main__
-            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = command.main(arguments, prog_name="dlock", standalone_mode=False)
     except click.ClickException as error:
         path = "dlock" if not isinstance(error, click.UsageError) or error.ctx is None else error.ctx.command_path
@@ -71,7 +75,7 @@ def _exit_code(arguments: list[str]) -> int:
     except DLockError as error:
         say.error(str(error))
         return _code_of(error)
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:
         return _INTERRUPTED
     except OutputClosedError:
         return _PIPE_CLOSED
@@ -93,8 +97,6 @@ def _code_of(error: DLockError) -> int:
 
 def _leave(code: int) -> NoReturn:
     """Exit with *code*; threads that hang in a request to a store are not waited for."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in __main__: no traceback while the interpreter shuts down
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
     for thread in others:
         thread.join(0.1)
@@ -122,13 +124,34 @@ class _RunCommand(click.Command):
 # ---- the commands
 
 
-@click.group(no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """Loads the commands of operators, and what they need, only where one of them is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return ["run", *operator_commands()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return _run if cmd_name == "run" else operator_commands().get(cmd_name)
+
+
+def operator_commands() -> dict[str, click.Command]:
+    """Return the commands for people who look after locks, by name."""
+    from dlock_core.command import operator
+
+    return {
+        each.name: each
+        for each in (operator.ls, operator.show, operator.break_, operator.init, operator.doctor)
+        if each.name
+    }
+
+
+@click.group(cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(None, "-V", "--version", package_name="dlock-core", message="dlock %(version)s")
 def command() -> None:
     """Hold distributed locks from the shell, and look after them."""
 
 
-@command.command("run", cls=_RunCommand)
+@click.command("run", cls=_RunCommand)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @connection_options
 @click.option(
@@ -162,6 +185,10 @@ def _run(ctx: click.Context, /, keys: tuple[str, ...], **given: Any) -> int:
 
     The exit code is that of COMMAND; 75 held, 76 lost, 69 store unreachable, 64 usage, 126 and 127 cannot run, 128+n ended by signal n.
     """
+    if not hasattr(os, "fork"):
+        raise UnsupportedError("dlock run needs processes as POSIX systems have them; this system has none")
+    from dlock_core.command.run import Request, grace_within, hold
+
     argv: list[str] = ctx.obj or []
     if not argv:
         raise click.UsageError("no command is given; write it after '--', as in: dlock run KEY -- make deploy", ctx)
@@ -216,7 +243,3 @@ def _waiting(ctx: click.Context, given: dict[str, Any]) -> dict[str, float]:
     if given["no_wait"] or (given["skip_if_held"] and timeout is None):
         return {"timeout": 0.0}
     return {} if timeout is None else {"timeout": timeout}
-
-
-for _other in (operator.ls, operator.show, operator.break_, operator.init, operator.doctor):
-    command.add_command(_other)

@@ -12,7 +12,6 @@ The *guard* holds the end of a pipe and a deadline. It ends the child's group wh
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import os
@@ -30,11 +29,18 @@ from dlock_core.timings import NEVER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FORWARDED", "Child", "Guard", "signal_group"]
+__all__ = ["FORWARDED", "JOB_CONTROL", "Child", "Guard", "signal_group"]
 
-FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+def _signals(*names: str) -> tuple[signal.Signals, ...]:
+    """Return the signals of these names that the system has; Windows lacks most of them."""
+    return tuple(signal.Signals[name] for name in names if name in signal.Signals.__members__)
+
+
+FORWARDED = _signals("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+JOB_CONTROL = _signals("SIGTSTP", "SIGTTIN", "SIGTTOU")
 # Python ignores these for itself; a command must not inherit that.
-_RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+_RESTORED = _signals("SIGPIPE", "SIGXFSZ")
 _PR_SET_PDEATHSIG = 1
 _ORDER = struct.Struct("=qq")
 _ORPHAN_LOOKS_NS = NANOS // 10
@@ -148,6 +154,8 @@ def _become(
 
 def _die_with(parent: int) -> None:
     if sys.platform == "linux":
+        import ctypes  # here, in the child, so that dlock itself does not wait for it
+
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(127)  # it died before the kernel was told

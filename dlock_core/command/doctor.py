@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
-import statistics
 import sys
 import time
 from importlib.metadata import version
@@ -86,7 +84,7 @@ def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
             "clock": "CLOCK_BOOTTIME" if sys.platform == "linux" else "monotonic",
             "clock_rate_ppm": _clock_rate_ppm(),
             "drift_bound_ppm": round(options.drift_bound * 1e6),
-            "read_ms_median": statistics.median(reads_ms),
+            "read_ms_median": sorted(reads_ms)[_READS // 2],
             "read_ms_max": max(reads_ms),
             "reads": len(reads_ms),
             "request_timeout_ms": round(request_s * 1000),
@@ -94,7 +92,7 @@ def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
             "versions": {
                 "dlock-core": version("dlock-core"),
                 "python": platform.python_version(),
-                "system": f"{os.uname().sysname} {os.uname().release}",
+                "system": f"{platform.system()} {platform.release()}",
             },
         }
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "LOST",
+    "SIGNALLED",
     "client_options",
     "configuration_source",
     "connection_options",
@@ -21,6 +23,9 @@ __all__ = [
     "early_takeover",
     "output_option",
 ]
+
+LOST = 76
+SIGNALLED = 128
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 

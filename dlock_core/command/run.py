@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.command.child import FORWARDED, Child, Guard
+from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard
+from dlock_core.command.options import LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine, escape
 from dlock_core.errors import LockLostError
 from dlock_core.states import Held
@@ -35,15 +36,12 @@ if TYPE_CHECKING:
     from dlock_core.options import ClientOptions, LockKeywords
     from dlock_core.record import Loss
 
-__all__ = ["CANNOT_RUN", "LOST", "NOT_FOUND", "SIGNALLED", "Request", "environment", "grace_within", "hold"]
+__all__ = ["Request", "grace_within", "hold"]
 
-LOST = 76
 CANNOT_RUN = 126
 NOT_FOUND = 127
-SIGNALLED = 128
 
 _log = logging.getLogger("dlock.command")
-_JOB_CONTROL = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 # The group is killed, and has a fiftieth of the lease to be gone; the guard comes in when half of that has passed.
 _MARGIN = 50
 _GRACE = 4
@@ -211,7 +209,7 @@ class _Run:
             if not os.WIFSTOPPED(status):
                 self._status = os.waitstatus_to_exitcode(status)
                 self._wake.set()
-            elif os.WSTOPSIG(status) in _JOB_CONTROL and self._child.take_terminal():
+            elif os.WSTOPSIG(status) in JOB_CONTROL and self._child.take_terminal():
                 self._stop()
 
     def _stop(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import logging
@@ -104,6 +103,8 @@ class WaitLine:
     def __init__(self, client: AsyncLockClient, keys: Sequence[str], say: Say) -> None:
         """Begin, where there is a terminal."""
         self._client, self._keys, self._say = client, sorted(keys), say
+        import asyncio
+
         self._task = asyncio.ensure_future(self._show()) if say.live else None
 
     def end(self) -> None:
@@ -114,6 +115,8 @@ class WaitLine:
             self._say.progress("")
 
     async def _show(self) -> None:
+        import asyncio
+
         began = now_ns()
         while True:
             await asyncio.sleep(_PROGRESS_S)

@@ -5,7 +5,6 @@ The type of an option's field in the options model says how its text is read, so
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -30,6 +29,8 @@ def _boolean(text: str) -> bool:
 
 
 def _mapping(text: str) -> dict[str, Any]:
+    import json
+
     try:
         value = json.loads(text)
     except RecursionError:
