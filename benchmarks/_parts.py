@@ -14,6 +14,7 @@ from benchmarks import (
     bench_redis,
     bench_redis_waits,
     bench_sqlite,
+    bench_start,
     bench_takeovers,
 )
 
@@ -34,7 +35,7 @@ OTHERS: dict[str, Callable[[int], Part]] = {
     "core-cycles": bench_core.cycles,
     "core-held": bench_core.held,
     "core-wake": bench_core.wake,
-    "core-import": bench_core.import_time,
+    "core-start": bench_start.starts,
     "sqlite-cycles": bench_sqlite.cycles,
     "sqlite-wake": bench_sqlite.wake,
     "dynamodb-cycles": bench_dynamodb.cycles,

@@ -1,4 +1,4 @@
-"""What the core itself costs, on ``memory://``: a cycle, many held locks, a wake-up, and the import."""
+"""What the core itself costs, on ``memory://``: a cycle, many held locks, a wake-up."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import logging
 import platform
 import resource
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pydantic
 
-from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, spread, timed
+from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, timed
 from dlock_core import AsyncLockClient, LockClient
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 
-__all__ = ["cycles", "held", "import_time", "version", "wake"]
+__all__ = ["cycles", "held", "version", "wake"]
 
 _CYCLES, _WAKE_UPS, _HELD_S = 1_000, 150, 12.0
 _LEASES_S = {10_000: 6.0, 100_000: 20.0}
@@ -126,20 +124,3 @@ def wake(rounds: int) -> Part:
     line = ("dlock", f"{middle:.2f}", f"{percentile(delays, 0.99):.2f}")
     section = Section("Memory, wake-up of a lone waiter", how, ("", "p50, ms", "p99, ms"), (line,))
     return Part((section,), (Shown("core-wake", (middle,)),))
-
-
-def import_time(rounds: int) -> Part:
-    """Importing the package, beside importing pydantic alone."""
-
-    def importing(module: str) -> float:
-        began = time.perf_counter()
-        subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-        return (time.perf_counter() - began) * 1e3
-
-    times: dict[str, list[float]] = {"pydantic": [], "dlock_core": []}
-    for _ in range(rounds):
-        for module, values in times.items():
-            values.append(importing(module))
-    lines = tuple((f"`import {module}`", spread(values, 0)) for module, values in times.items())
-    how = "A new process each time; starting the interpreter is in it."
-    return Part((Section("Import", how, ("", "ms"), lines),), ())

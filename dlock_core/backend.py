@@ -6,6 +6,7 @@ Adapters of this project and of strangers are loaded in the same way, when a URL
 from __future__ import annotations
 
 import re
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import parse_qsl, urlsplit
@@ -38,15 +39,22 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = r"(?:\[[^\]]*\]|[^:,\[\]]*)(?::\d*)?"
 _HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
 
+_building = threading.Lock()
+
 
 class CheckedModel(BaseModel):
     """A frozen pydantic model whose mistakes are ConfigurationErrors; pydantic's own report, which may show a secret, never comes out."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    # Building a validator is slow, and the first one has pydantic look for plug-ins in all installed packages: not on import.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True)
 
     if not TYPE_CHECKING:
 
         def __init__(self, **values: object) -> None:
+            if not self.__pydantic_complete__:
+                # One thread at a time: pydantic takes a half-built model apart when another thread builds it.
+                with _building, _reading_packages():
+                    self.model_rebuild()
             try:
                 super().__init__(**values)
             except ValidationError as error:

@@ -104,7 +104,7 @@ _Wait = Annotated[Seconds, BeforeValidator(to_seconds)]
 
 
 class _Options(CheckedModel):
-    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, defer_build=True)
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:

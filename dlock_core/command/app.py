@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -15,8 +15,7 @@ from dlock_core.command.options import (
     client_options,
     configuration_source,
     connection_options,
-    early_options,
-    early_takeover,
+    option,
 )
 from dlock_core.command.show import OutputClosedError, OutputError, Say
 from dlock_core.errors import (
@@ -29,7 +28,7 @@ from dlock_core.errors import (
 )
 
 if TYPE_CHECKING:
-    from dlock_core.options import LockKeywords
+    from dlock_core.options import ClientOptions
 
 __all__ = ["command", "run"]
 
@@ -96,15 +95,11 @@ def _code_of(error: DLockError) -> int:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit with *code*; threads that hang in a request to a store are not waited for."""
-    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread() and not thread.daemon]
-    for thread in others:
-        thread.join(0.1)
-    if any(thread.is_alive() for thread in others):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    """Exit with *code* at once: without a wait for threads that hang in a request to a store, and without taking the interpreter down."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 class _RunCommand(click.Command):
@@ -154,72 +149,87 @@ def command() -> None:
 @click.command("run", cls=_RunCommand)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @connection_options
-@click.option(
-    "--lease", type=float, metavar="SECONDS", help="A lock of ours that has died is free this long after. Default: 20."
-)
-@click.option("--timeout", type=float, metavar="SECONDS", help="Wait at most so long. Default: for ever.")
+@option("--lease", "lease_duration", type=float, metavar="SECONDS")
+@option("--timeout", "timeout", type=float, metavar="SECONDS")
 @click.option("--no-wait", is_flag=True, help="Try once.")
-@click.option("--skip-if-held", is_flag=True, help="If it is held, exit with 0; try once, where no --timeout is given.")
 @click.option(
-    "-E", "--conflict-exit-code", type=click.IntRange(0, 255), metavar="CODE", help="Exit code when held. Default: 75."
+    "--skip-if-held", is_flag=True, help="Exit with 0 if a lock is held; try once, unless --timeout is given."
 )
+@click.option("-E", "--conflict-exit-code", type=click.IntRange(0, 255), metavar="CODE", help="Exit code if held; 75.")
 @click.option(
     "--on-lost",
     type=click.Choice(["term", "warn"]),
     default="term",
-    help="End the command before the lease ends, or say so only.",
+    help="End the command before the lease ends, which is the default, or only print a warning.",
 )
 @click.option(
     "--grace",
     type=float,
     metavar="SECONDS",
-    help="Between TERM and KILL, both within the lease. Default: a quarter of it.",
+    help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
 )
-@early_options
-@click.option("--data", metavar="TEXT", help="Data for the record, shown by 'dlock show'.")
-@click.option("-q", "--quiet", is_flag=True, help="Errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Say what is done.")
+@option("--observations", "observations", metavar="FILE")
+@option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
+@option("--clock-skew", "clock_skew", type=float, metavar="SECONDS")
+@option("--server-clock", "server_clock", is_flag=True, default=None)
+@option("--data", "data", " 'dlock show' shows them.", type=os.fsencode, metavar="TEXT")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each step.")
 @click.pass_context
-def _run(ctx: click.Context, /, keys: tuple[str, ...], **given: Any) -> int:
+def _run(  # click hands the options over by name
+    ctx: click.Context,
+    /,
+    *,
+    keys: tuple[str, ...],
+    no_wait: bool,
+    skip_if_held: bool,
+    conflict_exit_code: int | None,
+    on_lost: str,
+    grace: float | None,
+    quiet: bool,
+    verbose: bool,
+    **given: Any,
+) -> int:
     """Hold the lock KEY, or several of them, while COMMAND runs; no shell is involved.
 
     The exit code is that of COMMAND; 75 held, 76 lost, 69 store unreachable, 64 usage, 126 and 127 cannot run, 128+n ended by signal n.
     """
-    if not hasattr(os, "fork"):
-        raise UnsupportedError("dlock run needs processes as POSIX systems have them; this system has none")
-    from dlock_core.command.run import Request, grace_within, hold
-
     argv: list[str] = ctx.obj or []
     if not argv:
         raise click.UsageError("no command is given; write it after '--', as in: dlock run KEY -- make deploy", ctx)
-    if given["quiet"] and given["verbose"]:
-        raise click.UsageError("--quiet and --verbose exclude each other", ctx)
-    say = Say(quiet=given["quiet"], verbose=given["verbose"])
-    conflict = _conflict_code(ctx, given)
-    names = ("url", "prefix", "owner", "allow_unsafe")
-    options = client_options(
-        **{name: given[name] for name in names},
-        **early_takeover(given),
-        lease_duration=given["lease"],
-        **_waiting(ctx, given),
+    _check_flags(
+        ctx,
+        {
+            "--quiet and --verbose exclude each other": quiet and verbose,
+            "--no-wait is --timeout 0; leave one of them out": no_wait and given["timeout"] is not None,
+            "--skip-if-held means exit code 0; leave one of it and --conflict-exit-code out": skip_if_held
+            and conflict_exit_code is not None,
+        },
     )
-    try:
-        grace = grace_within(options.lease_duration, given["grace"], options.max_hold)  # type: ignore[arg-type]  # checked: seconds
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
+    if not hasattr(os, "fork"):
+        raise UnsupportedError("dlock run needs processes as POSIX systems have them; this system has none")
+    if no_wait or (skip_if_held and given["timeout"] is None):
+        given["timeout"] = 0.0
+    options = client_options(**given, auto_renew=True, cancel_on_loss=False, reentrant=False)
+    say = Say(quiet=quiet, verbose=verbose)
     say.detail(f"configuration: {configuration_source(given['url'])}")
-    lock: LockKeywords = {"auto_renew": True, "cancel_on_loss": False, "reentrant": False}
-    if given["data"] is not None:
-        lock["data"] = os.fsencode(given["data"])
-    request = Request(keys, argv, grace, given["on_lost"] == "warn", lock)
     try:
-        return hold(request, options, say)
+        return _hold(options, grace, say, keys, argv, warn_only=on_lost == "warn")
     except AcquireTimeoutError as error:
-        if not given["skip_if_held"]:
-            say.error(f"{error}; nothing was run")
-        else:
+        if skip_if_held:
             say.detail(f"{error}; skipped")
-        return conflict
+            return 0
+        say.error(f"{error}; nothing was run")
+        return BUSY if conflict_exit_code is None else conflict_exit_code
+
+
+def _hold(
+    options: ClientOptions, grace: float | None, say: Say, keys: tuple[str, ...], argv: list[str], *, warn_only: bool
+) -> int:
+    from dlock_core.command.run import Request, grace_within, hold
+
+    try:
+        return hold(Request(keys, argv, grace_within(options, grace), warn_only), options, say)
     except OSError as error:
         if isinstance(error, DLockError):
             raise
@@ -227,19 +237,7 @@ def _run(ctx: click.Context, /, keys: tuple[str, ...], **given: Any) -> int:
         return NO_PROCESS
 
 
-def _conflict_code(ctx: click.Context, given: dict[str, Any]) -> int:
-    code: int | None = given["conflict_exit_code"]
-    if given["skip_if_held"] and code is not None:
-        raise click.UsageError("--skip-if-held means exit code 0; leave one of it and --conflict-exit-code out", ctx)
-    if given["skip_if_held"]:
-        return 0
-    return BUSY if code is None else code
-
-
-def _waiting(ctx: click.Context, given: dict[str, Any]) -> dict[str, float]:
-    timeout: float | None = given["timeout"]
-    if given["no_wait"] and timeout is not None:
-        raise click.UsageError("--no-wait is --timeout 0; leave one of them out", ctx)
-    if given["no_wait"] or (given["skip_if_held"] and timeout is None):
-        return {"timeout": 0.0}
-    return {} if timeout is None else {"timeout": timeout}
+def _check_flags(ctx: click.Context, faults: dict[str, bool]) -> None:
+    for fault, found in faults.items():
+        if found:
+            raise click.UsageError(fault, ctx)

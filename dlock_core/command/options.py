@@ -1,4 +1,4 @@
-"""Options that several commands have, and how they become the client's."""
+"""The command line's options that become options of the client, described by the client's own models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ __all__ = [
     "client_options",
     "configuration_source",
     "connection_options",
-    "early_options",
-    "early_takeover",
+    "option",
     "output_option",
 ]
 
@@ -30,51 +29,28 @@ SIGNALLED = 128
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
+def option(flag: str, name: str, note: str = "", **more: Any) -> Callable[[_F], _F]:
+    """Return a decorator that adds *flag* for the client's option *name*, whose description is the help, with *note* behind it."""
+    field = ClientOptions.model_fields[name]
+    return click.option(flag, name, help=f"{field.description}{note}", **more)
+
+
 def connection_options(function: _F) -> _F:
-    """Give a command the options that say which store, and as whom."""
-    for option in (
-        click.option(
-            "--allow-unsafe", multiple=True, metavar="NAME", help="Accept an unsafe topology of the store, by name."
-        ),
-        click.option("--owner", metavar="LABEL", help="Who we are, for people. Default: host:pid:random."),
-        click.option("--prefix", help="Put before every key. [env DLOCK_PREFIX]"),
-        click.option("--url", help="The store. [env DLOCK_URL, or url in the file that DLOCK_CONFIG names]"),
+    """Add the options that say which store, and as whom."""
+    for decorate in (
+        option("--allow-unsafe", "allow_unsafe", multiple=True, metavar="NAME"),
+        option("--owner", "owner", metavar="LABEL"),
+        option("--prefix", "prefix", " [env DLOCK_PREFIX]"),
+        option("--url", "url", " [env DLOCK_URL, or url in the file that DLOCK_CONFIG names]"),
     ):
-        function = option(function)
+        function = decorate(function)
     return function
-
-
-def early_options(function: _F) -> _F:
-    """Give a command the options that take a dead owner's lock over sooner."""
-    for option in (
-        click.option("--server-clock", is_flag=True, help="Trust the store's clock for how old a record is."),
-        click.option(
-            "--clock-skew", type=float, metavar="SECONDS", help="Trust that no two wall clocks are further apart."
-        ),
-        click.option("--probe-owner", is_flag=True, help="Take over at once from a process of this host that is dead."),
-        click.option(
-            "--observations", metavar="FILE", help="Go on with what earlier runs have seen, and keep it for later ones."
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def early_takeover(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the client's options that those of :func:`early_options` amount to."""
-    return {
-        "observations": given["observations"],
-        "owner_probe": "same-host" if given["probe_owner"] else None,
-        "clock_skew": given["clock_skew"],
-        "server_clock": given["server_clock"] or None,
-    }
 
 
 def output_option(function: _F) -> _F:
-    """Give a command ``-o``."""
-    return click.option(
-        "-o", "--output", type=click.Choice(["table", "json"]), default="table", help="For people, or for programs."
-    )(function)
+    """Add ``-o``."""
+    choice = click.Choice(["table", "json"])
+    return click.option("-o", "--output", type=choice, default="table", help="For people, or for programs.")(function)
 
 
 def client_options(**given: Any) -> ClientOptions:
@@ -82,8 +58,10 @@ def client_options(**given: Any) -> ClientOptions:
 
     Raises: ConfigurationError: one is wrong, or no store is named.
     """
-    given["allow_unsafe"] = frozenset(given.get("allow_unsafe") or ()) or None
-    keywords = {name: value for name, value in given.items() if value is not None}
+    # A flag that was not set, and a list that is empty, leave the option to the other sources.
+    keywords = {name: value for name, value in given.items() if value not in (None, ())}
+    if "allow_unsafe" in keywords:
+        keywords["allow_unsafe"] = frozenset(keywords["allow_unsafe"])
     options = ClientOptions.load(**keywords)
     if options.url is None:
         raise ConfigurationError(
@@ -96,6 +74,5 @@ def configuration_source(url: str | None) -> str:
     """Say where the store's name, and the options, come from."""
     file = os.environ.get("DLOCK_CONFIG")
     source = "--url" if url else "DLOCK_URL" if os.environ.get("DLOCK_URL") else "the file"
-    return f"the store from {source}; " + (
-        f"file {file!r} (DLOCK_CONFIG)" if file else "no file (DLOCK_CONFIG is not set)"
-    )
+    named = f"file {file!r} (DLOCK_CONFIG)" if file else "no file (DLOCK_CONFIG is not set)"
+    return f"the store from {source}; {named}"

@@ -13,8 +13,10 @@ the loss is a fact; the guard process (see ``_cli_child``) has the same deadline
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
+import math
 import os
 import signal
 from contextlib import suppress
@@ -25,7 +27,7 @@ from dlock_core.clock import NANOS, now_ns
 from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard
 from dlock_core.command.options import LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine, escape
-from dlock_core.errors import LockLostError
+from dlock_core.errors import ConfigurationError, LockLostError
 from dlock_core.states import Held
 from dlock_core.timings import NEVER
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dlock_core.aio import AsyncLease, AsyncLockClient
-    from dlock_core.options import ClientOptions, LockKeywords
+    from dlock_core.options import ClientOptions
     from dlock_core.record import Loss
 
 __all__ = ["Request", "grace_within", "hold"]
@@ -48,27 +50,27 @@ _GRACE = 4
 
 
 class Request(NamedTuple):
-    """What ``dlock run`` was asked for. *grace* in seconds, between TERM and KILL."""
+    """What ``dlock run`` has to do. *grace* is the time between TERM and KILL, in seconds."""
 
     keys: Sequence[str]
     argv: Sequence[str]
     grace: float
     warn_only: bool
-    lock: LockKeywords
 
 
-def grace_within(lease: float, grace: float | None, max_hold: float | None = None) -> float:
-    """Return the grace to use with a lease, or a *max_hold*, of so many seconds: a quarter of the shorter, where none is given.
+def grace_within(options: ClientOptions, grace: float | None) -> float:
+    """Return the grace in seconds; by default a quarter of the lease, or of ``max_hold`` if that is shorter.
 
-    Raises: ValueError: it is so long that a healthy command would be ended.
+    Raises: ConfigurationError: the grace is so long that a healthy command would be ended.
     """
-    bound, what, longer = lease, "lease", "--lease"
-    if max_hold is not None and max_hold < lease:
-        bound, what, longer = max_hold, "max_hold", "max_hold"
+    bounds = {"lease": options.lease_duration, "max_hold": options.max_hold or math.inf}
+    what, bound = min(bounds.items(), key=lambda named: float(named[1]))  # type: ignore[arg-type]  # checked: seconds
+    bound = float(bound)  # type: ignore[arg-type]  # as above
     if grace is None:
         return bound / _GRACE
     if not 0 <= grace <= bound / 2:
-        raise ValueError(
+        longer = "--lease" if what == "lease" else what
+        raise ConfigurationError(
             f"a grace of {grace:g} s does not fit a {what} of {bound:g} s; give 0 to {bound / 2:g} s, or a longer {longer}"
         )
     return grace
@@ -92,6 +94,9 @@ def hold(request: Request, options: ClientOptions, say: Say) -> int:
 
     Raises: DLockError: the locks were not obtained. OSError: no process can be had.
     """
+    # All is loaded, and stays: see __main__.
+    gc.freeze()
+    gc.enable()
     # Forked here: this process has one thread yet, and no connection.
     child = Child(request.argv)
     try:
@@ -163,7 +168,7 @@ class _Run:
         line = WaitLine(client, self._request.keys, self._say)
         code: int | None = None
         try:
-            async with client.lock_all(self._request.keys, **self._request.lock) as leases:
+            async with client.lock_all(self._request.keys) as leases:
                 line.end()
                 if self._signal is not None:
                     raise asyncio.CancelledError

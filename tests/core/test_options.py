@@ -6,6 +6,8 @@ import copy
 import math
 import pickle
 import re
+import subprocess
+import sys
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Any
@@ -134,6 +136,30 @@ def test_with_gives_a_checked_copy() -> None:
     with pytest.raises(ConfigurationError, match="unknown option 'colour'"):
         options.with_(colour="red")  # type: ignore[call-arg]  # the mistake in question
     assert LockOptions(timeout=1).with_(timeout=None) == LockOptions(timeout=None)
+
+
+FIRST_USE = """
+import threading
+from dlock_core import ClientOptions, LockOptions
+barrier = threading.Barrier(16)
+made = []
+def make(kind):
+    barrier.wait()
+    made.append(kind(lease_duration=5))
+threads = [threading.Thread(target=make, args=(kind,)) for kind in [ClientOptions, LockOptions] * 8]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(made), {type(each).__name__: each.lease_duration for each in made}["ClientOptions"])
+"""
+
+
+def test_threads_that_make_the_first_options_at_once_all_get_theirs() -> None:
+    """A model is completed at its first use, by one thread; the others wait for it."""
+    done = subprocess.run([sys.executable, "-c", FIRST_USE], capture_output=True, text=True, timeout=60, check=True)
+
+    assert (done.stdout, done.stderr) == ("16 5.0\n", "")
 
 
 def test_options_survive_pickle_and_copy() -> None:
