@@ -59,7 +59,8 @@ node_client() {
 }
 
 case ${1:-} in
-    java) java_client ;;
-    node) node_client ;;
+    java | node) # one process at a time: neither apt nor Maven takes two
+        mkdir -p "$cache"
+        (flock 8; "$1_client") 8>"$cache/install.lock" ;;
     *) sed -n 's/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 64 ;;
 esac

@@ -13,18 +13,20 @@ some of these ways: ``url``, ``container``, ``program``, ``provision``.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import os
 import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -279,8 +281,9 @@ def _provisioned(name: str, recipe: Recipe) -> Server:
     script = _SCRIPTS / recipe.script
     if not script.is_file():
         raise LookupError("this is no checkout of dlock, whose tools/servers could install one")
-    if recipe.arguments:
+    with _installing():
         program = _run(script, "install", name)
+    if recipe.arguments:
         return _installed(name, recipe._replace(program=program or recipe.program))
     port = str(_free_port())
     _run(script, "start", port)
@@ -299,8 +302,24 @@ def _provisioned(name: str, recipe: Recipe) -> Server:
     )
 
 
+@contextmanager
+def _installing() -> Iterator[None]:
+    """Let one process at a time install: neither apt nor Maven takes two."""
+    folder = Path(os.environ.get("DLOCK_SERVER_CACHE") or Path.home() / ".cache" / "dlock-servers")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "install.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go where the file is closed
+        yield
+
+
 def _run(script: Path, *arguments: str) -> str:
-    done = subprocess.run([script, *arguments], capture_output=True, text=True, check=False, timeout=580)
+    environment = {
+        "DLOCK_PYTHON": sys.executable,
+        **os.environ,
+    }  # this Python can fetch wheels; the machine's own may have no pip
+    done = subprocess.run(
+        [script, *arguments], env=environment, capture_output=True, text=True, check=False, timeout=580
+    )
     if done.returncode:
         raise LookupError(f"{script.name} {arguments[0]} failed: {done.stderr.strip()[-300:]}")
     return done.stdout.strip()
