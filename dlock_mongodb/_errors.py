@@ -1,13 +1,11 @@
-"""What each error of pymongo, and each error code of the server, says about a write: the one table."""
+"""The one table of what each error of pymongo, and each error code of the server, means for a write."""
 
 from __future__ import annotations
 
 import re
-from contextlib import AbstractContextManager
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pymongo
 from bson.errors import BSONError
 from pymongo import errors
 
@@ -20,10 +18,7 @@ from dlock_core.errors import (
     StoreUnavailableError,
 )
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-__all__ = ["CLASSES", "CODES", "Asking", "Kind", "check_concern", "error_of", "kind_of", "setup_error"]
+__all__ = ["CLASSES", "CODES", "Kind", "check_concern", "error_of", "kind_of", "setup_error"]
 
 
 class Kind(Enum):
@@ -134,14 +129,14 @@ def kind_of(error: BaseException) -> Kind | None:
 
 
 def error_of(error: BaseException, key: str | None, *, writes: bool) -> StoreError | None:
-    """Return dlock's error for *error*, or None if it is none of the driver's. A read that got no answer wrote nothing."""
+    """Return dlock's error for *error*, or None if it is not the driver's. A read that got no answer wrote nothing."""
     kind = kind_of(error)
     if kind is None or isinstance(error, DLockError):
         return None
     if kind is Kind.SETUP:
         mend = _DNS_MEND if _unresolved(error) else _MENDS.get(_code(error), _MEND)
         return setup_error(_said(error), mend, key=key)
-    about = f"lock {key!r}" if key is not None else "the locks"
+    about = _shown(key)
     if kind is Kind.RECORD:
         return RecordError(f"the record of {about} has no form in BSON: {type(error).__name__}", key=key)
     if kind is Kind.UNKNOWN and writes:
@@ -164,26 +159,12 @@ def check_concern(answer: Any, key: str | None) -> None:
     if trouble:
         cause = errors.WriteConcernError(f"code {trouble.get('code')}", trouble.get("code"), trouble)
         raise OutcomeUnknownError(
-            f"a write to lock {key!r} was made and not confirmed by a majority: {_said(cause)}", key=key
+            f"a write to {_shown(key)} was made and not confirmed by a majority: {_said(cause)}", key=key
         ) from cause
 
 
-class Asking(AbstractContextManager[None]):
-    """Bounds the driver's calls inside by *timeout_s*, all of them together, and raises dlock's errors for the driver's."""
-
-    def __init__(self, key: str | None, timeout_s: float, *, writes: bool) -> None:
-        self._key, self._writes = key, writes
-        self._limit: AbstractContextManager[Any] = pymongo.timeout(timeout_s)
-
-    def __enter__(self) -> None:
-        self._limit.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._limit.__exit__(kind, error, trace)
-        if error is not None and (ours := error_of(error, self._key, writes=self._writes)) is not None:
-            raise ours from error
+def _shown(key: str | None) -> str:
+    return "the locks" if key is None else f"lock {key!r}"
 
 
 def _code(error: BaseException) -> int:

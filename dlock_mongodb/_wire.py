@@ -1,29 +1,33 @@
-"""What MongoDB is asked, and how its answers are read: pure, without a client, the same for both colours.
+"""The commands that MongoDB is sent, and how its answers are read: pure, without a client.
 
-Each step is one ``findAndModify`` whose update is a pipeline of one stage: the new record if the guard holds, or else the document
-as it stands. So the answer always carries what stands, granted or refused, and the RVN in it says which of the two it was. All that
-comes from a user is inside ``$literal``, where nothing is an operator. The commands carry their own write concern and go through
-``Database.command``, which sends once and heeds none of the client's settings.
+Each step is one ``findAndModify`` whose update is a pipeline of one stage: the new document if the guard holds, or else the document as it
+stands. So the answer always carries the document that stands, granted or refused, and its RVN says which of the two it was. Every value of
+a user is inside ``$literal``, where nothing is an operator. The commands carry their own write concern and go through ``Database.command``,
+which sends once and heeds none of the client's settings.
+
+A document holds one record: ``_id`` is the key, and each plain value of the record (:class:`~dlock_core.kit.Plain`) is a field that has
+always the same BSON type. So one comparison tells whether all of them are sound. A record without a lease has ``lease_ms: 0``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
-from pymongo.errors import WriteError
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
-from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, Broken, LockRecord, ProcessIdentity, Stamp, State, newer_format
+from dlock_core.errors import OutcomeUnknownError, RecordError
+from dlock_core.kit import Plain, damaged, plain_of, record_of, tokens_exhausted
+from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
-from dlock_mongodb._errors import check_concern, error_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 Document: TypeAlias = dict[str, Any]
-T_co = TypeVar("T_co", covariant=True)
+Step: TypeAlias = Claim | Replace | Release
 
 # Foreign documents may hold dates that Python has no form for.
 CODEC: CodecOptions[Document] = CodecOptions(document_class=dict, datetime_conversion=DatetimeConversion.DATETIME_MS)
@@ -36,134 +40,92 @@ SELF_TEST_ID = {"dlock": "self-test"}
 # A waiter's mark in a held document. No condition compares it, and the next write, which puts a whole new document, drops it.
 SOUGHT = "sought"
 
-_PAYLOAD = {"data": "$data", "attrs": "$attrs"}
-# By the server's clock. A step writes the whole document, so one of an earlier dlock, which does not say this, leaves none behind.
-_WRITTEN = {"written": "$$NOW"}
+
+class Command(NamedTuple):
+    """A request to *database*. If it is *checked*, an answer that it failed is an error. An *urgent* one keeps a lock or gives it back."""
+
+    database: str
+    document: Document
+    checked: bool = True
+    urgent: bool = False
+
+    def within(self, timeout_s: float) -> Document:
+        """Return the document to send: a write waits *timeout_s* at most for its majority."""
+        concern = self.document.get("writeConcern")
+        if concern is not _CONCERN:
+            return self.document
+        return {**self.document, "writeConcern": {**concern, "wtimeout": max(1, math.ceil(timeout_s * 1000))}}
+
+
+class _Field(NamedTuple):
+    """Where one plain value of a record lies, and its only type: as pymongo reads it, and as the server calls it."""
+
+    name: str
+    kind: type
+    bson: str
+
+
+# In the order of Plain.
+_FIELDS = (
+    _Field("v", int, "int"),
+    _Field("state", str, "string"),
+    _Field("rvn", str, "string"),
+    _Field("token", Int64, "long"),
+    _Field("owner", str, "string"),
+    _Field("lease_ms", int, "int"),
+    _Field("context", str, "string"),
+    _Field("payload", bytes, "binData"),
+)
+_WHERE = "the collection"
+# Only what `read_document` can read is written over.
+_READABLE = {"$eq": [[{"$type": f"${field.name}"} for field in _FIELDS], [field.bson for field in _FIELDS]]}
 _ABSENT = {"$eq": ["$$ROOT", {"_id": "$_id"}]}
-# What `record_of` can read. A document that it cannot read is never written over.
-_TYPES = {
-    "v": ["int", "long"],
-    "token": ["int", "long"],
-    "rvn": ["string"],
-    "owner": ["string"],
-    "lease_ms": ["null", "int", "long"],
-    "data": ["null", "binData"],
-    "attrs": ["array"],
-}
-_READABLE = [
-    {"$eq": ["$v", FORMAT_VERSION]},
-    *({"$in": [{"$type": f"${field}"}, types]} for field, types in _TYPES.items()),
-]
-
-
-class Database(Protocol[T_co]):
-    """What is used of pymongo's two ``Database`` classes for steps; *T_co* is an answer, or an awaitable one."""
-
-    def command(
-        self,
-        command: Document,
-        *,
-        check: bool,
-        allowable_errors: Sequence[str | int] | None,
-        codec_options: CodecOptions[Document],
-    ) -> T_co:
-        """Send *command* once, to the primary."""
-        ...
+_PAYLOAD = {"payload": "$payload"}
+_CONCERN = {"w": "majority", "j": True}
+# By the server's clock.
+_WRITTEN = {"written": "$$NOW"}
 
 
 # ---- record and document
 
 
 def document_of(record: LockRecord) -> Document:
-    """Return what is stored for *record*. Attributes are pairs: their names need not be field names."""
-    document: Document = {
-        "_id": record.key,
-        "v": FORMAT_VERSION,
-        "state": record.state.value,
-        "rvn": record.rvn,
-        "token": Int64(record.fencing_token),
-        "owner": record.owner,
-        "lease_ms": record.lease_ms,
-        "data": record.data,
-        "attrs": [list(pair) for pair in record.attributes],
-    }
-    if (stamp := record.stamp) is not None:
-        document["stamp"] = [stamp.at_ms, stamp.rvn]
-    if (process := record.process) is not None:
-        document["process"] = [
-            process.boot_id,
-            process.pid_namespace,
-            process.pid,
-            process.started_at,
-            process.child_group,
-        ]
-    if (broken := record.broken) is not None:
-        document["broken"] = [broken.by, broken.at_ms]
-    return document
+    """Return the document that is stored for *record*, but for the time, which the server adds."""
+    plain = plain_of(record)
+    plain = plain._replace(token=Int64(plain.token), lease_ms=plain.lease_ms or 0)
+    return {"_id": record.key, **{field.name: value for field, value in zip(_FIELDS, plain, strict=True)}}
 
 
-def record_of(document: Mapping[str, Any] | None) -> LockRecord | None:
+def read_document(document: Mapping[str, Any] | None) -> LockRecord | None:
     """Return the record in *document*, or None where there is none.
 
-    A document of nothing but its ``_id`` is none: that is how a key that is absent looks to a claim.
+    A document of nothing but its ``_id`` is no record: to a claim, an absent key looks so.
 
     Raises: RecordError: the document is not a record of dlock, or a damaged one.
     """
     if document is None or document.keys() == {"_id"}:
         return None
-    key = document["_id"]
-    try:
-        version = _plain(document["v"])
-        if type(version) is int and version > FORMAT_VERSION:
-            return newer_format(key, version, document["rvn"], _plain(document["token"]))
-        if type(version) is not int or version != FORMAT_VERSION:
-            raise TypeError(f"format {version!r}")
-        stamp, process, broken = (_plains(document.get(name)) for name in ("stamp", "process", "broken"))
-        return LockRecord(
-            key,
-            State(document["state"]),
-            document["rvn"],
-            _plain(document["token"]),
-            document["owner"],
-            _plain(document["lease_ms"]),
-            document["data"],
-            tuple((name, _plain(value)) for name, value in document["attrs"]),
-            None if stamp is None else Stamp(*stamp),
-            None if process is None else ProcessIdentity(*process),
-            None if broken is None else Broken(*broken),
-        )
-    except RecordError:
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        fault = f"it has no field {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
-        raise RecordError(
-            f"the document with _id {key!r} is not a record of dlock, or a damaged one ({fault}); "
-            "it is left as it is: inspect it with mongosh",
-            key=key if isinstance(key, str) else None,
-        ) from error
+    values = [document.get(field.name) for field in _FIELDS]
+    newer = isinstance(values[0], int) and values[0] > FORMAT_VERSION
+    for field, value in zip(_FIELDS, values, strict=True):
+        if type(value) is not field.kind and not newer:
+            raise damaged(document["_id"], f"{field.name} is {value!r:.80}, not of type {field.bson}", where=_WHERE)
+    plain = Plain._make(int(value) if isinstance(value, Int64) else value for value in values)
+    return record_of(document["_id"], plain._replace(lease_ms=plain.lease_ms or None), where=_WHERE)
 
 
-def _plain(value: Any) -> Any:
-    return int(value) if type(value) is Int64 else value
+# ---- commands
 
 
-def _plains(values: Any) -> list[Any] | None:
-    if values is not None and type(values) is not list:
-        raise TypeError(f"{type(values).__name__} where an array belongs")
-    return None if values is None else [_plain(value) for value in values]
-
-
-# ---- what is asked
-
-
-def claim(collection: str, request: Claim, timeout_s: float, *, identity: Any = None) -> Document:
-    """Return the command of clauses S2 to S4; *identity* is the ``_id`` where it is not the key."""
+def claim(collection: str, request: Claim, *, identity: Any = None) -> Document:
+    """Return the command of a claim (clauses S2 to S4); *identity* is the ``_id`` where it is not the key."""
     record, expect = request.record, request.expect
     document = document_of(record)
     if identity is not None:
         document["_id"] = identity
-    free = [
-        *_READABLE,
+    free: list[Document] = [
+        _READABLE,
+        {"$eq": ["$v", FORMAT_VERSION]},
         {"$in": ["$state", ["free"] if request.must_exist else ["free", "gone"]]},
         {"$gt": ["$token", 0]},
         {"$lt": ["$token", TOKEN_MAX]},
@@ -173,36 +135,23 @@ def claim(collection: str, request: Claim, timeout_s: float, *, identity: Any = 
     elif expect is Expect.ANY:
         guard = {"$and": free} if request.must_exist else {"$or": [_ABSENT, {"$and": free}]}
     else:
-        guard = {"$and": [*_version(*expect), *free]}
-    token = {"token": {"$max": [{"$add": [{"$ifNull": ["$token", 0]}, 1]}, Int64(record.fencing_token)]}}
+        version = {"$eq": [["$rvn", "$token"], {"$literal": [expect.rvn, Int64(expect.fencing_token)]}]}
+        guard = {"$and": [version, *free]}
+    token = {"token": {"$max": [{"$add": [{"$ifNull": ["$token", Int64(0)]}, 1]}, Int64(record.fencing_token)]}}
     kept = [{"$cond": [{"$eq": ["$state", "free"]}, _PAYLOAD, {}]}] if request.keep_payload else []
-    new = {"$mergeObjects": [{"$literal": document}, _WRITTEN, token, *kept]}
-    return _step(collection, document["_id"], guard, new, timeout_s, upsert=_creates(request))
+    update = _update(guard, {"$mergeObjects": [{"$literal": document}, _WRITTEN, token, *kept]})
+    return _step(collection, document["_id"], update, upsert=creates(request))
 
 
-def change(collection: str, request: Replace | Release, timeout_s: float) -> Document:
-    """Return the command of clauses S4 to S6."""
-    guard = {"$and": [*_version(*request.expected), {"$eq": ["$state", "held"]}, *_READABLE]}
-    return _step(collection, request.record.key, guard, _changed(request), timeout_s, upsert=False)
+def change(collection: str, request: Replace | Release) -> Document:
+    """Return the command of a replace or a release (clauses S4 to S6)."""
+    return _step(collection, request.record.key, _changed(request), upsert=False)
 
 
-def changes(collection: str, requests: Sequence[Replace], timeout_s: float) -> Document:
+def changes(collection: str, requests: Sequence[Replace]) -> Document:
     """Return the command of all *requests*: each statement is atomic by itself."""
-    statements: list[Document] = [
-        {
-            "q": {
-                "_id": request.record.key,
-                "state": "held",
-                **{field: {"$type": types} for field, types in _TYPES.items()},
-                "v": {"$eq": FORMAT_VERSION, "$type": _TYPES["v"]},
-                "rvn": request.expected.rvn,
-                "token": {"$eq": Int64(request.expected.fencing_token), "$type": _TYPES["token"]},
-            },
-            "u": [{"$replaceWith": _changed(request)}],
-        }
-        for request in requests
-    ]
-    return {"update": collection, "updates": statements, "ordered": False, "writeConcern": _concern(timeout_s)}
+    statements = [{"q": {"_id": request.record.key}, "u": _changed(request)} for request in requests]
+    return {"update": collection, "updates": statements, "ordered": False, "writeConcern": _CONCERN}
 
 
 def find(collection: str, keys: Sequence[str], level: str) -> Document:
@@ -223,7 +172,7 @@ def mark(collection: str, key: str) -> Document:
 
 
 def find_aged(collection: str, key: str, level: str) -> Document:
-    """Return the command that reads *key* together with the server's clock. A find has no way to say that on every server."""
+    """Return the command that reads *key* together with the server's clock. A find cannot return the clock on every server."""
     pipeline = [{"$match": {"_id": key}}, {"$replaceWith": {"now": "$$NOW", "document": "$$ROOT"}}]
     return {"aggregate": collection, "pipeline": pipeline, "cursor": {}, "readConcern": {"level": level}}
 
@@ -235,154 +184,91 @@ def page(collection: str, prefix: str, after: str | None) -> Document:
     return {"find": collection, "filter": {"_id": wanted}, **_all_of(PAGE_SIZE), **order}
 
 
+def creates(request: Step) -> bool:
+    """Whether *request* may make the document; any other would leave an empty one behind where the key is absent."""
+    return type(request) is Claim and isinstance(request.expect, Expect) and not request.must_exist
+
+
 def _all_of(limit: int) -> Document:
     # With one more in the batch than there can be, the cursor is closed at once, unless the answer had no room for all.
     return {"limit": limit, "batchSize": limit + 1}
 
 
-def _step(collection: str, key: Any, guard: Document, new: Document, timeout_s: float, *, upsert: bool) -> Document:
+def _step(collection: str, key: Any, update: list[Document], *, upsert: bool) -> Document:
     return {
         "findAndModify": collection,
         "query": {"_id": key},
-        "update": [{"$replaceWith": {"$cond": [guard, new, "$$ROOT"]}}],
+        "update": update,
         "new": True,
         "upsert": upsert,
-        "writeConcern": _concern(timeout_s),
+        "writeConcern": _CONCERN,
     }
 
 
-def _concern(timeout_s: float) -> Document:
-    return {"w": "majority", "j": True, "wtimeout": max(1, math.ceil(timeout_s * 1000))}
+def _update(guard: Document, new: Document) -> list[Document]:
+    return [{"$replaceWith": {"$cond": [guard, new, "$$ROOT"]}}]
 
 
-def _version(rvn: str, fencing_token: int) -> list[Document]:
-    return [{"$eq": ["$rvn", {"$literal": rvn}]}, {"$eq": ["$token", Int64(fencing_token)]}]
-
-
-def _changed(request: Replace | Release) -> Document:
+def _changed(request: Replace | Release) -> list[Document]:
+    expected = [FORMAT_VERSION, "held", request.expected.rvn, Int64(request.expected.fencing_token)]
+    version = {"$eq": [["$v", "$state", "$rvn", "$token"], {"$literal": expected}]}
     document = document_of(request.record)
-    if not request.keep_payload:
-        return {"$mergeObjects": [{"$literal": document}, _WRITTEN]}
-    # A record that is held has a payload, so the one in the request is not needed.
-    del document["data"], document["attrs"]
-    return {"$mergeObjects": [{"$literal": document}, _WRITTEN, _PAYLOAD]}
+    kept = []
+    if request.keep_payload:
+        # A record that is held has a payload, so the one in the request need not be sent.
+        del document["payload"]
+        kept = [_PAYLOAD]
+    return _update({"$and": [version, _READABLE]}, {"$mergeObjects": [{"$literal": document}, _WRITTEN, *kept]})
 
 
-def _creates(request: Claim | Replace | Release) -> bool:
-    return type(request) is Claim and isinstance(request.expect, Expect) and not request.must_exist
+# ---- answers
 
 
-# ---- what is answered
-
-
-def reply(request: Claim | Replace | Release, answer: Document) -> Reply | None:
-    """Return the reply in *answer*, or None where a claim must look what stands.
-
-    That is where another claim made the document in the same instant: MongoDB then tries again by itself, but for a duplicate key
-    from an old or sharded server; some that only speak its language answer nothing at all. In both cases the command is over.
-
-    Raises: OutcomeUnknownError: the write is not confirmed by a majority.
-    """
-    check_concern(answer, request.record.key)
-    document = answer.get("value")
-    if document is None and (_creates(request) or not answer["ok"]):
-        return None
-    return _judged(request, document)
-
-
-def marked(answer: Document) -> bool:
-    """Whether there was a held record to be marked."""
-    return answer.get("value") is not None
+def documents(answer: Document) -> list[Document]:
+    """Return the documents in the *answer* to a read."""
+    found: list[Document] = answer["cursor"]["firstBatch"]
+    return found
 
 
 def found(answer: Document) -> LockRecord | None:
     """Return the record in the *answer* to a read of one key."""
-    documents = answer["cursor"]["firstBatch"]
-    return record_of(documents[0]) if documents else None
+    return read_document(next(iter(documents(answer)), None))
 
 
 def found_aged(answer: Document) -> tuple[LockRecord, int] | None:
-    """Return the record in the *answer* to :func:`find_aged`, and its age in ms; 0 where its writer has not said when it was."""
-    documents = answer["cursor"]["firstBatch"]
-    record = record_of(documents[0]["document"]) if documents else None
-    if record is None:
-        return None
-    now, written = documents[0]["now"], documents[0]["document"].get("written")
-    if not isinstance(now, DatetimeMS) or not isinstance(written, DatetimeMS):
-        return record, 0
-    # Both were rounded to a millisecond.
-    return record, max(0, int(now) - int(written) - 1)
+    """Return the record in the *answer* to :func:`find_aged`, and its age in ms; 0 where the document does not say when it was written."""
+    for each in documents(answer):
+        record = read_document(each["document"])
+        now, written = each["now"], each["document"].get("written")
+        if record is not None:
+            known = isinstance(now, DatetimeMS) and isinstance(written, DatetimeMS)
+            # Both were rounded to a millisecond.
+            return record, max(0, int(now) - int(written) - 1) if known else 0
+    return None
 
 
 def paged(answer: Document, prefix: str, faults: list[RecordError]) -> tuple[list[LockRecord], str | None]:
-    """Return the records of a page, and the key to go on after, or None where it was the last; add to *faults* what is unreadable."""
-    documents = answer["cursor"]["firstBatch"]
-    ours = [document for document in documents if document["_id"].startswith(prefix)]
+    """Return the records of a page, and the key to go on after, or None at the last page; add the unreadable records to *faults*."""
+    ours = [document for document in documents(answer) if document["_id"].startswith(prefix)]
     records = []
     for document in ours:
         try:
-            records.append(record_of(document))
+            records.append(read_document(document))
         except RecordError as error:
             faults.append(error)
-    more = len(ours) == len(documents) and (len(ours) == PAGE_SIZE or answer["cursor"]["id"] != 0)
+    whole = len(ours) == len(documents(answer))
+    more = whole and (len(ours) == PAGE_SIZE or answer["cursor"]["id"] != 0)
     return [record for record in records if record is not None], ours[-1]["_id"] if more else None
 
 
-def looked(request: Claim | Replace | Release, answer: Document) -> Reply:
-    """Return the reply to *request*, which is over and said nothing, by the *answer* to a read that came after it."""
-    documents = answer["cursor"]["firstBatch"]
-    if not documents:
-        key = request.record.key
-        raise OutcomeUnknownError(
-            f"MongoDB neither granted nor refused lock {key!r}, and shows no record of it", key=key
-        )
-    return _judged(request, documents[0])
+def judged(request: Step, document: Document | None) -> Reply:
+    """Return the reply to *request*, by the *document* that stands after it.
 
-
-def replies(requests: Sequence[Replace], answer: Document) -> list[Reply | StoreError] | None:
-    """Return the results where all *requests* were applied, or None where it must be looked what stands.
-
-    The payload in a reply that keeps it is the request's: who knows the version of a record knows its payload.
+    Raises: RecordError: it cannot be read. OutcomeUnknownError: it cannot be read, but *request* has written it.
     """
-    check_concern(answer, requests[0].record.key)
-    if answer["n"] != len(requests) or answer.get("writeErrors"):
-        return None
-    return [Reply(applied=True, record=request.record) for request in requests]
-
-
-def sorted_out(requests: Sequence[Replace], answer: Document, found: Document) -> list[Reply | StoreError]:
-    """Return the result of each request, by what stands after all are over and by the errors of single statements."""
-    documents = {document["_id"]: document for document in found["cursor"]["firstBatch"]}
-    whole = found["cursor"]["id"] == 0
-    failed = {error["index"]: error for error in answer.get("writeErrors", ())}
-    results: list[Reply | StoreError] = []
-    for place, request in enumerate(requests):
-        key = request.record.key
-        if key not in documents and not whole:
-            results.append(OutcomeUnknownError(f"the answer had no room for the record of lock {key!r}", key=key))
-            continue
-        try:
-            reply = _judged(request, documents.get(key))
-        except StoreError as error:
-            results.append(error)
-            continue
-        unchanged = reply.record is not None and reply.record.version == request.expected
-        results.append(_statement_error(key, failed[place]) if unchanged and place in failed else reply)
-    return results
-
-
-def _statement_error(key: str, failed: Document) -> StoreError:
-    cause = WriteError(f"code {failed.get('code')}", failed.get("code"), failed)
-    error = error_of(cause, key, writes=True)
-    assert error is not None
-    error.__cause__ = cause
-    return error
-
-
-def _judged(request: Claim | Replace | Release, document: Document | None) -> Reply:
     sent = request.record
     try:
-        stands = record_of(document)
+        stands = read_document(document)
     except RecordError as error:
         if document is None or document.get("rvn") != sent.rvn:
             raise
@@ -394,7 +280,5 @@ def _judged(request: Claim | Replace | Release, document: Document | None) -> Re
     applied = stands.rvn == sent.rvn and stands.state is sent.state and stands.fencing_token >= sent.fencing_token
     at_end = not applied and not stands.held and stands.fencing_token >= TOKEN_MAX
     if at_end and type(request) is Claim and request.expect in (Expect.ANY, stands.version):
-        raise StoreUnavailableError(
-            f"the fencing token of lock {sent.key!r} has reached its end, {TOKEN_MAX}", key=sent.key
-        )
+        raise tokens_exhausted(sent.key)
     return Reply(applied=applied, record=stands)

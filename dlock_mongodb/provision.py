@@ -1,10 +1,7 @@
-"""What the server, the collection and the user must be, how that is found out, and how the collection is made.
+"""The inspection of server, collection and user, and the making of the collection, as exchanges.
 
-Both are conversations: generators that yield commands and are sent the answers, so that both colours hold the same one.
-
-MongoDB makes a collection by itself on the first write into a name that it does not know. A mistyped name would thus be a second
-place to hold the same locks, so no verb writes before the collection was seen; only :func:`provisioning` makes it. It needs no
-index: the key is the ``_id``.
+MongoDB makes a collection by itself on the first write into an unknown name. A mistyped name would thus be a second place to hold the same
+locks, so no verb writes before the collection was seen; only :func:`provisioning` makes it. It needs no index: the key is the ``_id``.
 """
 
 from __future__ import annotations
@@ -19,12 +16,10 @@ from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Grade, Guarantees, TokenOrder
 from dlock_mongodb import _wire
 from dlock_mongodb._errors import setup_error
-from dlock_mongodb._wire import Document
+from dlock_mongodb._wire import Command, Document
 
-__all__ = ["INSPECTION_S", "Conversation", "Facts", "Names", "inspection", "provisioning"]
+__all__ = ["Conversation", "Facts", "Names", "inspection", "provisioning"]
 
-# How long opening a store may take.
-INSPECTION_S = 10.0
 _WIRE_VERSION_MIN = 9  # of MongoDB 4.4
 _NAMESPACE_EXISTS = 48
 
@@ -45,14 +40,14 @@ class Facts(NamedTuple):
     read_level: str
 
 
-# Yields (database, command), is sent the answer also where the command failed.
-Conversation: TypeAlias = Generator[tuple[str, Document], Document, Facts]
-_Part: TypeAlias = Generator[tuple[str, Document], Document, Any]
+# An exchange whose commands are not checked: it is sent the answer also where the command failed.
+Conversation: TypeAlias = Generator[Command, Document, Facts]
+_Part: TypeAlias = Generator[Command, Document, Any]
 
 
 def provisioning(names: Names) -> Conversation:
     """Make the collection if it is not there; then look at it."""
-    made = yield names.database, {"create": names.collection, "writeConcern": {"w": "majority"}}
+    made = yield _ask(names.database, {"create": names.collection, "writeConcern": {"w": "majority"}})
     if made.get("code") != _NAMESPACE_EXISTS:
         _demand(made)
     return (yield from inspection(names))
@@ -63,9 +58,9 @@ def inspection(names: Names) -> Conversation:
 
     Raises: StoreSetupError: the server, the collection or the user does not fit.
     """
-    hello = _demand((yield names.database, {"hello": 1}))
+    hello = _demand((yield _ask(names.database, {"hello": 1})))
     # Where the user may not ask for it, the version stays unknown.
-    build = yield names.database, {"buildInfo": 1}
+    build = yield _ask(names.database, {"buildInfo": 1})
     _check_server(hello, build)
     provisioned = yield from _look_at_collection(names)
     if provisioned:
@@ -97,7 +92,7 @@ def _check_server(hello: Document, build: Document) -> None:
 
 
 def _look_at_collection(names: Names) -> _Part:
-    listed = yield names.database, {"listCollections": 1, "filter": {"name": names.collection}}
+    listed = yield _ask(names.database, {"listCollections": 1, "filter": {"name": names.collection}})
     found = _demand(listed)["cursor"]["firstBatch"]
     if not found:
         return False
@@ -109,7 +104,9 @@ def _look_at_collection(names: Names) -> _Part:
     if found[0].get("type", "collection") != "collection" or wrong:
         kind = ", ".join(wrong) or found[0].get("type")
         raise setup_error(f"{where} is no plain collection but has {kind}", "name another one with collection=…")
-    indexes = _demand((yield names.database, {"listIndexes": names.collection, "cursor": {}}))["cursor"]["firstBatch"]
+    indexes = _demand((yield _ask(names.database, {"listIndexes": names.collection, "cursor": {}})))["cursor"][
+        "firstBatch"
+    ]
     for index in indexes:
         if "expireAfterSeconds" in index:
             raise setup_error(
@@ -125,8 +122,8 @@ def _look_at_collection(names: Names) -> _Part:
 def _look_at_shard_key(names: Names) -> _Part:
     """Only a shard key on ``_id`` makes the ``_id`` unique over all shards."""
     wanted = {"find": "collections", "filter": {"_id": f"{names.database}.{names.collection}"}, "limit": 1}
-    answer = yield "config", wanted
-    # A user without the right to look is told in the notes that nobody looked.
+    answer = yield _ask("config", wanted)
+    # Without permission to look, the shard key is not checked; the notes say what it must be.
     for sharded in answer["cursor"]["firstBatch"] if answer.get("ok") else ():
         if list(sharded.get("key", {"_id": 1})) != ["_id"]:
             raise setup_error("the collection is sharded by another key than _id", "shard it by _id or hashed _id")
@@ -140,7 +137,7 @@ def _try_a_claim(names: Names) -> _Part:
             "self-test", State.HELD, secrets.token_hex(16), 1, "self-test of dlock; may be removed", None
         )
         request = Claim(record, Expect.ANY)
-        answer = yield names.database, _wire.claim(names.collection, request, INSPECTION_S, identity=_wire.SELF_TEST_ID)
+        answer = yield _ask(names.database, _wire.claim(names.collection, request, identity=_wire.SELF_TEST_ID))
         if answer.get("code") == _wire.DUPLICATE_KEY:
             continue
         value = _demand(answer).get("value")
@@ -154,11 +151,15 @@ def _try_a_claim(names: Names) -> _Part:
 
 def _try_a_change_stream(names: Names) -> _Part:
     stream: Document = {"aggregate": names.collection, "pipeline": [{"$changeStream": {}}], "cursor": {}}
-    opened = yield names.database, stream
+    opened = yield _ask(names.database, stream)
     if not opened.get("ok"):
         return False
-    yield names.database, {"killCursors": names.collection, "cursors": [opened["cursor"]["id"]]}
+    yield _ask(names.database, {"killCursors": names.collection, "cursors": [opened["cursor"]["id"]]})
     return True
+
+
+def _ask(database: str, document: Document) -> Command:
+    return Command(database, document, checked=False)
 
 
 def _demand(answer: Document) -> Document:

@@ -11,14 +11,12 @@ import pytest
 from pymongo import errors
 
 from dlock_core.errors import (
-    DLockError,
     OutcomeUnknownError,
     RecordError,
-    StoreError,
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_mongodb._errors import CLASSES, CODES, Asking, Kind, check_concern, error_of, kind_of
+from dlock_mongodb._errors import CLASSES, CODES, Kind, check_concern, error_of, kind_of
 
 SECRET = "hunter2"
 PUBLIC = [each for _, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == errors.__name__]
@@ -192,17 +190,3 @@ def test_a_write_concern_error_is_unknown_whatever_its_code(code: int) -> None:
 
     assert SECRET not in str(caught.value)
     assert isinstance(caught.value.__cause__, errors.WriteConcernError)
-
-
-def test_asking_raises_our_error_with_the_drivers_as_cause() -> None:
-    """The key is a fact of it."""
-    cause = errors.AutoReconnect("127.0.0.1:1: connection closed")
-
-    with pytest.raises(StoreError) as caught, Asking("a/key", 1.0, writes=True):
-        raise cause
-
-    assert type(caught.value) is OutcomeUnknownError
-    assert caught.value.__cause__ is cause
-    assert caught.value.key == "a/key"
-    assert isinstance(caught.value, DLockError)
-    assert "127.0.0.1:1" in str(caught.value)

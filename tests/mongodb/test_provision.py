@@ -53,13 +53,14 @@ class Pretended:
         answer: Any = None
         while True:
             try:
-                database, command = conversation.send(answer)
+                asked = conversation.send(answer)
             except StopIteration as end:
                 facts: Facts = end.value
                 return facts
-            name = next(iter(command))
-            self.asked.append(f"{database}.{name}")
-            answer = self.answers[name] if name in self.answers else self._claimed(command)
+            assert not asked.checked
+            name = next(iter(asked.document))
+            self.asked.append(f"{asked.database}.{name}")
+            answer = self.answers[name] if name in self.answers else self._claimed(asked.document)
 
     def _claimed(self, command: dict[str, Any]) -> dict[str, Any]:
         if self.stands is None:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from bson.int64 import Int64
 from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.read_preferences import SecondaryPreferred
@@ -284,13 +285,15 @@ FOREIGN: dict[str, dict[str, Any]] = {
     "a format that is no number": {"v": "1", "state": "free", "rvn": "r", "token": 1},
     "a token that is text": {"token": "7"},
     "a token that is a double": {"token": 7.0},
-    "a negative token": {"token": -1},
+    "a negative token": {"token": Int64(-1)},
     "an rvn that is a number": {"rvn": 7},
     "an unknown state": {"state": "gone fishing"},
     "an owner that is none": {"owner": None},
-    "data that is text": {"data": "text"},
-    "attributes that are a document": {"attrs": {"a": 1}},
+    "data and attributes that are text": {"payload": "text"},
+    "a context that is a document": {"context": {"a": 1}},
     "a lease that is text": {"lease_ms": "1"},
+    "a lease that is a long": {"lease_ms": Int64(1)},
+    "a token that is an int": {"token": 7},
 }
 
 
@@ -298,7 +301,16 @@ FOREIGN: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("case", FOREIGN)
 def test_what_cannot_be_read_is_left_alone(store: Face, raw: Any, key: str, case: str, state: str) -> None:
     """A foreign or damaged document raises from every verb, and is after that what it was before."""
-    sound = {"v": 1, "state": state, "rvn": "r", "token": 7, "owner": "", "lease_ms": None, "data": None, "attrs": []}
+    sound = {
+        "v": 1,
+        "state": state,
+        "rvn": "r",
+        "token": Int64(7),
+        "owner": "",
+        "lease_ms": 0,
+        "context": "",
+        "payload": b"",
+    }
     wrong = FOREIGN[case]
     # What names its own RVN is whole; the others are sound but for one field.
     document = {"_id": key, **({} if "x" in wrong or wrong.get("rvn") == "r" else sound), **wrong}
@@ -329,7 +341,7 @@ def test_a_grant_that_keeps_what_cannot_be_read_is_an_unknown_outcome(store: Fac
     """It was applied, so it is not refused (clause S15): told otherwise, nobody would free a lock without a lease again."""
     record = store.claim(any_claim(key)).record
     store.release(Release(freed(record), record.version))
-    raw.update_one({"_id": key}, {"$set": {"attrs": ["x"]}})
+    raw.update_one({"_id": key}, {"$set": {"payload": b"x"}})
 
     with pytest.raises(OutcomeUnknownError):
         store.claim(any_claim(key, lease_ms=None)._replace(keep_payload=True))
@@ -431,9 +443,9 @@ def test_the_guarantees_say_what_the_server_is(store: Face) -> None:
 
 
 def test_the_capabilities_are_what_is_there(opener: Opener) -> None:
-    """A store that has not seen its server can't notify; neither can one whose client has a single connection."""
+    """A store that has not seen its server can't notify; neither can one whose client has no connection to spare."""
     batch, notify = (BatchRenew, Notify) if opener.loop is None else (AsyncBatchRenew, AsyncNotify)
-    store, single = opener.store(), opener.store(maxPoolSize=1)
+    store, single = opener.store(), opener.store(maxPoolSize=2)
 
     assert store.raw.capabilities == {Capability.BATCH_RENEW, Capability.SERVER_CLOCK}
     assert not isinstance(store.raw, notify)

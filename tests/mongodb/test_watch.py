@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from asyncio.selector_events import BaseSelectorEventLoop
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from pymongo import AsyncMongoClient
@@ -125,18 +125,15 @@ class Ended:
         self.tries = 0
         self.alive = True
 
+    def close(self) -> None:
+        """Do nothing."""
+
     def try_next(self) -> None:
         """Say that there is nothing, and learn that there never will be."""
         self.tries += 1
         self.alive = False
         if self.tries > self.TRIES_MAX:
             raise PyMongoError("asked again and again, without a pause")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        return None
 
 
 class AsyncEnded(Ended):
@@ -146,11 +143,8 @@ class AsyncEnded(Ended):
         """As :meth:`Ended.try_next`."""
         super().try_next()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        return None
+    async def close(self) -> None:  # type: ignore[override]  # as pymongo's
+        """Do nothing."""
 
 
 def test_a_stream_that_the_server_ended_is_left_and_wakes_who_waits() -> None:
@@ -161,7 +155,7 @@ def test_a_stream_that_the_server_ended_is_left_and_wakes_who_waits() -> None:
         def watch(self, *_: object, **__: object) -> Ended:
             return stream
 
-    watch: Any = Watch(Collection())  # type: ignore[arg-type]  # what it uses of one
+    watch: Any = Watch(Collection())
     watch.wait("k", LONG_S, lambda: False)
     watch.close()
 
@@ -180,7 +174,7 @@ def test_a_stream_that_the_server_ended_does_not_keep_the_event_loop() -> None:
         return False
 
     async def main() -> None:
-        watch = AsyncWatch(Collection())  # type: ignore[arg-type]  # what it uses of one
+        watch = AsyncWatch(Collection())
         await watch.wait("k", LONG_S, no)
         await watch.close()
 
