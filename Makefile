@@ -8,7 +8,7 @@ STORES := memory,sqlite,redis,redis6,valkey,dynamodb,mongodb
 JOBS ?= 4
 TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)
 
-.PHONY: venv check format unit conformance test containers faults faults-long demo bench explore proof clean
+.PHONY: venv check format unit conformance test containers faults faults-long real demo bench explore proof clean
 
 venv: $(STAMP)
 
@@ -50,6 +50,15 @@ faults: venv
 
 faults-long: venv
 	DLOCK_FAULTS=long $(BIN)/pytest tests/faults
+
+# What rests on stand-ins, and the conformance suite, on a server of yours: make real URL=mongodb://HOST:PORT/?replicaSet=NAME
+SCHEME = $(firstword $(subst :, ,$(URL)))
+REAL = $(or $(patsubst mongodb%,mongodb,$(filter mongodb%,$(SCHEME))),$(patsubst redis%,redis,$(filter redis%,$(SCHEME))),\
+	$(patsubst http%,dynamodb,$(filter http%,$(SCHEME))))
+real: venv
+	@[ -n '$(REAL)' ] || { echo 'make real: URL=mongodb://…, redis://… or https://… (DynamoDB) names the server' >&2; exit 64; }
+	DLOCK_TEST_SERVERS=url DLOCK_TEST_$(shell echo $(REAL) | tr a-z A-Z)_URL='$(URL)' $(BIN)/pytest \
+		$(wildcard tests/$(REAL)/test_assumptions.py) conformance_tests/test_$(REAL).py --dlock-require=$(REAL)
 
 demo: venv
 	$(BIN)/python -m examples.demo

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncMongoDBStore", "MongoDBStore"]
 
 # Claims, reads and waits of one client that are under way at once, at most: a server serves more of them no sooner.
-_SEATS_MAX = 32
+_SEATS_MAX = 16
 # One for the change stream, and one that only renewals and releases take.
 _RESERVED_CONNECTIONS = 2
 

@@ -31,15 +31,17 @@ class Proxy:
         self.way = Way.OPEN
         self._passing = threading.Event()
         self._passing.set()
+        self._held_back = b""
         self.commands: Counter[str] = Counter()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def begin(self, way: Way) -> None:
-        """Disturb the way."""
+    def begin(self, way: Way, *, only: bytes = b"") -> None:
+        """Disturb the way; requests hang if *only* is in them."""
         self.way = way
+        self._held_back = only
         if way is Way.HANG:
             self._passing.clear()
         if way is Way.REFUSE:
@@ -98,7 +100,8 @@ class Proxy:
                     self.commands[name] += 1
                     if self.way is Way.LOSE_REPLY:
                         lost.add(number)
-                self._passing.wait()
+                if self._held_back in message:
+                    self._passing.wait()
                 server.sendall(message)
         except OSError:
             pass
