@@ -84,3 +84,12 @@ def proxy(server: ScriptedServer) -> Iterator[Proxy]:
 def key() -> str:
     """Return a key that nobody else uses."""
     return f"tests/{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def beside(server: ScriptedServer) -> Iterator[MongoDBStore]:
+    """A store on a way that nobody disturbs."""
+    with MongoClient[Any](url_of(server)) as client:
+        store = MongoDBStore(client, database=DATABASE, collection=COLLECTION)
+        yield store
+        store.close()

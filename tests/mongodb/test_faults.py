@@ -16,7 +16,6 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, NetworkTimeout, PyMongoError, ServerSelectionTimeoutError
 
-from dlock_core import LockClient
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace
@@ -46,15 +45,6 @@ def disturbed(server: ScriptedServer, proxy: Proxy, request: pytest.FixtureReque
     yield store
     proxy.heal()
     opener.close()
-
-
-@pytest.fixture
-def beside(server: ScriptedServer) -> Iterator[MongoDBStore]:
-    """A store on a way that nobody disturbs."""
-    with MongoClient[Any](url_of(server)) as client:
-        store = MongoDBStore(client, database=DATABASE, collection=COLLECTION)
-        yield store
-        store.close()
 
 
 @contextmanager
@@ -299,80 +289,6 @@ def test_a_waiter_outlives_its_change_stream(
 
     assert woken.wait(10)
     thread.join()
-
-
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
-def test_no_waiter_takes_the_connection_of_a_renewal(
-    proxy: Proxy, beside: MongoDBStore, key: str, asynchronous: bool
-) -> None:
-    """Twelve that wait for an answer leave a client of five connections one for renewals and releases; others stand in line, and say so."""
-    beside.provision()
-    opener = Opener(f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true", asynchronous=asynchronous)
-    store = opener.store(maxPoolSize=5)
-    record = store.claim(any_claim(key)).record
-    asked = proxy.commands["find"]
-    proxy.begin(Way.HANG, only=b"stuck/")
-    waiters = [
-        threading.Thread(target=store.read, args=(f"stuck/{number}",), kwargs={"timeout_s": LONG_S})
-        for number in range(12)
-    ]
-    for waiter in waiters:
-        waiter.start()
-    until = time.monotonic() + LONG_S
-    while proxy.commands["find"] < asked + 3 and time.monotonic() < until:
-        time.sleep(0.005)  # it is another thread that counts
-
-    renewal = Replace(held(key, fencing_token=record.fencing_token), record.version)
-    results = [*store.replace_many([renewal], timeout_s=5.0)]
-    results.append(store.release(Release(freed(renewal.record), renewal.record.version), timeout_s=5.0))
-    with pytest.raises(StoreUnavailableError, match="3 other requests of this client"):
-        store.read(key, timeout_s=0.1)
-
-    proxy.heal()
-    for waiter in waiters:
-        waiter.join()
-    opener.close()
-    assert [result.applied for result in results] == [True, True]
-
-
-def _interrupt_once_asked(proxy: Proxy) -> threading.Thread:
-    """Interrupt the main thread when its next write has come as far as the proxy."""
-    before, main = proxy.commands["findAndModify"], threading.main_thread().ident
-    assert main is not None
-
-    def interrupt() -> None:
-        while proxy.commands["findAndModify"] == before:
-            time.sleep(0.005)  # it is another thread that counts
-        signal.pthread_kill(main, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    return thread
-
-
-@pytest.mark.parametrize("verb", ["release", "close"])
-def test_an_interrupted_release_or_close_frees_the_lock_within_its_lease(
-    server: ScriptedServer, proxy: Proxy, beside: MongoDBStore, key: str, verb: str
-) -> None:
-    """The request is on its way when Ctrl-C comes. Nobody renews the lock any more, and closing again takes no time."""
-    beside.provision()
-    lease_s = 2.0
-    with MongoClient[Any](f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true") as driver:
-        client = LockClient(MongoDBStore(driver, database=DATABASE, collection=COLLECTION), lease_duration=lease_s)
-        lease = client.acquire(key)
-        proxy.begin(Way.HANG)
-        thread = _interrupt_once_asked(proxy)
-
-        with pytest.raises(KeyboardInterrupt):
-            lease.release() if verb == "release" else client.close()
-
-        thread.join()
-        proxy.heal()
-        with LockClient(beside, lease_duration=lease_s) as other:
-            other.acquire(key, timeout=lease_s + 2).release()
-        began = time.monotonic()
-        client.close()
-        assert time.monotonic() - began < SLACK_S
 
 
 def _await_record(store: Face, record: LockRecord) -> None:
