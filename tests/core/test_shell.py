@@ -7,20 +7,22 @@ import contextlib
 import gc
 import logging
 import threading
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dlock_core import StoreUnavailableError
+from dlock_core import LockLostError, StoreUnavailableError
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.memory import MemoryStore
-from dlock_core.testing import FakeClock, FaultyStore
+from dlock_core.testing import AsyncFaultyStore, FakeClock, FaultyStore
 from tests.core.worlds import PATIENCE_S, async_only, both_colours, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dlock_core import Claim, Replace, Reply
     from dlock_core.engine.asyncio_runtime import AsyncRuntime
     from tests.core.worlds import World
 
@@ -41,21 +43,85 @@ def hostile() -> Iterator[logging.Filter]:
     logging.getLogger("dlock.engine").removeFilter(found)
 
 
-@both_colours
-async def test_renewals_have_none_of_the_context_variables_of_who_acquired(world: World) -> None:
-    """A time limit that a driver keeps in a context variable (``pymongo.timeout``) is the acquire's, and no renewal's."""
-    seen: list[tuple[str, str]] = []
-    async with world.client(
-        world.hooked_store(lambda verb, _: seen.append((verb, _limit.get()))), lease_duration=9
-    ) as client:
-        token = _limit.set("1.5 s")
-        lease = await client.acquire("k")
-        _limit.reset(token)
-        await world.live(9)
-        await lease.release()
+class _Inheriting(FakeClock):
+    """Calls back in the context of whoever set the timer, as event loops do."""
 
-    assert ("claim", "1.5 s") in seen
-    assert {limit for verb, limit in seen if verb == "replace"} == {"none"}
+    def call_later(self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Any) -> Any:
+        return super().call_later(loop, seconds, partial(copy_context().run, callback))
+
+
+@pytest.fixture
+def inheriting_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have threads run in the context of whoever starts them, as free-threaded builds do."""
+    start, run = threading.Thread.start, threading.Thread.run
+
+    def start_here(thread: threading.Thread) -> None:
+        context = copy_context()
+        thread.run = lambda: context.run(run, thread)  # type: ignore[method-assign]
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_here)
+
+
+class _Watched(FaultyStore):
+    """Remembers the context variable that each verb saw."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str]] = []
+
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+        self.seen.append(("claim", _limit.get()))
+        return super().claim(request, timeout_s=timeout_s)
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        self.seen.append(("replace", _limit.get()))
+        return super().replace(request, timeout_s=timeout_s)
+
+
+@pytest.mark.usefixtures("inheriting_threads")
+def test_renewals_of_threads_have_none_of_the_context_variables_of_who_acquired() -> None:
+    """A time limit that a driver keeps in a context variable (``pymongo.timeout``) is the acquire's, and no renewal's."""
+    store = _Watched()
+    with FakeClock() as clock, clock.client(store, lease_duration=9) as client:
+        token = _limit.set("1.5 s")
+        lease = client.acquire("k")
+        _limit.reset(token)
+        clock.advance(4)
+        eventually(lambda: len(store.seen) > 1)
+        lease.release()
+
+    assert store.seen == [("claim", "1.5 s"), ("replace", "none")]
+
+
+@pytest.mark.usefixtures("inheriting_threads")
+@pytest.mark.parametrize("threaded", [False, True])
+def test_renewals_of_tasks_have_none_of_the_context_variables_of_who_acquired(*, threaded: bool) -> None:
+    """As with threads, on a store for asyncio and on one that is served by threads."""
+    store = _Watched()
+
+    class Native(AsyncFaultyStore):
+        async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+            return store.claim(request, timeout_s=timeout_s)
+
+        async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+            return store.replace(request, timeout_s=timeout_s)
+
+    async def main(clock: FakeClock) -> None:
+        async with clock.aclient(cast("Any", store) if threaded else Native(store=None), lease_duration=9) as client:
+            token = _limit.set("1.5 s")
+            lease = await client.acquire("k")
+            _limit.reset(token)
+            clock.advance(4)
+            for _ in range(200):
+                await asyncio.sleep(0.001 if len(store.seen) < 2 else 0)
+            with contextlib.suppress(LockLostError):
+                await lease.release()
+
+    with _Inheriting() as clock:
+        asyncio.run(main(clock))
+
+    assert store.seen == [("claim", "none" if threaded else "1.5 s"), ("replace", "none")]
 
 
 @both_colours
