@@ -25,6 +25,7 @@ from proof.explore.scenarios import QUICK, SCENARIOS
 from proof.explore.search import problems, run_compiled, run_scenarios
 from proof.faults import runner as faults
 from proof.faults.stores import STORES
+from proof.interrupts import __main__ as interrupts
 from proof.mutate import general, simulated
 from proof.mutate import runner as mutants
 from proof.mutate.catalogue import MUTANTS
@@ -49,6 +50,7 @@ _PROVES = {
     "power": _SIMULATION,
     "shrink": ("mutate/", *_SIMULATION),
     "faults": ("faults/",),
+    "interrupts": ("interrupts/",),
 }
 _PRODUCT = ("dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis", "dlock_sqlite")
 _MACHINE = ("early", "errors", "lease", "timings", "record", "states", "store")
@@ -58,7 +60,7 @@ _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 def version(stage: str) -> str:
     """Return a name for the code that *stage* proves and that proves it; what only tells of it is left out."""
     digest = hashlib.blake2b(digest_size=4)
-    if stage == "faults":
+    if stage in ("faults", "interrupts"):
         paths = [path for folder in _PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
     else:
         paths = [ROOT / "dlock_core" / f"{name}.py" for name in _MACHINE]
@@ -176,12 +178,25 @@ def _faults(options: argparse.Namespace) -> dict[str, Any]:
     return told | {"ran_s": max(by_store.values(), default=0.0)}
 
 
+def _interrupts(options: argparse.Namespace) -> dict[str, Any]:
+    """Signals, finalizers, other threads and tasks at the points of our code."""
+    stores = ("memory",) if options.quick else interrupts.STORES
+    rows = [(where, *swept) for where, swept in interrupts.run(stores, 300 if options.quick else options.every)]
+    wrong = [
+        f"{where}, {operation}, {act}: {each}, {what}"
+        for where, operation, act, *_, all_ in rows
+        for each, what in all_.items()
+    ]
+    return {"rows": rows, "wrong": wrong}
+
+
 STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "explore": _explore,
     "mutants": _mutants,
     "power": _power,
     "shrink": _shrink,
     "faults": _faults,
+    "interrupts": _interrupts,
     "general": _general,
     "simulate": _simulate,
 }

@@ -23,6 +23,7 @@ _TITLES = {
     "power": "What the simulation must find",
     "shrink": "How small what it finds becomes",
     "faults": "Faults on real processes and stores",
+    "interrupts": "What runs inside of our code",
 }
 _HEAD_OF_FAULTS = (
     *("Store", "fault", "trials", "none in so many: below (95 %)", "grants", "effects", "wrong", "unheard"),
@@ -68,6 +69,7 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> str:
         "power": _power,
         "shrink": _shrink,
         "faults": _faults,
+        "interrupts": _interrupts,
     }
     for name, section in sections.items():
         lines += [f"## {_TITLES[name]}", ""]
@@ -257,6 +259,17 @@ def _faults(result: dict[str, Any]) -> list[str]:
     for store in dict.fromkeys(cell["store"] for cell in ours):
         lines += _takeovers(store, [cell for cell in ours if cell["store"] == store])
     return lines
+
+
+def _interrupts(result: dict[str, Any]) -> list[str]:
+    lines = [
+        "At each point of an operation at which Python may run something else a tracer acts once: an exception, a signal handler that uses",
+        "the same client, a finalizer, another thread or task. Afterwards at most one lease is valid, what nobody has in hand is free or",
+        "lapses within one lease, what somebody has is renewed, and the client can be used and closed.",
+        "",
+    ]
+    head = ("Client, store", "operation", "act", "points", "tried", "failed")
+    return lines + table(head, [row[:6] for row in result["rows"]])
 
 
 def _where(cell: dict[str, Any]) -> str:

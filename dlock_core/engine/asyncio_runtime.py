@@ -104,23 +104,36 @@ class AsyncRuntime:
         first = self.engine.driver.timers.first()
         if first is None or first.due >= self._planned or self._closed:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._planned = first.due
+        before = self._timer
         # A timer does not count the time in which the machine sleeps, and leases do: the clock is looked at now and then.
         self._timer = self._clock.call_later(self.loop, min((first.due - self.now()) / NANOS, LOOK_S), self._ring)
+        self._planned = first.due
+        if before is not None:
+            before.cancel()
 
     def _ring(self) -> None:
         self._timer, self._planned = None, NEVER
+        jobs: list[Job] = []
         try:
-            for job in self.engine.renewals.collect()[0]:
-                self._spawn(self._run(job))
-        finally:
+            jobs = self.engine.renewals.collect()[0]
+            while jobs:
+                self._spawn(self._run(jobs[0]))
+                jobs.pop(0)
             self.arm()
+        except BaseException:  # a signal handler may raise out of the event loop, which goes on in a notebook
+            for job in jobs:
+                self.engine.renewals.drop(job)
+            self._timer, self._planned = None, NEVER
+            self.arm()
+            raise
 
     async def _run(self, job: Job) -> None:
-        async with self._requests:
-            await self.engine.renewals.run(job)
+        try:
+            async with self._requests:
+                await self.engine.renewals.run(job)
+        except BaseException:
+            self.engine.renewals.drop(job)
+            raise
 
     def _call(self, callback: Callable[[Any], object], argument: Any) -> None:
         try:
@@ -143,8 +156,8 @@ class AsyncRuntime:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         # Without the context variables of whoever armed the timer: a time limit that a driver keeps in one must not bind renewals.
         task = self.loop.create_task(work, context=Context())
-        self._tasks.add(task)
         task.add_done_callback(self._ended)
+        self._tasks.add(task)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -160,7 +173,7 @@ class AsyncRuntime:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while others := self._tasks - {asyncio.current_task()}:
+        while others := {task for task in self._tasks if not task.done()} - {asyncio.current_task()}:
             await asyncio.wait(others)
 
 

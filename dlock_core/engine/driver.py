@@ -135,7 +135,11 @@ class Driver:
             return
         if self._must_arm:
             self._must_arm = False
-            self.runtime.arm()
+            try:
+                self.runtime.arm()
+            except BaseException:
+                self._must_arm = True
+                raise
         while self._untold:
             try:
                 action, arguments = self._untold.popleft()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
-from dlock_core.engine.driver import jitter, new_rvns, timings_of
+from dlock_core.engine.driver import id_of, jitter, new_rvns, timings_of
 from dlock_core.engine.handle import Handle
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import OutcomeUnknownError, StoreError
@@ -50,35 +50,50 @@ class Renewals:
 
         Renewals that are due soon go along with those that are due, as far as a batch has room: it costs the store what one costs.
         """
+        attended: list[tuple[Handle, str]] = []
+        try:
+            with self._driver.runtime.mutex:
+                singles, batch = self._collect(attended)
+                first = self._driver.timers.first()
+                next_due = NEVER if first is None else first.due
+            self._driver.tell()
+            chunks = range(0, len(batch), self._batch_limit)
+            jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
+            jobs.sort(key=lambda job: job.urgent_at)
+        except BaseException:
+            for handle, rvn in attended:
+                self._driver.interrupted(handle, rvn)
+            raise
+        return jobs, next_due
+
+    def _collect(self, attended: list[tuple[Handle, str]]) -> tuple[list[Job], list[tuple[Handle, Any]]]:
         singles: list[Job] = []
         batch: list[tuple[Handle, Any]] = []
         rvns = new_rvns()
-        with self._driver.runtime.mutex:
-            now = self._driver.runtime.now()
-            first = self._driver.timers.first()
-            any_due = first is not None and first.due <= now
-            while any_due and (handle := self._driver.timers.first()) is not None:
-                state = handle.state
-                early = type(state) is Held and state.in_flight is None and handle.due == state.renew_at
-                if handle.due > now + (state.timings.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
-                    break
-                if handle.due > now and batch and len(batch) % self._batch_limit == 0:
-                    break
-                self._driver.timers.put(handle, NEVER)
-                effect = self._attend(handle, now, next(rvns), early=early)
-                if effect is None:
-                    continue
-                if type(effect) is Replace and self._batch_limit > 1:
-                    batch.append((handle, effect))
-                else:
-                    singles.append(_job([(handle, effect)]))
-            first = self._driver.timers.first()
-            next_due = NEVER if first is None else first.due
-        self._driver.tell()
-        chunks = range(0, len(batch), self._batch_limit)
-        jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
-        jobs.sort(key=lambda job: job.urgent_at)
-        return jobs, next_due
+        timers, now = self._driver.timers, self._driver.runtime.now()
+        first = timers.first()
+        any_due = first is not None and first.due <= now
+        while any_due and (handle := timers.first()) is not None:
+            state = handle.state
+            early = type(state) is Held and state.in_flight is None and handle.due == state.renew_at
+            if handle.due > now + (state.timings.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
+                break
+            if handle.due > now and batch and len(batch) % self._batch_limit == 0:
+                break
+            rvn = next(rvns)
+            attended.append((handle, rvn))
+            timers.put(handle, NEVER)
+            effect = self._attend(handle, now, rvn, early=early)
+            if type(effect) is Replace and self._batch_limit > 1:
+                batch.append((handle, effect))
+            elif effect is not None:
+                singles.append(_job([(handle, effect)]))
+        return singles, batch
+
+    def drop(self, job: Job) -> None:
+        """Tell the machine that *job* was interrupted."""
+        for handle, request in zip(job.handles, job.requests, strict=True):
+            self._driver.interrupted(handle, id_of(request))
 
     def _attend(self, handle: Handle, now: int, rvn: str, *, early: bool) -> Any:
         state = handle.state
@@ -103,6 +118,13 @@ class Renewals:
 
     async def run(self, job: Job) -> None:
         """Perform one job of :meth:`collect`; errors of a lock are events of that lock and never leave."""
+        try:
+            await self._perform(job)
+        except BaseException:
+            self.drop(job)
+            raise
+
+    async def _perform(self, job: Job) -> None:
         if self._too_late(job):
             return
         if len(job.handles) == 1:
@@ -117,10 +139,6 @@ class Renewals:
         except Exception as error:  # noqa: BLE001  # an adapter's mistake must not end the renewals of all other locks
             _log.warning("the batch renewal of %d locks failed: %r", len(job.requests), error)
             results = [OutcomeUnknownError(repr(error))] * len(job.requests)
-        except BaseException:
-            for handle, request in zip(job.handles, job.requests, strict=True):
-                self._driver.interrupted(handle, request.record.rvn)
-            raise
         following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, new_rvns(), strict=False):
             handle.trouble = str(result) if isinstance(result, StoreError) else ""

@@ -83,7 +83,11 @@ class AsyncLock:
             raise LeaseStateError(f"this lock({self._key!r}) was used before; call lock() anew for each block")
         self._used = True
         self._lease = lease = await self._client.acquire(self._key, **self._options)
-        return await lease.__aenter__()
+        try:
+            return await lease.__aenter__()
+        except BaseException:
+            lease._leave_to_scheduler()
+            raise
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         if self._lease is not None:
@@ -103,8 +107,13 @@ class AsyncLockAll:
             raise LeaseStateError(f"this lock_all({self._keys!r}) was used before; call lock_all() anew for each block")
         self._used = True
         self._leases = await self._client._acquire_all(self._keys, self._options)  # the client's own helper
-        for lease in self._leases.values():
-            await lease.__aenter__()
+        try:
+            for lease in self._leases.values():
+                await lease.__aenter__()
+        except BaseException:
+            for lease in self._leases.values():
+                lease._leave_to_scheduler()
+            raise
         return self._leases
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.backend import backend_for
-from proof.interrupts import blocking
+from proof.interrupts import blocking, tasks
+from proof.interrupts.blocking import Verdict
 from tests.backends import url_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from dlock_core.store import LockStore
 
-__all__ = ["Swept", "main", "run", "sweep"]
+__all__ = ["Swept", "blocking_cells", "main", "on_threads", "run", "sweep", "task_cells"]
 
 STORES = ("memory", "sqlite", "redis")
-# Signal handlers run in the main thread alone, and the renewals of threads do not.
-_NO_SIGNALS = ("renewals",)
 _FINALIZERS = ("thread releases", "finalizer")
 
 
@@ -38,14 +39,17 @@ class Swept(NamedTuple):
     wrong: dict[str, str]
 
 
-def sweep(store: LockStore, operation: str, act: str, every: int, first: int = 1) -> Swept:
-    """Try each *every*-th point of *operation* from the *first* on."""
-    points = blocking.try_point(store, f"{operation}-{act}-0-{first}", operation, act, 0).points
+Trial = Callable[[str, str, int], Verdict]
+
+
+def sweep(trial: Trial, operation: str, act: str, every: int) -> Swept:
+    """Try each *every*-th point of *operation*."""
+    points = trial(operation, act, 0).points
     counts: Counter[str] = Counter()
     places: dict[str, str] = {}
     tried = failed = 0
-    for at in range(first, points + 1, every):
-        verdict = blocking.try_point(store, f"{operation}-{act}-{at}", operation, act, at)
+    for at in range(1, points + 1, every):
+        verdict = trial(operation, act, at)
         tried += 1
         failed += bool(verdict.wrong)
         for each in verdict.wrong:
@@ -55,14 +59,37 @@ def sweep(store: LockStore, operation: str, act: str, every: int, first: int = 1
     return Swept(operation, act, points, tried, failed, wrong)
 
 
-def run(store: LockStore, every: int, operations: Sequence[str] = (), acts: Sequence[str] = ()) -> list[Swept]:
-    """Sweep over all operations and acts, or over those that are named."""
-    return [
-        sweep(store, operation, act, every)
-        for operation in operations or blocking.OPERATIONS
-        for act in acts or blocking.ACTS
-        if operation not in _NO_SIGNALS or act in _FINALIZERS
-    ]
+def on_threads(store: LockStore) -> Trial:
+    """Return trials of the blocking colour on *store*, each on a key of its own."""
+    numbers = itertools.count()
+
+    def trial(operation: str, act: str, at: int) -> Verdict:
+        return blocking.try_point(store, f"{operation}-{next(numbers)}", operation, act, at)
+
+    return trial
+
+
+def blocking_cells() -> list[tuple[str, str]]:
+    """Return the operations and acts to combine; no signal handler runs in the thread that renews."""
+    acts = {operation: blocking.ACTS if operation != "renewals" else _FINALIZERS for operation in blocking.OPERATIONS}
+    return [(operation, act) for operation, chosen in acts.items() for act in chosen]
+
+
+def task_cells() -> list[tuple[str, str]]:
+    """Return the operations and acts to combine in the asyncio colour."""
+    return list(itertools.product(tasks.OPERATIONS, tasks.ACTS))
+
+
+def run(stores: Sequence[str], every: int) -> Iterator[tuple[str, Swept]]:
+    """Sweep over both colours: tasks in memory, threads on each of *stores*."""
+    for operation, act in task_cells():
+        yield "tasks, memory", sweep(tasks.try_point, operation, act, every)
+    for name in stores:
+        with tempfile.TemporaryDirectory() as folder:
+            store = _opened(name, Path(folder))
+            for operation, act in blocking_cells():
+                yield f"threads, {name}", sweep(on_threads(store), operation, act, every)
+            store.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,18 +97,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.interrupts", description=__doc__)
     parser.add_argument("--store", action="append", choices=STORES, help="repeatable; by default all")
     parser.add_argument("--every", type=int, default=1, help="only each so many of the points")
-    parser.add_argument("--operation", action="append", choices=list(blocking.OPERATIONS))
-    parser.add_argument("--act", action="append", choices=list(blocking.ACTS))
     options = parser.parse_args(argv)
     logging.getLogger("dlock").setLevel(logging.CRITICAL)
     failed = 0
-    for name in options.store or STORES:
-        with tempfile.TemporaryDirectory() as folder:
-            store = _opened(name, Path(folder))
-            for swept in run(store, options.every, options.operation or (), options.act or ()):
-                failed += swept.failed
-                _print(name, swept)
-            store.close()
+    for where, swept in run(options.store or STORES, options.every):
+        failed += swept.failed
+        counts = f"{swept.points:5} points, {swept.tried:5} tried, {swept.failed:5} failed"
+        print(f"{where:15} {swept.operation:9} {swept.act:17} {counts}", flush=True)
+        for each, what in swept.wrong.items():
+            print("       ", each, what)
     return int(bool(failed))
 
 
@@ -89,13 +113,6 @@ def _opened(name: str, folder: Path) -> Any:
     url = url_for(name, folder)
     backend = backend_for(url)
     return backend.open(backend.options.from_url(url))
-
-
-def _print(store: str, swept: Swept) -> None:
-    counts = f"{swept.points:5} points, {swept.tried:5} tried, {swept.failed:5} failed"
-    print(f"{store:7} {swept.operation:9} {swept.act:17} {counts}", flush=True)
-    for each, what in swept.wrong.items():
-        print("       ", each, what)
 
 
 if __name__ == "__main__":

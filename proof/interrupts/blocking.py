@@ -176,7 +176,9 @@ def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> 
     scene = _Scene(store, key)
     if operation in _HOLDS:
         scene.leases.append(scene.client.acquire(key))
+    runtime = scene.client._runtime
     if operation == "renewals":
+        runtime._thread = threading.current_thread()  # in the place of the client's own, which would be faster
         scene.clock.advance(LEASE_S / 3)
     tracer = Tracer(lambda: ACTS[act](scene), at)
     done = threading.Event()
@@ -198,6 +200,9 @@ def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> 
             return Verdict(tracer.count, tracer.where, ["hangs"])
         for thread in scene.threads:
             thread.join(_HANG_S)
+        if operation == "renewals":
+            runtime._thread = None
+            runtime.arm()
         checker = threading.Thread(target=_check, args=(scene,), daemon=True)
         checker.start()
         checker.join(_HANG_S)

@@ -1,0 +1,198 @@
+"""One trial of the asyncio colour, as :mod:`proof.interrupts.blocking` makes them: an operation in a task, and an act at one point of it.
+
+The act may be an exception that leaves the event loop, as a signal handler's does in a loop that has no handler of its own; the loop
+then goes on, as in a notebook. Time is virtual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from dlock_core import DLockError
+from dlock_core.aio import AsyncLease, AsyncLockClient
+from dlock_core.memory import AsyncMemoryStore, MemorySpace
+from dlock_core.testing import AsyncFaultyStore, FakeClock
+from proof.interrupts.blocking import LEASE_S, Verdict
+from proof.interrupts.points import Tracer
+
+__all__ = ["ACTS", "OPERATIONS", "try_point"]
+
+_STEPS = 8
+_HANG_S = 5.0
+_TURNS = 12
+
+
+class _Scene:
+    """Two clients of one space; the caller of one of them holds *leases*."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.space = MemorySpace()
+        self.client, self.other = self._client(), self._client()
+        self.leases: list[AsyncLease] = []
+        self.bystander: list[AsyncLease] = []
+        self.task: asyncio.Task[None]
+        self.tasks: list[asyncio.Task[None]] = []
+        self.wrong: list[str] = []
+
+    def _client(self) -> AsyncLockClient:
+        return self.clock.aclient(AsyncFaultyStore(AsyncMemoryStore(self.space)), lease_duration=LEASE_S)
+
+    async def open(self, operation: str) -> None:
+        """Open the clients, and acquire what the *operation* works on."""
+        await self.client
+        await self.other
+        self.bystander.append(await self.client.acquire("bystander"))
+        if operation not in ("acquire", "lock_all"):
+            self.leases.append(await self.client.acquire("k"))
+
+    async def pass_time(self) -> None:
+        """Let a part of a lease pass, with everything done in its time."""
+        self.clock.advance(LEASE_S / _STEPS)
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do *work* in a task beside the operation."""
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+
+async def _acquire(scene: _Scene) -> None:
+    scene.leases.append(await scene.client.acquire("k", timeout=0))
+
+
+async def _lock_all(scene: _Scene) -> None:
+    async with scene.client.lock_all(["k", "more"], timeout=0) as leases:
+        scene.leases.append(leases["k"])
+
+
+async def _renew(scene: _Scene) -> None:
+    await scene.leases[0].renew()
+
+
+async def _release(scene: _Scene) -> None:
+    for lease in [*scene.leases, *scene.bystander]:
+        await lease.release()
+
+
+async def _close(scene: _Scene) -> None:
+    await scene.client.close()
+
+
+async def _renewals(scene: _Scene) -> None:
+    for _ in range(4):
+        await scene.pass_time()
+
+
+OPERATIONS: dict[str, Callable[[_Scene], Coroutine[Any, Any, None]]] = {
+    "acquire": _acquire,
+    "lock_all": _lock_all,
+    "renew": _renew,
+    "release": _release,
+    "close": _close,
+    "renewals": _renewals,
+}
+
+
+def _interrupt(_: _Scene) -> None:
+    raise KeyboardInterrupt
+
+
+ACTS: dict[str, Callable[[_Scene], object]] = {
+    "raise": _interrupt,
+    "cancel": lambda scene: scene.task.cancel(),
+    "task closes": lambda scene: scene.spawn(_quietly(_close(scene))),
+    "task releases": lambda scene: scene.spawn(_quietly(_release(scene))),
+    "finalizer": lambda scene: scene.bystander.clear(),
+}
+
+
+async def _quietly(work: Coroutine[Any, Any, None]) -> None:
+    with suppress(DLockError):
+        await work
+
+
+def try_point(operation: str, act: str, at: int) -> Verdict:
+    """Have *act* done at point *at* of *operation*, and say what is wrong then; *at* 0 counts the points only."""
+    with asyncio.Runner() as runner, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        warnings.simplefilter(
+            "ignore", RuntimeWarning
+        )  # of coroutines that were made, and interrupted before they were awaited
+        loop, scene = runner.get_loop(), _Scene()
+        complaints: list[str] = []
+        loop.set_exception_handler(lambda _, context: complaints.append(f"the loop complains: {context['message']}"))
+        loop.run_until_complete(scene.open(operation))
+        tracer = Tracer(lambda: ACTS[act](scene), at)
+        scene.task = loop.create_task(_operate(scene, operation))
+        with suppress(KeyboardInterrupt, asyncio.CancelledError):
+            tracer.watch()
+            try:
+                loop.run_until_complete(scene.task)
+            finally:
+                tracer.end()
+        loop.run_until_complete(_check(scene))
+        del scene.task
+        gc.collect(0)
+    return Verdict(tracer.count, tracer.where, [*scene.wrong, *complaints])
+
+
+async def _operate(scene: _Scene, operation: str) -> None:
+    try:
+        async with asyncio.timeout(_HANG_S):
+            await OPERATIONS[operation](scene)
+    except TimeoutError:
+        scene.wrong.append("hangs")
+    except DLockError:
+        pass
+    except Exception as error:  # noqa: BLE001  # told as a finding
+        scene.wrong.append(f"{operation} raised {error!r}")
+
+
+async def _check(scene: _Scene) -> None:
+    await asyncio.wait([scene.task, *scene.tasks], timeout=_HANG_S)
+    if scene.task.done() and not scene.task.cancelled():
+        scene.task.exception()
+    try:
+        async with asyncio.timeout(_HANG_S):
+            await _check_key(scene)
+            await scene.client.close()
+            await _expect_free(scene, "after the last close", 1)
+            await scene.other.close()
+    except TimeoutError:
+        scene.wrong.append("the client hangs afterwards")
+
+
+async def _check_key(scene: _Scene) -> None:
+    gc.collect(0)
+    live = [lease for lease in scene.leases if not lease._closed and lease.is_valid]
+    if not live:
+        await _expect_free(scene, "though nobody has a lease", _STEPS + 3)
+        return
+    for _ in range(_STEPS + 3):
+        await scene.pass_time()
+        taken = await scene.other.try_acquire("k")
+        if taken is not None:
+            if live[0].is_valid or not scene.client._engine.closed:
+                scene.wrong.append("another got the lock of a live lease")
+            await taken.release()
+            return
+    await live[0].release()
+    await _expect_free(scene, "after its release", 1)
+
+
+async def _expect_free(scene: _Scene, when: str, steps: int) -> None:
+    for _ in range(steps):
+        taken = await scene.other.try_acquire("k")
+        if taken is not None:
+            if any(lease.is_valid for lease in scene.leases):
+                scene.wrong.append(f"two leases are valid {when}")
+            await taken.release()
+            return
+        await scene.pass_time()
+    scene.wrong.append(f"still held {when}")
