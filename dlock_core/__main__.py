@@ -27,9 +27,12 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(_USAGE)
-    from dlock_core.command.app import run
+    from dlock_core.command.app import leave, run
 
-    run(sys.argv[1:])
+    try:
+        run(sys.argv[1:])
+    except SystemExit as ended:
+        leave(ended.code if isinstance(ended.code, int) else 0)
 
 
 if __name__ == "__main__":

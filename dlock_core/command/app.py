@@ -30,7 +30,7 @@ from dlock_core.errors import (
 if TYPE_CHECKING:
     from dlock_core.options import ClientOptions
 
-__all__ = ["command", "run"]
+__all__ = ["command", "leave", "run"]
 
 USAGE = 64
 UNAVAILABLE = 69
@@ -49,7 +49,7 @@ def run(arguments: list[str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A key is printable, which the terminal's encoding may not know.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a text stream of the interpreter
-    _leave(_exit_code(arguments))
+    sys.exit(_exit_code(arguments))
 
 
 def _open_standard_files() -> None:
@@ -94,8 +94,8 @@ def _code_of(error: DLockError) -> int:
     return next((code for kind, code in codes.items() if isinstance(error, kind)), SOFTWARE)
 
 
-def _leave(code: int) -> NoReturn:
-    """Exit with *code* at once: without a wait for threads that hang in a request to a store, and without taking the interpreter down."""
+def leave(code: int) -> NoReturn:
+    """End the process with *code* at once; neither threads that hang in a request nor the teardown of the interpreter delay it."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
