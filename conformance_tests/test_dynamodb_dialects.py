@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from dlock_conformance.servers import Server
 from thorough import THOROUGH
 
 from dlock_core.backend import backend_for
+from dlock_core.errors import StoreError
 from dlock_core.record import NO_TOKEN, LockRecord
 from dlock_core.store import Claim, LockStore, Replace, Reply
 
@@ -99,6 +100,11 @@ class EndlessStore(DynamoDBStore):
     def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """As the store does."""
         return super().replace(request._replace(record=endless(request.record)), timeout_s=timeout_s)
+
+    def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        """As the store does."""
+        changed = [request._replace(record=endless(request.record)) for request in requests]
+        return super().replace_many(changed, timeout_s=timeout_s)
 
 
 def endless(record: LockRecord) -> LockRecord:

@@ -11,7 +11,7 @@ try:
 except ImportError as error:
     raise missing_driver("dynamodb", "boto3", error) from error
 
-from dlock_dynamodb._clients import open_session
+from dlock_dynamodb._credentials import open_session
 from dlock_dynamodb.options import DynamoDBStoreOptions
 from dlock_dynamodb.provision import policy
 from dlock_dynamodb.store import DynamoDBStore
@@ -30,19 +30,8 @@ class _Backend:
     policy = staticmethod(policy)
 
     def open(self, options: DynamoDBStoreOptions) -> LockStore:
-        return DynamoDBStore(
-            open_session(options),
-            table=options.table,
-            partition_key=options.partition_key,
-            sort_key=options.sort_key,
-            sort_key_value=options.sort_key_value,
-            dialect=options.dialect,
-            sort_key_separator=options.sort_key_separator,
-            trust_release_mark=options.trust_release_mark,
-            token_row=options.token_row,
-            region=options.region,
-            endpoint_url=options.endpoint_url,
-        )
+        named = options.model_dump(exclude={"profile"})
+        return DynamoDBStore(open_session(options), **named)
 
     def aopen(self, options: DynamoDBStoreOptions) -> Awaitable[AsyncLockStore] | None:
         return None

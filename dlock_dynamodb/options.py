@@ -14,8 +14,8 @@ from pydantic import AfterValidator
 
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError
-from dlock_dynamodb import _awslabs as awslabs
-from dlock_dynamodb import _node as node
+from dlock_dynamodb import _wire as dlock
+from dlock_dynamodb.dialects import awslabs, node
 
 __all__ = ["RECORD_ATTRIBUTES", "Dialect", "DynamoDBStoreOptions"]
 
@@ -23,9 +23,7 @@ Dialect: TypeAlias = Literal["dlock", "awslabs", "node-fail-open", "node-fail-cl
 
 # A key attribute of such a name would be written over.
 RECORD_ATTRIBUTES: dict[Dialect, frozenset[str]] = {
-    "dlock": frozenset(
-        {"v", "state", "rvn", "token", "owner", "lease_ms", "payload", "gone_payload", "context"},
-    ),
+    "dlock": dlock.ATTRIBUTES,
     "awslabs": awslabs.ATTRIBUTES,
     "node-fail-open": node.ATTRIBUTES,
     "node-fail-closed": node.ATTRIBUTES,

@@ -5,22 +5,21 @@ A table of ours has string keys, on-demand capacity and no time to live: an item
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from dlock_core.errors import StoreSetupError, StoreUnavailableError
+from botocore.exceptions import ClientError
+
+from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade, Guarantees, TokenOrder
-from dlock_dynamodb._errors import code_of, translate
-from dlock_dynamodb._promises import limited
-from dlock_dynamodb.options import RECORD_ATTRIBUTES
+from dlock_dynamodb._errors import code_of
+from dlock_dynamodb._link import Ask
+from dlock_dynamodb.dialects.limits import limited
+from dlock_dynamodb.options import RECORD_ATTRIBUTES, DynamoDBStoreOptions
 
 if TYPE_CHECKING:
-    from dlock_dynamodb._wire import DynamoDBClient
-from dlock_dynamodb.options import DynamoDBStoreOptions
+    from dlock_core.kit import Exchange
 
 _READY = ("ACTIVE", "UPDATING")
-_WAIT_S, _POLL_S = 180.0, 0.5
 _VERBS = ("GetItem", "UpdateItem", "PartiQLUpdate", "Scan", "DescribeTable", "DescribeTimeToLive")
 _VERBS_OF_DIALECTS = ("PutItem", "DeleteItem")
 _LOCAL_ARN = "arn:aws:dynamodb:ddblocal:"
@@ -46,63 +45,46 @@ def policy(options: DynamoDBStoreOptions, *, account: str = "*", provision: bool
     }
 
 
-def find(client: DynamoDBClient, options: DynamoDBStoreOptions) -> dict[str, Any] | None:
-    """Return DynamoDB's description of the table, or None where there is none.
+def create(options: DynamoDBStoreOptions) -> Exchange[None]:
+    """Ask for the table unless it is there.
 
-    Raises: StoreSetupError: a right is missing, or the table has other keys.
+    Raises: StoreSetupError: a table of that name has other keys.
     """
+    if (yield from _described(options)) is not None:
+        return
+    keys = _keys(options)
+    request = {
+        "TableName": options.table,
+        "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name in keys.values()],
+        "KeySchema": [{"AttributeName": name, "KeyType": kind} for kind, name in keys.items()],
+        "BillingMode": "PAY_PER_REQUEST",
+    }
     try:
-        table: dict[str, Any] = client.describe_table(TableName=options.table)["Table"]
-    except Exception as error:
-        if code_of(error) == "ResourceNotFound":
-            return None
-        raise translate(error, _what("describe", options), key=None, writes=False) from error
-    wanted = {kind: (name, "S") for kind, name in _keys(options).items()}
-    types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
-    found = {key["KeyType"]: (key["AttributeName"], types[key["AttributeName"]]) for key in table["KeySchema"]}
-    if found != wanted:
-        raise StoreSetupError(
-            f"DynamoDB table {options.table!r} has the keys {_in_words(found)}, but the options say {_in_words(wanted)}; "
-            "set partition_key and sort_key to what the table has, or make a table of its own with 'dlock init'"
-        )
-    return table
+        yield Ask("create_table", request)
+    except ClientError as error:
+        if code_of(error) != "ResourceInUse":  # somebody else was faster
+            raise
 
 
-def create(client: DynamoDBClient, options: DynamoDBStoreOptions) -> None:
-    """Create the table unless it is there, and return when it can be used.
-
-    Raises: StoreSetupError: a right is missing, or a table of that name has other keys.
-    """
-    give_up_at = time.monotonic() + _WAIT_S
-    if find(client, options) is None:
-        _ask_for(client, options)
-    # Just after it was asked for, a table may not be seen yet.
-    while (table := find(client, options)) is None or table["TableStatus"] not in _READY:
-        if time.monotonic() > give_up_at:
-            raise StoreUnavailableError(
-                f"DynamoDB table {options.table!r} is not ready after {_WAIT_S:.0f} s; try later"
-            )
-        time.sleep(_POLL_S)
+def ready(options: DynamoDBStoreOptions) -> Exchange[bool]:
+    """Return whether the table can be used. Just after it was asked for, it may not be seen yet."""
+    table = yield from _described(options)
+    return table is not None and table["TableStatus"] in _READY
 
 
-def guarantees(client: DynamoDBClient, options: DynamoDBStoreOptions) -> Guarantees:
-    """Say what the table promises, from its description.
+def guarantees(options: DynamoDBStoreOptions, host: str) -> Exchange[Guarantees]:
+    """Say what the table promises, from its description; *host* is the endpoint.
 
     Raises: StoreSetupError: it does not exist, is not ready, or has other keys.
     """
-    table = find(client, options)
+    table = yield from _described(options)
     status = "missing" if table is None else table["TableStatus"]
     if table is None or status not in _READY:
         raise StoreSetupError(f"DynamoDB table {options.table!r} is {status}; 'dlock init' makes it ready")
-    version, grade, durable, failover = (
-        "DynamoDB",
-        Grade.A,
-        True,
-        "within the region: a write is in two zones when acknowledged",
-    )
+    version, grade, durable = "DynamoDB", Grade.A, True
+    failover = "within the region: a write is in two zones when acknowledged"
     notes: list[str] = []
     unsafe: list[tuple[str, str]] = []
-    host = urlsplit(client.meta.endpoint_url).hostname or ""
     if str(table.get("TableArn", "")).startswith(_LOCAL_ARN):
         version, durable, failover = "DynamoDB Local", False, "none: one process"
         notes.append("DynamoDB Local, for tests: its records end with the process unless it was started with -dbPath")
@@ -110,7 +92,7 @@ def guarantees(client: DynamoDBClient, options: DynamoDBStoreOptions) -> Guarant
         version, grade, durable, failover = f"DynamoDB API at {host}", Grade.C, False, "unknown"
         notes.append(f"{host} is not an endpoint of AWS: what stands behind it decides what is promised")
     _see_replicas(table, unsafe, notes)
-    _see_time_to_live(client, options, unsafe, notes)
+    yield from _see_time_to_live(options, unsafe, notes)
     promises = Guarantees(
         store="dynamodb",
         version=version,
@@ -125,6 +107,29 @@ def guarantees(client: DynamoDBClient, options: DynamoDBStoreOptions) -> Guarant
         unsafe=tuple(unsafe),
     )
     return limited(promises, options)
+
+
+def _described(options: DynamoDBStoreOptions) -> Exchange[dict[str, Any] | None]:
+    """Return DynamoDB's description of the table, or None where there is none.
+
+    Raises: StoreSetupError: the table has other keys.
+    """
+    try:
+        answer = yield Ask("describe_table", {"TableName": options.table})
+    except ClientError as error:
+        if code_of(error) != "ResourceNotFound":
+            raise
+        return None
+    table: dict[str, Any] = answer["Table"]
+    wanted = {kind: (name, "S") for kind, name in _keys(options).items()}
+    types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
+    found = {key["KeyType"]: (key["AttributeName"], types[key["AttributeName"]]) for key in table["KeySchema"]}
+    if found != wanted:
+        raise StoreSetupError(
+            f"DynamoDB table {options.table!r} has the keys {_in_words(found)}, but the options say {_in_words(wanted)}; "
+            "set partition_key and sort_key to those of the table, or make a table of its own with 'dlock init'"
+        )
+    return table
 
 
 def is_aws(host: str) -> bool:
@@ -142,16 +147,15 @@ def _see_replicas(table: dict[str, Any], unsafe: list[tuple[str, str]], notes: l
         unsafe.append(("dynamodb-global-table", reason))
 
 
-def _see_time_to_live(
-    client: DynamoDBClient, options: DynamoDBStoreOptions, unsafe: list[tuple[str, str]], notes: list[str]
-) -> None:
+def _see_time_to_live(options: DynamoDBStoreOptions, unsafe: list[tuple[str, str]], notes: list[str]) -> Exchange[None]:
     try:
-        found = client.describe_time_to_live(TableName=options.table)["TimeToLiveDescription"]
-    except Exception as error:
+        answer = yield Ask("describe_time_to_live", {"TableName": options.table})
+    except ClientError as error:
         if code_of(error) not in {"AccessDenied", "UnknownOperation"}:
-            raise translate(error, _what("describe", options), key=None, writes=False) from error
+            raise
         notes.append(f"whether time to live is on can't be seen ({code_of(error)}): it would delete fencing tokens")
         return
+    found = answer["TimeToLiveDescription"]
     name = found.get("AttributeName")
     if found.get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:
         return
@@ -159,24 +163,6 @@ def _see_time_to_live(
         unsafe.append(("dynamodb-ttl", f"time to live is on for {name!r}: DynamoDB deletes records, and their tokens"))
     else:
         notes.append(f"time to live is on for {name!r}: whoever adds that to a record resets its fencing token")
-
-
-def _ask_for(client: DynamoDBClient, options: DynamoDBStoreOptions) -> None:
-    keys = _keys(options)
-    try:
-        client.create_table(
-            TableName=options.table,
-            AttributeDefinitions=[{"AttributeName": name, "AttributeType": "S"} for name in keys.values()],
-            KeySchema=[{"AttributeName": name, "KeyType": kind} for kind, name in keys.items()],
-            BillingMode="PAY_PER_REQUEST",
-        )
-    except Exception as error:
-        if code_of(error) != "ResourceInUse":  # somebody else was faster
-            raise translate(error, _what("create", options), key=None, writes=True) from error
-
-
-def _what(verb: str, options: DynamoDBStoreOptions) -> str:
-    return f"could not {verb} DynamoDB table {options.table!r}"
 
 
 def _keys(options: DynamoDBStoreOptions) -> dict[str, str]:

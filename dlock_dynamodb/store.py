@@ -1,7 +1,7 @@
 """The DynamoDB store: one conditional write for each step, one consistent GetItem for each read, 25 renewals in one request.
 
-What a row looks like is the dialect's business; in those of other clients a claim of a row that stands takes a second request, and a
-grant that is to have a fencing token two more: one that draws it, one that writes it into the row.
+The form of a row is the dialect's business; in those of other clients a claim of a row that stands takes a second request, and a grant that
+is to have a fencing token two more: one that draws it, one that writes it into the row.
 
 It is called from threads; asyncio is served by the core's threads over it, since boto3 has no other way.
 """
@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
+from dlock_core.errors import DLockError, OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
+from dlock_core.kit import Batches, Call, Exchange, ExchangeStore, outcome
+from dlock_core.record import TOKEN_MAX
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
-from dlock_dynamodb._awslabs import AwslabsRows
-from dlock_dynamodb._clients import Clients, given
+from dlock_dynamodb._credentials import given
 from dlock_dynamodb._errors import code_of, statement_error, translate
-from dlock_dynamodb._node import NodeClosedRows, NodeOpenRows
-from dlock_dynamodb._rows import DlockRows
-from dlock_dynamodb._tokens import Counts, is_count, lacks_token, least_after, takes
-from dlock_dynamodb._wire import Table
+from dlock_dynamodb._link import Ask, DynamoDBLink
+from dlock_dynamodb._wire import DlockRows, Table
+from dlock_dynamodb.dialects.awslabs import AwslabsRows
+from dlock_dynamodb.dialects.node import NodeClosedRows, NodeOpenRows
+from dlock_dynamodb.dialects.token_rows import Counts, is_count, lacks_token, takes
 from dlock_dynamodb.options import DynamoDBStoreOptions
 
 if TYPE_CHECKING:
@@ -32,22 +34,268 @@ if TYPE_CHECKING:
 
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, Release, Replace
-    from dlock_dynamodb._rows import Rows, Write
-    from dlock_dynamodb._wire import Item, Request
+    from dlock_dynamodb._wire import Item, Request, Rows, Write
     from dlock_dynamodb.options import Dialect
 
 __all__ = ["DynamoDBStore"]
 
 _REFUSED = "ConditionalCheckFailed"
-# A batch that may not or can't be done says so before it does anything.
+# A batch that is not allowed or not known is refused before anything is done.
 _NO_BATCH = frozenset({"AccessDenied", "UnknownOperation", "Validation", "ValidationError"})
-_ADMIN_TIMEOUT_S = 16.0
 # A draw is refused at most once by how far the count is, and then only by another's jump.
 _DRAWS_MAX = 8
+_ADMIN_TIMEOUT_S = 10.0
+_READY_WITHIN_S, _READY_POLL_S = 180.0, 0.5
+
+_T = TypeVar("_T")
 
 
-class DynamoDBStore:
-    """The store for threads, on a boto3 session or client of the user's.
+class DynamoDBVerbs:
+    """The verbs, as exchanges with the server."""
+
+    name = "DynamoDB"
+
+    def __init__(self, options: DynamoDBStoreOptions, endpoint: str) -> None:
+        self.options = options
+        self.table = Table(
+            options.table,
+            options.partition_key,
+            options.sort_key,
+            options.sort_key_value,
+            options.sort_key_separator,
+        )
+        self.rows = rows = _rows_of(options, self.table)
+        self.counts = Counts(self.table, rows.number) if isinstance(rows, AwslabsRows) and options.token_row else None
+        self._endpoint = urlsplit(endpoint).hostname or ""
+        # Old emulators leave the item out of a refusal, which then looks as if the key were absent.
+        self._shows_refusals = provision.is_aws(self._endpoint)
+        # Batches are given up where they are not allowed, and where they fail before they ever worked.
+        self._batches, self._batch_seen = True, self._shows_refusals
+
+    def claim(self, request: Claim) -> Exchange[Reply]:
+        """Create the record if nobody holds the key: one write, or a second one where the first shows which row to take."""
+        key, expect, counts = request.record.key, request.expect, self.counts
+        least = request.record.fencing_token
+        if counts is not None:
+            counts.check(key)
+        exhausted = isinstance(expect, tuple) and expect.fencing_token >= TOKEN_MAX
+        first = None if exhausted else self.rows.claim(request)
+        if first is None:
+            reply = Reply(applied=False, record=(yield from self.read(key)))
+        else:
+            reply = yield from self._write(first, key)
+        if isinstance(expect, tuple):
+            least = max(least, expect.fencing_token + 1)
+        if reply.record is not None and not reply.applied:
+            decided = outcome(reply.record, request)
+            if decided.applied and decided.record is not None:
+                least = decided.record.fencing_token
+                if (second := self.rows.take(request, reply.record.version, least)) is not None:
+                    reply = yield from self._write(second, key)
+        return reply if counts is None else (yield from self._counted(counts, reply, least))
+
+    def replace(self, request: Replace) -> Exchange[Reply]:
+        """Replace the held record if its version is the expected one: one write."""
+        record, expected, counts = request.record, request.expected, self.counts
+        if counts is None:
+            return (yield from self._write(self.rows.change(request), record.key, keeps=True))
+        least = max(record.fencing_token, 1)
+        if record.fencing_token > expected.fencing_token and not takes(request):
+            # A break hands nothing out: its token is drawn first and stands in the row with it.
+            token = yield from self._draw(counts, record.key, least)
+            request = request._replace(record=dataclasses.replace(record, fencing_token=token))
+        reply = yield from self._write(self.rows.change(request), record.key, keeps=True)
+        return (yield from self._counted(counts, reply, least))
+
+    def release(self, request: Release) -> Exchange[Reply]:
+        """Put the tombstone if the record is held in the expected version: one write."""
+        return self._write(self.rows.change(request), request.record.key, keeps=True)
+
+    def read(self, key: str) -> Exchange[LockRecord | None]:
+        """Return the record under *key*: one consistent GetItem."""
+        answer = yield Ask("get_item", self.table.get(key))
+        if "Item" in answer:
+            return self.rows.record(answer["Item"])
+        _check_origin(answer)
+        return None
+
+    def scan(self, prefix: str) -> Iterator[Exchange[list[LockRecord]]]:
+        """Yield the exchange of each page; a record that cannot be read is raised after all others."""
+        request, unreadable = self.table.scan(prefix), list[RecordError]()
+
+        def page() -> Exchange[list[LockRecord]]:
+            answer, records = (yield Ask("scan", request)), []
+            if "Items" not in answer:
+                raise _StrangeAnswerError("the answer is not DynamoDB's")
+            for item in answer["Items"]:
+                # Other clients of ours may keep tokens in the table, whether this one does or not.
+                if self.options.dialect == "awslabs" and is_count(item, self.table.partition_key):
+                    continue
+                try:
+                    records.append(self.rows.record(item))
+                except RecordError as error:
+                    unreadable.append(error)
+            request["ExclusiveStartKey"] = answer.get("LastEvaluatedKey")
+            return records
+
+        yield page()
+        while request["ExclusiveStartKey"]:
+            yield page()
+        if unreadable:
+            raise unreadable[0]
+
+    def replace_many(self, requests: Sequence[Replace]) -> Exchange[list[Reply | StoreError]]:
+        """Do each replace: one BatchExecuteStatement, or an UpdateItem each where a batch is not allowed or not known."""
+        statements = [self.rows.statement(request) for request in requests] if self._batches else [None]
+        results: list[Reply | StoreError | None] = [None] * len(requests)
+        if None not in statements:
+            results = yield from self._batch(requests, statements)
+        settled = []
+        for request, result in zip(requests, results, strict=True):
+            settled.append(result or (yield from self._apart(self.replace(request), request.record.key)))
+        return settled
+
+    def guarantees(self) -> Exchange[Guarantees]:
+        """Say what the table promises."""
+        return provision.guarantees(self.options, self._endpoint)
+
+    def provision(self) -> Exchange[None]:
+        """Ask for the table unless it is there."""
+        return provision.create(self.options)
+
+    def trouble(self, error: Exception, call: Call) -> StoreError | None:
+        """Return the error of dlock for one of boto3."""
+        if isinstance(error, DLockError):
+            return None
+        what = self._doing(call.verb, call.key)
+        if type(error) is TimeoutError:
+            return StoreUnavailableError(f"{what}: its time-out is too short; nothing more was sent", key=call.key)
+        if isinstance(error, _StrangeAnswerError):
+            return (OutcomeUnknownError if call.writes else StoreUnavailableError)(f"{what}: {error}", key=call.key)
+        return translate(error, what, key=call.key, writes=call.writes)
+
+    # ---- requests and answers
+
+    def _doing(self, verb: str, key: str | None) -> str:
+        verb = {"inspect": "describe", "provision": "create"}.get(verb, verb)
+        return (
+            f"could not {verb} " + ("" if key is None else f"key {key!r} in ") + f"DynamoDB table {self.table.name!r}"
+        )
+
+    def _write(self, write: Write, key: str, *, keeps: bool = False) -> Exchange[Reply]:
+        try:
+            answer = yield Ask(write.operation, write.request, keeps)
+        except ClientError as error:
+            if code_of(error) != _REFUSED:
+                raise
+            refusing = error.response.get("Item")
+        else:
+            if write.written is None:
+                return self._applied(answer.get("Attributes"))
+            _check_origin(answer)
+            return Reply(applied=True, record=write.written)
+        return (yield from self._refused(refusing, key))
+
+    def _applied(self, item: Item | None) -> Reply:
+        if not item:
+            raise _StrangeAnswerError("the answer shows no item")
+        try:
+            return Reply(applied=True, record=self.rows.record(item))
+        except RecordError as error:
+            # It was applied: an error that says the opposite would leave a held record behind.
+            raise _StrangeAnswerError(f"it was written, but {error}") from error
+
+    def _refused(self, item: Item | None, key: str) -> Exchange[Reply]:
+        if item:
+            self._shows_refusals = True
+            return Reply(applied=False, record=self.rows.record(item))
+        return Reply(applied=False, record=None if self._shows_refusals else (yield from self.read(key)))
+
+    # ---- fencing tokens in rows of their own
+
+    def _counted(self, counts: Counts, reply: Reply, least: int) -> Exchange[Reply]:
+        """Give the grant of *reply* its token, if it is one."""
+        granted = reply.record
+        if not reply.applied or granted is None or not lacks_token(granted):
+            return reply
+        key = granted.key
+        try:
+            token = yield from self._draw(counts, key, least)
+            return (yield from self._write(counts.number(granted, token), key, keeps=True))
+        except Exception as error:
+            told = self.trouble(error, Call("number", key, 0)) or error
+            # The row is ours: an error that says the opposite would leave a held record behind.
+            raise OutcomeUnknownError(
+                f"{self._doing('number', key)}: the lock was granted, and has no fencing token yet: {told}", key=key
+            ) from error
+
+    def _draw(self, counts: Counts, key: str, least: int) -> Exchange[int]:
+        """Return a token that was never given, *least* at least."""
+        what, draw = self._doing("count the grants of", key), counts.draw(key, least)
+        for _ in range(_DRAWS_MAX):
+            try:
+                answer = yield Ask(draw.operation, draw.request, keeps=True)
+            except Exception as error:
+                if not isinstance(error, ClientError) or code_of(error) != _REFUSED:
+                    # Nothing of the lock was changed, whatever became of the count.
+                    raise translate(error, what, key=key, writes=False) from error
+                draw = counts.after(key, least, error.response.get("Item"))
+            else:
+                return counts.last(key, answer.get("Attributes", {}))
+        raise StoreUnavailableError(f"{what}: others were faster {_DRAWS_MAX} times", key=key)
+
+    # ---- batches
+
+    def _batch(
+        self, requests: Sequence[Replace], statements: Sequence[Request | None]
+    ) -> Exchange[list[Reply | StoreError | None]]:
+        """Return the result of each statement; None for one that must be done by itself."""
+        try:
+            answer = yield Ask("batch_execute_statement", {"Statements": statements}, keeps=True)
+        except ClientError as error:
+            if code_of(error) not in _NO_BATCH:
+                if isinstance(self.trouble(error, Call("replace", None, 0)), OutcomeUnknownError):
+                    self._batches = self._batch_seen
+                raise
+            self._batches = False
+            return [None] * len(requests)
+        answers = answer.get("Responses", ())
+        if len(answers) != len(requests):
+            raise _StrangeAnswerError(f"{len(answers)} answers to {len(requests)} statements")
+        results = []
+        for each, request in zip(answers, requests, strict=True):
+            results.append((yield from self._apart(self._result(each, request.record.key), request.record.key)))
+        return results
+
+    def _result(self, answer: dict[str, Any], key: str) -> Exchange[Reply | StoreError | None]:
+        if "Error" not in answer:
+            # An emulator that does nothing reports no error either: only the item proves the write.
+            self._batch_seen = self._batches = "Item" in answer
+            return self._applied(answer.get("Item"))
+        code = str(answer["Error"].get("Code", "")).removesuffix("Exception")
+        if code == _REFUSED:
+            return (yield from self._refused(answer["Error"].get("Item"), key))
+        if code in _NO_BATCH:
+            self._batches = False
+            return None
+        return statement_error(code, self._doing("renew", key), key=key)
+
+    def _apart(self, exchange: Exchange[_T], key: str) -> Exchange[_T | StoreError]:
+        """Return the result of *exchange*, or its error, which is of one key only."""
+        try:
+            return (yield from exchange)
+        except StoreError as error:
+            return error
+        except Exception as error:
+            told = self.trouble(error, Call("replace", key, 0))
+            if told is None:
+                raise
+            told.__cause__ = error
+            return told
+
+
+class DynamoDBStore(Batches, ExchangeStore):
+    """The store for threads, on the user's boto3 session or client.
 
     It makes clients of its own from the credentials, region, endpoint and configuration of *driver*, since a client's retries and
     time-outs can't be set for one call. Event handlers and ``verify`` of a given client are not taken over: register handlers with a
@@ -56,6 +304,8 @@ class DynamoDBStore:
 
     capabilities = frozenset({Capability.BATCH_RENEW})
     batch_limit = 25
+    _verbs: DynamoDBVerbs
+    _link: DynamoDBLink
 
     def __init__(
         self,
@@ -85,242 +335,29 @@ class DynamoDBStore:
             token_row=token_row,
             endpoint_url=endpoint_url or its_endpoint,
         )
-        self._clients = Clients(self.options, session, config)
-        self._table = Table(table, partition_key, sort_key, sort_key_value, sort_key_separator)
-        self._rows = rows = _rows_of(self.options, self._table)
-        self._counts = Counts(self._table, rows.number) if isinstance(rows, AwslabsRows) and token_row else None
-        # Other clients of ours may keep tokens there.
-        self._beside_counts = dialect == "awslabs"
-        endpoint = self._clients.fit(_ADMIN_TIMEOUT_S).meta.endpoint_url
-        # Old emulators leave the item out of a refusal, which then looks as if the key were absent.
-        self._shows_refusals = provision.is_aws(urlsplit(endpoint).hostname or "")
-        # A batch is given up where it is not allowed, and where it fails before it ever worked.
-        self._batches, self._batch_seen = True, self._shows_refusals
-
-    def claim(self, request: Claim, *, timeout_s: float) -> Reply:
-        """Create the record if nobody holds the key, and mint its token: one write, or two where the first one shows what to take."""
-        give_up_at = time.monotonic() + timeout_s
-        key = request.record.key
-        if self._counts is not None:
-            self._counts.check(request)
-        first = self._rows.claim(request)
-        if first is None:
-            reply = Reply(applied=False, record=self.read(key, timeout_s=timeout_s))
-        else:
-            reply = self._write("claim", key, first, timeout_s)
-        shown = None if reply.applied else reply.record
-        if shown is not None and (second := self._rows.claim_after(request, shown)) is not None:
-            reply = self._write("claim", key, second, give_up_at - time.monotonic())
-        if self._counts is None:
-            return reply
-        return self._counted(self._counts, reply, least_after(request, shown), give_up_at)
-
-    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
-        """Replace the held record if its version is the expected one: one write."""
-        if self._counts is None:
-            return self._write("replace", request.record.key, self._rows.change(request), timeout_s)
-        return self._replace_counted(self._counts, request, time.monotonic() + timeout_s)
-
-    def release(self, request: Release, *, timeout_s: float) -> Reply:
-        """Put the tombstone if the record is held in the expected version: one write."""
-        return self._write("release", request.record.key, self._rows.change(request), timeout_s)
-
-    def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
-        """Return the record under *key*: one consistent GetItem."""
-        answer = self._call("get_item", "read", key, self._table.read(key), timeout_s)
-        if "Item" in answer:
-            return self._rows.record(answer["Item"])
-        if "RequestId" not in answer.get("ResponseMetadata", {}):
-            # A gateway's page says nothing about the key; DynamoDB signs its answers with an id.
-            raise StoreUnavailableError(f"{self._what('read', key)}: the answer is not DynamoDB's", key=key)
-        return None
-
-    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
-        """Yield the records whose key starts with *prefix*, in no order; one that cannot be read is raised after the others."""
-        request, unreadable = self._table.scan(prefix), None
-        while True:
-            page = self._call("scan", "scan", None, request, timeout_s)
-            for item in page.get("Items", ()):
-                if self._beside_counts and is_count(item, self._table.partition_key):
-                    continue
-                try:
-                    record = self._rows.record(item)
-                except RecordError as error:
-                    unreadable = unreadable or error
-                    continue
-                yield record
-            if not (following := page.get("LastEvaluatedKey")):
-                break
-            request["ExclusiveStartKey"] = following
-        if unreadable is not None:
-            raise unreadable
-
-    def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
-        """Do each replace: one BatchExecuteStatement, or an UpdateItem each where a batch may not or can't be done."""
-        give_up_at = time.monotonic() + timeout_s
-        results: list[Reply | StoreError | None] = [None] * len(requests)
-        self._clients.fit(timeout_s)  # a store that was closed says so of all of them
-        if self._batches:
-            statements = [self._rows.statement(request) for request in requests]
-            if None not in statements:
-                results = self._batch(requests, statements, timeout_s)
-        return [
-            self._alone(request, give_up_at) if result is None else result
-            for request, result in zip(requests, results, strict=True)
-        ]
-
-    def guarantees(self) -> Guarantees:
-        """Say what the table promises.
-
-        Raises: StoreSetupError: it does not exist, or has other keys.
-        """
-        return provision.guarantees(self._clients.fit(_ADMIN_TIMEOUT_S), self.options)
+        link = DynamoDBLink(self.options, session, config)
+        super().__init__(DynamoDBVerbs(self.options, link.fit(_ADMIN_TIMEOUT_S).meta.endpoint_url), link)
 
     def provision(self) -> None:
-        """Create the table and wait until it can be used; do nothing where it exists."""
-        provision.create(self._clients.fit(_ADMIN_TIMEOUT_S), self.options)
+        """Create the table unless it is there, and return when it can be used."""
+        super().provision()
+        give_up_at = time.monotonic() + _READY_WITHIN_S
+        while not self._run(provision.ready(self.options), Call("inspect", None, _ADMIN_TIMEOUT_S)):
+            if time.monotonic() > give_up_at:
+                raise StoreUnavailableError(
+                    f"DynamoDB table {self.options.table!r} is not ready after {_READY_WITHIN_S:.0f} s; try later"
+                )
+            time.sleep(_READY_POLL_S)
 
-    def close(self) -> None:
-        """Close the clients that the store made."""
-        self._clients.close()
 
-    # ---- requests
+class _StrangeAnswerError(Exception):
+    """DynamoDB, or a gateway before it, gave an answer that says nothing."""
 
-    def _what(self, verb: str, key: str | None) -> str:
-        return (
-            f"could not {verb} " + ("" if key is None else f"key {key!r} in ") + f"DynamoDB table {self._table.name!r}"
-        )
 
-    def _call(self, operation: str, verb: str, key: str | None, request: Request, timeout_s: float) -> dict[str, Any]:
-        client = self._clients.fit(timeout_s, key=key)
-        try:
-            answer: dict[str, Any] = getattr(client, operation)(**request)
-        except Exception as error:
-            raise translate(error, self._what(verb, key), key=key, writes=False) from error
-        return answer
-
-    def _write(self, verb: str, key: str, write: Write, timeout_s: float) -> Reply:
-        started_at = time.monotonic()
-        client = self._clients.fit(timeout_s, key=key)
-        try:
-            answer: dict[str, Any] = getattr(client, write.operation)(**write.request)
-        except Exception as error:
-            if isinstance(error, ClientError) and code_of(error) == _REFUSED:
-                return self._refused(error.response.get("Item"), key, started_at + timeout_s)
-            raise translate(error, self._what(verb, key), key=key, writes=True) from error
-        if write.written is None:
-            return self._applied(answer.get("Attributes"), verb, key)
-        if "RequestId" not in answer.get("ResponseMetadata", {}):
-            raise OutcomeUnknownError(f"{self._what(verb, key)}: the answer is not DynamoDB's", key=key)
-        return Reply(applied=True, record=write.written)
-
-    def _applied(self, item: Item | None, verb: str, key: str) -> Reply:
-        if not item:
-            raise OutcomeUnknownError(f"{self._what(verb, key)}: the answer shows no item", key=key)
-        try:
-            return Reply(applied=True, record=self._rows.record(item))
-        except RecordError as error:
-            # It was applied: an error that says the opposite would leave a held record behind.
-            raise OutcomeUnknownError(f"{self._what(verb, key)}: it was written, but {error}", key=key) from error
-
-    def _refused(self, item: Item | None, key: str, give_up_at: float) -> Reply:
-        if item:
-            self._shows_refusals = True
-            return Reply(applied=False, record=self._rows.record(item))
-        if self._shows_refusals:
-            return Reply(applied=False, record=None)
-        return Reply(applied=False, record=self.read(key, timeout_s=give_up_at - time.monotonic()))
-
-    # ---- fencing tokens in rows of their own
-
-    def _replace_counted(self, counts: Counts, request: Replace, give_up_at: float) -> Reply:
-        record = request.record
-        least = max(record.fencing_token, 1)
-        if record.fencing_token > request.expected.fencing_token and not takes(request):
-            # A break hands nothing out: its token is drawn first and stands in the row with it.
-            token = self._draw(counts, record.key, least, give_up_at)
-            request = request._replace(record=dataclasses.replace(record, fencing_token=token))
-        reply = self._write("replace", record.key, self._rows.change(request), give_up_at - time.monotonic())
-        return self._counted(counts, reply, least, give_up_at)
-
-    def _counted(self, counts: Counts, reply: Reply, least: int, give_up_at: float) -> Reply:
-        """Give the grant of *reply* its token, if it is one."""
-        granted = reply.record
-        if not reply.applied or granted is None or not lacks_token(granted):
-            return reply
-        try:
-            token = self._draw(counts, granted.key, least, give_up_at)
-            return self._write("number", granted.key, counts.number(granted, token), give_up_at - time.monotonic())
-        except StoreError as error:
-            # The row is ours: an error that says the opposite would leave a held record behind.
-            raise OutcomeUnknownError(
-                f"{self._what('number', granted.key)}: the lock was granted, and has no fencing token yet: {error}",
-                key=granted.key,
-            ) from error
-
-    def _draw(self, counts: Counts, key: str, least: int, give_up_at: float) -> int:
-        """Return a token that was never given, *least* at least."""
-        what, request = self._what("count the grants of", key), counts.draw(key, least)
-        for _ in range(_DRAWS_MAX):
-            client = self._clients.fit(give_up_at - time.monotonic(), key=key)
-            try:
-                answer = client.update_item(**request)
-            except Exception as error:
-                if not isinstance(error, ClientError) or code_of(error) != _REFUSED:
-                    # Nothing of the lock was changed, whatever became of the count.
-                    raise translate(error, what, key=key, writes=False) from error
-                request = counts.other(key, least, error.response.get("Item"))
-            else:
-                return counts.last(key, answer.get("Attributes", {}))
-        raise StoreUnavailableError(f"{what}: others were faster {_DRAWS_MAX} times", key=key)
-
-    # ---- batches
-
-    def _batch(
-        self, requests: Sequence[Replace], statements: Sequence[Request | None], timeout_s: float
-    ) -> list[Reply | StoreError | None]:
-        give_up_at = time.monotonic() + timeout_s
-        client = self._clients.fit(timeout_s)
-        try:
-            answers = client.batch_execute_statement(Statements=statements)["Responses"]
-        except Exception as error:
-            if code_of(error) in _NO_BATCH:
-                self._batches = False
-                return [None] * len(requests)
-            trouble = translate(error, self._what(f"renew {len(requests)} keys in", None), key=None, writes=True)
-            if isinstance(error, ClientError) and isinstance(trouble, OutcomeUnknownError):
-                self._batches = self._batch_seen
-            raise trouble from error
-        if len(answers) != len(requests):
-            raise OutcomeUnknownError(
-                f"{self._what('renew', None)}: {len(answers)} answers to {len(requests)} statements"
-            )
-        return [
-            self._result(answer, request.record.key, give_up_at)
-            for answer, request in zip(answers, requests, strict=True)
-        ]
-
-    def _result(self, answer: dict[str, Any], key: str, give_up_at: float) -> Reply | StoreError | None:
-        try:
-            if "Error" not in answer:
-                # An emulator that does nothing reports no error either: only the item proves the write.
-                self._batch_seen = self._batches = "Item" in answer
-                return self._applied(answer.get("Item"), "renew", key)
-            code = str(answer["Error"].get("Code", "")).removesuffix("Exception")
-            if code == _REFUSED:
-                return self._refused(answer["Error"].get("Item"), key, give_up_at)
-        except StoreError as error:
-            return error
-        if code in _NO_BATCH:
-            self._batches = False
-            return None
-        return statement_error(code, self._what("renew", key), key=key)
-
-    def _alone(self, request: Replace, give_up_at: float) -> Reply | StoreError:
-        try:
-            return self.replace(request, timeout_s=give_up_at - time.monotonic())
-        except StoreError as error:
-            return error
+def _check_origin(answer: dict[str, Any]) -> None:
+    """Raise for the page of a gateway, which says nothing about the key: DynamoDB signs its answers with an id."""
+    if "RequestId" not in answer.get("ResponseMetadata", {}):
+        raise _StrangeAnswerError("the answer is not DynamoDB's")
 
 
 def _rows_of(options: DynamoDBStoreOptions, table: Table) -> Rows:

@@ -13,9 +13,9 @@ from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError, 
 from dlock_core.record import NO_TOKEN, LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, TokenOrder
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
-from dlock_dynamodb._awslabs import AwslabsRows, from_text, to_text
-from dlock_dynamodb._node import NodeClosedRows, NodeOpenRows, from_guid, to_guid
 from dlock_dynamodb._wire import Table
+from dlock_dynamodb.dialects.awslabs import AwslabsRows, from_text, to_text
+from dlock_dynamodb.dialects.node import NodeClosedRows, NodeOpenRows, from_guid, to_guid
 from dlock_dynamodb.options import Dialect
 from tests.dynamodb.golden_rows import (
     CLOCK_MS,
@@ -77,7 +77,7 @@ def stores(endpoint: str, place: Place) -> Iterator[dict[str, DynamoDBStore]]:
     """Open a store for each dialect; they write the time of the tests."""
     opened = {name: DynamoDBStore(session(), table=TABLE, endpoint_url=endpoint, dialect=name) for name in DIALECTS}  # type: ignore[arg-type]  # names of dialects
     for name, store in opened.items():
-        store._rows = ROWS[name]
+        store._verbs.rows = ROWS[name]
     yield opened
     for store in opened.values():
         store.close()
@@ -128,7 +128,8 @@ def test_a_transition_is_refused_where_the_number_has_changed(
         before["recordVersionNumber"] = {"S": "another number"}
     if isinstance(case.asked, Claim) and case.asked.expect is Expect.ANY:
         before |= {"isReleased": {"S": "1"}} if case.dialect == "awslabs" else {}
-        [write] = [ROWS[case.dialect].claim_after(case.asked, ROWS[case.dialect].record(case.before))]
+        shown = ROWS[case.dialect].record(case.before)
+        write = ROWS[case.dialect].take(case.asked, shown.version, shown.fencing_token + 1)
         place.put(before)
         with pytest.raises(place.client.exceptions.ConditionalCheckFailedException):
             getattr(place.client, write.operation)(**write.request)

@@ -24,9 +24,9 @@ def shown(standing: LockRecord) -> dict[str, Any]:
         "rvn": {"S": standing.rvn},
         "token": {"N": str(standing.fencing_token)},
         "owner": {"S": standing.owner},
-        "lease_ms": {"N": str(standing.lease_ms)} if standing.lease_ms else {"NULL": True},
-        "payload": {"M": {}},
-        "context": {"M": {}},
+        "lease_ms": {"N": str(standing.lease_ms or 0)},
+        "context": {"S": ""},
+        "payload": {"B": ""},
     }
 
 

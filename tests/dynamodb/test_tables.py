@@ -123,12 +123,12 @@ class TestLife:
         store = DynamoDBStore(client, table=table)
 
         claimed(store, key)
-        config = store._clients.fit(4.0).meta.config
+        config = store._link.fit(4.0).meta.config
         store.close()
 
         assert sent == []
         assert config.retries == {"total_max_attempts": 1, "mode": "legacy"}
-        assert (config.connect_timeout, config.read_timeout) == (1.0, 2.0)
+        assert (config.connect_timeout, config.read_timeout) == (2.0, 4.0)
         assert "Item" in client.get_item(TableName=table, Key={"key": {"S": key}})
         assert len(sent) == 1
         client.close()

@@ -20,7 +20,7 @@ from dlock_core.errors import (
 from dlock_core.record import NO_TOKEN, TOKEN_MAX, LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, TokenOrder
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
-from dlock_dynamodb._awslabs import AwslabsRows
+from dlock_dynamodb.dialects.awslabs import AwslabsRows
 from tests.dynamodb.golden_rows import KEY, Counted, Row, counted
 from tests.dynamodb.support import bare_table, comes_true, operation_of, session, watched
 
@@ -150,7 +150,9 @@ def test_a_transition_leaves_both_rows_of_the_file(rows: Rows, store: DynamoDBSt
     assert (rows.get(), rows.get(COUNT_KEY)) == (case.after, case.count_after)
     if case.after is not None:
         assert (
-            reply.record == AwslabsRows(store._table, counted=True).record(case.after) == store.read(KEY, timeout_s=10)
+            reply.record
+            == AwslabsRows(store._verbs.table, counted=True).record(case.after)
+            == store.read(KEY, timeout_s=10)
         )
 
 

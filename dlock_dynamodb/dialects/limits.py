@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core.store import Grade, Guarantees, TokenOrder
-from dlock_dynamodb._awslabs import ATTRIBUTES
+from dlock_dynamodb.dialects.awslabs import ATTRIBUTES
 
 if TYPE_CHECKING:
     from dlock_dynamodb.options import DynamoDBStoreOptions

@@ -16,22 +16,21 @@ greater one to an earlier grant. What is drawn and never handed out leaves a gap
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core.errors import RecordError, StoreSetupError
+from dlock_core.kit import tokens_exhausted
 from dlock_core.record import NO_TOKEN, TOKEN_MAX, State
-from dlock_dynamodb._rows import spent
+from dlock_dynamodb._wire import ABSENT, Table, number, text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlock_core.record import LockRecord
-    from dlock_core.store import Claim, Replace
-    from dlock_dynamodb._rows import Write
-    from dlock_dynamodb._wire import Item, Request, Table, Value
+    from dlock_core.store import Replace
+    from dlock_dynamodb._wire import Item, Value, Write
 
-__all__ = ["PREFIX", "TOKEN", "Counts", "is_count", "lacks_token", "least_after", "takes", "token_of", "token_value"]
+__all__ = ["PREFIX", "TOKEN", "Counts", "is_count", "lacks_token", "takes", "token_of", "token_value"]
 
 PREFIX = "dlock-token:"
 TOKEN = "dlockToken"  # noqa: S105  # the name of an attribute, no secret
@@ -42,23 +41,18 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,15}")
 
 _SOUND = f"attribute_type({TOKEN}, :N) AND ownerName = :owner"
 _REST = "ownerName = :owner, leaseDuration = :lease, recordVersionNumber = :rvn"
-_REST_VALUES: Item = {
-    ":owner": {"S": _OWNER},
-    ":lease": {"S": str(_LEASE_MS)},
-    ":rvn": {"S": _RVN},
-    ":N": {"S": "N"},
-}
+_REST_VALUES: Item = {":owner": text(_OWNER), ":lease": text(str(_LEASE_MS)), ":rvn": text(_RVN)}
 
 
-def token_value(token: int, number: str) -> Value:
-    """Return what stands in a lock's row: *token*, given to the grant under the version *number*."""
-    return {"S": f"{token} {number}"}
+def token_value(token: int, rvn: str) -> Value:
+    """Return the attribute of a lock's row: *token*, given to the grant under the version number *rvn*."""
+    return text(f"{token} {rvn}")
 
 
-def token_of(item: Item, number: str) -> int:
-    """Return the token of the lock's row *item* under the version *number*; NO_TOKEN where it was given to another, or to none."""
+def token_of(item: Item, rvn: str) -> int:
+    """Return the token of the lock's row *item* under the version number *rvn*; NO_TOKEN where it was given to another, or to none."""
     token, _, given_to = item.get(TOKEN, {}).get("S", "").partition(" ")
-    return int(token) if given_to == number and _NUMBER.fullmatch(token) else NO_TOKEN
+    return int(token) if given_to == rvn and _NUMBER.fullmatch(token) else NO_TOKEN
 
 
 def takes(replace: Replace) -> bool:
@@ -67,14 +61,6 @@ def takes(replace: Replace) -> bool:
     return (
         record.state is State.HELD and record.broken is None and record.fencing_token != replace.expected.fencing_token
     )
-
-
-def least_after(claim: Claim, shown: LockRecord | None) -> int:
-    """Return the least token that *claim* may give: above that of the free row that it takes, which *shown* may be."""
-    seen = (
-        claim.expect.fencing_token if isinstance(claim.expect, tuple) else 0 if shown is None else shown.fencing_token
-    )
-    return max(claim.record.fencing_token, seen + 1)
 
 
 def lacks_token(record: LockRecord | None) -> bool:
@@ -87,42 +73,31 @@ def is_count(item: Item, partition_key: str) -> bool:
     return item[partition_key]["S"].startswith(PREFIX) and item.get("ownerName") == {"S": _OWNER}
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(NamedTuple):
     """The rows that count, over one table; *number* makes the request that writes a token into the row of its grant."""
 
     table: Table
     number: Callable[[LockRecord, int], Write]
 
-    def check(self, claim: Claim) -> None:
-        """Refuse what can't be counted.
+    def check(self, key: str) -> None:
+        """Refuse the key of a row that counts.
 
-        Raises:
-            StoreSetupError: the key is that of a row which counts.
-            StoreUnavailableError: the last token of the key was given.
+        Raises: StoreSetupError: *key* is one.
         """
-        if claim.record.key.startswith(PREFIX):
+        if key.startswith(PREFIX):
             raise StoreSetupError(
-                f"lock {claim.record.key!r}: keys that begin with {PREFIX!r} are those of the rows with the tokens"
+                f"lock {key!r}: keys that begin with {PREFIX!r} are those of the rows with the tokens"
             )
-        if isinstance(claim.expect, tuple) and claim.expect.fencing_token >= TOKEN_MAX:
-            raise spent(claim.record.key)
 
-    def draw(self, key: str, least: int) -> Request:
+    def draw(self, key: str, least: int) -> Write:
         """Return the request of the next token of *key*; it is refused where that would be less than *least*, or the last was given."""
-        names = {"#k": self.table.partition_key} if least == 1 else {}
         condition = f"{TOKEN} BETWEEN :low AND :high AND {_SOUND}"
-        values = {":zero": _number(0), ":one": _number(1), ":low": _number(least - 1), ":high": _number(TOKEN_MAX - 1)}
         if least == 1:
-            condition = f"attribute_not_exists(#k) OR ({condition})"
-        return self._update(key, f"if_not_exists({TOKEN}, :zero) + :one", condition, names, values)
+            condition = f"{ABSENT} OR ({condition})"
+        values = {":low": number(least - 1), ":high": number(TOKEN_MAX - 1)}
+        return self._update(key, f"if_not_exists({TOKEN}, :zero) + :one", condition, values)
 
-    def jump(self, key: str, least: int) -> Request:
-        """Return the request that gives *least* out; it is refused where that is not more than the last."""
-        condition = f"attribute_not_exists(#k) OR ({TOKEN} < :least AND {_SOUND})"
-        return self._update(key, ":least", condition, {"#k": self.table.partition_key}, {":least": _number(least)})
-
-    def other(self, key: str, least: int, item: Item | None) -> Request:
+    def after(self, key: str, least: int, item: Item | None) -> Write:
         """Return the request that follows when *item* refused one.
 
         Raises:
@@ -131,8 +106,11 @@ class Counts:
         """
         last = 0 if item is None else self.last(key, item)
         if last >= TOKEN_MAX:
-            raise spent(key)
-        return self.jump(key, least) if last < least else self.draw(key, least)
+            raise tokens_exhausted(key)
+        if last >= least:
+            return self.draw(key, least)
+        condition = f"{ABSENT} OR ({TOKEN} < :least AND {_SOUND})"
+        return self._update(key, ":least", condition, {":least": number(least)})
 
     def last(self, key: str, item: Item) -> int:
         """Return the last token that the row *item* of *key* gave.
@@ -148,20 +126,7 @@ class Counts:
             )
         return int(count)
 
-    def _update(self, key: str, count: str, condition: str, names: dict[str, str], values: Item) -> Request:
+    def _update(self, key: str, count: str, condition: str, values: Item) -> Write:
         row = self.table.key(key)
-        row[self.table.partition_key] = {"S": PREFIX + row[self.table.partition_key]["S"]}
-        request: Request = {
-            "TableName": self.table.name,
-            "Key": row,
-            "UpdateExpression": f"SET {TOKEN} = {count}, {_REST}",
-            "ConditionExpression": condition,
-            "ExpressionAttributeValues": values | _REST_VALUES,
-            "ReturnValues": "ALL_NEW",
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
-        return request | ({"ExpressionAttributeNames": names} if names else {})
-
-
-def _number(value: int) -> Value:
-    return {"N": str(value)}
+        row[self.table.partition_key] = text(PREFIX + row[self.table.partition_key]["S"])
+        return self.table.update(row, f"SET {TOKEN} = {count}, {_REST}", condition, values | _REST_VALUES)

@@ -1,0 +1,124 @@
+"""The session and the credentials that requests are signed with, and how a verb never waits for their refresh."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import botocore.client
+import botocore.session
+from botocore.exceptions import BotoCoreError
+
+from dlock_core.errors import ConfigurationError, StoreSetupError
+
+if TYPE_CHECKING:
+    from dlock_dynamodb.options import DynamoDBStoreOptions
+
+__all__ = ["SteadyCredentials", "given", "open_session"]
+
+_ACCEPTED = "give a boto3 session or a client made by boto3.client('dynamodb')"
+_PAUSE_S = 1.0
+
+
+class SteadyCredentials:
+    """Credentials that expire, refreshed ahead of time on a thread of their own.
+
+    botocore refreshes them in the request that needs them, which then waits. A request that is signed with these goes on with the old ones
+    while they are good, for the 15 minutes from the time when botocore would first refresh them; and waits where there are none.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._frozen: Any = None
+        self._refresh: Future[None] | None = None
+        self._again_at = 0.0
+
+    def get_frozen_credentials(self) -> Any:
+        """Return the credentials to sign with; botocore's signer asks for them by this name."""
+        if not self._source.refresh_needed():
+            self._frozen = self._source.get_frozen_credentials()
+            return self._frozen
+        refresh = self._refreshing()
+        if self._frozen is None or self._source.refresh_needed(0):
+            refresh.result()
+        return self._frozen
+
+    def _refreshing(self) -> Future[None]:
+        """Return the refresh under way, or the last one if that has just ended; two at once do no harm."""
+        refresh = self._refresh
+        if refresh is None or (refresh.done() and time.monotonic() >= self._again_at):
+            self._refresh = refresh = Future()
+            threading.Thread(target=self._run, args=(refresh,), name="dlock-credentials", daemon=True).start()
+        return refresh
+
+    def _run(self, refresh: Future[None]) -> None:
+        try:
+            self._frozen = self._source.get_frozen_credentials()
+        except BaseException as error:  # noqa: BLE001  # those who wait for it raise it
+            refresh.set_exception(error)
+        else:
+            refresh.set_result(None)
+        self._again_at = time.monotonic() + _PAUSE_S
+
+
+class _Given:
+    """Stands in for botocore's search: the credentials of the client that was given."""
+
+    def __init__(self, credentials: Any) -> None:
+        self.credentials = credentials
+
+    def load_credentials(self) -> Any:
+        return self.credentials
+
+
+def open_session(options: DynamoDBStoreOptions) -> Any:
+    """Return the boto3 session of a URL.
+
+    Raises:
+        ConfigurationError: the profile does not exist.
+        StoreSetupError: no credentials are found.
+    """
+    try:
+        session = boto3.Session(profile_name=options.profile, region_name=options.region)
+        found = session.get_credentials()
+    except BotoCoreError as error:
+        raise ConfigurationError(
+            f"the AWS configuration cannot be used (profile {options.profile!r}): {error}"
+        ) from error
+    if found is None and options.is_loopback:
+        # DynamoDB Local takes any credentials, but boto3 sends nothing without.
+        return boto3.Session("dlock", "dlock", region_name=options.region)
+    return _checked(session)
+
+
+def _checked(session: Any) -> Any:
+    if session.get_credentials() is None:
+        raise StoreSetupError(
+            "boto3 finds no AWS credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile (profile=…), "
+            "or give the machine a role; 'aws sts get-caller-identity' checks them"
+        )
+    return session
+
+
+def given(driver: Any) -> tuple[Any, Any, str | None, str | None]:
+    """Return the session, the configuration, the region and the endpoint of the user's boto3 session or client.
+
+    Raises: ConfigurationError: it is something else.
+    """
+    if isinstance(driver, botocore.session.Session):
+        driver = boto3.Session(botocore_session=driver)
+    if isinstance(driver, boto3.Session):
+        return _checked(driver), None, driver.region_name, None
+    if not isinstance(driver, botocore.client.BaseClient):
+        raise ConfigurationError(
+            f"{type(driver).__module__}.{type(driver).__qualname__} is no driver for DynamoDB; {_ACCEPTED}"
+        )
+    if (service := driver.meta.service_model.service_name) != "dynamodb":
+        raise ConfigurationError(f"a client for {service!r} was given; {_ACCEPTED}")
+    core = botocore.session.Session()
+    core.register_component("credential_provider", _Given(driver._request_signer._credentials))  # no public way
+    session = boto3.Session(botocore_session=core, region_name=driver.meta.region_name)
+    return _checked(session), driver.meta.config, driver.meta.region_name, driver.meta.endpoint_url

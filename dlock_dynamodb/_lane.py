@@ -1,0 +1,119 @@
+"""Threads that make calls for callers who never wait beyond their time-out, whatever a call does.
+
+There is no mutex: a signal handler may use a lane while its thread is anywhere in it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import ReadTimeoutError
+
+from dlock_core.engine.process import generation
+from dlock_core.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Lane"]
+
+_IDLE_S = 10.0
+
+
+class _Job:
+    """A call for a caller who may give it up before it begins: then nothing is sent."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._turn, self._done = threading.Lock(), threading.Lock()
+        self._done.acquire()
+        self._answer: Any = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        if not self._turn.acquire(blocking=False):
+            return
+        try:
+            self._answer = self._call()
+        except BaseException as error:  # noqa: BLE001  # the caller raises it
+            self._error = error
+        self._done.release()
+
+    def result(self, timeout_s: float) -> Any:
+        if not self._done.acquire(timeout=timeout_s):
+            if self._turn.acquire(blocking=False):
+                raise StoreUnavailableError(
+                    f"no thread was free to send a request to DynamoDB within {timeout_s:.3g} s; nothing was sent"
+                )
+            raise ReadTimeoutError(endpoint_url="")
+        if self._error is not None:
+            raise self._error
+        return self._answer
+
+
+class Lane:
+    """Up to *width* threads. One that had nothing to do for some seconds ends."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._begin()
+
+    def run(self, call: Callable[[], Any], timeout_s: float) -> Any:
+        """Return what *call* returns, or raise what it raises, within *timeout_s*.
+
+        Raises:
+            StoreUnavailableError: no thread was free; *call* was not begun and never will be.
+            ReadTimeoutError: *call* was begun and is not over.
+        """
+        if self._generation != generation():
+            self._begin()
+        job = _Job(call)
+        self._jobs.put(job)
+        if not _taken(self._idle) and _taken(self._places):
+            self._start()
+        return job.result(timeout_s)
+
+    def _begin(self) -> None:
+        """Begin without threads; a forked child has none of its parent's."""
+        self._generation = generation()
+        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
+        self._idle: deque[None] = deque()
+        self._places: deque[None] = deque([None] * self._width)
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._work, name="dlock-dynamodb", daemon=True).start()
+        except RuntimeError:  # the process gets no more threads: its callers make the calls themselves, one each
+            self._places.append(None)
+            try:
+                self._jobs.get_nowait().run()
+            except queue.Empty:  # another caller makes this one's
+                return
+
+    def _work(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                self._idle.append(None)
+                try:
+                    job = self._jobs.get(timeout=_IDLE_S)
+                except queue.Empty:
+                    if _taken(self._idle):
+                        break
+                    continue  # a caller counts on this thread
+            job.run()
+            del job
+        self._places.append(None)
+
+
+def _taken(tokens: deque[None]) -> bool:
+    """Take one of *tokens*, in one step; False if there is none."""
+    try:
+        tokens.pop()
+    except IndexError:
+        return False
+    return True
