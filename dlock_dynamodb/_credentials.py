@@ -15,6 +15,8 @@ from botocore.exceptions import BotoCoreError
 from dlock_core.errors import ConfigurationError, StoreSetupError
 
 if TYPE_CHECKING:
+    from botocore.credentials import RefreshableCredentials
+
     from dlock_dynamodb.options import DynamoDBStoreOptions
 
 __all__ = ["SteadyCredentials", "given", "open_session"]
@@ -30,33 +32,38 @@ class SteadyCredentials:
     while they are good, for the 15 minutes from the time when botocore would first refresh them; and waits where there are none.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: RefreshableCredentials) -> None:
         self._source = source
-        self._frozen: Any = None
         self._refresh: Future[None] | None = None
         self._again_at = 0.0
 
     def get_frozen_credentials(self) -> Any:
         """Return the credentials to sign with; botocore's signer asks for them by this name."""
-        if not self._source.refresh_needed():
-            self._frozen = self._source.get_frozen_credentials()
-            return self._frozen
-        refresh = self._refreshing()
-        if self._frozen is None or self._source.refresh_needed(0):
-            refresh.result()
-        return self._frozen
+        source = self._source
+        if source.refresh_needed():
+            refresh = self._refreshing()
+            if source._frozen_credentials is None or source.refresh_needed(0):
+                refresh.result()
+        return source._frozen_credentials  # no public way that does not refresh
+
+    def name_account(self, builtins: dict[str, Any], **_: Any) -> None:
+        """Give botocore the account for the server's name, which it would read in each call and wait there for the refresh too."""
+        builtins["AWS::Auth::AccountId"] = getattr(self._source._frozen_credentials, "account_id", None)
 
     def _refreshing(self) -> Future[None]:
         """Return the refresh under way, or the last one if that has just ended; two at once do no harm."""
         refresh = self._refresh
         if refresh is None or (refresh.done() and time.monotonic() >= self._again_at):
             self._refresh = refresh = Future()
-            threading.Thread(target=self._run, args=(refresh,), name="dlock-credentials", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, args=(refresh,), name="dlock-credentials", daemon=True).start()
+            except RuntimeError:  # the process gets no more threads
+                self._run(refresh)
         return refresh
 
     def _run(self, refresh: Future[None]) -> None:
         try:
-            self._frozen = self._source.get_frozen_credentials()
+            self._source.get_frozen_credentials()
         except BaseException as error:  # noqa: BLE001  # those who wait for it raise it
             refresh.set_exception(error)
         else:

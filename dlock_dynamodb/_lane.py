@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ReadTimeoutError
 
-from dlock_core.engine.process import generation
 from dlock_core.errors import StoreUnavailableError
+from dlock_core.kit import watch_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,8 @@ class Lane:
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._begin()
+        self.after_fork_in_child()
+        watch_forks(self)
 
     def run(self, call: Callable[[], Any], timeout_s: float) -> Any:
         """Return what *call* returns, or raise what it raises, within *timeout_s*.
@@ -68,17 +69,20 @@ class Lane:
             StoreUnavailableError: no thread was free; *call* was not begun and never will be.
             ReadTimeoutError: *call* was begun and is not over.
         """
-        if self._generation != generation():
-            self._begin()
         job = _Job(call)
         self._jobs.put(job)
         if not _taken(self._idle) and _taken(self._places):
             self._start()
         return job.result(timeout_s)
 
-    def _begin(self) -> None:
+    def before_fork(self) -> None:
+        """Do nothing: there is no mutex, and a forked child begins anew."""
+
+    def after_fork_in_parent(self) -> None:
+        """Do nothing: the threads go on."""
+
+    def after_fork_in_child(self) -> None:
         """Begin without threads; a forked child has none of its parent's."""
-        self._generation = generation()
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._idle: deque[None] = deque()
         self._places: deque[None] = deque([None] * self._width)

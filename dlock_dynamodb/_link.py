@@ -131,6 +131,7 @@ class DynamoDBLink:
         events.register("response-received.dynamodb", _check_whole)
         if self._credentials is not None:
             client._request_signer._credentials = self._credentials  # no public way
+            events.register("before-endpoint-resolution.dynamodb", self._credentials.name_account)
         return client
 
 

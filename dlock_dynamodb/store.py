@@ -8,7 +8,6 @@ It is called from threads; asyncio is served by the core's threads over it, sinc
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 from urllib.parse import urlsplit
@@ -65,7 +64,7 @@ class DynamoDBVerbs:
             options.sort_key_separator,
         )
         self.rows = rows = _rows_of(options, self.table)
-        self.counts = Counts(self.table, rows.number) if isinstance(rows, AwslabsRows) and options.token_row else None
+        self.counts = Counts(self.table, rows) if isinstance(rows, AwslabsRows) and options.token_row else None
         self._endpoint = urlsplit(endpoint).hostname or ""
         # Old emulators leave the item out of a refusal, which then looks as if the key were absent.
         self._shows_refusals = provision.is_aws(self._endpoint)
@@ -100,11 +99,20 @@ class DynamoDBVerbs:
         if counts is None:
             return (yield from self._write(self.rows.change(request), record.key, keeps=True))
         least = max(record.fencing_token, 1)
-        if record.fencing_token > expected.fencing_token and not takes(request):
-            # A break hands nothing out: its token is drawn first and stands in the row with it.
-            token = yield from self._draw(counts, record.key, least)
-            request = request._replace(record=dataclasses.replace(record, fencing_token=token))
-        reply = yield from self._write(self.rows.change(request), record.key, keeps=True)
+        write = self.rows.change(request)
+        if not takes(request) and (record.fencing_token > expected.fencing_token or lacks_token(record)):
+            # A break, or the renewal of a grant whose token was never written: the token is drawn after that grant all the same, and
+            # stands in the row with this write. A draw that fails has changed nothing, and the next try is as short.
+            try:
+                token = yield from self._draw(counts, record.key, least)
+            except RecordError as error:
+                if not lacks_token(record):
+                    raise
+                raise StoreUnavailableError(
+                    f"the renewal of a grant without its token: {error}", key=record.key
+                ) from error
+            write = counts.rows.change(request, token)
+        reply = yield from self._write(write, record.key, keeps=True)
         return (yield from self._counted(counts, reply, least))
 
     def release(self, request: Release) -> Exchange[Reply]:
@@ -221,7 +229,7 @@ class DynamoDBVerbs:
         key = granted.key
         try:
             token = yield from self._draw(counts, key, least)
-            return (yield from self._write(counts.number(granted, token), key, keeps=True))
+            return (yield from self._write(counts.rows.number(granted, token), key, keeps=True))
         except Exception as error:
             told = self.trouble(error, Call("number", key, 0)) or error
             # The row is ours: an error that says the opposite would leave a held record behind.

@@ -36,6 +36,7 @@ _PORT = (
     "options",
     "clock",
     "kit",
+    "kit.outcome",  # the function, which has the name of its module
 )
 ADAPTER_MAY_IMPORT = {f"{CORE}.{name}" for name in _PORT}
 

@@ -120,24 +120,25 @@ class AwslabsRows(NamedTuple):
         write = self._renew if claim.keep_payload else self._put
         return write(claim.record, NO_TOKEN, f"{condition} AND isReleased = :mark", values)
 
-    def change(self, change: Replace | Release) -> Write:
-        """As :meth:`Rows.change`."""
+    def change(self, change: Replace | Release, token: int | None = None) -> Write:
+        """As :meth:`Rows.change`; *token* was drawn for this write."""
         record = change.record
+        if token is None:
+            # A takeover has its token when the row is its own.
+            token = NO_TOKEN if isinstance(change, Replace) and takes(change) else record.fencing_token
         condition, values = self._seen(change.expected)
         # A takeover raises the token: only then may an untrusted mark stand in the row, and is removed.
         raises = isinstance(change, Replace) and record.fencing_token != change.expected.fencing_token
         if self.trust_release_mark or not raises:
             condition = f"{condition} AND {_UNMARKED}"
         if record.state is State.HELD:
-            # A takeover has its token when the row is its own.
-            token = NO_TOKEN if isinstance(change, Replace) and takes(change) else record.fencing_token
             write = self._renew if change.keep_payload else self._put
             return write(record, token, condition, values)
         if record.state is State.GONE:
-            token = record.fencing_token if self.counted else NO_TOKEN
-            deleted = LockRecord(record.key, record.state, record.rvn, token, "", None)
+            kept = token if self.counted else NO_TOKEN
+            deleted = LockRecord(record.key, record.state, record.rvn, kept, "", None)
             return self.table.delete(self.table.key(record.key), condition, values, deleted)
-        return self._mark(change, condition, values)
+        return self._mark(change, token, condition, values)
 
     def number(self, record: LockRecord, token: int) -> Write:
         """Return the request that writes *token* into the row of a grant, as long as that is its *record*."""
@@ -215,13 +216,13 @@ class AwslabsRows(NamedTuple):
             removed.append(TOKEN)
         return self._update(record, attributes, removed, condition, values)
 
-    def _mark(self, change: Replace | Release, condition: str, values: Item) -> Write:
+    def _mark(self, change: Replace | Release, token: int, condition: str, values: Item) -> Write:
         """Mark the row released, under a fresh number; owner and lease stay, as the Java client wants them to."""
         record, removed = change.record, list(_TIMES)
         attributes = {
             _RELEASED: _MARK,
             _RVN: text(to_text(record.rvn)),
-            **self._token(record.rvn, record.fencing_token),
+            **self._token(record.rvn, token),
         }
         if not change.keep_payload:
             attributes |= self._payload(record)

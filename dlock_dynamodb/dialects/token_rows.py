@@ -24,11 +24,10 @@ from dlock_core.record import NO_TOKEN, TOKEN_MAX, State
 from dlock_dynamodb._wire import ABSENT, Table, number, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dlock_core.record import LockRecord
     from dlock_core.store import Replace
     from dlock_dynamodb._wire import Item, Value, Write
+    from dlock_dynamodb.dialects.awslabs import AwslabsRows
 
 __all__ = ["PREFIX", "TOKEN", "Counts", "is_count", "lacks_token", "takes", "token_of", "token_value"]
 
@@ -64,7 +63,7 @@ def takes(replace: Replace) -> bool:
 
 
 def lacks_token(record: LockRecord | None) -> bool:
-    """Whether *record*, which we have just written, is a grant without its token."""
+    """Whether *record*, which is ours, is a grant without its token."""
     return record is not None and record.state is State.HELD and record.fencing_token is NO_TOKEN
 
 
@@ -74,10 +73,10 @@ def is_count(item: Item, partition_key: str) -> bool:
 
 
 class Counts(NamedTuple):
-    """The rows that count, over one table; *number* makes the request that writes a token into the row of its grant."""
+    """The rows that count the tokens of *rows*."""
 
     table: Table
-    number: Callable[[LockRecord, int], Write]
+    rows: AwslabsRows
 
     def check(self, key: str) -> None:
         """Refuse the key of a row that counts.

@@ -44,6 +44,9 @@ L3HKXcdNxTDNZQfepKdr0HdaND62
 -----END CERTIFICATE-----
 """
 
+# The requests of an acquire with tokens in a row of their own, where no row of the lock stands.
+STEPS = ("PutItem", "UpdateItem", "UpdateItem")
+
 _serial = itertools.count(1)
 
 
@@ -82,6 +85,27 @@ def operation_of(request: Any) -> str:
     """Return what a prepared request asks for."""
     target = request.headers["X-Amz-Target"]
     return (target.decode() if isinstance(target, bytes) else str(target)).rpartition(".")[2]
+
+
+def disturbed(step: int, before: Callable[[], object] | None, after: Callable[[], object] | None) -> Any:
+    """Return a session that calls *before* ahead of write number *step*, and *after* when it was answered; either may raise."""
+    writes: list[str] = []
+    driver = session()
+
+    def sending(request: Any, **_: Any) -> None:
+        if operation_of(request) in STEPS:
+            writes.append(operation_of(request))
+            if before is not None and len(writes) == step + 1:
+                before()
+
+    def answered(**_: Any) -> None:
+        if after is not None and len(writes) == step + 1:
+            after()
+
+    driver.events.register("before-send.dynamodb", sending)
+    for operation in set(STEPS):
+        driver.events.register(f"after-call.dynamodb.{operation}", answered)
+    return driver
 
 
 def record(key: str, state: State = State.HELD, token: int = 1, **fields: Any) -> LockRecord:
@@ -142,11 +166,15 @@ class CuttingProxy:
 
 
 class Stub:
-    """An HTTP server that gives the answers it was told, in order, and the last one for ever; it keeps the requests."""
+    """An HTTP server that gives the answers it was told, in order, and the last one for ever; it keeps the requests.
+
+    *cut* turns an answer into its length and checksum as they are announced, and the bytes that are sent.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.answers: deque[tuple[int, bytes]] = deque()
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.cut: Callable[[bytes], tuple[int, bytes, int | None]] | None = None
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -156,13 +184,17 @@ class Stub:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 stub.requests.append((self.headers["X-Amz-Target"].rpartition(".")[2], body))
                 status, answer = stub.answers.popleft() if len(stub.answers) > 1 else stub.answers[0]
+                length, sent, checksum = stub.cut(answer) if stub.cut else (len(answer), answer, None)
+                self.close_connection = length != len(sent)
                 self.send_response(status)
                 self.send_header("Content-Type", "application/x-amz-json-1.0")
-                self.send_header("Content-Length", str(len(answer)))
+                self.send_header("Content-Length", str(length))
+                if checksum is not None:
+                    self.send_header("x-amz-crc32", str(checksum))
                 if status != 200 or answer.startswith(b"{"):
                     self.send_header("x-amzn-RequestId", "stub")
                 self.end_headers()
-                self.wfile.write(answer)
+                self.wfile.write(sent)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the name is the base class's
                 """Say nothing."""

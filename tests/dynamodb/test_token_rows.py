@@ -22,13 +22,11 @@ from dlock_core.store import Claim, Expect, Release, Replace, TokenOrder
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
 from dlock_dynamodb.dialects.awslabs import AwslabsRows
 from tests.dynamodb.golden_rows import KEY, Counted, Row, counted
-from tests.dynamodb.support import bare_table, comes_true, operation_of, session, watched
+from tests.dynamodb.support import STEPS, bare_table, comes_true, disturbed, session, watched
 
 TABLE = "dlock-tests-token-rows"
 COUNT_KEY = f"dlock-token:{KEY}"
 RVN = "feedfacefeedfacefeedfacefeedface"
-# The requests of an acquire where no row of the lock stands.
-STEPS = ("PutItem", "UpdateItem", "UpdateItem")
 
 
 class Rows:
@@ -97,27 +95,6 @@ def opened(endpoint: str) -> Iterator[Callable[..., DynamoDBStore]]:
     yield one
     for store in stores:
         store.close()
-
-
-def disturbed(step: int, before: Callable[[], object] | None, after: Callable[[], object] | None) -> Any:
-    """Return a session that calls *before* ahead of write number *step*, and *after* when it was answered; either may raise."""
-    writes: list[str] = []
-    driver = session()
-
-    def sending(request: Any, **_: Any) -> None:
-        if operation_of(request) in STEPS:
-            writes.append(operation_of(request))
-            if before is not None and len(writes) == step + 1:
-                before()
-
-    def answered(**_: Any) -> None:
-        if after is not None and len(writes) == step + 1:
-            after()
-
-    driver.events.register("before-send.dynamodb", sending)
-    for operation in set(STEPS):
-        driver.events.register(f"after-call.dynamodb.{operation}", answered)
-    return driver
 
 
 def held(rvn: str = RVN, token: int = 1) -> LockRecord:
@@ -290,6 +267,27 @@ def test_a_claim_whose_token_cannot_be_drawn_is_unknown(rows: Rows, opened: Call
         opened(disturbed(1, not_sent, None)).claim(Claim(held(), Expect.ANY), timeout_s=10)
 
     assert rows.get() is not None
+
+
+def test_a_renewal_whose_draw_got_no_answer_has_changed_nothing(
+    rows: Rows, opened: Callable[..., DynamoDBStore]
+) -> None:
+    """The grant has no token yet: its renewal draws first, so that one lost reply costs one try, and the next try ends it."""
+    with pytest.raises(OutcomeUnknownError, match="no fencing token yet"):
+        opened(disturbed(2, not_sent, None)).claim(Claim(held(), Expect.ANY), timeout_s=10)
+    before, seen = rows.get(), list[str]()
+    renewal = Replace(held("0" * 32, NO_TOKEN), Version(RVN, NO_TOKEN), keep_payload=True)
+
+    with pytest.raises(StoreUnavailableError):
+        opened(disturbed(0, None, lost_reply)).replace(renewal, timeout_s=10)
+    untouched = rows.get()
+    reply = opened(watched(seen)).replace(renewal, timeout_s=10)
+
+    assert untouched == before
+    assert reply.applied
+    assert reply.record is not None
+    assert reply.record.fencing_token == 3
+    assert seen == ["UpdateItem", "UpdateItem"]
 
 
 def test_what_stands_in_the_place_of_a_count_is_never_written_over(

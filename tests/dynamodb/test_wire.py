@@ -152,8 +152,8 @@ def test_an_item_becomes_its_record() -> None:
         ({"payload": {"B": b'[["a", []]]\n-'}}, "not str, int, bool or bytes"),
         ({"payload": {"B": b'[["a", 9223372036854775808]]\n-'}}, "64 bits"),
         ({"payload": {"B": b"{\n-"}}, "damaged"),
-        ({"context": {"S": '{"stamp": ["1", "r"]}'}}, "is not int"),
-        ({"context": {"S": '{"stamp": [1]}'}}, "has not 2 fields"),
+        ({"context": {"S": '{"stamp": ["1", "r"]}'}}, "are not int, str"),
+        ({"context": {"S": '{"stamp": [1]}'}}, "are not int, str"),
         ({"context": {"S": '{"news": []}'}}, "unknown part 'news'"),
     ],
 )

@@ -1,0 +1,236 @@
+"""A verb ends in time whatever the driver waits for, a cut answer is none, and waiters leave room for what keeps a lock."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import botocore.session
+import pytest
+from botocore.credentials import RefreshableCredentials
+
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from dlock_core.record import State, Version
+from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_dynamodb import DynamoDBStore
+from dlock_dynamodb._lane import Lane
+from tests.dynamodb.support import Stub, claimed, operation_of, record, session, stubbed
+
+# What a busy machine may add.
+SLACK_S = 2.0
+
+
+@pytest.fixture
+def stub() -> Iterator[Stub]:
+    """Run a server that says what it is told."""
+    with stubbed() as said:
+        yield said
+
+
+class Refreshed:
+    """A botocore session whose credentials are good for *minutes*; their refresh waits for *go*."""
+
+    def __init__(self, minutes: float) -> None:
+        self.go, self.asked = threading.Event(), threading.Event()
+        expiry = datetime.now(UTC) + timedelta(minutes=minutes)
+        self.credentials = RefreshableCredentials("old", "s", "t", expiry, self._refresh, "test")
+        self.session = botocore.session.Session()
+        self.session.register_component("credential_provider", self)
+
+    def load_credentials(self) -> Any:
+        """Return the credentials; botocore asks by this name."""
+        return self.credentials
+
+    def _refresh(self) -> dict[str, str]:
+        self.asked.set()
+        self.go.wait(60)
+        later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+        return {"access_key": "new", "secret_key": "s", "token": "t", "expiry_time": later}
+
+
+@pytest.mark.parametrize("minutes", [12, 5], ids=["advisory", "mandatory"])
+def test_no_verb_waits_for_credentials_that_are_refreshed(stub: Stub, key: str, minutes: float) -> None:
+    """While the old ones are good every verb is signed with them; the new ones are taken when they are there."""
+    refreshed, signed = Refreshed(minutes), list[str]()
+    refreshed.session.register(
+        "before-send.dynamodb", lambda request, **_: signed.append(str(request.headers["Authorization"]))
+    )
+    stub.says((200, {}))
+    store = DynamoDBStore(refreshed.session, table="locks", region="eu-west-1", endpoint_url=stub.endpoint)
+
+    began = time.monotonic()
+    for _ in range(3):
+        assert store.read(key, timeout_s=10) is None
+    took = time.monotonic() - began
+    assert refreshed.asked.wait(10)
+    refreshed.go.set()
+    until = time.monotonic() + 30
+    while "Credential=new/" not in signed[-1]:
+        assert time.monotonic() < until
+        store.read(key, timeout_s=10)
+    store.close()
+
+    assert took < 5
+    assert "Credential=old/" in signed[0]
+
+
+def test_credentials_that_have_expired_hold_a_verb_for_its_time_out_only(stub: Stub, key: str) -> None:
+    """Nothing can be signed; nothing is sent when the caller has gone; and the refresh is not asked for once for each verb."""
+    refreshed = Refreshed(minutes=-1)
+    stub.says((200, {}))
+    store = DynamoDBStore(refreshed.session, table="locks", region="eu-west-1", endpoint_url=stub.endpoint)
+
+    began = time.monotonic()
+    with pytest.raises(OutcomeUnknownError):
+        store.claim(Claim(record(key), Expect.ANY), timeout_s=0.5)
+    took = time.monotonic() - began
+    refreshed.go.set()
+    found = store.read(key, timeout_s=10)
+    store.close()
+
+    assert took < 0.5 + SLACK_S
+    assert found is None
+    assert [name for name, _ in stub.requests] == ["GetItem"]
+
+
+def test_a_name_that_is_not_resolved_holds_a_verb_for_its_time_out_only(
+    stub: Stub, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The resolver has time-outs of its own, which nothing can set."""
+    go, port = threading.Event(), stub.endpoint.rpartition(":")[2]
+    resolve = socket.getaddrinfo
+
+    def slow(host: Any, *more: Any, **named: Any) -> Any:
+        if host == "dynamodb.test":
+            go.wait(60)
+            raise socket.gaierror(socket.EAI_AGAIN, "try again")
+        return resolve(host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    store = DynamoDBStore(session(), table="locks", endpoint_url=f"http://dynamodb.test:{port}")
+
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailableError):
+        store.read(key, timeout_s=0.5)
+    with pytest.raises(OutcomeUnknownError):
+        store.release(Release(record(key, State.FREE), Version("r", 1)), timeout_s=0.5)
+    took = time.monotonic() - began
+    go.set()
+    store.close()
+
+    assert took < 1.0 + SLACK_S
+    assert stub.requests == []
+
+
+def half(answer: bytes) -> tuple[int, bytes, int | None]:
+    """Announce the whole answer, send a half and close: what a connection that breaks leaves."""
+    return len(answer), answer[: len(answer) // 2], None
+
+
+def reframed(answer: bytes) -> tuple[int, bytes, int | None]:
+    """Announce the half as the whole, as a proxy may; only the checksum knows better."""
+    return len(answer) // 2, answer[: len(answer) // 2], zlib.crc32(answer)
+
+
+def garbled(answer: bytes) -> tuple[int, bytes, int | None]:
+    """Send an answer that is whole and reads well, and is not the one that was checked."""
+    return 2, b"{}", zlib.crc32(answer)
+
+
+@pytest.mark.parametrize("cut", [half, reframed, garbled])
+def test_an_answer_that_was_cut_is_none(stub: Stub, key: str, cut: Callable[[bytes], Any]) -> None:
+    """A held lock is not absent, a table is not empty, and a write is of unknown outcome; nothing is sent again."""
+    stub.says((200, {"Item": {"key": {"S": key}, "v": {"N": "1"}}, "Items": [], "Responses": [{}], "Attributes": {}}))
+    stub.cut = cut
+    store = DynamoDBStore(session(), table="locks", endpoint_url=stub.endpoint)
+    change = Replace(record(key), Version("r", 1))
+
+    with pytest.raises(StoreUnavailableError):
+        store.read(key, timeout_s=10)
+    with pytest.raises(StoreUnavailableError):
+        list(store.scan("", timeout_s=10))
+    with pytest.raises(OutcomeUnknownError):
+        store.claim(Claim(record(key), Expect.ANY), timeout_s=10)
+    with pytest.raises(OutcomeUnknownError):
+        store.replace(change, timeout_s=10)
+    with pytest.raises(OutcomeUnknownError):
+        store.replace_many([change], timeout_s=10)
+    store.close()
+
+    assert len(stub.requests) == 5
+
+
+def test_waiters_that_hang_leave_room_for_renewals_and_releases(
+    open_store: Callable[..., DynamoDBStore], key: str
+) -> None:
+    """Forty threads hang in reads: one more is told that no thread is free, and locks are renewed and released as ever."""
+    go, driver, hanging = threading.Event(), session(), list[str]()
+
+    def send(request: Any, **_: Any) -> None:
+        if operation_of(request) == "GetItem":
+            hanging.append("GetItem")
+            go.wait(60)
+
+    driver.events.register("before-send.dynamodb", send)
+    store = open_store(driver)
+    held = claimed(store, key)
+
+    def look() -> str:
+        try:
+            store.read(f"{key}/other", timeout_s=30)
+        except StoreError as error:
+            return str(error)
+        return "read"
+
+    with ThreadPoolExecutor(40) as pool:
+        looks = [pool.submit(look) for _ in range(40)]
+        with pytest.raises(StoreUnavailableError, match="nothing was sent"):
+            store.read(key, timeout_s=1)
+        at_once = len(hanging)
+        began = time.monotonic()
+        renewed = store.replace(Replace(record(key), held.version), timeout_s=10).record
+        assert renewed is not None
+        [again] = store.replace_many([Replace(record(key), renewed.version)], timeout_s=10)
+        took = time.monotonic() - began
+        go.set()
+        seen = {each.result() for each in looks}
+
+    assert not isinstance(again, StoreError)
+    assert again.applied
+    assert took < 5
+    assert at_once == 16
+    assert seen == {"read"}
+
+
+def test_a_lane_has_no_more_threads_than_its_width_and_uses_them_again() -> None:
+    """And raises what a call raises."""
+    lane, names = Lane(4), set[str]()
+
+    def note() -> None:
+        names.add(str(threading.get_ident()))
+
+    with ThreadPoolExecutor(16) as pool:
+        for _ in pool.map(lambda _: lane.run(note, 10), range(200)):
+            pass
+    with pytest.raises(ZeroDivisionError):
+        lane.run(lambda: 1 // 0, 10)
+
+    assert 1 <= len(names) <= 4
+
+
+def test_a_lane_without_threads_makes_the_calls_on_those_of_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the interpreter ends, and a lock is released then."""
+
+    def none_left(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", none_left)
+    lane = Lane(2)
+
+    assert [lane.run(lambda: 7, 1) for _ in range(5)] == [7] * 5
