@@ -12,6 +12,7 @@ from benchmarks import (
     bench_dynamodb,
     bench_mongodb,
     bench_redis,
+    bench_redis_driver,
     bench_redis_waits,
     bench_sqlite,
     bench_start,
@@ -27,6 +28,7 @@ __all__ = ["OTHERS", "REDIS", "VERSIONS", "apart"]
 
 REDIS: dict[str, Callable[[int, int, int], Part]] = {
     "redis-cycles": bench_redis.cycles,
+    "redis-driver": bench_redis_driver.driver,
     "redis-wake": bench_redis_waits.wake,
     "redis-contend": bench_redis_waits.contend,
     "redis-held": bench_redis.held,

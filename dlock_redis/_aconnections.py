@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import redis.asyncio
@@ -45,8 +45,10 @@ class _AsyncLink:
             if not more:
                 raise ConnectionResetError("the server closed the connection")
             read += more
-            with suppress(IncompleteError):
+            try:
                 return answers_in(read, count)
+            except IncompleteError:
+                continue
 
     async def more(self) -> bytes:
         """Return what the server says next."""
@@ -134,19 +136,23 @@ class _AsyncWatch:
         try:
             async with self._subscribing:
                 if self._task is None or self._task.done():
-                    try:
+                    with errors.unsent(key):
                         link = await aconnected(self._source, timeout_s)
-                        errors.check(await link.ask(pack(b"SUBSCRIBE", self._channel), 1), key)
-                    except errors.TROUBLE as error:
-                        raise errors.trouble(error, key, sent=False) from error
-                    self._task = asyncio.create_task(self._read(link))
+                        self._task = asyncio.create_task(self._read(link, await self._subscribed(link, key)))
             yield woken
         finally:
             woken.cancel()
             self._waiting.pop(place, None)
 
-    async def _read(self, link: _AsyncLink) -> None:
-        inbox = Inbox()
+    async def _subscribed(self, link: _AsyncLink, key: str) -> Inbox:
+        try:
+            errors.check(await link.ask(pack(b"SUBSCRIBE", self._channel), 1), key)
+        except BaseException:
+            link.close()
+            raise
+        return Inbox()
+
+    async def _read(self, link: _AsyncLink, inbox: Inbox) -> None:
         try:
             while True:
                 for place in inbox.places(await link.more()):
@@ -186,9 +192,11 @@ class AsyncConnections:
     async def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """As :meth:`Connections.send`."""
         try:
-            node = await self._node(request)
+            if self.servers.cluster:
+                await self._learn()
             if isinstance(request, Locate):
                 return self.servers.locate(request)
+            node = self.servers.node(request)
             answers = await node.pools[request.urgent].ask(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
@@ -197,17 +205,16 @@ class AsyncConnections:
             self._refresh_after(answers[0])
         return answers
 
-    async def _node(self, request: Request | Locate) -> Any:
-        with errors.unsent(None if isinstance(request, Locate) else request.key):
-            if self.servers.cluster:
-                await self.servers.initialize()
-            return None if isinstance(request, Locate) else self.servers.node(request)
+    async def _learn(self) -> None:
+        with errors.unsent(None):
+            await self.servers.initialize()
 
     @asynccontextmanager
     async def listening(self, key: str, place: bytes, timeout_s: float) -> AsyncIterator[asyncio.Future[None]]:
         """As :meth:`Connections.listening`."""
-        node = await self._node(Request(key=key))
-        async with node.watch.listening(key, place, timeout_s) as woken:
+        if self.servers.cluster:
+            await self._learn()
+        async with self.servers.node(Request(key=key)).watch.listening(key, place, timeout_s) as woken:
             yield woken
 
     async def close(self) -> None:

@@ -33,6 +33,8 @@ __all__ = ["CONNECTIONS_MAX", "READ_SIZE", "URGENT_MAX", "Connections", "Inbox",
 # Connections to one server at most: for claims and reads, and for renewals and releases.
 CONNECTIONS_MAX = 16
 URGENT_MAX = 8
+# A time-out of the socket that differs by less is left as it is, which saves a system call.
+_NEGLIGIBLE = 0.01
 READ_SIZE = 65536
 _log = logging.getLogger("dlock.redis")
 
@@ -105,7 +107,7 @@ class _Link:
     def ask(self, commands: bytes, count: int, timeout_s: float) -> list[Any]:
         """Send *commands*, and read *count* answers."""
         deadline = time.monotonic() + timeout_s
-        if timeout_s != self._timeout_s:
+        if abs(timeout_s - self._timeout_s) > timeout_s * _NEGLIGIBLE:
             self._limit(timeout_s)
         self._socket.sendall(commands)
         read = b""
@@ -116,8 +118,10 @@ class _Link:
             if not more:
                 raise ConnectionResetError("the server closed the connection")
             read += more
-            with suppress(IncompleteError):
+            try:
                 return answers_in(read, count)
+            except IncompleteError:
+                continue
 
     def more(self, timeout_s: float) -> bytes:
         """Return what the server says within *timeout_s*."""
@@ -329,10 +333,8 @@ class Connections:
         """Send *request* once; return its answers, or what is asked for of the topology."""
         try:
             if isinstance(request, Locate):
-                with errors.unsent(None):
-                    return self.servers.locate(request)
-            with errors.unsent(request.key):
-                node = self.servers.node(request)
+                return self.servers.locate(request)
+            node = self.servers.node(request)
             answers = node.pools[request.urgent].ask(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
@@ -344,9 +346,7 @@ class Connections:
     @contextmanager
     def listening(self, key: str, place: bytes, deadline: float) -> Iterator[Callable[[], None]]:
         """As :meth:`_Watch.listening`, on the server of *key*."""
-        with errors.unsent(key):
-            node = self.servers.node(Request(key=key))
-        with node.watch.listening(key, place, deadline) as until_woken:
+        with self.servers.node(Request(key=key)).watch.listening(key, place, deadline) as until_woken:
             yield until_woken
 
     def close(self) -> None:

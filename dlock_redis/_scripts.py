@@ -235,6 +235,9 @@ if not r or not r[1] then return 0 end
 if r[1] ~= '1' then return 1 end
 local t = redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
+local owner, till = string.match(r[8] or '', '^([^\\31]+)\\31(%d+)$')
+local kept = till and at < tonumber(till) and till - at <= {TURN_MS * 1000}
+if r[2] ~= 'held' and kept and owner == mine then return 0 end
 local entry = mine .. '\\31' .. string.format('%.0f', at + ARGV[2]) .. '\\30'
 local queue = r[7] or ''
 local from, to = string.find(queue, mine .. '\\31', 1, true)
@@ -251,8 +254,7 @@ else
   if #places < {PLACES_MAX} then places[#places + 1] = entry end
   queue = table.concat(places)
 end
-local till = string.match(r[8] or '', '\\31(%d+)$')
-if r[2] == 'held' or till and at < tonumber(till) and till - at <= {TURN_MS * 1000} then
+if r[2] == 'held' or kept then
   redis.call('HSET', key, 'queue', queue)
 else
   {_NEXT_TURN}

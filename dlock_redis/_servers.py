@@ -17,7 +17,7 @@ from redis.exceptions import ResponseError
 from redis.sentinel import SentinelConnectionPool
 
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
-from dlock_redis._errors import is_misplaced
+from dlock_redis._errors import is_misplaced, unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,29 +134,31 @@ class Servers(Generic[_Node]):
         """Return the server that *request* goes to."""
         if self._pool is not None:
             return self._of(self._pool)
-        node = request.node
+        node, key = request.node, request.key
+        with unsent(key):
+            if node is None:
+                node = self._client.get_node_from_key((key or "").encode())
+            elif isinstance(node, str):
+                address = _ADDRESS.match(node)
+                node = address and self._client.get_node(*self._remapped(address[1], int(address[2])))
         if node is None:
-            node = self._client.get_node_from_key((request.key or "").encode())
-        elif isinstance(node, str):
-            address = _ADDRESS.match(node)
-            node = address and self._client.get_node(*self._remapped(address[1], int(address[2])))
-        if node is None:
-            raise StoreUnavailableError(f"the slot of key {request.key!r} is being moved", key=request.key)
+            raise StoreUnavailableError(f"the slot of key {key!r} is being moved", key=key)
         return self._of(node)
 
     def locate(self, wanted: Locate) -> list[Any]:
         """Return the parts that *wanted* names."""
-        if wanted.keys is None:
-            return list(self._client.get_primaries()) if self.cluster else [None]
         if not self.cluster:
-            return [Part(None, list(range(len(wanted.keys))))]
-        parts: dict[int, Part] = {}
-        for number, key in enumerate(wanted.keys):
-            slot = key_slot(key.encode())
-            if slot not in parts:
-                parts[slot] = Part(self._client.get_node_from_key(key.encode()), [])
-            parts[slot].numbers.append(number)
-        return list(parts.values())
+            return [None] if wanted.keys is None else [Part(None, list(range(len(wanted.keys))))]
+        with unsent(None):
+            if wanted.keys is None:
+                return list(self._client.get_primaries())
+            parts: dict[int, Part] = {}
+            for number, key in enumerate(wanted.keys):
+                slot = key_slot(key.encode())
+                if slot not in parts:
+                    parts[slot] = Part(self._client.get_node_from_key(key.encode()), [])
+                parts[slot].numbers.append(number)
+            return list(parts.values())
 
     def wants_refresh(self, error: BaseException) -> bool:
         """Whether to ask the Cluster anew for its slots: a node has failed. Only one asks at a time.

@@ -79,23 +79,23 @@ class RedisVerbs:
     def claim(self, request: Claim) -> Exchange[Reply]:
         """Grant the key, unless it is held or kept for the first waiter."""
         place = b"" if request.ticket is None else self.place(request.ticket)
-        invocation = Invocation(CLAIM, (request.record.key,), claim_words(request, place))
-        return reply_of(request, (yield from self._run(invocation)))
+        answer = yield from self._run(CLAIM, request.record.key, claim_words(request, place))
+        return reply_of(request, answer)
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """Write the record, if the key is held in the expected version."""
-        invocation = Invocation(PUT, (request.record.key,), put_words(request))
-        return reply_of(request, (yield from self._run(invocation, urgent=True)))
+        answer = yield from self._run(PUT, request.record.key, put_words(request), urgent=True)
+        return reply_of(request, answer)
 
     release = replace
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Return the record."""
-        return read_row(key, (yield from self._run(Invocation(READ, (key,)))))
+        return read_row(key, (yield from self._run(READ, key)))
 
     def read_age(self, key: str) -> Exchange[tuple[LockRecord, int] | None]:
         """Return the record and the ms since its last write."""
-        answer = yield from self._run(Invocation(READ_AGE, (key,)))
+        answer = yield from self._run(READ_AGE, key)
         record = None if answer is None else read_row(key, answer[0])
         return None if record is None else (record, answer[1])
 
@@ -112,7 +112,7 @@ class RedisVerbs:
             batches = [_batch([requests[number] for number in numbers]) for numbers in parts]
             sent = Request(key=batches[0].keys[0], node=node, urgent=True, share=len(nodes) - place)
             try:
-                answers = yield from _ask(batches, sent)
+                answers = yield from _together(batches, sent)
             except (StoreError, *errors.TROUBLE) as error:
                 failure = error if isinstance(error, StoreError) else errors.trouble(error, None, sent=True)
                 if len(nodes) == 1:
@@ -172,45 +172,59 @@ class RedisVerbs:
 
     def enter(self, key: str, place: bytes, wait_s: float) -> Exchange[bool]:
         """Queue for *key*; return whether there is something to wait for."""
-        words = (place, b"%d" % (wait_s * 1_000_000))
-        answer = yield from self._run(Invocation(ENTER, (key,), words))
+        answer = yield from self._run(ENTER, key, (place, b"%d" % (wait_s * 1_000_000)))
         return bool(answer)
 
     def leave(self, key: str, place: bytes) -> Exchange[None]:
         """Leave the queue; a turn that came already passes to the next waiter."""
-        yield from self._run(Invocation(LEAVE, (key,), (place,)))
+        yield from self._run(LEAVE, key, (place,))
 
     # ---- requests
 
-    def _run(self, invocation: Invocation, *, urgent: bool = False) -> Exchange[Any]:
-        """Run a script on the server that has the key. One that answered MOVED or ASK has not run it: it goes to the one it names."""
-        key = invocation.keys[0]
-        request = Request(key=key, urgent=urgent)
-        answer: Any = None
+    def _run(self, script: Script, key: str, words: Sequence[bytes] = (), *, urgent: bool = False) -> Exchange[Any]:
+        """Run *script* on the server that has *key*."""
+        request = Request(script.command((key.encode(),), words), 1, key, None, urgent)
+        [answer] = yield request
+        if type(answer) is ResponseError:
+            answer = yield from self._run_again(Invocation(script, (key,), words), request, answer)
+        return answer
+
+    def _run_again(self, invocation: Invocation, request: Request, answer: Any) -> Exchange[Any]:
+        """Follow an error that says that the script was not run: with its text where it is unknown, to the server that is named."""
         for _ in range(_REDIRECTIONS_MAX):
-            [answer] = yield from _ask((invocation,), request)
-            if not self._is_elsewhere(answer):
+            if self._is_elsewhere(answer):
+                request = request._replace(node=str(answer))
+            elif not errors.is_unknown_script(answer):
                 break
-            request = request._replace(node=str(answer))
-        return errors.check([answer], key)[0] if type(answer) is ResponseError else answer
+            [answer] = yield from _with_text((invocation,), request)
+        return errors.check([answer], request.key)[0]
 
     def _is_elsewhere(self, answer: Any) -> bool:
         return type(answer) is ResponseError and self.topology == "redis-cluster" and errors.is_elsewhere(answer)
 
 
-def _ask(invocations: Sequence[Invocation], request: Request) -> Exchange[list[Any]]:
-    """Send *invocations* together; return their answers. A script that the server does not know was not run: its text goes after it."""
-    before = _ASKING if request.asks else b""
-    commands = b"".join([before + each.packed() for each in invocations])
-    answers: list[Any] = yield request._replace(commands=commands, answers=len(invocations) * (2 if before else 1))
-    answers = answers[1::2] if before else answers
+def _together(invocations: Sequence[Invocation], request: Request) -> Exchange[list[Any]]:
+    """Send *invocations* in one request; return their answers. A script that the server does not know was not run, and goes again."""
+    answers: list[Any] = yield request._replace(
+        commands=b"".join([each.packed() for each in invocations]), answers=len(invocations)
+    )
     unknown = [number for number, answer in enumerate(answers) if errors.is_unknown_script(answer)]
     if unknown:
-        commands = b"".join([before + invocations[number].packed(whole=True) for number in unknown])
-        again = yield request._replace(commands=commands, answers=len(unknown) * (2 if before else 1))
-        for number, answer in zip(unknown, again[1::2] if before else again, strict=True):
+        again = yield from _with_text([invocations[number] for number in unknown], request)
+        for number, answer in zip(unknown, again, strict=True):
             answers[number] = answer
     return answers
+
+
+def _with_text(invocations: Sequence[Invocation], request: Request) -> Exchange[list[Any]]:
+    """Send *invocations* with the text of their scripts; return their answers."""
+    before = _ASKING if request.asks else b""
+    commands = b"".join([before + each.packed(whole=True) for each in invocations])
+    if not before:
+        answers: list[Any] = yield request._replace(commands=commands, answers=len(invocations))
+        return answers
+    answers = yield request._replace(commands=commands, answers=2 * len(invocations))
+    return answers[1::2]
 
 
 def claim_words(request: Claim, place: bytes) -> list[bytes]:

@@ -178,6 +178,20 @@ def test_release_before_the_wait_is_not_missed(store: Any, key: str) -> None:
     assert claim(store, key, ticket="late").applied
 
 
+def test_turn_that_came_between_two_waits_is_not_missed(store: Any, raw: Any, key: str) -> None:
+    """Its message was published to nobody: the next wait sees that the key is kept for it, and returns."""
+    record = granted(store, key)
+    release(store, record)
+    seconds, micros = raw.time()
+    verbs = (store.raw if hasattr(store, "raw") else store)._verbs
+    raw.hset(key, "turn", b"%s\x1f%d" % (verbs.place("t"), seconds * 1_000_000 + micros + TURN_MS * 900))
+
+    began = time.monotonic()
+    store.wait(record, ticket="t", timeout_s=SOON_S)
+
+    assert time.monotonic() - began < 1.0
+
+
 def test_wait_ends_at_its_time_out(store: Any, key: str) -> None:
     """Not before, and hardly after."""
     record = granted(store, key)
