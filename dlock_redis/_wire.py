@@ -218,13 +218,10 @@ def _together(invocations: Sequence[Invocation], request: Request) -> Exchange[l
 
 def _with_text(invocations: Sequence[Invocation], request: Request) -> Exchange[list[Any]]:
     """Send *invocations* with the text of their scripts; return their answers."""
-    before = _ASKING if request.asks else b""
+    before, count = (_ASKING, 2) if request.asks else (b"", 1)
     commands = b"".join([before + each.packed(whole=True) for each in invocations])
-    if not before:
-        answers: list[Any] = yield request._replace(commands=commands, answers=len(invocations))
-        return answers
-    answers = yield request._replace(commands=commands, answers=2 * len(invocations))
-    return answers[1::2]
+    answers: list[Any] = yield request._replace(commands=commands, answers=count * len(invocations))
+    return answers[count - 1 :: count]
 
 
 def claim_words(request: Claim, place: bytes) -> list[bytes]:
