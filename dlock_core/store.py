@@ -1,9 +1,10 @@
 """The port: what a store does, and exactly what it promises.
 
-A store adapter implements :class:`LockStore` or :class:`AsyncLockStore` (or both) from this page alone. It takes no protocol decision:
-whose lease has ended, when to try again and who owns what is the core's business. A store compares and writes.
+A store adapter implements :class:`LockStore` or :class:`AsyncLockStore` (or both) from this page alone. A store compares and writes. It
+takes no protocol decision: the core knows whose lease has ended, when to try again and who owns a key.
 
-Every clause has a number, and the conformance suite has a test for each number.
+Each clause has a number, and the conformance suite has tests for each number. The store kit, :mod:`dlock_core.kit`, does most of them:
+``outcome`` decides S2 to S8, the codec does S11 and S16, and the faces of an exchange do S13, S17 and S22.
 
 **The steps**
 
@@ -11,13 +12,13 @@ S1   Atomic. ``claim``, ``replace`` and ``release`` are one atomic step in the s
      same version, at most one is applied.
 S2   Claim condition. A claim is applied if the key is absent, or its record is not held (``free`` or ``gone``); and *expect* agrees:
      ``Expect.ANY`` always, ``Expect.ABSENT`` only if the key is absent altogether (a tombstone is not absence), a :class:`Version` only if
-     the record that is not held has exactly this RVN and token. A store that keeps a freed key back for the waiter whose turn it
-     is may refuse a claim with another *ticket* for a bounded time, showing the record as held. With *must_exist* an absent key
-     and a ``gone`` record refuse.
+     the record that is not held has exactly this RVN and token. A store that gives waiters their turn may, for a bounded time after a
+     release, refuse claims with another *ticket* than that of the waiter whose turn it is; it shows the record as held. With
+     *must_exist* an absent key and a ``gone`` record refuse.
 S3   Claim token. The token is minted in the same step: ``max(previous token + 1, floor, record.fencing_token)``; *previous* is the
-     token of the record that stood there, *floor* the store's own (often none). Where no greater one can be stored, the claim raises
-     :class:`~dlock_core.errors.StoreUnavailableError`: nothing is granted any more.
-S4   Payload. With *keep_payload* the data and the attributes of the record that stood there stay, where there was one that is not
+     token of the record that stood there, *floor* the store's own (often none). Where the store cannot hold a greater token, the claim
+     raises :class:`~dlock_core.errors.StoreUnavailableError`, and the key is never granted again.
+S4   Payload. With *keep_payload* the data and the attributes of the record that stood there stay, unless there was none or it was
      ``gone``; otherwise, and without *keep_payload*, those of *request.record* are written. All other fields come from *request.record*.
 S5   Replace condition. A replace is applied if the record is ``held`` and has exactly the expected RVN and token. It writes
      *request.record* with the token it carries (S4 for the payload). It never creates a record, and never writes over one of a
@@ -70,17 +71,17 @@ B3   At most ``batch_limit`` requests come in one call, no key twice.
 
 **Notification** (:class:`Notify`)
 
-N1   ``wait`` returns soon after the key was freed, also when that came before the call. Where another has taken it since, it may go on
-     until the next time.
-N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness. A store does well to wake the
-     first waiter at each renewal of a key that somebody waits for: whoever saw the last one soon replaces a dead holder soon.
+N1   ``wait`` returns soon after the key was freed, also when that came before the call. Where another client has taken the key since, it
+     may go on until the next release.
+N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness. A store should also wake the
+     first waiter at each renewal: a waiter that saw the last renewal early takes over early when the holder dies.
 N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
 
 **Age** (:class:`ServerClock`)
 
 C1   ``read_age`` reads as ``read`` does, and gives the same record with its age; None where the key is absent.
-C2   The age is whole ms since the last write of the record, both by one clock of the store, and 0 where that is not known: never more than
-     since the write was sent, but for a step of that clock.
+C2   The age is the whole ms since the last write of the record, both instants by one clock of the store; 0 where it is not known. It is
+     never more than the time since the write was sent, but for a step of that clock.
 """
 
 from __future__ import annotations

@@ -59,9 +59,7 @@ class WakeUps:
         woken = False
         try:
             if not worth_it():
-                poll = select.poll()
-                poll.register(pipe, select.POLLIN)
-                woken = bool(poll.poll(max(0.0, min(timeout_s, _POLL_MAX_S)) * 1000))
+                woken = _is_hung_up(pipe, max(0.0, min(timeout_s, _POLL_MAX_S)))
         finally:
             self._leave(key, name, pipe, woken=woken)
         return True
@@ -147,6 +145,15 @@ class WakeUps:
         with suppress(OSError):
             os.rmdir(os.path.dirname(name))
             os.rmdir(self._directory)
+
+
+def _is_hung_up(pipe: int, timeout_s: float) -> bool:
+    """Wait until a releaser has hung up *pipe*, at most *timeout_s*."""
+    if not hasattr(select, "poll"):  # eventlet takes it away; its own select() lets other green threads run
+        return bool(select.select([pipe], [], [], timeout_s)[0])
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def _hang_up(name: str) -> bool:

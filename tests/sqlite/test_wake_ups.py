@@ -66,6 +66,19 @@ store.close()
         assert waiting.ended_after_s() < SOON_S
         assert not Path(f"{path}-wake").exists()
 
+    def test_a_release_wakes_where_poll_is_taken_away(
+        self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Eventlet removes ``select.poll`` from the process that it patches."""
+        monkeypatch.delattr("select.poll")
+        record = take(store)
+        waiting = _Waiter(store, record)
+        eventually(lambda: pipes(path))
+
+        free(store, record)
+
+        assert waiting.ended_after_s() < SOON_S
+
     def test_a_lock_that_an_operator_frees_wakes(self, path: Path, store: SqliteStore) -> None:
         """A replace that frees the key is a release to those who wait."""
         record = take(store)
