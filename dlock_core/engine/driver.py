@@ -9,6 +9,7 @@ mutex, and done by :meth:`Driver.tell` outside of it.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections import OrderedDict, deque
@@ -223,10 +224,11 @@ class Driver:
         handle.payload = state.payload
         self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.lease_ns)
         if type(old) is Seeking and old.in_flight is not None and old.in_flight.verb is Verb.TAKE:
-            log, text = _log.info, "lock %r taken over from a dead holder by %r, token %d"
+            level, text = logging.INFO, "lock %r taken over from a dead holder by %r, token %d"
         else:
-            log, text = _log.debug, "lock %r acquired by %r, token %d"
-        self.later(log, text, handle.key, state.timings.owner, state.version.fencing_token)
+            level, text = logging.DEBUG, "lock %r acquired by %r, token %d"
+        if _log.isEnabledFor(level):
+            self.later(_log.log, level, text, handle.key, state.timings.owner, state.version.fencing_token)
 
     def schedule(self, handle: Handle) -> None:
         """Put *handle* into the timer queue at the instant at which it next needs attention."""
