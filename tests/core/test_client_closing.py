@@ -153,7 +153,7 @@ def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pyte
             following.difference_update([handle for handle in following if handle.state is not state])
             return told(state)
 
-        monkeypatch.setattr("dlock_core.engine.engine.unresolved_error", slowly)
+        monkeypatch.setattr("dlock_core.engine.closing.unresolved_error", slowly)
         with pytest.raises(ExceptionGroup):
             client.close()
 
