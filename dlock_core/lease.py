@@ -14,28 +14,43 @@ The two clocks that matter run in opposite directions, both on the safe side: a 
 the write that set the current RVN, and uses ``L(1 - 2r)`` of it; a waiter counts ``L`` from *after* the answer that first showed the RVN.
 Clock rates may differ by the drift bound *r*.
 
-One attempt at a key goes through these states::
+One attempt at a key goes through these states (:data:`TRANSITIONS`, at the end of the file, has the events)::
 
-    New -> Seeking -> Held -> Releasing -> Ended
-                |         `-> Lost -> Releasing -> Ended
-                `-> Cleaning -> Ended            (given up while a claim was unresolved)
+    New        -> Seeking
+    Seeking    -> Confirming, Held, Cleaning, Ended
+    Confirming -> Seeking, Held, Releasing, Ended
+    Held       -> Releasing, Lost
+    Releasing  -> Ended
+    Cleaning   -> Ended
+    Lost       -> Releasing, Ended
 
-``TRANSITIONS`` at the end of the file is the table. An event that is not in it raises and changes nothing.
+*Confirming*: the grant was seen so late that it is renewed before anybody acts on it. *Cleaning*: the caller gave up while a claim was
+unresolved. An event that is not in the table raises and changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection
+from enum import Enum, auto
+from typing import Any, NamedTuple, TypeAlias
 
 from dlock_core import early
-from dlock_core.errors import LeaseStateError
+from dlock_core.errors import (
+    LeaseStateError,
+    OutcomeUnknownError,
+    RecordError,
+    StoreError,
+    StoreSetupError,
+    StoreUnavailableError,
+)
 from dlock_core.record import NO_TOKEN, Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, State, Version
 from dlock_core.states import (
     Abandon,
     Answer,
     Begin,
+    Break,
     Cleaning,
+    Confirming,
     Due,
     Effect,
     Ended,
@@ -55,6 +70,7 @@ from dlock_core.states import (
     Read,
     Releasing,
     Renew,
+    Retry,
     Risk,
     Seeking,
     Sent,
@@ -63,19 +79,39 @@ from dlock_core.states import (
     Wait,
     Woken,
 )
-from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace
+from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
 
-__all__ = ["TRANSITIONS", "break_request", "due_at", "is_valid", "observe", "step"]
+__all__ = [
+    "TRANSITIONS",
+    "Transition",
+    "break_request",
+    "break_step",
+    "due_at",
+    "heard",
+    "is_applied",
+    "is_valid",
+    "may_be_sent",
+    "observe",
+    "step",
+    "timings_of",
+]
 
-# More unresolved writes than this are not added to: the next request is a read. A lease has time for 24 back-offs.
+# With so many unresolved writes a renewal is sent only after a read was answered. A lease has time for 24 back-offs.
 PENDING_MAX = 32
+# With so many, which is a caller who renews in a loop, only reads are sent.
+PENDING_LIMIT = 256
 # Conditional claims that lose to others are repeated at once this often, then at the pace of a poll.
 IMMEDIATE_RETRIES_MAX = 16
-# A clean-up asks again after 1, 2, 4, ... request time-outs; the exponent stops here, the clean-up ends one lease after the last send.
+# A clean-up looks again after 1, 2, 4, ... request time-outs; the exponent stops here, the clean-up ends one lease after the last send.
 DOUBLINGS_MAX = 6
+# A break is tried so often against a holder that renews at the same moments.
+BREAK_TRIES_MAX = 10
 
 _HELD, _FREE, _GONE = State.HELD, State.FREE, State.GONE
+
+# After these errors the store has certainly not applied the request; after any other StoreError it may have.
+_CERTAIN = (StoreUnavailableError, StoreSetupError, RecordError)
 
 Step: TypeAlias = tuple[Any, tuple[Effect, ...]]
 
@@ -92,19 +128,51 @@ def step(state: LeaseState, event: Event, now: int) -> tuple[LeaseState, tuple[E
     if transition is None:
         message = f"the lease of lock {state.terms.key!r} is {type(state).__name__.lower()}; {type(event).__name__.lower()} is not possible"
         raise LeaseStateError(message)
-    return transition(state, event, now)
+    return transition[0](state, event, now)
+
+
+def heard(
+    rvn: str,
+    result: Reply | StoreError,
+    new_rvn: str,
+    jitter: float = 0.0,
+    abandoned: Collection[str] = (),
+    *,
+    wall_ms: int | None = None,
+    age_ms: int | None = None,
+    seen: Observation | None = None,
+) -> Answer | Failure:
+    """Return the event that *result* is, with which the store or its adapter met the request *rvn*.
+
+    *abandoned*: the RVNs of the writes that this client has given up; *seen*: its last observation of the key. A reply that grants without
+    a record breaks clause S7 of the port, so its outcome counts as unknown.
+    """
+    if isinstance(result, StoreError):
+        return Failure(rvn, not isinstance(result, _CERTAIN), new_rvn, jitter)
+    record = result.record
+    if result.applied:
+        return Failure(rvn, unknown=True, new_rvn=new_rvn) if record is None else Answer(rvn, result, new_rvn)
+    return Answer(rvn, result, new_rvn, record is not None and record.rvn in abandoned, jitter, wall_ms, age_ms, seen)
 
 
 def is_valid(state: LeaseState, now: int) -> bool:
-    """Whether the holder may act: held, handed out, and neither the lease nor ``max_hold`` has run out."""
-    return type(state) is Held and now < state.deadline and now < state.hold_until and state.way_back is None
+    """Whether the holder may act: held, and neither the lease nor ``max_hold`` has run out."""
+    return type(state) is Held and now < state.deadline and now < state.hold_until
+
+
+def is_applied(state: LeaseState, rvns: Collection[str]) -> bool:
+    """Whether the lock is held by the write of one of *rvns*: a second renewal may show that the first one was applied."""
+    return type(state) is Held and state.version.rvn in rvns
+
+
+def may_be_sent(state: LeaseState, request: object, now: int) -> bool:
+    """Whether *request*, which has waited for its turn, may still be sent. No renewal is sent after the deadline."""
+    return type(request) is not Replace or (type(state) is Held and now < state.deadline)
 
 
 def due_at(state: LeaseState) -> int:
     """Return the instant at which the state wants :class:`Due`; NEVER where only another event can change it."""
     if type(state) is Held:
-        if state.way_back is not None:
-            return NEVER  # whoever acquires drives it
         end = min(state.deadline, state.hold_until)
         return end if state.in_flight is not None else min(end, state.renew_at)
     if type(state) is Releasing or type(state) is Cleaning:
@@ -112,12 +180,17 @@ def due_at(state: LeaseState) -> int:
     return NEVER
 
 
+def timings_of(state: LeaseState) -> Timings:
+    """Return the timings that count now: a renewal may have changed the lease, and with it how long a request may take."""
+    return state.timings if type(state) is Held else state.terms.timings
+
+
 def observe(record: LockRecord, now: int) -> Observation:
     """Begin to observe a held *record*; *now* is after the answer that showed it."""
     return Observation(record.version, NEVER if record.lease_ms is None else record.lease_ms * 1_000_000, now)
 
 
-# -- seeking
+# ---- new ------------------------------------------------------------------------------------------------------------------------------
 
 
 def _begin(state: New, event: Begin, now: int) -> Step:
@@ -128,20 +201,7 @@ def _begin(state: New, event: Begin, now: int) -> Step:
     return Seeking(terms, event.give_up_at, sent, (), event.seen), (claim,)
 
 
-def _claim(terms: Terms, expect: ClaimExpect, new_rvn: str, now: int) -> tuple[Sent, Claim]:
-    key, ticket, timings = terms
-    record = _record(key, timings, new_rvn, timings.token_floor, (timings.data, timings.attributes))
-    # Stamp before sending: the lease runs from the request, not from a reply that may never come.
-    sent = Sent(Verb.CLAIM, new_rvn, expect, now, timings)
-    return sent, Claim(record, expect, timings.must_exist, timings.keep_payload, ticket if timings.wait_ns else None)
-
-
-def _take_over(state: Seeking, version: Version, new_rvn: str, now: int) -> Step:
-    timings = state.terms.timings
-    token = max(version.fencing_token + 1, timings.token_floor)
-    record = _record(state.terms.key, timings, new_rvn, token, (timings.data, timings.attributes))
-    sent = Sent(Verb.TAKE, new_rvn, version, now, timings)
-    return state._replace(in_flight=sent), (Replace(record, version, timings.keep_payload),)
+# ---- seeking --------------------------------------------------------------------------------------------------------------------------
 
 
 def _seek_answer(state: Seeking, event: Answer, now: int) -> Step:
@@ -164,7 +224,8 @@ def _seek_answer(state: Seeking, event: Answer, now: int) -> Step:
 def _living(pending: tuple[Sent, ...], record: LockRecord | None, timings: Timings) -> tuple[Sent, ...]:
     """Drop the writes that can no longer be applied: a version never returns, and a key that exists is never absent again.
 
-    It may be, where records are deleted. That an answer shows another record proves nothing about a write that expects anything.
+    A key may be absent again where records are deleted. An answer that shows another record proves nothing about a write that expects
+    anything.
     """
     version = None if record is None else record.version
     return tuple(
@@ -178,22 +239,13 @@ def _living(pending: tuple[Sent, ...], record: LockRecord | None, timings: Timin
 def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) -> Step:
     """Decide on what the store has just shown: claim what nobody holds, take over what has not changed for a lease, or wait."""
     if record is None or record.state is not _HELD:
-        missing = state.terms.timings.must_exist and (record is None or record.state is _GONE)
-        if missing or state.immediate_retries >= IMMEDIATE_RETRIES_MAX or len(state.pending) >= PENDING_MAX:
-            return _wait(state._replace(seen=None), event.jitter, now)
-        sent, claim = _claim(state.terms, _expectation(state, record), event.new_rvn, now)
-        return state._replace(in_flight=sent, seen=None, immediate_retries=state.immediate_retries + 1), (claim,)
-    version, seen = record.version, state.seen
+        return _claim_free(state, record, event, now)
     if event.abandoned:
-        return _take_over(state, version, event.new_rvn, now)
-    if seen is None or seen.version != version:
-        seen = observe(record, now)
-        state = _extended(state._replace(seen=seen, ends_at=NEVER), seen)
-    trusted = state.terms.timings.early
-    ends_at = early.ends_at(record, trusted, now, wall_ms=event.wall_ms, age_ms=event.age_ms)
-    state = state._replace(ends_at=min(state.ends_at, ends_at))
+        return _take_over(state, record.version, event.new_rvn, now)
+    state, seen = _observed(state, record, event, now)
     if now >= _over_at(state, seen):
-        return _take_over(state, version, event.new_rvn, now)
+        return _take_over(state, record.version, event.new_rvn, now)
+    trusted = state.terms.timings.early
     # What was free a moment ago is young.
     if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER and not state.immediate_retries:
         return _read(state, event.new_rvn, now)
@@ -203,18 +255,35 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
     return _wait(state, event.jitter, now)
 
 
+def _claim_free(state: Seeking, record: LockRecord | None, event: Answer, now: int) -> Step:
+    """Claim the key that nobody holds, as *record* shows, but not one that must exist and does not, nor again and again at once."""
+    missing = state.terms.timings.must_exist and (record is None or record.state is _GONE)
+    state = state._replace(seen=None)
+    if missing or state.immediate_retries >= IMMEDIATE_RETRIES_MAX or len(state.pending) >= PENDING_MAX:
+        return _wait(state, event.jitter, now)
+    sent, claim = _claim(state.terms, _expectation(state, record), event.new_rvn, now)
+    return state._replace(in_flight=sent, immediate_retries=state.immediate_retries + 1), (claim,)
+
+
+def _observed(state: Seeking, record: LockRecord, event: Answer, now: int) -> tuple[Seeking, Observation]:
+    """Go on observing the held *record*, or begin to.
+
+    A version never returns, so what this client has seen of the same version before counts, whatever other answers came between: one that
+    says "absent" by mistake must not begin the wait anew.
+    """
+    seen, version = state.seen, record.version
+    if seen is None or seen.version != version:
+        earlier = event.seen
+        seen = earlier if earlier is not None and earlier.version == version else observe(record, now)
+        state = _extended(state._replace(seen=seen, ends_at=NEVER), seen)
+    trusted = state.terms.timings.early
+    ends_at = early.ends_at(record, trusted, now, wall_ms=event.wall_ms, age_ms=event.age_ms)
+    return state._replace(ends_at=min(state.ends_at, ends_at)), seen
+
+
 def _over_at(state: Seeking, seen: Observation) -> int:
     """When the lease that was seen has ended: by having stood unchanged so long, or by a clock that is trusted."""
     return min(seen.seen_at + seen.lease_ns, state.ends_at)
-
-
-def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
-    """Take over from an owner that is dead. One that may be alive is waited for."""
-    _in_flight(state, event.rvn)
-    state, seen = state._replace(in_flight=None), state.seen
-    if event.owner is OwnerState.DEAD and seen is not None:
-        return _take_over(state, seen.version, event.new_rvn, now)
-    return _wait(state, event.jitter, now)
 
 
 def _extended(state: Seeking, seen: Observation) -> Seeking:
@@ -232,6 +301,22 @@ def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
     return Expect.ABSENT if record is None else record.version
 
 
+def _claim(terms: Terms, expect: ClaimExpect, new_rvn: str, now: int) -> tuple[Sent, Claim]:
+    key, ticket, timings = terms
+    record = _record(key, timings, new_rvn, timings.token_floor, (timings.data, timings.attributes))
+    # Stamp before sending: the lease runs from the request, not from a reply that may never come.
+    sent = Sent(Verb.CLAIM, new_rvn, expect, now, timings)
+    return sent, Claim(record, expect, timings.must_exist, timings.keep_payload, ticket if timings.wait_ns else None)
+
+
+def _take_over(state: Seeking, version: Version, new_rvn: str, now: int) -> Step:
+    timings = state.terms.timings
+    token = max(version.fencing_token + 1, timings.token_floor)
+    record = _record(state.terms.key, timings, new_rvn, token, (timings.data, timings.attributes))
+    sent = Sent(Verb.TAKE, new_rvn, version, now, timings)
+    return state._replace(in_flight=sent), (Replace(record, version, timings.keep_payload),)
+
+
 def _wait(state: Seeking, jitter: float, now: int) -> Step:
     timings, shown, seen = state.terms.timings, state.shown, state.seen
     if now >= state.give_up_at or state.polls >= timings.retries_max:
@@ -241,6 +326,15 @@ def _wait(state: Seeking, jitter: float, now: int) -> Step:
         until = min(until, _over_at(state, seen))
     notice = shown if timings.notify and shown is not None and shown.state is _HELD else None
     return state._replace(polls=state.polls + 1, immediate_retries=0), (Wait(until, notice),)
+
+
+def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
+    """Take over from an owner that is dead. One that may be alive is waited for."""
+    _in_flight(state, event.rvn)
+    state, seen = state._replace(in_flight=None), state.seen
+    if event.owner is OwnerState.DEAD and seen is not None:
+        return _take_over(state, seen.version, event.new_rvn, now)
+    return _wait(state, event.jitter, now)
 
 
 def _seek_due(state: Seeking, event: Due, now: int) -> Step:
@@ -297,11 +391,8 @@ def _leave(state: Seeking, outcome: Outcome, now: int) -> Step:
     return cleaning, (Abandon(tuple(sent.rvn for sent in state.pending)),)
 
 
-# -- the grant
-
-
 def _granted(state: Seeking, sent: Sent, record: LockRecord, new_rvn: str, now: int) -> Step:
-    """Hold what *sent* wrote. Token, data and lease are the record's, which may keep what it had; the time is that of the first send."""
+    """Hold what *sent* wrote, or confirm it first. Token, data and lease are the record's; the lease counts from the first send."""
     effects: tuple[Effect, ...] = ()
     if state.pending:
         # Every other write of this attempt is dead, its expected version being gone, but for claims that expect nothing, or, where records
@@ -313,28 +404,98 @@ def _granted(state: Seeking, sent: Sent, record: LockRecord, new_rvn: str, now: 
     version, payload = Version(record.rvn, record.fencing_token), Payload(record.data, record.attributes)
     deadline = sent.sent_at + timings.usable_ns
     if deadline - now < timings.handout_min_ns or (timings.has_tokens and not version.fencing_token):
-        way_back = state._replace(
+        grant = _holding(state.terms, version, sent, payload, deadline=deadline, hold_until=NEVER)
+        grant = grant._replace(renew_at=NEVER)  # it is renewed now
+        seeking = state._replace(
             in_flight=None, pending=(), seen=None, polls=0, immediate_retries=0, failing_since=None
         )
-        late = Held(state.terms, version, sent.sent_at, timings, payload, deadline, NEVER, NEVER, way_back=way_back)
-        held, renewal = _renew(late, timings, None, new_rvn, now)
-        return held, effects + renewal
-    return _hand_out(state.terms, version, sent, payload, deadline=deadline, now=now), effects
+        confirming, renewal = _confirm(Confirming(grant, seeking), new_rvn, now)
+        return confirming, effects + renewal
+    hold_until = _hold_until(timings, now)
+    return _holding(state.terms, version, sent, payload, deadline=deadline, hold_until=hold_until), effects
 
 
-def _hand_out(terms: Terms, version: Version, sent: Sent, payload: Payload, *, deadline: int, now: int) -> Held:
+def _holding(terms: Terms, version: Version, sent: Sent, payload: Payload, *, deadline: int, hold_until: int) -> Held:
     timings = sent.timings
     renew_at = sent.sent_at + timings.period_ns if timings.auto_renew else NEVER
-    hold_until = NEVER if timings.max_hold_ns is None else now + timings.max_hold_ns
     return Held(terms, version, sent.sent_at, timings, payload, deadline, renew_at, hold_until)
 
 
-# -- held
+def _hold_until(timings: Timings, now: int) -> int:
+    """Return when ``max_hold`` ends: it counts from the hand-out."""
+    return NEVER if timings.max_hold_ns is None else now + timings.max_hold_ns
+
+
+# ---- confirming: a grant that was seen late is renewed before it is handed out -----------------------------------------------------------
+
+
+def _confirm(state: Confirming, new_rvn: str, now: int) -> Step:
+    grant, effects = _renew(state.grant, state.grant.timings, None, new_rvn, now)
+    return Confirming(grant, state.seeking), effects
+
+
+def _confirm_answer(state: Confirming, event: Answer, now: int) -> Step:
+    grant = state.grant
+    in_flight = _in_flight(grant, event.rvn)
+    found = _shown(grant, in_flight, event.reply)
+    if type(found) is Sent:
+        return _confirmed(state, _renewed(grant, found, event.reply), event, now)
+    if found is _Shown.UNCHANGED:
+        return _not_confirmed(state, in_flight, event, now, unknown=in_flight.verb is not Verb.READ)
+    if found is _Shown.UNPROVEN:
+        grant, effects = _prove(grant, in_flight, event.new_rvn, now)
+        return Confirming(grant, state.seeking), effects
+    # Nobody was told of the grant, so its end is no loss: the attempt goes on.
+    record = event.reply.record
+    return _pursue(state.seeking._replace(shown=record), record, event, now)
+
+
+def _confirmed(state: Confirming, held: Held, event: Answer, now: int) -> Step:
+    """Hand out *held* if it has its token and enough time; else renew again, within the caller's patience."""
+    timings = held.timings
+    has_its_token = bool(held.version.fencing_token) or not timings.has_tokens
+    if has_its_token and held.deadline - now >= timings.handout_min_ns:
+        return held._replace(hold_until=_hold_until(timings, now)), ()
+    if now >= state.seeking.give_up_at:
+        return _free(held, None, event.new_rvn, now)
+    return _confirm(Confirming(held, state.seeking), event.new_rvn, now)
+
+
+def _confirm_failure(state: Confirming, event: Failure, now: int) -> Step:
+    in_flight = _in_flight(state.grant, event.rvn)
+    return _not_confirmed(state, in_flight, event, now, unknown=event.unknown and in_flight.verb is not Verb.READ)
+
+
+def _not_confirmed(state: Confirming, in_flight: Sent, event: Answer | Failure, now: int, *, unknown: bool) -> Step:
+    grant, _ = _not_renewed(state.grant, in_flight, now, unknown=unknown)
+    seeking, timings = state.seeking, grant.timings
+    since = now if seeking.failing_since is None else seeking.failing_since
+    if now >= seeking.give_up_at or now - since >= timings.patience_ns:
+        return _free(grant, None, event.new_rvn, now)
+    until = min(now + timings.backoff_ns, seeking.give_up_at)
+    return Confirming(grant, seeking._replace(failing_since=since)), (Wait(until),)
+
+
+def _confirm_due(state: Confirming, event: Due, now: int) -> Step:
+    _idle(state.grant, event)
+    return _confirm(state, event.new_rvn, now)
+
+
+def _confirm_end(state: Confirming, event: Free | GiveUp, now: int) -> Step:
+    # The token is known, so a release does; nobody waits for its end.
+    return _free(state.grant, None, event.new_rvn, now)
+
+
+# ---- held -----------------------------------------------------------------------------------------------------------------------------
 
 
 def _renew(state: Held, timings: Timings, payload: Payload | None, new_rvn: str, now: int) -> Step:
     if len(state.pending) >= PENDING_MAX:
         return _read(state, new_rvn, now)
+    return _send_renewal(state, timings, payload, new_rvn, now)
+
+
+def _send_renewal(state: Held, timings: Timings, payload: Payload | None, new_rvn: str, now: int) -> Step:
     terms = state.terms
     token = state.version.fencing_token
     record = _record(terms.key, timings, new_rvn, token, state.payload if payload is None else payload)
@@ -344,62 +505,69 @@ def _renew(state: Held, timings: Timings, payload: Payload | None, new_rvn: str,
     # Spelled out: a copy by names costs as much as all the rest, and many locks are renewed all the time.
     held = Held(
         terms, state.version, state.sent_at, state.timings, state.payload, deadline, state.renew_at, state.hold_until, sent,
-        state.pending, state.at_risk, state.way_back,
+        state.pending, state.at_risk,
     )  # fmt: skip
     return held, (Replace(record, state.version, payload is None),)
 
 
-def _deadline(state: Held) -> int:
-    """The earliest end over all writes that may be the current one, each counted from its own send."""
-    ends = [sent.sent_at + sent.timings.usable_ns for sent in state.pending]
-    return min([state.sent_at + state.timings.usable_ns, *ends])
+class _Shown(Enum):
+    """What an answer shows of a grant, where it does not show one of the grant's writes applied."""
+
+    UNCHANGED = auto()  # the version that stood before, or an older one, which proves nothing
+    UNPROVEN = auto()  # another record, by an answer that may be stale
+    ENDED = auto()  # another record, or none, by a linearizable answer
 
 
-def _held_answer(state: Held, event: Answer, now: int) -> Step:
-    in_flight, reply = _in_flight(state, event.rvn), event.reply
+def _shown(state: Held, in_flight: Sent, reply: Reply) -> Sent | _Shown:
+    """Return the write of this grant that is now the current one, by *reply*; else what the reply shows."""
     record = reply.record
-    if state.way_back is None and _over(state, now):
-        return _lapse(state, now)
-    if reply.applied and record is not None:
-        return _renewed(state, in_flight, record, event, now)
-    # A grant without a token yet is known by its RVN alone; the write that is asked for now brings the token.
+    if reply.applied:
+        return in_flight
+    # A grant without a token yet is known by its RVN alone; the write in flight brings the token.
     token = state.version.fencing_token or (NO_TOKEN if record is None else record.fencing_token)
     if record is not None and record.fencing_token == token and record.state is _HELD:
         for sent in (in_flight, *state.pending):
             if sent.rvn == record.rvn and sent.verb is not Verb.READ:
-                return _renewed(state, sent, record, event, now)
+                return sent
         if record.rvn == state.version.rvn:
-            return _not_renewed(state, in_flight, event, now, unknown=in_flight.verb is not Verb.READ)
+            return _Shown.UNCHANGED
     if record is not None and 0 < record.fencing_token < token:
         # An older record than ours is a stale answer. It proves nothing. One without a token is another client's.
-        return _not_renewed(state, in_flight, event, now, unknown=in_flight.verb is not Verb.READ)
+        return _Shown.UNCHANGED
     if in_flight.verb is not Verb.READ and not state.timings.refusals_linearizable:
-        return _read(state._replace(in_flight=None, pending=(*state.pending, in_flight)), event.new_rvn, now)
-    return _taken(state, record, event, now)
+        return _Shown.UNPROVEN
+    return _Shown.ENDED
 
 
-def _renewed(state: Held, sent: Sent, record: LockRecord, event: Answer, now: int) -> Step:
+def _held_answer(state: Held, event: Answer, now: int) -> Step:
+    in_flight, record = _in_flight(state, event.rvn), event.reply.record
+    if _over(state, now):
+        return _lapse(state, now)
+    found = _shown(state, in_flight, event.reply)
+    if type(found) is Sent:
+        return _renewed(state, found, event.reply), (Risk(at_risk=False),) if state.at_risk else ()
+    if found is _Shown.UNCHANGED:
+        if in_flight.verb is Verb.READ and PENDING_MAX <= len(state.pending) < PENDING_LIMIT:
+            # The store answers: a renewal has a chance again.
+            return _send_renewal(state, state.timings, None, event.new_rvn, now)
+        return _not_renewed(state, in_flight, now, unknown=in_flight.verb is not Verb.READ)
+    if found is _Shown.UNPROVEN:
+        return _prove(state, in_flight, event.new_rvn, now)
+    broken = record is not None and record.broken is not None
+    return _lose(state, LossReason.BROKEN if broken else LossReason.STOLEN, record), ()
+
+
+def _renewed(state: Held, sent: Sent, reply: Reply) -> Held:
     """*sent* is the current write: all others expected a version that is gone."""
-    timings = sent.timings
+    record, timings = reply.record, sent.timings
+    assert record is not None  # heard() makes a failure of a reply without one
     payload = state.payload if sent.payload is None else Payload(record.data, record.attributes)
     version = Version(sent.rvn, state.version.fencing_token or record.fencing_token)
     deadline = sent.sent_at + timings.usable_ns
-    back = state.way_back
-    has_its_token = bool(version.fencing_token) or not timings.has_tokens
-    if back is not None and has_its_token and deadline - now >= timings.handout_min_ns:
-        return _hand_out(state.terms, version, sent, payload, deadline=deadline, now=now), ()
-    renew_at = sent.sent_at + timings.period_ns if timings.auto_renew else NEVER
-    held = Held(
-        state.terms, version, sent.sent_at, timings, payload, deadline, renew_at, state.hold_until, way_back=back
-    )
-    if back is None:
-        return held, (Risk(at_risk=False),) if state.at_risk else ()
-    if now >= back.give_up_at:
-        return _free(held, None, event.new_rvn, now)
-    return _renew(held, timings, None, event.new_rvn, now)
+    return _holding(state.terms, version, sent, payload, deadline=deadline, hold_until=state.hold_until)
 
 
-def _not_renewed(state: Held, in_flight: Sent, event: Answer | Failure, now: int, *, unknown: bool) -> Step:
+def _not_renewed(state: Held, in_flight: Sent, now: int, *, unknown: bool) -> Step:
     pending = (*state.pending, in_flight) if unknown else state.pending
     timings = state.timings
     held = state._replace(
@@ -408,36 +576,28 @@ def _not_renewed(state: Held, in_flight: Sent, event: Answer | Failure, now: int
         at_risk=True,
         renew_at=now + timings.backoff_ns if timings.auto_renew else NEVER,
     )
-    held = held._replace(deadline=_deadline(held))
-    back = state.way_back
-    if back is None:
-        return held, () if state.at_risk else (Risk(at_risk=True),)
-    since = now if back.failing_since is None else back.failing_since
-    held = held._replace(way_back=back._replace(failing_since=since))
-    if now >= back.give_up_at or now - since >= timings.patience_ns:
-        return _free(held, None, event.new_rvn, now)
-    return held, (Wait(min(now + timings.backoff_ns, back.give_up_at)),)
+    return held._replace(deadline=_deadline(held)), () if state.at_risk else (Risk(at_risk=True),)
+
+
+def _deadline(state: Held) -> int:
+    """The earliest end over all writes that may be the current one, each counted from its own send."""
+    ends = [sent.sent_at + sent.timings.usable_ns for sent in state.pending]
+    return min([state.sent_at + state.timings.usable_ns, *ends])
+
+
+def _prove(state: Held, in_flight: Sent, new_rvn: str, now: int) -> Step:
+    """Read before a refusal is believed that may be stale."""
+    return _read(state._replace(in_flight=None, pending=(*state.pending, in_flight)), new_rvn, now)
 
 
 def _held_failure(state: Held, event: Failure, now: int) -> Step:
     in_flight = _in_flight(state, event.rvn)
-    if state.way_back is None and _over(state, now):
+    if _over(state, now):
         return _lapse(state, now)
-    return _not_renewed(state, in_flight, event, now, unknown=event.unknown and in_flight.verb is not Verb.READ)
-
-
-def _taken(state: Held, record: LockRecord | None, event: Answer, now: int) -> Step:
-    """Somebody else's record, or none, stands there by a linearizable answer: the proof of a loss."""
-    if state.way_back is not None:
-        return _pursue(state.way_back._replace(shown=record), record, event, now)
-    reason = LossReason.BROKEN if record is not None and record.broken is not None else LossReason.STOLEN
-    return _lose(state, reason, record), ()
+    return _not_renewed(state, in_flight, now, unknown=event.unknown and in_flight.verb is not Verb.READ)
 
 
 def _held_due(state: Held, event: Due, now: int) -> Step:
-    if state.way_back is not None:
-        _idle(state, event)
-        return _renew(state, state.timings, None, event.new_rvn, now)
     if _over(state, now):
         return _lapse(state, now)
     if now < state.renew_at or state.in_flight is not None:
@@ -450,6 +610,18 @@ def _held_renew(state: Held, event: Renew, now: int) -> Step:
     if _over(state, now):
         return _lapse(state, now)
     return _renew(state, state.timings if event.timings is None else event.timings, event.payload, event.new_rvn, now)
+
+
+def _held_free(state: Held, event: Free, now: int) -> Step:
+    if _over(state, now):
+        lost, _ = _lapse(state, now)
+        return _lost_free(lost, event, now)
+    return _free(state, event.payload, event.new_rvn, now)
+
+
+def _held_give_up(state: Held, event: GiveUp, now: int) -> Step:
+    # The token is known, so a release does; one that nobody waits for.
+    return _free(state, None, event.new_rvn, now)
 
 
 def _over(state: Held, now: int) -> bool:
@@ -467,32 +639,7 @@ def _lose(state: Held, reason: LossReason, record: LockRecord | None) -> Lost:
     return Lost(state.terms, state.version, loss, state.sent_at, state.timings, _unresolved(state))
 
 
-# -- giving it back
-
-
-def _held_free(state: Held, event: Free, now: int) -> Step:
-    if _over(state, now):
-        lost, _ = _lapse(state, now)
-        return _lost_free(lost, event, now)
-    return _free(state, event.payload, event.new_rvn, now)
-
-
-def _held_give_up(state: Held, event: GiveUp, now: int) -> Step:
-    # The token is known, so a release does; one that nobody waits for.
-    return _free(state, None, event.new_rvn, now)
-
-
-def _free(state: Held, payload: Payload | None, new_rvn: str, now: int) -> Step:
-    pending = _unresolved(state)
-    sent, release = _release(state.terms, state.version, payload, new_rvn, now)
-    until = _last_end(state, pending)
-    return Releasing(state.terms, state.version, payload, until, now, in_flight=sent, pending=pending), (release,)
-
-
-def _last_end(state: Held | Lost, pending: tuple[Sent, ...]) -> int:
-    """One lease after the last write that may be the current one: then nobody needs a release any more."""
-    end = state.sent_at + state.timings.lease_ns
-    return max(end, *(sent.sent_at + sent.timings.lease_ns for sent in pending)) if pending else end
+# ---- lost -----------------------------------------------------------------------------------------------------------------------------
 
 
 def _lost_free(state: Lost, event: Free, now: int) -> Step:
@@ -511,6 +658,22 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
         loss=loss,
     )
     return _send_release(releasing, event.new_rvn, now)
+
+
+# ---- releasing ------------------------------------------------------------------------------------------------------------------------
+
+
+def _free(state: Held, payload: Payload | None, new_rvn: str, now: int) -> Step:
+    pending = _unresolved(state)
+    sent, release = _release(state.terms, state.version, payload, new_rvn, now)
+    until = _last_end(state, pending)
+    return Releasing(state.terms, state.version, payload, until, now, in_flight=sent, pending=pending), (release,)
+
+
+def _last_end(state: Held | Lost, pending: tuple[Sent, ...]) -> int:
+    """One lease after the last write that may be the current one: then nobody needs a release any more."""
+    end = state.sent_at + state.timings.lease_ns
+    return max(end, *(sent.sent_at + sent.timings.lease_ns for sent in pending)) if pending else end
 
 
 def _send_release(state: Releasing, new_rvn: str, now: int) -> Step:
@@ -585,7 +748,7 @@ def _release_later(state: Releasing, now: int) -> Step:
     return state._replace(in_flight=None, retry_at=retry_at, tries=state.tries + 1), ()
 
 
-def _release_due(state: Releasing, event: Due, now: int) -> Step:
+def _release_due(state: Releasing, event: Due | Retry, now: int) -> Step:
     if state.in_flight is not None or now < state.retry_at:
         return state, ()
     if now >= state.until and state.tries > 1:
@@ -593,13 +756,21 @@ def _release_due(state: Releasing, event: Due, now: int) -> Step:
     return _send_release(state, event.new_rvn, now)
 
 
-# -- cleaning up after an attempt that was given up
+def _release_retry(state: Releasing, event: Retry, now: int) -> Step:
+    return (state, ()) if state.in_flight is not None else _release_due(state._replace(retry_at=now), event, now)
+
+
+# ---- cleaning up after an attempt that was given up -------------------------------------------------------------------------------------
 
 
 def _clean_due(state: Cleaning, event: Due, now: int) -> Step:
     if state.in_flight is not None or now < state.retry_at:
         return state, ()
     return _read(state, event.new_rvn, now)
+
+
+def _clean_retry(state: Cleaning, event: Retry, now: int) -> Step:
+    return (state, ()) if state.in_flight is not None else _read(state, event.new_rvn, now)
 
 
 def _clean_answer(state: Cleaning, event: Answer, now: int) -> Step:
@@ -644,7 +815,7 @@ def _clean_later(state: Cleaning, now: int) -> Step:
     return state._replace(retry_at=min(now + delay, state.until), tries=state.tries + 1), ()
 
 
-# -- shared
+# ---- shared by several states ---------------------------------------------------------------------------------------------------------
 
 
 def _record(
@@ -691,37 +862,74 @@ def _ignore(state: Any, event: Event, now: int) -> Step:  # every transition has
     return state, ()
 
 
-TRANSITIONS: dict[tuple[type, type], Callable[[Any, Any, int], Step]] = {
-    (New, Begin): _begin,
-    (Seeking, Answer): _seek_answer,
-    (Seeking, Probed): _seek_probed,
-    (Seeking, Failure): _seek_failure,
-    (Seeking, Due): _seek_due,
-    (Seeking, Woken): _seek_woken,
-    (Seeking, GiveUp): _seek_give_up,
-    (Held, Answer): _held_answer,
-    (Held, Failure): _held_failure,
-    (Held, Due): _held_due,
-    (Held, Renew): _held_renew,
-    (Held, Free): _held_free,
-    (Held, GiveUp): _held_give_up,
-    (Releasing, Answer): _release_answer,
-    (Releasing, Failure): _release_failure,
-    (Releasing, Due): _release_due,
-    (Cleaning, Answer): _clean_answer,
-    (Cleaning, Failure): _clean_failure,
-    (Cleaning, Due): _clean_due,
-    (Lost, Answer): _ignore,
-    (Lost, Failure): _ignore,
-    (Lost, Due): _ignore,
-    (Lost, Free): _lost_free,
-    (Ended, Answer): _ignore,
-    (Ended, Failure): _ignore,
-    (Ended, Due): _ignore,
+class Transition(NamedTuple):
+    """What an event does in a state: the function that decides, and the states to which it may lead."""
+
+    handler: Callable[[Any, Any, int], Step]
+    leads_to: tuple[type, ...]
+
+
+TRANSITIONS: dict[tuple[type, type], Transition] = {
+    (New, Begin): Transition(_begin, (Seeking,)),
+    (Seeking, Answer): Transition(_seek_answer, (Seeking, Confirming, Held, Cleaning, Ended)),
+    (Seeking, Probed): Transition(_seek_probed, (Seeking, Cleaning, Ended)),
+    (Seeking, Failure): Transition(_seek_failure, (Seeking, Cleaning, Ended)),
+    (Seeking, Due): Transition(_seek_due, (Seeking, Cleaning, Ended)),
+    (Seeking, Woken): Transition(_seek_woken, (Seeking,)),
+    (Seeking, GiveUp): Transition(_seek_give_up, (Cleaning, Ended)),
+    (Confirming, Answer): Transition(_confirm_answer, (Confirming, Held, Seeking, Releasing, Ended)),
+    (Confirming, Failure): Transition(_confirm_failure, (Confirming, Releasing)),
+    (Confirming, Due): Transition(_confirm_due, (Confirming,)),
+    (Confirming, Free): Transition(_confirm_end, (Releasing,)),
+    (Confirming, GiveUp): Transition(_confirm_end, (Releasing,)),
+    (Held, Answer): Transition(_held_answer, (Held, Lost)),
+    (Held, Failure): Transition(_held_failure, (Held, Lost)),
+    (Held, Due): Transition(_held_due, (Held, Lost)),
+    (Held, Renew): Transition(_held_renew, (Held, Lost)),
+    (Held, Free): Transition(_held_free, (Releasing,)),
+    (Held, GiveUp): Transition(_held_give_up, (Releasing,)),
+    (Lost, Answer): Transition(_ignore, (Lost,)),
+    (Lost, Failure): Transition(_ignore, (Lost,)),
+    (Lost, Due): Transition(_ignore, (Lost,)),
+    (Lost, Free): Transition(_lost_free, (Releasing, Ended)),
+    (Releasing, Answer): Transition(_release_answer, (Releasing, Ended)),
+    (Releasing, Failure): Transition(_release_failure, (Releasing,)),
+    (Releasing, Due): Transition(_release_due, (Releasing, Ended)),
+    (Releasing, Retry): Transition(_release_retry, (Releasing, Ended)),
+    (Cleaning, Answer): Transition(_clean_answer, (Cleaning, Ended)),
+    (Cleaning, Failure): Transition(_clean_failure, (Cleaning, Ended)),
+    (Cleaning, Due): Transition(_clean_due, (Cleaning,)),
+    (Cleaning, Retry): Transition(_clean_retry, (Cleaning,)),
+    (Ended, Answer): Transition(_ignore, (Ended,)),
+    (Ended, Failure): Transition(_ignore, (Ended,)),
+    (Ended, Due): Transition(_ignore, (Ended,)),
+    (Ended, Retry): Transition(_ignore, (Ended,)),
 }
 
 
 # ---- breaking another's lock ----------------------------------------------------------------------------------------------------------
+
+
+def break_step(attempt: Break, record: LockRecord | None, new_rvn: str) -> tuple[Break, Replace] | bool:
+    """Return the next write of a break, by the *record* that a read has just shown; True: it is broken, False: that grant is gone.
+
+    Raises: OutcomeUnknownError: the holder renewed between each read and the write after it.
+    """
+    if record is not None and record.rvn in attempt.sent:
+        return True
+    if attempt.rvn is not None and (record is None or record.rvn != attempt.rvn):
+        return False
+    request = break_request(
+        record, fencing_token=attempt.fencing_token, new_rvn=new_rvn, by=attempt.by, free_now=attempt.free_now
+    )
+    if request is None:
+        return False
+    if len(attempt.sent) == BREAK_TRIES_MAX:
+        raise OutcomeUnknownError(
+            f"lock {attempt.key!r} was renewed {BREAK_TRIES_MAX} times while it was being broken; try again",
+            key=attempt.key,
+        )
+    return attempt._replace(sent=(*attempt.sent, new_rvn)), request
 
 
 def break_request(
@@ -729,21 +937,30 @@ def break_request(
 ) -> Replace | None:
     """Return the write that breaks *record*, or None where it is not the grant *fencing_token* any more.
 
-    Raises the token. Quarantine: the key stays held for one more lease, within which the old holder's lease ends; *free_now*, and a lock
-    without a lease, frees it at once, and then the old holder may still believe in it until its next renewal.
+    The write raises the token. Quarantine: the key stays held for one more lease, within which the old holder's lease ends; *free_now*
+    frees it at once, and then the old holder may still believe in it until its next renewal. So does the break of a lock that has no lease,
+    its own or that of a session: nobody could wait for the end.
     """
     if record is None or record.state is not _HELD or record.fencing_token != fencing_token:
         return None
-    frees = free_now or record.lease_ms is None
+    lease_ms = _lease_ms(record)
+    frees = free_now or (lease_ms is None and record.members is None)
     broken = LockRecord(
         record.key,
         _FREE if frees else _HELD,
         new_rvn,
         fencing_token + 1,
         "" if frees else by.by,
-        None if frees else record.lease_ms,
+        None if frees else lease_ms,
         record.data,
         record.attributes,
         broken=by,
     )
     return Replace(broken, record.version, keep_payload=True)
+
+
+def _lease_ms(record: LockRecord) -> int | None:
+    """Return the lease within which a holder of *record* notices: its own, or the longest of the sessions that keep it."""
+    members = () if record.members is None else record.members.sessions
+    sessions = members if record.session is None else (record.session, *members)
+    return max((session.lease_ms for session in sessions), default=record.lease_ms)

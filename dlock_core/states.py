@@ -6,7 +6,7 @@
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from dlock_core.record import Attributes, LockRecord, Loss, OwnerState, Version
+from dlock_core.record import Attributes, Broken, LockRecord, Loss, OwnerState, Version
 from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
 
@@ -14,7 +14,9 @@ __all__ = [
     "Abandon",
     "Answer",
     "Begin",
+    "Break",
     "Cleaning",
+    "Confirming",
     "Due",
     "Effect",
     "Ended",
@@ -34,6 +36,7 @@ __all__ = [
     "Read",
     "Releasing",
     "Renew",
+    "Retry",
     "Risk",
     "Seeking",
     "Sent",
@@ -48,7 +51,7 @@ __all__ = [
 
 
 class Terms(NamedTuple):
-    """What one attempt is about: the full key, the id of the attempt, and the timings that its options amount to."""
+    """The constants of one attempt: the full key, the id of the attempt, and the timings that its options amount to."""
 
     key: str
     ticket: str
@@ -56,7 +59,7 @@ class Terms(NamedTuple):
 
 
 class Verb(Enum):
-    """What a request that was sent does."""
+    """The kind of a request."""
 
     CLAIM = "claim"
     TAKE = "take"
@@ -66,7 +69,7 @@ class Verb(Enum):
 
 
 class Payload(NamedTuple):
-    """Data and attributes that a write puts."""
+    """The data and the attributes of a record."""
 
     data: bytes | None
     attributes: Attributes
@@ -106,7 +109,7 @@ class Outcome(Enum):
 
 
 class New(NamedTuple):
-    """Nothing was sent."""
+    """Nothing was sent yet."""
 
     terms: Terms
 
@@ -132,10 +135,7 @@ class Seeking(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Holding the key until *deadline*.
-
-    While *way_back* is set the grant was seen late, and is not handed out before a renewal succeeded.
-    """
+    """Holding the key until *deadline*, or until *hold_until*, where ``max_hold`` ends. *sent_at*: when the current version was sent."""
 
     terms: Terms
     version: Version
@@ -148,7 +148,23 @@ class Held(NamedTuple):
     in_flight: Sent | None = None
     pending: tuple[Sent, ...] = ()
     at_risk: bool = False
-    way_back: Seeking | None = None
+
+
+class Confirming(NamedTuple):
+    """The *grant* was seen late, or without its token: it is renewed before it is handed out. If it is gone, *seeking* goes on."""
+
+    grant: Held
+    seeking: Seeking
+
+    @property
+    def terms(self) -> Terms:
+        """What the attempt is about."""
+        return self.grant.terms
+
+    @property
+    def in_flight(self) -> Sent | None:
+        """The renewal under way."""
+        return self.grant.in_flight
 
 
 class Releasing(NamedTuple):
@@ -190,7 +206,7 @@ class Lost(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Over. *loss* stands where the key was not given back but lost."""
+    """The attempt is over. *loss*: the key was not given back but lost."""
 
     terms: Terms
     outcome: Outcome
@@ -198,11 +214,11 @@ class Ended(NamedTuple):
     loss: Loss | None = None
 
 
-LeaseState: TypeAlias = New | Seeking | Held | Releasing | Cleaning | Lost | Ended
+LeaseState: TypeAlias = New | Seeking | Confirming | Held | Releasing | Cleaning | Lost | Ended
 
 
 # ---- events ---------------------------------------------------------------------------------------------------------------------------
-# *new_rvn* is an RVN that was never used: an event may lead to a send, and each send has its own.
+# *new_rvn* is an RVN that was never used: an event may lead to a send, and each send has an RVN of its own.
 
 
 class Begin(NamedTuple):
@@ -216,7 +232,8 @@ class Begin(NamedTuple):
 class Answer(NamedTuple):
     """The store answered the request *rvn*. *abandoned*: the record shown was written by an attempt that this client has given up.
 
-    *wall_ms*: this machine's wall clock, and *age_ms*: the record's age by the store's clock, where there is one to ask.
+    *wall_ms*: this machine's wall clock, and *age_ms*: the record's age by the store's clock, where there is one to ask. *seen*: what this
+    client has last observed of the key.
     """
 
     rvn: str
@@ -226,6 +243,7 @@ class Answer(NamedTuple):
     jitter: float = 0.0
     wall_ms: int | None = None
     age_ms: int | None = None
+    seen: Observation | None = None
 
 
 class Probed(NamedTuple):
@@ -247,10 +265,16 @@ class Failure(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The instant that a ``Wait`` or :func:`due_at` named has come."""
+    """The instant has come that a ``Wait`` or :func:`~dlock_core.lease.due_at` named."""
 
     new_rvn: str
     jitter: float = 0.0
+
+
+class Retry(NamedTuple):
+    """Try at once what is to be tried again later: the client is being closed."""
+
+    new_rvn: str
 
 
 class Woken(NamedTuple):
@@ -280,14 +304,14 @@ class GiveUp(NamedTuple):
     new_rvn: str
 
 
-Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Woken | Renew | Free | GiveUp
+Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Retry | Woken | Renew | Free | GiveUp
 
 
 # ---- effects: the port's requests, and ------------------------------------------------------------------------------------------------
 
 
 class Read(NamedTuple):
-    """Read *key*; *rvn* is the id by which the answer comes back. *aged*: with its age by the store's clock."""
+    """Read *key*; *rvn* is the id by which the answer comes back. *aged*: with the record's age by the store's clock."""
 
     key: str
     rvn: str
@@ -309,7 +333,7 @@ class Wait(NamedTuple):
 
 
 class Abandon(NamedTuple):
-    """Remember these RVNs: whenever one of them is seen in a record, nobody owns it."""
+    """Remember the RVNs of these abandoned writes: a record that shows one of them has no owner."""
 
     rvns: tuple[str, ...]
 
@@ -321,3 +345,17 @@ class Risk(NamedTuple):
 
 
 Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Abandon | Risk
+
+
+# ---- an operator's break --------------------------------------------------------------------------------------------------------------
+
+
+class Break(NamedTuple):
+    """An operator breaks the grant *fencing_token* of *key*, with *rvn* only that version of it. *sent*: the RVNs that it has written."""
+
+    key: str
+    fencing_token: int
+    by: Broken
+    rvn: str | None = None
+    free_now: bool = False
+    sent: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from dlock_core.record import LossReason
 from dlock_core.states import (
     Answer,
     Cleaning,
+    Confirming,
     Effect,
     Ended,
     Event,
@@ -16,7 +17,6 @@ from dlock_core.states import (
     Held,
     LeaseState,
     Lost,
-    New,
     Probed,
     Releasing,
     Risk,
@@ -28,41 +28,33 @@ from dlock_core.store import Replace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["notes", "problem"]
-
-_AFTER: dict[type, tuple[type, ...]] = {
-    New: (Seeking,),
-    Seeking: (Seeking, Held, Cleaning, Ended),
-    Held: (Held, Lost, Releasing, Ended, Seeking),
-    Lost: (Lost, Releasing, Ended),
-    Releasing: (Releasing, Ended),
-    Cleaning: (Cleaning, Ended),
-}
+__all__ = ["notes", "problem", "transition_name"]
 
 
 def problem(before: LeaseState, event: Event, after: LeaseState, now: int) -> str | None:
     """Check what needs no store: the shape of a step."""
-    if type(after) not in _AFTER[type(before)]:
-        return f"I5: {type(before).__name__} became {type(after).__name__}"
+    if type(after) not in lease.TRANSITIONS[type(before), type(event)].leads_to:
+        return f"I5: {type(before).__name__} became {type(after).__name__} by {type(event).__name__}"
     if type(event) is Free and type(after) is Held:
         return "F8c: a release was put off"
-    handed_before = type(before) is Held and before.way_back is None
-    handed_after = type(after) is Held and after.way_back is None
-    if handed_after and not handed_before and not lease.is_valid(after, now):
+    if type(after) is Held and type(before) is not Held and not lease.is_valid(after, now):
         return "F5: a grant was handed out after its end"
     if type(before) is not Held:
         return None
-    if handed_before and type(after) is Seeking:
-        return "I5: a lease that was handed out is sought again"
     if (
         type(after) is Lost
         and after.loss.reason in (LossReason.EXPIRED, LossReason.UNREACHABLE)
         and before.deadline > now
     ):
         return "I6: lost before the deadline without a proof"
-    if handed_before and before.deadline <= now and type(after) is Held and before.in_flight != after.in_flight:
+    if before.deadline <= now and type(after) is Held and before.in_flight != after.in_flight:
         return "F8g: a lease is followed after its deadline"
     return None
+
+
+def transition_name(before: type, event: type, after: type) -> str:
+    """Name what the machine's table declares: that *event* may lead from the state *before* to the state *after*."""
+    return f"{before.__name__} + {event.__name__} -> {after.__name__}"
 
 
 def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Effect, ...], now: int) -> Iterator[str]:
@@ -73,7 +65,7 @@ def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Ef
         case Seeking():
             yield from _notes_of_seeking(event, after, effects)
             yield from _notes_of_early(event, after, effects, now)
-        case Held():
+        case Held() | Confirming():
             yield from _notes_of_holding(before, event, after)
         case Releasing():
             refused = type(event) is Answer and not event.reply.applied
@@ -89,10 +81,10 @@ def notes(before: LeaseState, event: Event, after: LeaseState, effects: tuple[Ef
 
 
 def _notes_of_seeking(event: Event, after: LeaseState, effects: tuple[Effect, ...]) -> Iterator[str]:
-    if type(after) is Held:
+    if type(after) is Held or type(after) is Confirming:
         if type(event) is Answer and not event.reply.applied:
             yield "lost claim adopted"
-        if after.way_back is not None:
+        if type(after) is Confirming:
             yield "late grant"
     elif type(after) is Cleaning:
         yield "attempt abandoned"
@@ -116,11 +108,13 @@ def _is_young(state: Seeking, now: int) -> bool:
     return state.seen is not None and now < state.seen.seen_at + state.seen.lease_ns
 
 
-def _notes_of_holding(before: Held, event: Event, after: LeaseState) -> Iterator[str]:
+def _notes_of_holding(before: Held | Confirming, event: Event, after: LeaseState) -> Iterator[str]:
     if type(after) is Lost:
         yield f"lost: {after.loss.reason.value}"
-    elif type(after) is Held:
-        if before.way_back is not None and after.way_back is None:
+    elif type(after) is Held or type(after) is Confirming:
+        if type(before) is Confirming and type(after) is Held:
             yield "late grant renewed before hand-out"
-        if type(event) is Answer and not event.reply.applied and before.version != after.version:
+        grant = before.grant if type(before) is Confirming else before
+        renewed = after.grant if type(after) is Confirming else after
+        if type(event) is Answer and not event.reply.applied and grant.version != renewed.version:  # type: ignore[union-attr]
             yield "lost renewal adopted"

@@ -61,7 +61,8 @@ MODULE_LINES_MAX = 400
 # A longer module needs a reason.
 LONGER_MODULES: dict[str, int] = {
     "dlock_core/aio.py": 430,  # the asyncio face, in one piece beside its twin
-    "dlock_core/lease.py": 750,  # one state machine under its theory of operation, to be read in one piece
+    "dlock_core/engine/driver.py": 410,  # the one loop, beside the step that it feeds
+    "dlock_core/lease.py": 975,  # one state machine with all its decisions and its table, to be read in one piece
     "tests/core/test_cancel.py": 430,  # each operation, and its interruption at every point
     "tests/core/test_lease_seeking.py": 475,  # the transitions of one state
     "tests/core/test_traces.py": 470,  # one trace, written by the two faces that it compares

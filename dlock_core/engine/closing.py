@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.engine.driver import new_rvn
 from dlock_core.engine.handle import Handle, unresolved_error
 from dlock_core.errors import OutcomeUnknownError
-from dlock_core.states import Cleaning, Due, Releasing
+from dlock_core.states import Cleaning, Releasing, Retry
 from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ async def _follow_up(engine: Engine, until: int) -> None:
     until = min([until, *(began + handle.state.terms.timings.timeout_ns for handle in engine.driver.unresolved())])
     for _ in range(_LOOKS):
         for handle in engine.driver.unresolved():
-            effect = _due_now(engine, handle)
+            effect = _retry(engine, handle)
             if effect is not None:
                 await engine.renewals.run_one(handle, effect)
             if engine.runtime.now() >= until:
@@ -67,14 +67,7 @@ async def _follow_up(engine: Engine, until: int) -> None:
         await engine.runtime.pause((until - began) / _LOOKS / NANOS)
 
 
-def _due_now(engine: Engine, handle: Handle) -> Any:
-    effect = None
-    with engine.runtime.mutex:
-        state, now = handle.state, engine.runtime.now()
-        if not handle.busy and isinstance(state, (Releasing, Cleaning)) and state.in_flight is None:
-            due = state._replace(retry_at=now)
-            if handle.state is state:  # else a signal handler has stepped it meanwhile
-                handle.state = due
-                effect = engine.driver.step(handle, Due(new_rvn()))
-    engine.driver.tell()
-    return effect
+def _retry(engine: Engine, handle: Handle) -> Any:
+    if handle.busy or type(handle.state) not in (Releasing, Cleaning):
+        return None
+    return engine.driver.advance(handle, Retry(new_rvn()))

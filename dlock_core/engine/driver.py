@@ -17,22 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
 from dlock_core.early import stamped
+from dlock_core.engine.owner_probe import owner_of
 from dlock_core.engine.timers import TimerQueue
 from dlock_core.engine.user_calls import guarded_logger
-from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import StoreError
 from dlock_core.record import Loss
 from dlock_core.states import (
     Abandon,
-    Answer,
     Cleaning,
+    Confirming,
     Due,
     Effect,
     Ended,
     Event,
     Failure,
+    GiveUp,
     Held,
     LeaseState,
     Lost,
+    Probe,
+    Probed,
     Read,
     Releasing,
     Risk,
@@ -42,15 +46,17 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, Release, Replace, Reply
-from dlock_core.timings import NANOS, NEVER, Timings
+from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from dlock_core.engine.handle import Handle, Runtime, Watch
     from dlock_core.store import AsyncLockStore
 
-__all__ = ["Driver", "id_of", "jitter", "new_rvn", "new_rvns", "timings_of"]
+    Attend = Callable[[Any, StoreError | None], Awaitable[Event | None]]
+
+__all__ = ["Driver", "id_of", "jitter", "new_rvn", "new_rvns"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -108,8 +114,6 @@ class Driver:
             self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.lease_ns)
             if handle.watches and state.sent_at != old.sent_at:  # type: ignore[union-attr]  # of one type
                 self._rearm_watches(handle)
-            if state.way_back is None and old.way_back is not None:  # type: ignore[union-attr]
-                self._granted(handle, old, state)
         signals, handle.signals = handle.signals, []
         for signal in signals:
             signal.set()
@@ -153,8 +157,14 @@ class Driver:
         if request is not None:
             self.advance(handle, Failure(id_of(request), unknown, new_rvn()))
 
+    def give_up(self, handle: Handle) -> None:
+        """Nobody will get the lock that is sought or was just granted: the scheduler cleans up, or releases it."""
+        if type(handle.state) in (Seeking, Confirming, Held):
+            self.fail(handle, self.advance(handle, GiveUp(new_rvn())), unknown=False)
+        self.settle(handle)
+
     def _dated(self, request: Any, state: LeaseState) -> Any:
-        trusted = timings_of(state).early
+        trusted = lease.timings_of(state).early
         return request if trusted.skew_ns is None else stamped(request, trusted, self.runtime.wall_ms())
 
     def settle(self, handle: Handle) -> None:
@@ -178,25 +188,9 @@ class Driver:
         with self.runtime.mutex:
             return list(self.following)  # other threads add to it and take away
 
-    async def pursue(self, handle: Handle, effect: Any) -> StoreError | None:
-        """Perform *effect* and what follows from it at once."""
-        error: StoreError | None = None
-        ids = [id_of(effect)]
-        try:
-            while effect is not None:
-                event, error = await self.perform(effect, timings_of(handle.state).timeout_ns)
-                ids.append(event.new_rvn)
-                handle.trouble = "" if error is None else str(error)
-                effect = self.advance(handle, event)
-        except BaseException:
-            self.interrupted(handle, *ids)
-            raise
-        return error
-
     def _moved(self, handle: Handle, old: LeaseState, state: LeaseState) -> None:
         if type(state) is Held:
-            if state.way_back is None:
-                self._granted(handle, old, state)
+            self._granted(handle, old, state)
         elif type(state) is not Lost:
             self.forget(handle)
         if type(state) is Lost:
@@ -250,47 +244,84 @@ class Driver:
         while len(self._abandoned) > ABANDONED_MAX:
             self._abandoned.popitem(last=False)
 
-    async def perform(self, effect: Any, timeout_ns: int) -> tuple[Event, StoreError | None]:
-        """Send one request and return what came of it; only what is not the store's trouble is raised."""
-        timeout_s = timeout_ns / NANOS
-        kind = type(effect)
+    async def drive(self, handle: Handle, effect: Any, attend: Attend | None = None) -> StoreError | None:
+        """Perform *effect* and all that follows from it; return the error of the last request, if that failed.
+
+        *attend* is awaited after each step; it may return one more event. Interrupted, the request under way has an unknown outcome.
+        """
+        error: StoreError | None = None
+        ids: list[str] = []
+        try:
+            while effect is not None:
+                if type(effect) is Wait:
+                    event = await self._wait(effect, handle.state.terms.ticket)
+                elif type(effect) is Probe:
+                    event = await self._probe(effect, handle)
+                else:
+                    ids.append(id_of(effect))
+                    result, age_ms = await self._send(effect, handle.state)
+                    error = result if isinstance(result, StoreError) else None
+                    event = self.heard(handle, effect, result, age_ms=age_ms)
+                ids.append(event.new_rvn)
+                effect = self.advance(handle, event)
+                more = None if attend is None else await attend(effect, error)
+                if more is not None:
+                    ids.append(more.new_rvn)
+                    effect = self.advance(handle, more)
+        except BaseException:
+            if type(handle.state) is not Seeking and type(handle.state) is not Confirming:
+                self.interrupted(handle, *ids)
+            raise
+        return error
+
+    async def _send(self, request: Any, state: LeaseState) -> tuple[Reply | StoreError, int | None]:
+        """Send one request; return what came of it, and the record's age if that was asked for."""
+        timings, kind = lease.timings_of(state), type(request)
+        seeks = type(state) is Seeking or type(state) is Confirming
+        timeout_s = (timings.acquire_timeout_ns if seeks else timings.timeout_ns) / NANOS
         try:
             if kind is Claim:
-                reply = await self.store.claim(effect, timeout_s=timeout_s)
-            elif kind is Replace:
-                reply = await self.store.replace(effect, timeout_s=timeout_s)
-            elif kind is Release:
-                reply = await self.store.release(effect, timeout_s=timeout_s)
-            elif effect.aged:
-                return await self._read_age(effect, timeout_s), None
-            else:
-                reply = Reply(applied=False, record=await self.store.read(effect.key, timeout_s=timeout_s))
+                return await self.store.claim(request, timeout_s=timeout_s), None
+            if kind is Replace:
+                return await self.store.replace(request, timeout_s=timeout_s), None
+            if kind is Release:
+                return await self.store.release(request, timeout_s=timeout_s), None
+            if request.aged:
+                found = await self.store.read_age(request.key, timeout_s=timeout_s)  # type: ignore[attr-defined]  # a capability
+                record, age_ms = (None, None) if found is None else found
+                return Reply(applied=False, record=record), age_ms
+            return Reply(applied=False, record=await self.store.read(request.key, timeout_s=timeout_s)), None
         except StoreError as error:
-            return self.event("", id_of(effect), error), error
-        return self.event("", id_of(effect), reply), None
+            return error, None
 
-    async def _read_age(self, effect: Read, timeout_s: float) -> Event:
-        found = await self.store.read_age(effect.key, timeout_s=timeout_s)  # type: ignore[attr-defined]  # the capability is declared
-        record, age_ms = (None, 0) if found is None else found
-        event = self.event("", effect.rvn, Reply(applied=False, record=record))
-        return event._replace(age_ms=age_ms) if type(event) is Answer else event
-
-    def event(self, key: str, rvn: str, result: Reply | StoreError, unused: str | None = None) -> Event:
-        """Return what came of the request *rvn*; *unused* is an RVN for what may follow from it, drawn already."""
-        unused = new_rvn() if unused is None else unused
+    def heard(
+        self, handle: Handle, request: Any, result: Reply | StoreError, rvn: str = "", age_ms: int | None = None
+    ) -> Event:
+        """Return the event that *result* is for the machine; *rvn* is for what may follow from it, if it was drawn already."""
+        wall_ms: int | None = None
         if isinstance(result, StoreError):
-            certain = isinstance(result, (StoreUnavailableError, StoreSetupError, RecordError))
-            _log.debug("a request for lock %r failed: %s", key or result.key, result)
-            return Failure(rvn, not certain, unused, jitter())
-        record = result.record
-        if record is None and result.applied:
-            _log.warning("the store granted a request for lock %r without a record (clause S7)", key)
-            return Failure(rvn, unknown=True, new_rvn=unused, jitter=jitter())
-        abandoned = record is not None and not result.applied and record.rvn in self._abandoned
-        wall_ms = None if result.applied or record is None or record.stamp is None else self.runtime.wall_ms()
-        return Answer(rvn, result, unused, abandoned, jitter() if not result.applied else 0.0, wall_ms)
+            handle.trouble = str(result)
+            _log.debug("a request for lock %r failed: %s", handle.key, result)
+        else:
+            handle.trouble, record = "", result.record
+            if record is None and result.applied:
+                _log.warning("the store granted a request for lock %r without a record (clause S7)", handle.key)
+            elif record is not None and record.stamp is not None:
+                wall_ms = self.runtime.wall_ms()
+        rvn, drawn = id_of(request), rvn or new_rvn()
+        return lease.heard(
+            rvn, result, drawn, jitter(), self._abandoned, wall_ms=wall_ms, age_ms=age_ms, seen=handle.seen
+        )
 
-    async def wait(self, effect: Wait, ticket: str) -> Event:
+    async def _probe(self, effect: Probe, handle: Handle) -> Event:
+        probe = handle.options.owner_probe
+        assert probe is not None  # the timings say so
+        owner = await owner_of(
+            effect.record, probe, self.runtime, lease.timings_of(handle.state).acquire_timeout_ns / NANOS
+        )
+        return Probed(effect.rvn, owner, new_rvn(), jitter())
+
+    async def _wait(self, effect: Wait, ticket: str) -> Event:
         """Wait as *effect* says, and return the event that ended the wait."""
         seconds = (effect.until - self.runtime.now()) / NANOS
         if seconds > 0:
@@ -353,11 +384,6 @@ class Driver:
         callbacks, handle.lost_callbacks = handle.lost_callbacks, []
         for callback in callbacks:
             self.later(self.runtime.post, callback, loss)
-
-
-def timings_of(state: LeaseState) -> Timings:
-    """Return the timings that count now: a renewal may have changed the lease, and with it how long a request may take."""
-    return state.timings if type(state) is Held else state.terms.timings
 
 
 def new_rvn() -> str:

@@ -14,7 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.closing import release_all
-from dlock_core.engine.driver import Driver, jitter, new_rvn
+from dlock_core.engine.driver import Driver, new_rvn
 from dlock_core.engine.handle import (
     Handle,
     Runtime,
@@ -25,7 +25,6 @@ from dlock_core.engine.handle import (
     refused_error,
 )
 from dlock_core.engine.observations import Observations, ObservationStore
-from dlock_core.engine.owner_probe import owner_of
 from dlock_core.engine.renewals import Renewals
 from dlock_core.errors import (
     ConfigurationError,
@@ -35,20 +34,19 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_core.lease import is_valid
+from dlock_core.lease import due_at, is_applied, is_valid
 from dlock_core.record import LockRecord, State
 from dlock_core.states import (
     Begin,
+    Confirming,
     Due,
     Event,
     Free,
-    GiveUp,
     Held,
     Lost,
     New,
     Payload,
     Probe,
-    Probed,
     Releasing,
     Renew,
     Seeking,
@@ -103,25 +101,27 @@ class Engine:
         ticket = new_rvn()  # names the attempt, and its first write
         handle = Handle(key, options, New(Terms(key, ticket, timings)))
         handle.attach(view)
-        started, error, looked_at = self.runtime.now(), None, -1
+        handle.seen = self._observations.get(key)
+        started, looked_at = self.runtime.now(), -1
         give_up_at = started + timings.wait_ns if give_up_at is None else give_up_at
+
+        async def attend(effect: Any, error: StoreError | None) -> None:
+            nonlocal looked_at
+            self._keep_observation(handle)
+            if isinstance(error, (RecordError, StoreSetupError)):
+                raise error
+            if self.closed:
+                await self._leave(handle, effect)
+            if others and type(effect) is Wait and looked_at != handle.changes:
+                looked_at = handle.changes
+                await self._look_ahead(others, timings)
+
         try:
-            effect = self.driver.advance(handle, Begin(ticket, give_up_at, self._observations.get(key)))
-            while effect is not None:
-                if others and type(effect) is Wait and looked_at != handle.changes:
-                    looked_at = handle.changes
-                    await self._look_ahead(others, timings)
-                event, error = await self._answer_to(effect, handle, timings, error)
-                effect = self.driver.advance(handle, event)
-                state = handle.state
-                if type(state) is Seeking and state.seen is not None and self._observations.keep(key, state.seen):
-                    handle.changes += 1
-                if isinstance(error, (RecordError, StoreSetupError)):
-                    raise error
-                if self.closed:
-                    await self._leave(handle, effect)
+            effect = self.driver.advance(handle, Begin(ticket, give_up_at, handle.seen))
+            error = await self.driver.drive(handle, effect, attend)
         except BaseException:
-            self._abandon(handle)
+            self.driver.give_up(handle)
+            self._observations.save()
             raise
         # What was granted a moment ago may be lost by now, if this process stood still meanwhile: its lease tells.
         if type(handle.state) in (Held, Lost):
@@ -131,21 +131,15 @@ class Engine:
         self._observations.save()
         raise refused_error(handle, self.runtime.now() - started, error)
 
-    async def _answer_to(
-        self, effect: Any, handle: Handle, timings: Timings, error: StoreError | None
-    ) -> tuple[Event, StoreError | None]:
-        if type(effect) is Wait:
-            return await self.driver.wait(effect, handle.state.terms.ticket), error
-        if type(effect) is Probe:
-            probe = handle.options.owner_probe
-            assert probe is not None  # the timings say so
-            owner = await owner_of(effect.record, probe, self.runtime, timings.acquire_timeout_ns / NANOS)
-            return Probed(effect.rvn, owner, new_rvn(), jitter()), error
-        return await self.driver.perform(effect, timings.acquire_timeout_ns)
+    def _keep_observation(self, handle: Handle) -> None:
+        state = handle.state
+        if type(state) is Seeking and state.seen is not None:
+            handle.seen = state.seen
+            handle.changes += self._observations.keep(handle.key, state.seen)
 
     async def _leave(self, handle: Handle, effect: Any) -> None:
         """The client was closed meanwhile: nobody will get this lock, and *effect*, the next step, is not made."""
-        if type(handle.state) is Held:
+        if type(handle.state) in (Held, Confirming):
             try:
                 await self.release(handle, None)
             except StoreError as error:
@@ -200,14 +194,6 @@ class Engine:
         self.driver.tell()
         return last
 
-    def _abandon(self, handle: Handle) -> None:
-        state = handle.state
-        if type(state) is Seeking or type(state) is Held:
-            # A grant that nobody will get is released; the scheduler sends that, as a retry.
-            self.driver.fail(handle, self.driver.advance(handle, GiveUp(new_rvn())), unknown=False)
-        self.driver.settle(handle)
-        self._observations.save()
-
     # ---- giving back
 
     async def release(self, handle: Handle, payload: Payload | None) -> None:
@@ -215,26 +201,21 @@ class Engine:
 
         Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up.
         """
-        if type(handle.state) not in (Held, Lost):
+        if type(handle.state) not in (Confirming, Held, Lost):
             return  # the client was closed meanwhile, which released it
-        error: StoreError | None = None
-        started = self.runtime.now()
-        timings = handle.state.terms.timings
-        event: Event = Free(new_rvn(), payload)
-        ids = [event.new_rvn]
+        event = Free(new_rvn(), payload)
+        until = self.runtime.now() + handle.state.terms.timings.timeout_ns
+
+        async def attend(effect: Any, _: StoreError | None) -> Event | None:
+            state = handle.state
+            repeats = effect is None and type(state) is Releasing and due_at(state) <= self.runtime.now() < until
+            return Due(new_rvn()) if repeats else None
+
         try:
             effect = self._begin_release(handle, event)
-            while effect is not None:
-                event, error = await self.driver.perform(effect, timings.timeout_ns)
-                ids.append(event.new_rvn)
-                effect = self.driver.advance(handle, event)
-                state, now = handle.state, self.runtime.now()
-                if effect is None and type(state) is Releasing and state.retry_at <= now < started + timings.timeout_ns:
-                    event = Due(new_rvn())
-                    ids.append(event.new_rvn)
-                    effect = self.driver.advance(handle, event)
+            error = await self.driver.drive(handle, effect, attend)
         except BaseException:
-            self.driver.interrupted(handle, *ids)
+            self.driver.interrupted(handle, event.new_rvn)
             raise
         finally:
             self.driver.settle(handle)
@@ -243,7 +224,7 @@ class Engine:
 
     def _begin_release(self, handle: Handle, event: Event) -> Any:
         with self.runtime.mutex:
-            if type(handle.state) not in (Held, Lost):
+            if type(handle.state) not in (Confirming, Held, Lost):
                 return None
             handle.busy = True
             effect = self.driver.step(handle, event)
@@ -265,15 +246,13 @@ class Engine:
             try:
                 effect = await self._begin_renewal(handle, Renew(rvn, timings, payload))
                 if effect is not None:
-                    error = await self.driver.pursue(handle, effect)
+                    error = await self.driver.drive(handle, effect)
             except BaseException:
                 self.driver.interrupted(handle, rvn)
                 raise
-            state = handle.state
-            if type(state) is not Held:
+            if type(handle.state) is not Held:
                 raise lost_error(handle)
-            # The second may find the first one applied, its answer having been lost.
-            if state.version.rvn in sent:
+            if is_applied(handle.state, sent):
                 return
         raise error or OutcomeUnknownError(f"the renewal of lock {handle.key!r} was not seen applied", key=handle.key)
 

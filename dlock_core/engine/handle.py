@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dlock_core.errors import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreError
 from dlock_core.record import Loss, LossReason
-from dlock_core.states import Cleaning, Ended, LeaseState, Lost, Outcome, Payload, Releasing
+from dlock_core.states import Cleaning, Ended, LeaseState, Lost, Observation, Outcome, Payload, Releasing
 from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ class Handle:
         "lost_signals",
         "options",
         "payload",
+        "seen",
         "signals",
         "state",
         "token",
@@ -152,6 +153,7 @@ class Handle:
         # In words: an error would keep frames alive, and with them a lease that was dropped.
         self.trouble = ""
         self.payload = Payload(None, ())
+        self.seen: Observation | None = None
         self.lost_signals: list[Settable] = []
         self.signals: list[Signal] = []
         self.lost_callbacks: list[Callable[[Loss], object]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
-from dlock_core.engine.driver import id_of, jitter, new_rvns, timings_of
+from dlock_core.engine.driver import id_of, jitter, new_rvns
 from dlock_core.engine.handle import Handle
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import OutcomeUnknownError, StoreError
@@ -125,7 +125,11 @@ class Renewals:
             raise
 
     async def _perform(self, job: Job) -> None:
-        if self._too_late(job):
+        now = self._driver.runtime.now()
+        if not any(
+            lease.may_be_sent(handle.state, request, now)
+            for handle, request in zip(job.handles, job.requests, strict=True)
+        ):
             return
         if len(job.handles) == 1:
             await self.run_one(job.handles[0], job.requests[0])
@@ -141,26 +145,17 @@ class Renewals:
             results = [OutcomeUnknownError(repr(error))] * len(job.requests)
         following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, new_rvns(), strict=False):
-            handle.trouble = str(result) if isinstance(result, StoreError) else ""
-            effect = self._driver.advance(handle, self._driver.event(handle.key, request.record.rvn, result, rvn))
+            effect = self._driver.advance(handle, self._driver.heard(handle, request, result, rvn))
             if effect is not None:
                 following.append((handle, effect))
         # Once all are told: what follows for one lock may take its time, and no other may lapse over that with its answer unheard.
         for handle, effect in following:
             await self.run_one(handle, effect)
 
-    def _too_late(self, job: Job) -> bool:
-        """Whether the renewals of *job* waited so long for their turn that none is of use: no renewal is sent after the deadline."""
-        now = self._driver.runtime.now()
-        return all(
-            type(request) is Replace and not (type(handle.state) is Held and now < handle.state.deadline)
-            for handle, request in zip(job.handles, job.requests, strict=True)
-        )
-
     async def run_one(self, handle: Handle, effect: Any) -> None:
         """Perform one request and what follows from it; log what is not the store's trouble."""
         try:
-            await self._driver.pursue(handle, effect)
+            await self._driver.drive(handle, effect)
         except Exception as error:  # noqa: BLE001  # as above; the machine has been told
             _log.warning("a request for lock %r failed: %r", handle.key, error)
 
@@ -173,7 +168,7 @@ def _check_results(job: Job, results: Sequence[object]) -> None:
 
 
 def _job(pairs: Sequence[tuple[Handle, Any]]) -> Job:
-    all_timings = [timings_of(handle.state) for handle, _ in pairs]
+    all_timings = [lease.timings_of(handle.state) for handle, _ in pairs]
     timeout_ns = min(timings.timeout_ns for timings in all_timings)
     urgent_at = min(_urgent_at(handle.state, timings) for (handle, _), timings in zip(pairs, all_timings, strict=True))
     doubtful = all(type(handle.state) is Held and handle.state.at_risk for handle, _ in pairs)

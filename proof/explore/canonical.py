@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dlock_core import lease
 from dlock_core.record import LockRecord, State
-from dlock_core.states import Cleaning, Held, Lost, Outcome, Read, Releasing, Seeking, Sent, Verb
+from dlock_core.states import Cleaning, Confirming, Held, Lost, Outcome, Read, Releasing, Seeking, Sent, Verb
 from dlock_core.store import Claim, Expect
 from dlock_core.timings import NEVER, Timings
 from proof.explore.world import KEY, NOW, TICK, Client, Ghost, Request, Slot, rvn_of
@@ -134,7 +134,7 @@ def _shape(ghost: Ghost) -> str:
 
 def _tidy_slot(slot: Slot) -> Slot:
     state = slot.state
-    waiting = type(state) is Seeking or (type(state) is Held and state.way_back is not None)
+    waiting = type(state) is Seeking or type(state) is Confirming
     idle = waiting and getattr(state, "in_flight", None) is None
     # An answer that is on the way back tells what the request was.
     answered = slot.reply is not None
@@ -150,8 +150,9 @@ def _tidy_state(state: Any) -> Any:
     if type(state) is Seeking:
         return _tidy_seeking(state)
     if type(state) is Held:
-        back = None if state.way_back is None else _tidy_seeking(state.way_back)
-        return state._replace(in_flight=_in_flight(state.in_flight), way_back=back)
+        return state._replace(in_flight=_in_flight(state.in_flight))
+    if type(state) is Confirming:
+        return Confirming(_tidy_state(state.grant), _tidy_seeking(state.seeking))
     if type(state) is Releasing:
         pending = tuple(sent._replace(sent_at=NOW, expected=Expect.ANY) for sent in state.pending)
         in_flight = None if state.in_flight is None else _in_flight(state.in_flight._replace(sent_at=NOW))

@@ -30,7 +30,7 @@ GOLDEN = Path(__file__).with_name("golden.json")
 
 
 class Report(NamedTuple):
-    """What an exploration found. *trace*: the choices that lead to the *violation*."""
+    """What an exploration found. *trace*: the choices that lead to the *violation*; *transitions*: what the machine did, by name."""
 
     states: int
     steps: int
@@ -40,6 +40,7 @@ class Report(NamedTuple):
     notes: dict[str, int]
     violation: str | None = None
     trace: tuple[str, ...] = ()
+    transitions: tuple[str, ...] = ()
 
     def line(self) -> str:
         """Return the report on one line."""
@@ -67,6 +68,7 @@ def explore(
     visited = {hash(start)}
     layer, depth, steps = [start], 0, 0
     notes: dict[str, int] = {}
+    so_far = Report(1, 0, 0, complete=False, seconds=0.0, notes=notes)
     while layer:
         found: list[World] = []
         for here in layer:
@@ -100,8 +102,8 @@ def explore(
             tell(so_far)
         out_of_time = seconds_max is not None and seconds > seconds_max
         if layer and (out_of_time or (states_max is not None and len(visited) > states_max)):
-            return so_far
-    return Report(len(visited), steps, depth, complete=True, seconds=time.process_time() - began, notes=notes)
+            return so_far._replace(transitions=tuple(sorted(table.transitions)))
+    return so_far._replace(complete=True, transitions=tuple(sorted(table.transitions)))
 
 
 def _stop_if_orphaned() -> None:
@@ -187,7 +189,10 @@ def run_compiled(names: Sequence[str], processes: int = 2, states_max: int | Non
         arguments += ["--states-max", str(states_max)] if states_max is not None else []
         compiled.run("proof.explore", [*arguments, *(word for name in names for word in ("--world", name))])
         found = json.loads(results.read_text())
-    return {name: Report(**told | {"trace": tuple(told["trace"])}) for name, told in found.items()}
+    return {
+        name: Report(**told | {field: tuple(told[field]) for field in ("trace", "transitions")})
+        for name, told in found.items()
+    }
 
 
 def _golden() -> dict[str, dict[str, Any]]:

@@ -71,6 +71,7 @@ class Table:
         self.symmetric = symmetric
         self.clients: list[Client] = []
         self.stores: list[Store] = []
+        self.transitions: set[str] = set()
         self._client_ids: dict[Client, int] = {}
         self._store_ids: dict[Store, int] = {}
         self._locals: dict[int, tuple[_Local, ...]] = {}
@@ -166,6 +167,8 @@ class Table:
         return known
 
     def _local(self, move: world.Move) -> _Local:
+        if move.transition:
+            self.transitions.add(move.transition)
         form, names = self.form(move.client)
         sources = tuple(_NEW if name == NEW_RVN else int(name[1:]) for name in names)
         return _Local(

@@ -17,6 +17,7 @@ from dlock_core.states import (
     Answer,
     Begin,
     Cleaning,
+    Confirming,
     Due,
     Effect,
     Ended,
@@ -152,7 +153,10 @@ class Client(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A step of one client without the store. *lost*, *released*, *closed*: token or number to be checked against the store."""
+    """A step of one client without the store. *lost*, *released*, *closed*: token or number to be checked against the store.
+
+    *transition*: what the machine did, in the words of :func:`proof.watch.transition_name`.
+    """
 
     label: str
     cost: int
@@ -163,6 +167,7 @@ class Move(NamedTuple):
     released: int | None = None
     closed: int | None = None
     died: bool = False  # and the record that stands is its own
+    transition: str = ""
 
 
 def timings_of(rules: Rules, lease: int | None) -> Timings:
@@ -217,7 +222,7 @@ def moves(client: Client, rules: Rules) -> Iterator[Move]:
     for index, slot in enumerate(client.slots):
         for label, cost, event, ghosts in _events(client, slot, rules):
             yield _advance(client, index, (f"{slot.number}.{label}", cost), event, ghosts)
-    busy = any(type(slot.state) in (Seeking, Held) for slot in client.slots)
+    busy = any(type(slot.state) in (Seeking, Confirming, Held) for slot in client.slots)
     if client.timings is not None and client.attempts and not busy:
         number = client.begun
         starting_slot = Slot(number, New(Terms(KEY, "t", client.timings)))
@@ -234,7 +239,7 @@ def _die(client: Client) -> Move:
         for slot in client.slots
         if slot.request is not None and type(slot.request) is not Read
     )
-    held = any(type(slot.state) is Held for slot in client.slots)
+    held = any(type(slot.state) in (Confirming, Held) for slot in client.slots)
     dead = Client(client.timings, ghosts=client.ghosts + under_way, grantee=client.grantee, dead=True)
     notes = ("owner died",) if held else ("died without the lock",)
     return Move("die", 0, dead, notes, died=client.grantee is not None)
@@ -262,7 +267,7 @@ def _events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str, int
 
 def _own_events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str, int, Event, tuple[Ghost, ...]]]:
     state = slot.state
-    waiting = type(state) is Seeking or (type(state) is Held and state.way_back is not None)
+    waiting = type(state) is Seeking or type(state) is Confirming
     if waiting and state.in_flight is None:  # type: ignore[union-attr]
         if slot.until <= NOW:
             yield "due", 0, Due(NEW_RVN), ()
@@ -272,9 +277,9 @@ def _own_events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str,
         yield "due", 0, Due(NEW_RVN), ()
     if waiting and client.abandons:
         yield "give-up", 0, GiveUp(NEW_RVN), ()
-    if type(state) is Lost or (type(state) is Held and not waiting):
+    if type(state) is Lost or type(state) is Held:
         yield "free", 0, Free(NEW_RVN), ()
-    if type(state) is Held and not waiting and state.in_flight is None and client.relets and rules.relet:
+    if type(state) is Held and state.in_flight is None and client.relets and rules.relet:
         yield "relet", 0, Renew(NEW_RVN, timings_of(rules, rules.relet)), ()
 
 
@@ -299,7 +304,8 @@ def _advance(client: Client, index: int, choice: tuple[str, int], event: Event, 
     after = after._replace(stage=stage)
     slots = (*client.slots[:index], *(() if type(state) is Ended else (after,)), *client.slots[index + 1 :])
     client = client._replace(slots=slots, ghosts=client.ghosts + ghosts, abandoned=client.abandoned + abandoned)
-    return Move(*choice, client, notes, problem, *_claims_made(slot, state))
+    transition = watch.transition_name(type(slot.state), type(event), type(state))
+    return Move(*choice, client, notes, problem, *_claims_made(slot, state), transition=transition)
 
 
 def _forgotten(slot: Slot, after: LeaseState) -> bool:

@@ -12,7 +12,7 @@ _RENEWALS = (
     Mutant(
         "renewal keeps the RVN",
         "5.3 H7",
-        "_renew",
+        "_send_renewal",
         "_record(terms.key, timings, new_rvn, token,",
         "_record(terms.key, timings, state.version.rvn, token,",
         "plain",
@@ -20,16 +20,16 @@ _RENEWALS = (
     Mutant(
         "renewal raises the token",
         "I2",
-        "_renew",
+        "_send_renewal",
         "token = state.version.fencing_token",
         "token = state.version.fencing_token + 1",
         "plain",
     ),
-    Mutant("lost renewal is a loss", "5.4 H2", "_held_answer", "in (in_flight, *state.pending):", "in ():", "faults"),
+    Mutant("lost renewal is a loss", "5.4 H2", "_shown", "in (in_flight, *state.pending):", "in ():", "faults"),
     Mutant(
         "only the last renewal is known",
         "5.4 F8e H2",
-        "_held_answer",
+        "_shown",
         "in (in_flight, *state.pending):",
         "in (in_flight,):",
         "faults",
@@ -45,7 +45,7 @@ _RENEWALS = (
     Mutant(
         "RVN under another token is the own",
         "F1",
-        "_held_answer",
+        "_shown",
         "record.fencing_token == token and record.state",
         "record.state",
         f"{SEEKING}f1_rvn_of_the_own_grant_under_another_token_is_a_loss",
@@ -53,7 +53,7 @@ _RENEWALS = (
     Mutant(
         "older token is a loss",
         "F12",
-        "_held_answer",
+        "_shown",
         "if record is not None and 0 < record.fencing_token < token:",
         "if False:",
         f"{HOLDING}f12_stale_refusal_is_no_loss",
@@ -61,7 +61,7 @@ _RENEWALS = (
     Mutant(
         "loss without a linearizable answer",
         "F12 H19",
-        "_held_answer",
+        "_shown",
         "if in_flight.verb is not Verb.READ and not state.timings.refusals_linearizable:",
         "if False:",
         "stale",
@@ -69,9 +69,9 @@ _RENEWALS = (
     Mutant(
         "late grant lost is a loss told",
         "F5",
-        "_taken",
-        "if state.way_back is not None:",
-        "if False:",
+        "_confirm_answer",
+        "return _pursue(state.seeking._replace(shown=record), record, event, now)",
+        "return _lose(grant, LossReason.STOLEN, record), ()",
         f"{SEEKING}f5_late_grant_that_was_lost_goes_on_waiting",
     ),
     Mutant(
@@ -93,7 +93,7 @@ _RENEWALS = (
     Mutant(
         "renewal writes the payload",
         "F8e",
-        "_renew",
+        "_send_renewal",
         "payload is None)",
         "False)",
         f"{HOLDING}f8e_renewal_never_writes_data",
@@ -101,8 +101,8 @@ _RENEWALS = (
     Mutant(
         "late grant is renewed past the timeout",
         "L4",
-        "_renewed",
-        "if now >= back.give_up_at:",
+        "_confirmed",
+        "if now >= state.seeking.give_up_at:",
         "if False:",
         f"{SEEKING}f5_late_grant_is_not_renewed_past_the_timeout",
     ),
@@ -158,7 +158,22 @@ _RELEASES = (
         "if False:",
         f"{RELEASE}release_after_the_loss_to_another_sends_nothing",
     ),
-    Mutant("break frees at once", "5 X763", "break_request", "free_now or record.lease_ms is None", "True", "break"),
+    Mutant(
+        "break frees at once",
+        "5 X763",
+        "break_request",
+        "free_now or (lease_ms is None and record.members is None)",
+        "True",
+        "break",
+    ),
+    Mutant(
+        "break frees what a session keeps",
+        "7 S1",
+        "_lease_ms",
+        "default=record.lease_ms)",
+        "default=0) and record.lease_ms",
+        f"{RELEASE}break_of_a_lock_under_a_session_waits_for_the_lease_of_the_session",
+    ),
     Mutant("break keeps the token", "7 I2", "break_request", "fencing_token + 1", "fencing_token", "break"),
     Mutant(
         "break of another grant",

@@ -60,7 +60,7 @@ EARLY: tuple[Mutant, ...] = (
     Mutant(
         "early end outlives its version",
         "7",
-        "_pursue",
+        "_observed",
         "state._replace(seen=seen, ends_at=NEVER)",
         "state._replace(seen=seen)",
         "aged",

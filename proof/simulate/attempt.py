@@ -10,6 +10,7 @@ from dlock_core.states import (
     Abandon,
     Answer,
     Cleaning,
+    Confirming,
     Due,
     Ended,
     Event,
@@ -42,6 +43,7 @@ __all__ = ["Run"]
 
 _CALLS_FIRST = 40  # a request more than this, and than one in this time, is a storm
 _CALL_NS = NANOS // 200
+_GRANTED = (Held, Confirming)
 
 
 class Flight:
@@ -119,7 +121,7 @@ class Run:
                 self.abandoned.update(effect.rvns)  # type: ignore[union-attr]
             elif kind is not Risk:
                 self._send(effect)  # type: ignore[arg-type]  # what is left are requests
-        if type(state) is Held or type(before) is Held:
+        if type(state) in _GRANTED or type(before) in _GRANTED:
             self._watch_hold(before, clock)
         if type(state) is not type(before):
             self._changed(before, clock)
@@ -130,12 +132,13 @@ class Run:
 
     def _watch_hold(self, before: LeaseState, clock: int) -> None:
         sim, state = self.sim, self.state
-        if type(state) is not Held:
+        if type(state) is not Held and type(state) is not Confirming:
             sim.holders.remove(self)
             return
-        if type(before) is not Held:
+        if type(before) not in _GRANTED:
             sim.holders.append(self)
-            self.serial = sim.store.serials.get(state.version, 0)
+            grant = state.grant if type(state) is Confirming else state
+            self.serial = sim.store.serials.get(grant.version, 0)  # type: ignore[union-attr]  # as above
         if not lease.is_valid(state, clock):
             return
         if self.handed and not lease.is_valid(before, clock):
@@ -152,9 +155,9 @@ class Run:
         sim, state = self.sim, self.state
         if type(before) is Seeking:
             self.agent.seen = before.seen
-        if type(state) is Held:
+        if type(state) in _GRANTED:
             return
-        if type(state) is Ended or (type(before) in (Seeking, Held) and type(state) is not Seeking):
+        if type(state) is Ended or (type(before) in (Seeking, *_GRANTED) and type(state) is not Seeking):
             sim.at(int(sim.random() * sim.think_ns), self.go_on)
         if sim.mode is not Mode.STALE_READ and not sim.store.rolled_back:
             self._check_claims(before, clock)

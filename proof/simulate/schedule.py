@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
 from dlock_core.record import Broken
-from dlock_core.states import Begin, Ended, Held, New, Observation, Seeking, Terms
+from dlock_core.states import Begin, Confirming, Ended, Held, New, Observation, Seeking, Terms
 from dlock_core.timings import NANOS
 from proof.simulate.attempt import Run
 from proof.simulate.knobs import LEASE_S, Knobs, Mode, sim_timings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Agent", "Sim"]
 
-_TRYING = (New, Seeking, Held)
+_TRYING = (New, Seeking, Confirming, Held)
 
 
 class Sim:

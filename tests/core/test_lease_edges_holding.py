@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlock_core.record import LossReason, Version
-from dlock_core.states import Answer, Cleaning, Ended, Failure, Held, Lost, Outcome, Read, Releasing, Sent
+from dlock_core.states import Answer, Cleaning, Confirming, Ended, Failure, Lost, Outcome, Read, Releasing, Sent
 from dlock_core.store import Release, Reply
 from dlock_core.timings import Early, Timings
 from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
@@ -81,7 +81,7 @@ def test_f5_late_renewal_at_the_very_timeout_is_given_back() -> None:
 def test_f5_late_grant_that_cannot_be_renewed_is_given_back_when_patience_ends() -> None:
     """Ten seconds after the first failure."""
     attempt = late().unknown()
-    assert isinstance(attempt.at(15.9).due().unknown().state, Held)
+    assert isinstance(attempt.at(15.9).due().unknown().state, Confirming)
 
     assert isinstance(attempt.at(16).due().unknown().state, Releasing)
 
@@ -90,7 +90,7 @@ def test_f5_late_grant_whose_use_has_ended_is_still_no_loss() -> None:
     """It was not handed out: a failure after the deadline is followed by another try."""
     attempt = late().at(16).unknown()
 
-    assert isinstance(attempt.state, Held)
+    assert isinstance(attempt.state, Confirming)
     assert attempt.wait_s == pytest.approx(16 + BACK_OFF)
 
 

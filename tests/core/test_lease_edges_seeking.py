@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dlock_core.record import LockRecord, State, Version
-from dlock_core.states import Abandon, Answer, Ended, Failure, Held, Outcome, Read, Seeking, Wait
+from dlock_core.states import Abandon, Answer, Confirming, Ended, Failure, Observation, Outcome, Read, Seeking, Wait
 from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_core.timings import Waiting
 from tests.core.attempts import SECOND, Attempt, free, held, timings
@@ -206,7 +206,7 @@ def test_f3_grant_by_the_lost_claim_disowns_nothing() -> None:
 
     attempt.answer(LockRecord("k", State.HELD, "f1", 2, "me", 10_000))
 
-    assert isinstance(attempt.state, Held)
+    assert isinstance(attempt.state, Confirming)
     assert Abandon not in {type(effect) for effect in attempt.effects}
 
 
@@ -223,7 +223,8 @@ def test_way_back_of_a_late_grant_begins_anew() -> None:
     """Polls, lost races and failures of before count no more."""
     attempt = Attempt().begin().answer(held("b")).at(1).due().answer(free("c")).at(6).grant()
 
-    assert attempt.holder.way_back == Seeking(attempt.state.terms, 30 * SECOND, shown=free("c"))
+    assert isinstance(attempt.state, Confirming)
+    assert attempt.state.seeking == Seeking(attempt.state.terms, 30 * SECOND, shown=free("c"))
 
 
 def test_wait_after_the_lease_is_extended_once() -> None:
@@ -249,3 +250,24 @@ def test_version_of_the_takeover_is_that_seen() -> None:
     attempt = Attempt().begin().answer(held("b", 1)).at(9).due().answer(held("c", 1)).at(19).due()
 
     assert attempt.request.expected == Version("c", 1)
+
+
+def test_observation_goes_on_behind_an_answer_that_says_absent() -> None:
+    """A version never returns, so what was seen of it before still counts."""
+    seen = Observation(Version("b", 1), 10 * SECOND, 0)
+    attempt = Attempt().begin().answer(held("b")).at(4).due().answer(None)
+    assert attempt.asks is Claim
+
+    attempt.send(Answer(attempt.in_flight, Reply(applied=False, record=held("b")), "x", seen=seen))
+
+    assert attempt.at(9.9).due().asks is Read
+    assert attempt.at(10).answer(held("b")).asks is Replace
+
+
+def test_observation_of_another_version_counts_for_nothing() -> None:
+    """What this client saw before is of a lease that was renewed since."""
+    seen = Observation(Version("a", 1), 10 * SECOND, 0)
+
+    attempt = Attempt().begin().at(9.9).send(Answer("f1", Reply(applied=False, record=held("b")), "x", seen=seen))
+
+    assert attempt.seeking.seen == Observation(Version("b", 1), 10 * SECOND, round(9.9 * SECOND))

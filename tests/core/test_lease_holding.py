@@ -290,6 +290,33 @@ def test_hazard_04_pending_renewals_are_bounded_and_resolved_by_one_read() -> No
     assert attempt.answer(mine("f5")).holder.pending == ()
 
 
+def test_hazard_04_renewals_go_on_once_a_read_was_answered() -> None:
+    """The own version stands there, so nothing is resolved; but the store answers again."""
+    attempt = holding()
+    for turn in range(32):
+        attempt.at(turn / 100).renew().unknown()
+
+    assert attempt.at(5).due().asks is Read
+    assert attempt.answer(mine("f1")).asks is Replace
+    assert attempt.grant().holder.pending == ()
+    assert attempt.due_at == 7.5
+
+
+def test_hazard_04_pending_renewals_have_a_limit() -> None:
+    """Of a caller who renews in a loop while each read is answered and no write is."""
+    attempt = holding(timings(auto_renew=False))
+    for turn in range(256):
+        attempt.at(turn / 100).renew()
+        if attempt.asks is Read:
+            attempt.answer(mine("f1"))
+        attempt.unknown()
+
+    attempt.renew().answer(mine("f1"))
+
+    assert attempt.effects == ()
+    assert len(attempt.holder.pending) == 256
+
+
 def test_hazard_04_automatic_renewal_goes_on_as_long_as_the_lease() -> None:
     """A server that resets each connection must not use up the pending writes before the lease has ended."""
     attempt = holding()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from dlock_core import lease
-from dlock_core.record import Broken, LockRecord, LossReason, State, Version, newer_format
-from dlock_core.states import Abandon, Answer, Cleaning, Ended, Failure, Outcome, Payload, Read, Releasing
+from dlock_core.errors import OutcomeUnknownError
+from dlock_core.record import Broken, LockRecord, LossReason, Members, SessionRef, State, Version, newer_format
+from dlock_core.states import Abandon, Answer, Break, Cleaning, Ended, Failure, Outcome, Payload, Read, Releasing, Retry
 from dlock_core.store import Release, Replace, Reply
 from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
 
@@ -317,3 +321,64 @@ def test_break_of_a_newer_format_is_possible() -> None:
         lease.break_request(newer_format("k", 2, "b", 4), fencing_token=4, new_rvn="x", by=BY, free_now=False)
         is not None
     )
+
+
+_SESSION = SessionRef("~dlock/session/1", 30_000)
+
+
+@pytest.mark.parametrize(
+    ("kept_by", "lease_ms"),
+    [
+        ({"session": _SESSION}, 30_000),
+        ({"members": Members("rw", (_SESSION, SessionRef("~dlock/session/2", 40_000)), ())}, 40_000),
+        ({"members": Members("permits", (), ())}, None),
+    ],
+)
+def test_break_of_a_lock_under_a_session_waits_for_the_lease_of_the_session(
+    kept_by: dict[str, Any], lease_ms: int | None
+) -> None:
+    """A record without a lease of its own is not always one that never ends."""
+    record = replace(held("b", 4, lease=None), **kept_by)
+
+    request = lease.break_request(record, fencing_token=4, new_rvn="x", by=BY, free_now=False)
+
+    assert request is not None
+    assert request.record == LockRecord("k", State.HELD, "x", 5, "operator", lease_ms, broken=BY)
+
+
+def test_break_is_done_where_its_own_write_stands() -> None:
+    """Also where the answer to that write was lost."""
+    attempt, request = first_write(Break("k", 4, BY))
+
+    assert lease.break_step(attempt, request.record, "y") is True
+
+
+def test_break_of_one_version_stops_where_another_stands() -> None:
+    """The operator named the version that was seen."""
+    assert lease.break_step(Break("k", 4, BY, rvn="a"), held("b", 4), "x") is False
+
+
+def test_break_ends_after_ten_renewals_in_between() -> None:
+    """A holder that renews between each read and write is told of."""
+    attempt = Break("k", 4, BY)
+    for turn in range(10):
+        attempt, _ = first_write(attempt, f"x{turn}")
+
+    with pytest.raises(OutcomeUnknownError, match="was renewed 10 times while it was being broken"):
+        lease.break_step(attempt, held("b", 4), "y")
+
+
+def first_write(attempt: Break, rvn: str = "x") -> tuple[Break, Replace]:
+    """Return the break after its write of a record that still is the grant's."""
+    decision = lease.break_step(attempt, held("b", 4), rvn)
+    assert not isinstance(decision, bool)
+    return decision
+
+
+@pytest.mark.parametrize("attempt", [holding().free().unknown().at(1).due().unknown(), Attempt().begin().give_up()])
+def test_what_is_to_be_tried_later_is_tried_at_once_when_the_client_is_closed(attempt: Attempt) -> None:
+    """A release and a clean-up; but no second request beside one under way."""
+    attempt.at(1.001).send(Retry("z"))
+
+    assert attempt.in_flight == "z"
+    assert attempt.send(Retry("zz")).effects == ()

@@ -9,10 +9,25 @@ import pytest
 from dlock_core import lease
 from dlock_core.errors import LeaseStateError
 from dlock_core.record import OwnerState
-from dlock_core.states import Answer, Begin, Due, Event, Failure, Free, GiveUp, LeaseState, New, Probed, Renew, Woken
+from dlock_core.states import (
+    Answer,
+    Begin,
+    Due,
+    Event,
+    Failure,
+    Free,
+    GiveUp,
+    LeaseState,
+    New,
+    Probed,
+    Renew,
+    Retry,
+    Woken,
+)
 from dlock_core.store import Reply
 from dlock_core.timings import NEVER
 from tests.core.attempts import Attempt, held, holding
+from tests.state_diagram import DOCUMENT, MACHINE, as_mermaid, as_text
 
 EVENTS: dict[type[Event], Event] = {
     Begin: Begin("x", 0),
@@ -20,6 +35,7 @@ EVENTS: dict[type[Event], Event] = {
     Probed: Probed("f1", OwnerState.UNKNOWN, "x"),
     Failure: Failure("f1", unknown=True, new_rvn="x"),
     Due: Due("x"),
+    Retry: Retry("x"),
     Woken: Woken("x"),
     Renew: Renew("x"),
     Free: Free("x"),
@@ -29,6 +45,7 @@ EVENTS: dict[type[Event], Event] = {
 STATES: dict[str, LeaseState] = {
     "New": Attempt().state,
     "Seeking": Attempt().begin().state,
+    "Confirming": Attempt().begin().at(6).grant().state,
     "Held": holding().state,
     "Releasing": holding().free().state,
     "Cleaning": Attempt().begin().give_up().state,
@@ -39,11 +56,12 @@ STATES: dict[str, LeaseState] = {
 POSSIBLE: dict[str, set[type[Event]]] = {
     "New": {Begin},
     "Seeking": {Answer, Probed, Failure, Due, Woken, GiveUp},
+    "Confirming": {Answer, Failure, Due, Free, GiveUp},
     "Held": {Answer, Failure, Due, Renew, Free, GiveUp},
-    "Releasing": {Answer, Failure, Due},
-    "Cleaning": {Answer, Failure, Due},
+    "Releasing": {Answer, Failure, Due, Retry},
+    "Cleaning": {Answer, Failure, Due, Retry},
     "Lost": {Answer, Failure, Due, Free},
-    "Ended": {Answer, Failure, Due},
+    "Ended": {Answer, Failure, Due, Retry},
 }
 
 
@@ -113,3 +131,9 @@ def test_fresh_attempt_is_due_for_nothing() -> None:
     """Only Held, Releasing and Cleaning want to be woken by a scheduler."""
     assert isinstance(STATES["New"], New)
     assert {name for name, state in STATES.items() if lease.due_at(state) < NEVER} == {"Held", "Cleaning"}
+
+
+def test_diagrams_are_those_of_the_table() -> None:
+    """``python -m tests.state_diagram`` writes them."""
+    assert f"\n\n{as_text()}\n\n" in MACHINE.read_text()
+    assert f"<!-- states -->\n\n{as_mermaid()}\n\n<!-- /states -->" in DOCUMENT.read_text()

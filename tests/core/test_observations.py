@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import ChainMap, UserDict
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ import pytest
 
 from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError
 from dlock_core.engine.observations import SAVED_MAX
+from dlock_core.memory import MemoryStore
 from tests.core.early_support import dies
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dlock_core.record import LockRecord
     from tests.core.worlds import World
 
 
@@ -188,3 +191,24 @@ def test_table_in_a_file_is_no_mapping_that_is_kept(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigurationError, match="write a path, a mapping is for Python only"):
         ClientOptions.load(file)
+
+
+@both_colours
+async def test_answers_that_say_absent_do_not_begin_the_observation_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply that was cut, or is stale, hides the record of a dead holder now and then; its waiter has seen it long enough."""
+    token, read, calls = await dies(world), MemoryStore.read, itertools.count()
+
+    def cut(store: MemoryStore, key: str, *, timeout_s: float) -> LockRecord | None:
+        return None if next(calls) % 3 == 1 else read(store, key, timeout_s=timeout_s)
+
+    monkeypatch.setattr(MemoryStore, "read", cut)
+    async with world.client(lease_duration=10) as client:
+        waiter = world.spawn(client.acquire("k"))
+        await world.live(10.25)
+
+        assert waiter.done
+        lease = await waiter.result()
+        assert lease.fencing_token == token + 1
+        await lease.release()
