@@ -11,7 +11,20 @@ TIME = (
         "grant counts from the reply", "5.1 F5 H5", "_granted", "deadline = sent.sent_at +", "deadline = now +", "plain"
     ),
     Mutant(
-        "renewal counts from the reply", "5.1 H5", "_renewed", "deadline = sent.sent_at +", "deadline = now +", "slow"
+        "renewal counts from the reply",
+        "5.1 H5",
+        "_held_answer",
+        "_renewed(state, found, event.reply)",
+        "_renewed(state, found, event.reply)._replace(deadline=now + found.timings.usable_ns)",
+        "slower",
+    ),
+    Mutant(
+        "renewal of a late grant counts from the reply",
+        "5.1 H5",
+        "_confirm_answer",
+        "_renewed(grant, found, event.reply)",
+        "_renewed(grant, found, event.reply)._replace(deadline=now + found.timings.usable_ns)",
+        "slow",
     ),
     Mutant("late grant is handed out", "F5", "_granted", "deadline - now < timings.handout_min_ns or ", "", "plain"),
     Mutant(

@@ -9,7 +9,6 @@ _ADOPTED = "what was applied has the RVN that was asked for, so the adoption rig
 
 EXPLAINED: dict[str, str] = {
     "_seek_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
-    "_held_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
     "_seek_answer: record is not None -> record is None": _ADOPTED,
     "_seek_answer: pending and (in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable)"
     " -> in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable": "it only saves the look at an empty tuple",

@@ -28,6 +28,7 @@ class Mutant(NamedTuple):
 WORLDS: dict[str, Rules] = {
     "plain": Rules(ticks=3, faults=0),
     "slow": Rules(ticks=5, faults=0),
+    "slower": Rules(leases=(3, 3), ticks=5, faults=0),
     "faults": Rules(ticks=3, faults=1),
     "long": Rules(ticks=5, faults=1, copies=False),
     "shorter": Rules(leases=(3, 3), relet=1, copies=False),

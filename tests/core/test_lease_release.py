@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -375,9 +376,12 @@ def first_write(attempt: Break, rvn: str = "x") -> tuple[Break, Replace]:
     return decision
 
 
-@pytest.mark.parametrize("attempt", [holding().free().unknown().at(1).due().unknown(), Attempt().begin().give_up()])
-def test_what_is_to_be_tried_later_is_tried_at_once_when_the_client_is_closed(attempt: Attempt) -> None:
+@pytest.mark.parametrize(
+    "begin", [lambda: holding().free().unknown().at(1).due().unknown(), lambda: Attempt().begin().give_up()]
+)
+def test_what_is_to_be_tried_later_is_tried_at_once_when_the_client_is_closed(begin: Callable[[], Attempt]) -> None:
     """A release and a clean-up; but no second request beside one under way."""
+    attempt = begin()
     attempt.at(1.001).send(Retry("z"))
 
     assert attempt.in_flight == "z"
