@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import itertools
 import logging
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,19 +47,44 @@ Trial = Callable[[str, str, int], Verdict]
 
 def sweep(trial: Trial, operation: str, act: str, every: int) -> Swept:
     """Try each *every*-th point of *operation*."""
-    points = trial(operation, act, 0).points
     counts: Counter[str] = Counter()
     places: dict[str, str] = {}
     tried = failed = 0
-    for at in range(1, points + 1, every):
-        verdict = trial(operation, act, at)
-        tried += 1
-        failed += bool(verdict.wrong)
-        for each in verdict.wrong:
-            counts[each] += 1
-            places.setdefault(each, f"point {at}, {verdict.where}")
+    with _without_expected_warnings():
+        points = trial(operation, act, 0).points
+        for at in range(1, points + 1, every):
+            verdict = trial(operation, act, at)
+            tried += 1
+            failed += bool(verdict.wrong)
+            for each in verdict.wrong:
+                counts[each] += 1
+                places.setdefault(each, f"point {at}, {verdict.where}")
     wrong = {each: f"{count} times, first at {places[each]}" for each, count in counts.items()}
     return Swept(operation, act, points, tried, failed, wrong)
+
+
+@contextmanager
+def _without_expected_warnings() -> Iterator[None]:
+    """Ignore the warnings that the trials provoke, and collect all that the trials leave behind, so that nothing else meets these warnings.
+
+    Trials drop leases, and interrupt calls before their coroutines are awaited. Python ignores an interrupt inside of a finalizer, and
+    reports it to ``sys.unraisablehook``.
+    """
+    report = sys.unraisablehook
+
+    def report_unexpected(unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            report(unraisable)
+
+    sys.unraisablehook = report_unexpected
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            yield
+            gc.collect()
+    finally:
+        sys.unraisablehook = report
 
 
 def on_threads(store: LockStore) -> Trial:

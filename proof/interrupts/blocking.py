@@ -10,7 +10,6 @@ import gc
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -193,19 +192,17 @@ def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> 
             tracer.end()
             done.set()
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        threading.Thread(target=work, daemon=True).start()
-        if not done.wait(_HANG_S):
-            return Verdict(tracer.count, tracer.where, ["hangs"])
-        for thread in scene.threads:
-            thread.join(_HANG_S)
-        if operation == "renewals":
-            runtime._thread = None
-            runtime.arm()
-        checker = threading.Thread(target=_check, args=(scene,), daemon=True)
-        checker.start()
-        checker.join(_HANG_S)
+    threading.Thread(target=work, daemon=True).start()
+    if not done.wait(_HANG_S):
+        return Verdict(tracer.count, tracer.where, ["hangs"])
+    for thread in scene.threads:
+        thread.join(_HANG_S)
+    if operation == "renewals":
+        runtime._thread = None
+        runtime.arm()
+    checker = threading.Thread(target=_check, args=(scene,), daemon=True)
+    checker.start()
+    checker.join(_HANG_S)
     wrong = [*scene.wrong, *(["the client hangs afterwards"] if checker.is_alive() else [])]
     return Verdict(tracer.count, tracer.where, wrong)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import warnings
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -119,11 +118,7 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
 
 def try_point(operation: str, act: str, at: int) -> Verdict:
     """Have *act* done at point *at* of *operation*, and say what is wrong then; *at* 0 counts the points only."""
-    with asyncio.Runner() as runner, warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        warnings.simplefilter(
-            "ignore", RuntimeWarning
-        )  # of coroutines that were made, and interrupted before they were awaited
+    with asyncio.Runner() as runner:
         loop, scene = runner.get_loop(), _Scene()
         complaints: list[str] = []
         loop.set_exception_handler(lambda _, context: complaints.append(f"the loop complains: {context['message']}"))

@@ -11,7 +11,6 @@ from proof.interrupts.__main__ import blocking_cells, on_threads, sweep, task_ce
 CLOSE, APART = 9, 71
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize(("operation", "act"), blocking_cells())
 def test_nothing_that_runs_inside_of_an_operation_breaks_it(operation: str, act: str) -> None:
     """At most one lease is valid, nothing is renewed that nobody has, nothing hangs, and the client can be used afterwards."""
