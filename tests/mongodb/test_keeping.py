@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -56,6 +57,14 @@ def test_no_waiter_takes_the_connection_of_a_renewal(
     assert [result.applied for result in results] == [True, True]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT interrupt this process. A job in the background, which a test run may be, begins with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _interrupt_once_asked(proxy: Proxy) -> threading.Thread:
     """Interrupt the main thread when its next write has come as far as the proxy."""
     before, main = proxy.commands["findAndModify"], threading.main_thread().ident
@@ -71,6 +80,7 @@ def _interrupt_once_asked(proxy: Proxy) -> threading.Thread:
     return thread
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("verb", ["release", "close"])
 def test_an_interrupted_release_or_close_frees_the_lock_within_its_lease(
     server: ScriptedServer, proxy: Proxy, beside: MongoDBStore, key: str, verb: str
