@@ -107,7 +107,7 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what the link opened itself."""
+        """Close what the link opened itself. May be repeated; a call after one that was interrupted closes the rest."""
         ...
 
 
@@ -129,6 +129,7 @@ class _Face:
     capabilities: frozenset[Capability]
     _verbs: Verbs
     _open = True
+    _link_closed = False
 
     def _begin(self, call: Call) -> float:
         """Return the deadline of *call* on the monotonic clock.
@@ -195,9 +196,10 @@ class ExchangeStore(_Face):
 
     def close(self) -> None:
         """Refuse every later call, and close what the store opened itself; may be repeated."""
-        if self._open:
-            self._open = False
+        self._open = False
+        if not self._link_closed:
             self._link.close()
+            self._link_closed = True
 
     def _run(self, exchange: Exchange[_T], call: Call) -> _T:
         answer, error = None, None
@@ -260,9 +262,10 @@ class AsyncExchangeStore(_Face):
 
     async def close(self) -> None:
         """As :meth:`ExchangeStore.close`."""
-        if self._open:
-            self._open = False
+        self._open = False
+        if not self._link_closed:
             await self._link.close()
+            self._link_closed = True
 
     async def _run(self, exchange: Exchange[_T], call: Call) -> _T:
         answer, error = None, None

@@ -14,14 +14,13 @@ from dlock_core.kit import (
     AsyncExchangeStore,
     AsyncReadsAge,
     Batches,
-    BatchResults,
     Call,
     Exchange,
     ExchangeStore,
     ReadsAge,
 )
 from dlock_core.record import LockRecord, State, Version
-from dlock_core.store import Claim, Expect, Grade, Guarantees, Release, Replace, Reply, TokenOrder
+from dlock_core.store import Claim, Expect, Grade, Guarantees, Release, Replace, TokenOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -59,6 +58,7 @@ class Server:
         self.sent: list[tuple[Any, float]] = []
         self.calls: list[Call] = []
         self.closed = 0
+        self.close_errors: list[BaseException] = []
         self.ended = 0
         self.slow_s = 0.0
         self.script = script or self.one_request
@@ -123,6 +123,12 @@ class Server:
             raise answer
         return answer
 
+    def close(self) -> None:
+        """Count the calls, and raise the next of *close_errors*."""
+        self.closed += 1
+        if self.close_errors:
+            raise self.close_errors.pop(0)
+
 
 class Link:
     """The way for threads."""
@@ -135,8 +141,8 @@ class Link:
         return self.server.answer(request, timeout_s)
 
     def close(self) -> None:
-        """Count the calls."""
-        self.server.closed += 1
+        """Count the call."""
+        self.server.close()
 
 
 class AsyncLink:
@@ -151,8 +157,8 @@ class AsyncLink:
         return self.server.answer(request, timeout_s)
 
     async def close(self) -> None:
-        """Count the calls."""
-        self.server.closed += 1
+        """Count the call."""
+        self.server.close()
 
 
 class Store(Batches, ReadsAge, ExchangeStore):
@@ -355,26 +361,19 @@ def test_closed_store_sends_nothing(face: Face, verb: str) -> None:
     assert server.sent == []
 
 
-def test_batch_results_are_unknown_until_they_are_settled() -> None:
-    """In the order of the requests; what raises is the result of its own request alone."""
-    requests = [REPLACE._replace(record=LockRecord(key, State.HELD, "r", 1, "o", None)) for key in "abcd"]
-    results = BatchResults(requests)
-    damage, gone = RecordError("damaged", key="b"), StoreUnavailableError("gone", key="c")
+@pytest.mark.parametrize("error", [Interrupt(), DriverError()], ids=["interrupt", "error"])
+def test_close_after_one_that_failed_closes_the_link(face: Face, error: BaseException) -> None:
+    """The store refuses every verb at once, but the link is closed again until it has returned once."""
+    server = Server("answer")
+    server.close_errors = [error]
+    call = face(server)
+    with pytest.raises(type(error)):
+        call("close")
+    with pytest.raises(StoreUnavailableError, match="Test store was closed"):
+        call("read", "k", timeout_s=5.0)
 
-    def damaged() -> Reply:
-        raise damage
+    call("close")
+    call("close")
 
-    results.settle(0, lambda: Reply(applied=True, record=RECORD))
-    results.settle(1, damaged)
-    results.fail([2], gone)
-    first, second, third, last = results.as_list()
-
-    assert (first, second, third) == (Reply(applied=True, record=RECORD), damage, gone)
-    assert type(last) is OutcomeUnknownError
-    assert last.key == "d"
-
-
-def test_batch_result_that_raises_what_is_no_store_error_stops_the_batch() -> None:
-    """A mistake in the adapter is not hidden among the results."""
-    with pytest.raises(ZeroDivisionError):
-        BatchResults([REPLACE]).settle(0, lambda: Reply(applied=bool(1 // 0), record=None))
+    assert server.closed == 2
+    assert server.sent == []

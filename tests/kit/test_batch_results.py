@@ -1,0 +1,38 @@
+"""The results of a batch: each request has one of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
+from dlock_core.kit import BatchResults
+from dlock_core.record import LockRecord, State, Version
+from dlock_core.store import Replace, Reply
+
+RECORD = LockRecord("k", State.HELD, "r", 1, "o", 1000)
+REPLACE = Replace(RECORD, Version("r", 1))
+
+
+def test_batch_results_are_unknown_until_they_are_settled() -> None:
+    """In the order of the requests; what raises is the result of its own request alone."""
+    requests = [REPLACE._replace(record=LockRecord(key, State.HELD, "r", 1, "o", None)) for key in "abcd"]
+    results = BatchResults(requests)
+    damage, gone = RecordError("damaged", key="b"), StoreUnavailableError("gone", key="c")
+
+    def damaged() -> Reply:
+        raise damage
+
+    results.settle(0, lambda: Reply(applied=True, record=RECORD))
+    results.settle(1, damaged)
+    results.fail([2], gone)
+    first, second, third, last = results.as_list()
+
+    assert (first, second, third) == (Reply(applied=True, record=RECORD), damage, gone)
+    assert type(last) is OutcomeUnknownError
+    assert last.key == "d"
+
+
+def test_batch_result_that_raises_what_is_no_store_error_stops_the_batch() -> None:
+    """A mistake in the adapter is not hidden among the results."""
+    with pytest.raises(ZeroDivisionError):
+        BatchResults([REPLACE]).settle(0, lambda: Reply(applied=bool(1 // 0), record=None))
