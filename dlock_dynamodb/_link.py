@@ -70,9 +70,10 @@ class DynamoDBLink:
     def close(self) -> None:
         """Close the clients; requests under way end by themselves."""
         with self._mutex:
-            clients, self._clients = self._clients, {}
-        for client in clients.values():
+            clients = list(self._clients.items())
+        for power, client in clients:
             client.close()
+            self._clients.pop(power, None)  # only now: after an interrupt, the next call closes the rest
 
     def fit(self, timeout_s: float) -> Any:
         """Return a client that gives a request all of *timeout_s*, and gives it up not long after.

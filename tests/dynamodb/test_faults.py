@@ -7,6 +7,7 @@ import signal
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,27 @@ class TestTimeouts:
             assert config.connect_timeout == config.read_timeout / 2
             assert config.retries["total_max_attempts"] == 1
         assert len(store._link._clients) == 12
+
+    def test_an_interrupted_close_is_done_by_the_next(
+        self, store: DynamoDBStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Ctrl-C comes while the first client is being closed; a second close() closes that one and all others."""
+        clients = [store._link.fit(timeout_s) for timeout_s in (1.0, 2.0, 4.0)]
+        closed: list[object] = []
+
+        def note(client: object) -> None:
+            closed.append(client)
+            if len(closed) == 1:
+                raise KeyboardInterrupt
+
+        for client in clients:
+            monkeypatch.setattr(client, "close", partial(note, client))
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+
+        store.close()
+
+        assert {id(client) for client in clients} <= {id(client) for client in closed[1:]}
 
 
 class TestTransport:
