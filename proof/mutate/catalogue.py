@@ -11,7 +11,7 @@ __all__ = ["MUTANTS", "WORLDS", "Mutant"]
 _RENEWALS = (
     Mutant(
         "renewal keeps the RVN",
-        "5.3 H7",
+        "rule 3, hazard 7",
         "_send_renewal",
         "_record(terms.key, timings, new_rvn, token,",
         "_record(terms.key, timings, state.version.rvn, token,",
@@ -25,10 +25,12 @@ _RENEWALS = (
         "token = state.version.fencing_token + 1",
         "plain",
     ),
-    Mutant("lost renewal is a loss", "5.4 H2", "_shown", "in (in_flight, *state.pending):", "in ():", "faults"),
+    Mutant(
+        "lost renewal is a loss", "rule 4, hazard 2", "_shown", "in (in_flight, *state.pending):", "in ():", "faults"
+    ),
     Mutant(
         "only the last renewal is known",
-        "5.4 F8e H2",
+        "rule 4, F8e, hazard 2",
         "_shown",
         "in (in_flight, *state.pending):",
         "in (in_flight,):",
@@ -36,7 +38,7 @@ _RENEWALS = (
     ),
     Mutant(
         "unknown renewal is forgotten",
-        "5.4 H2",
+        "rule 4, hazard 2",
         "_not_renewed",
         "(*state.pending, in_flight) if unknown else state.pending",
         "state.pending",
@@ -60,7 +62,7 @@ _RENEWALS = (
     ),
     Mutant(
         "loss without a linearizable answer",
-        "F12 H19",
+        "F12, hazard 19",
         "_shown",
         "if in_flight.verb is not Verb.READ and not state.timings.refusals_linearizable:",
         "if False:",
@@ -100,7 +102,7 @@ _RENEWALS = (
     ),
     Mutant(
         "late grant is renewed past the timeout",
-        "L4",
+        "I8",
         "_confirmed",
         "if now >= state.seeking.give_up_at:",
         "if False:",
@@ -109,7 +111,7 @@ _RENEWALS = (
 )
 
 _RELEASES = (
-    Mutant("release keeps the RVN", "F8b 5.3", "_release", "        new_rvn,\n", "        version.rvn,\n", "plain"),
+    Mutant("release keeps the RVN", "F8b, rule 3", "_release", "        new_rvn,\n", "        version.rvn,\n", "plain"),
     Mutant(
         "release does not follow a renewal",
         "F8c",
@@ -128,7 +130,7 @@ _RELEASES = (
     ),
     Mutant(
         "stale refusal of a release is believed",
-        "F12 F8d",
+        "F12, F8d",
         "_release_answer",
         "if in_flight.verb is not Verb.READ and not state.terms.timings.refusals_linearizable:",
         "if False:",
@@ -136,7 +138,7 @@ _RELEASES = (
     ),
     Mutant(
         "lost reply of a release is a loss",
-        "F8d H3",
+        "F8d, hazard 3",
         "_end_release",
         " and record.broken is not None",
         "",
@@ -144,7 +146,7 @@ _RELEASES = (
     ),
     Mutant(
         "release is given up at the first failure",
-        "H3",
+        "hazard 3",
         "_release_due",
         "now >= state.until and state.tries > 1",
         "True",
@@ -152,7 +154,7 @@ _RELEASES = (
     ),
     Mutant(
         "release of another's record",
-        "5.5 S4",
+        "rule 5",
         "_lost_free",
         "if loss.reason in (LossReason.STOLEN, LossReason.BROKEN):",
         "if False:",
@@ -160,7 +162,7 @@ _RELEASES = (
     ),
     Mutant(
         "break frees at once",
-        "5 X763",
+        "break",
         "break_request",
         "free_now or (lease_ms is None and record.members is None)",
         "True",
@@ -168,16 +170,16 @@ _RELEASES = (
     ),
     Mutant(
         "break frees what a session keeps",
-        "7 S1",
+        "break, session",
         "_lease_ms",
         "default=record.lease_ms)",
         "default=0) and record.lease_ms",
         f"{RELEASE}break_of_a_lock_under_a_session_waits_for_the_lease_of_the_session",
     ),
-    Mutant("break keeps the token", "7 I2", "break_request", "fencing_token + 1", "fencing_token", "break"),
+    Mutant("break keeps the token", "break, I2", "break_request", "fencing_token + 1", "fencing_token", "break"),
     Mutant(
         "break of another grant",
-        "7",
+        "break",
         "break_request",
         " or record.fencing_token != fencing_token",
         "",
@@ -188,7 +190,7 @@ _RELEASES = (
 _PLANS = (
     Mutant(
         "one drift bound",
-        "5.1 H14",
+        "rule 1, hazard 14",
         "_durations",
         "_PPM - 2 * math.ceil",
         "_PPM - math.ceil",
@@ -197,7 +199,7 @@ _PLANS = (
     ),
     Mutant(
         "drift is rounded down",
-        "5.1 H14",
+        "rule 1, hazard 14",
         "_durations",
         "math.ceil(",
         "int(",
@@ -206,7 +208,7 @@ _PLANS = (
     ),
     Mutant(
         "rule 13 counts one request",
-        "13 H33",
+        "rule 13, hazard 33",
         "",
         "_ATTEMPTS = 2",
         "_ATTEMPTS = 1",
@@ -215,7 +217,7 @@ _PLANS = (
     ),
     Mutant(
         "rule 13 is not checked",
-        "13 H33",
+        "rule 13, hazard 33",
         "derive_timings",
         "if timings.auto_renew:",
         "if False:",
@@ -233,7 +235,7 @@ _PLANS = (
     ),
     Mutant(
         "lease is cut, not rounded",
-        "5.1",
+        "rule 1",
         "_lease_ms",
         "round(lease_duration * 1000)",
         "int(lease_duration * 1000)",
@@ -242,7 +244,7 @@ _PLANS = (
     ),
     Mutant(
         "fail-closed lock is renewed",
-        "6",
+        "fail-closed",
         "derive_timings",
         "auto_renew and not fail_closed",
         "auto_renew",

@@ -8,11 +8,16 @@ __all__ = ["CLAIMS", "TIME"]
 
 TIME = (
     Mutant(
-        "grant counts from the reply", "5.1 F5 H5", "_granted", "deadline = sent.sent_at +", "deadline = now +", "plain"
+        "grant counts from the reply",
+        "rule 1, F5, hazard 5",
+        "_granted",
+        "deadline = sent.sent_at +",
+        "deadline = now +",
+        "plain",
     ),
     Mutant(
         "renewal counts from the reply",
-        "5.1 H5",
+        "rule 1, hazard 5",
         "_held_answer",
         "_renewed(state, found, event.reply)",
         "_renewed(state, found, event.reply)._replace(deadline=now + found.timings.usable_ns)",
@@ -20,7 +25,7 @@ TIME = (
     ),
     Mutant(
         "renewal of a late grant counts from the reply",
-        "5.1 H5",
+        "rule 1, hazard 5",
         "_confirm_answer",
         "_renewed(grant, found, event.reply)",
         "_renewed(grant, found, event.reply)._replace(deadline=now + found.timings.usable_ns)",
@@ -29,7 +34,7 @@ TIME = (
     Mutant("late grant is handed out", "F5", "_granted", "deadline - now < timings.handout_min_ns or ", "", "plain"),
     Mutant(
         "grant without its token is handed out",
-        "11",
+        "dialects",
         "_granted",
         " or (timings.has_tokens and not version.fencing_token)",
         "",
@@ -37,7 +42,7 @@ TIME = (
     ),
     Mutant(
         "renewal without a token is handed out",
-        "11",
+        "dialects",
         "_confirmed",
         "has_its_token and ",
         "",
@@ -45,7 +50,7 @@ TIME = (
     ),
     Mutant(
         "token that a renewal brings is dropped",
-        "11",
+        "dialects",
         "_renewed",
         "state.version.fencing_token or record.fencing_token",
         "state.version.fencing_token",
@@ -53,7 +58,7 @@ TIME = (
     ),
     Mutant(
         "another client's row is a stale answer",
-        "11 F12",
+        "dialects, F12",
         "_shown",
         "0 < record.fencing_token < token",
         "record.fencing_token < token",
@@ -67,10 +72,17 @@ TIME = (
         "",
         "long",
     ),
-    Mutant("takeover at first sight", "5.1 H6", "_pursue", "if now >= _over_at(state, seen):", "if True:", "plain"),
+    Mutant(
+        "takeover at first sight",
+        "rule 1, hazard 6",
+        "_pursue",
+        "if now >= _over_at(state, seen):",
+        "if True:",
+        "plain",
+    ),
     Mutant(
         "takeover whenever due",
-        "5.1",
+        "rule 1",
         "_seek_due",
         "now >= _over_at(state, seen)",
         "now >= seen.seen_at",
@@ -78,7 +90,7 @@ TIME = (
     ),
     Mutant(
         "observation survives a renewal",
-        "F15 H6",
+        "F15, hazard 6",
         "_observed",
         "seen is None or seen.version != version",
         "seen is None",
@@ -86,16 +98,18 @@ TIME = (
     ),
     Mutant(
         "observation looks at the token alone",
-        "F15 H6",
+        "F15, hazard 6",
         "_observed",
         "seen.version != version",
         "seen.version.fencing_token != version.fencing_token",
         "plain",
     ),
-    Mutant("observed lease is cut short", "F14 H12", "observe", "record.lease_ms * 1_000_000", "1_000_000", "plain"),
+    Mutant(
+        "observed lease is cut short", "F14, hazard 12", "observe", "record.lease_ms * 1_000_000", "1_000_000", "plain"
+    ),
     Mutant(
         "fail-closed lock lapses",
-        "F14 6",
+        "F14, fail-closed",
         "observe",
         "NEVER if record.lease_ms is None",
         "2_000_000 if record.lease_ms is None",
@@ -103,7 +117,7 @@ TIME = (
     ),
     Mutant(
         "deadline does not shrink before the send",
-        "F8a H11",
+        "F8a, hazard 11",
         "_send_renewal",
         "deadline = min(state.deadline, now + timings.usable_ns)",
         "deadline = state.deadline",
@@ -111,14 +125,14 @@ TIME = (
     ),
     Mutant(
         "longer lease counts before it is seen",
-        "F8a H11",
+        "F8a, hazard 11",
         "_send_renewal",
         "deadline = min(state.deadline, now + timings.usable_ns)",
         "deadline = now + timings.usable_ns",
         "longer",
     ),
-    Mutant("pending leases do not count", "F8a H11", "_deadline", "*ends])", "])", "shorter"),
-    Mutant("validity forgets the deadline", "5.7", "is_valid", "now < state.deadline and ", "", "plain"),
+    Mutant("pending leases do not count", "F8a, hazard 11", "_deadline", "*ends])", "])", "shorter"),
+    Mutant("validity forgets the deadline", "rule 7", "is_valid", "now < state.deadline and ", "", "plain"),
     Mutant(
         "validity forgets the late grant",
         "F5",
@@ -127,10 +141,10 @@ TIME = (
         'state = getattr(state, "grant", state)\n    return type(state)',
         f"{SEEKING}f5_late_grant_is_renewed_before_it_is_handed_out",
     ),
-    Mutant("renewal after the deadline", "F8g H18", "_over", "now >= state.deadline or ", "", "plain"),
+    Mutant("renewal after the deadline", "F8g, hazard 18", "_over", "now >= state.deadline or ", "", "plain"),
     Mutant(
         "answer after the deadline revives",
-        "F8g 5.7",
+        "F8g, rule 7",
         "_held_answer",
         "_over(state, now)",
         "False",
@@ -154,7 +168,7 @@ TIME = (
     ),
     Mutant(
         "longest hold is forgotten",
-        "5.7",
+        "rule 7",
         "is_valid",
         " and now < state.hold_until",
         "",
@@ -181,11 +195,16 @@ CLAIMS = (
         f"{SEEKING}f2_claim_after_an_unknown_outcome_expects_what_was_shown",
     ),
     Mutant(
-        "lost claim is not adopted", "5.4 H1", "_seek_answer", "in (in_flight, *state.pending):", "in ():", "closed"
+        "lost claim is not adopted",
+        "rule 4, hazard 1",
+        "_seek_answer",
+        "in (in_flight, *state.pending):",
+        "in ():",
+        "closed",
     ),
     Mutant(
         "own refused claim is not adopted",
-        "5.4 H1",
+        "rule 4, hazard 1",
         "_seek_answer",
         "in (in_flight, *state.pending):",
         "in state.pending:",
@@ -201,7 +220,7 @@ CLAIMS = (
     ),
     Mutant(
         "adoption by the owner's name",
-        "5.4 H20",
+        "rule 4, hazard 20",
         "_seek_answer",
         "if sent.rvn == record.rvn and",
         "if sent.timings.owner == record.owner and",
@@ -233,7 +252,7 @@ CLAIMS = (
     ),
     Mutant(
         "key that exists is never absent again",
-        "F3 6",
+        "F3, fail-closed",
         "_living",
         "(record is None or timings.deletes)",
         "record is None",
@@ -241,7 +260,7 @@ CLAIMS = (
     ),
     Mutant(
         "claim of an absent key that comes late is nobody's",
-        "F3 6",
+        "F3, fail-closed",
         "_granted",
         "sent.timings.deletes",
         "False",
@@ -249,7 +268,7 @@ CLAIMS = (
     ),
     Mutant(
         "clean-up never ends where records are deleted",
-        "6",
+        "fail-closed",
         "_clean_answer",
         "if sent.rvn != freed",
         "",
@@ -257,17 +276,17 @@ CLAIMS = (
     ),
     Mutant(
         "stale refusal proves not applied",
-        "F3 F12",
+        "F3, F12",
         "_seek_answer",
         "if pending and (in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable):",
         "if pending:",
         f"{SEEKING}f3_stale_refusal_kills_no_pending_write",
     ),
     Mutant("clean-up stops at the first look", "F3", "_clean_answer", "if not state.pending:", "if True:", "closed"),
-    Mutant("clean-up is skipped", "F3 H4", "_leave", "if not state.pending:", "if True:", "closed"),
+    Mutant("clean-up is skipped", "F3, hazard 4", "_leave", "if not state.pending:", "if True:", "closed"),
     Mutant(
         "claim under way is forgotten when given up",
-        "F7 H4",
+        "F7, hazard 4",
         "_seek_give_up",
         "_unresolved(state)",
         "state.pending",
@@ -275,7 +294,7 @@ CLAIMS = (
     ),
     Mutant(
         "unknown claim is forgotten",
-        "5.4 H4",
+        "rule 4, hazard 4",
         "_seek_failure",
         "pending = (*pending, in_flight)",
         "pending = pending",
@@ -283,7 +302,7 @@ CLAIMS = (
     ),
     Mutant(
         "clean-up is not abandoned",
-        "F3 F4",
+        "F3, F4",
         "_leave",
         "(Abandon(tuple(sent.rvn for sent in state.pending)),)",
         "()",
@@ -299,15 +318,22 @@ CLAIMS = (
     ),
     Mutant(
         "clean-up frees whoever holds",
-        "5.5 F4",
+        "rule 5, F4",
         "_clean_answer",
         "any(sent.rvn == record.rvn for sent in state.pending)",
         "True",
         "abandon",
     ),
-    Mutant("clean-up of a fail-closed claim ends", "F3 6", "_leave", "+ state.terms.timings.lease_ns", "", "closed"),
     Mutant(
-        "takeover keeps the token", "S3 I2", "_take_over", "version.fencing_token + 1", "version.fencing_token", "plain"
+        "clean-up of a fail-closed claim ends",
+        "F3, fail-closed",
+        "_leave",
+        "+ state.terms.timings.lease_ns",
+        "",
+        "closed",
+    ),
+    Mutant(
+        "takeover keeps the token", "I2", "_take_over", "version.fencing_token + 1", "version.fencing_token", "plain"
     ),
     Mutant(
         "takeover skips a token", "I2", "_take_over", "version.fencing_token + 1", "version.fencing_token + 2", "plain"

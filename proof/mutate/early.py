@@ -14,7 +14,7 @@ _EARLY = "test_lease_early.py::test_"
 EARLY: tuple[Mutant, ...] = (
     Mutant(
         "stamp of another write counts",
-        "7b F17",
+        "early b, F17",
         "_written_at",
         " or stamp.rvn != record.rvn",
         "",
@@ -23,7 +23,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "stamp of the future counts",
-        "7b",
+        "early b",
         "_written_at",
         "if stamp.at_ms > wall_ms:",
         "if False:",
@@ -32,7 +32,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "wall clocks are never apart",
-        "7b",
+        "early b",
         "_written_at",
         "+ skew_ns + drift_ns",
         "+ drift_ns",
@@ -41,7 +41,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "wall clocks have one rate",
-        "7b",
+        "early b",
         "_written_at",
         "+ skew_ns + drift_ns",
         "+ skew_ns",
@@ -50,7 +50,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the store's clock never steps",
-        "7a",
+        "early a",
         "ends_at",
         " + STEP_NS",
         "",
@@ -59,7 +59,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "early end outlives its version",
-        "7",
+        "early",
         "_observed",
         "state._replace(seen=seen, ends_at=NEVER)",
         "state._replace(seen=seen)",
@@ -67,7 +67,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "owner of whom nothing is known is dead",
-        "7c",
+        "early c",
         "_seek_probed",
         "event.owner is OwnerState.DEAD",
         "event.owner is not OwnerState.ALIVE",
@@ -75,7 +75,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "death ends a lock without a lease",
-        "7c 6",
+        "early c, fail-closed",
         "is_probed",
         " and record.lease_ms is not None",
         "",
@@ -84,7 +84,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "death ends a quarantine",
-        "7c 5",
+        "early c, break",
         "is_probed",
         " and record.broken is None",
         "",
@@ -93,7 +93,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "observation of another boot counts",
-        "7d",
+        "early d",
         "resumed",
         ' or found.get("boot") != boot',
         "",
@@ -102,7 +102,7 @@ EARLY: tuple[Mutant, ...] = (
     ),
     Mutant(
         "observation of the future counts",
-        "7d",
+        "early d",
         "_observation",
         " or seen_at > now",
         "",
