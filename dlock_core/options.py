@@ -195,7 +195,8 @@ class _PlainLockOptions(_Options):
         default=False, description="Whether the record disappears from get and scan on release; off by default."
     )
     reentrant: bool = Field(
-        default=False, description="Whether the thread or task that holds the key may acquire it again; off by default."
+        default=False,
+        description="Whether a client that holds the key may acquire it again, in any thread or task; off by default.",
     )
     fail_closed: bool = Field(
         default=False,
