@@ -146,9 +146,12 @@ def _changed(seed: int, knobs: Knobs, task: Task) -> Iterator[tuple[str, Any]]:
 
 
 def shrink(seed: int, task: Task, knobs: Knobs | None = None, seconds: float = SECONDS) -> Shrunk | None:
-    """Return the smallest schedule found that violates what the one of *seed* does; None if that violates nothing."""
-    until = time.monotonic() + seconds
-    began = time.monotonic()
+    """Return the smallest schedule found that violates what the one of *seed* does; None if that violates nothing.
+
+    *seconds* are of processor time, so a busy machine does not leave the schedule long.
+    """
+    until = time.process_time() + seconds
+    began = time.process_time()
     knobs = knobs or task.knobs(seed)
     found = run_seed(seed, task, knobs)
     if found.violation is None:
@@ -160,7 +163,7 @@ def shrink(seed: int, task: Task, knobs: Knobs | None = None, seconds: float = S
         again = _reduced(*other, task, kind, until)
         if again is not None and (best is None or len(again.lines) < len(best.lines)):
             best = again
-    return None if best is None else best._replace(seconds=time.monotonic() - began)
+    return None if best is None else best._replace(seconds=time.process_time() - began)
 
 
 def kind_of(violation: str | None) -> str:
@@ -190,9 +193,9 @@ def _reduced(seed: int, knobs: Knobs, task: Task, kind: str, until: float) -> Sh
 
 def _left_out(last: Taped, still: Try, until: float) -> Taped:
     size = max(len(last.happened) // 2, 1)
-    while time.monotonic() < until:
+    while time.process_time() < until:
         at, less = 0, False
-        while at < len(last.happened) and time.monotonic() < until:
+        while at < len(last.happened) and time.process_time() < until:
             out = set(last.happened[at : at + size])
             tried = still({name: stall for name, stall in last.kept().items() if name not in out})
             if tried is None:
@@ -208,7 +211,7 @@ def _left_out(last: Taped, still: Try, until: float) -> Taped:
 def _put_off(last: Taped, still: Try, until: float) -> Taped:
     """Put off one event after the other by up to a lease where fewer happen until the violation."""
     at = 0
-    while at < len(last.happened) and time.monotonic() < until:
+    while at < len(last.happened) and time.process_time() < until:
         for stall in (1000, 500, 200):
             tried = still(last.kept() | {last.happened[at]: stall * _MILLI})
             if tried is not None and len(tried.lines) < len(last.lines):
@@ -227,7 +230,7 @@ def _replayed(seed: int, knobs: Knobs, task: Task, tape: Tape, keep: Mapping[int
 def _simplified(seed: int, knobs: Knobs, task: Task, kind: str, until: float) -> Iterator[tuple[int, Knobs]]:
     """Yield schedules of other seeds, and of fewer knobs, that violate the same, the shortest of each lot of seeds first; for so long."""
     for first in count(seed, _SEEDS):
-        if time.monotonic() > until:
+        if time.process_time() > until:
             break
         yield from _turned(range(first, first + _SEEDS), knobs, task, kind, until)
 
@@ -236,7 +239,7 @@ def _turned(seeds: range, knobs: Knobs, task: Task, kind: str, until: float) -> 
     """Turn one knob after the other where some seed then violates the same no later; return those schedules, the shortest first."""
     found = _soonest(seeds, knobs, task, kind, until)
     for change in _turns(knobs) if found else ():
-        if time.monotonic() > until:
+        if time.process_time() > until:
             break
         tried = knobs._replace(**change)
         sooner = task._replace(events=min(task.events, found[0][0]))
@@ -253,7 +256,7 @@ def _soonest(seeds: range, knobs: Knobs, task: Task, kind: str, until: float) ->
         outcome = run_seed(seed, task, knobs)
         if kind_of(outcome.violation) == kind:
             found.append((outcome.events, seed))
-        if time.monotonic() > until:
+        if time.process_time() > until:
             break
     return sorted(found)
 
