@@ -144,11 +144,7 @@ class _Face:
         """Return the error that leaves the verb in place of *error*."""
         if isinstance(error, StoreError):
             return error
-        told = self._verbs.trouble(error, call)
-        if told is None:
-            return error
-        told.__cause__ = error
-        return told
+        return self._verbs.trouble(error, call) or error
 
 
 def _left_s(deadline: float) -> float:
