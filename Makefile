@@ -3,12 +3,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # A run of all tests fails where one of these was not tried.
-STORES := memory,sqlite,redis,redis6,valkey,dynamodb,mongodb
+STORES := memory,sqlite,redis,redis6,valkey,dynamodb,etcd,mongodb,mysql,postgres,postgres18
 # Processes that run tests side by side, each with servers of its own: more than processors, since many tests wait.
 JOBS ?= 4
-TYPED := $(wildcard dlock_core dlock_dynamodb dlock_mongodb dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)
+# Where 8 GB of memory can hold files, the servers of `make test` keep their data there: a busy disk may take longer for one fsync than a lease.
+IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
+TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)
 
-.PHONY: venv check format unit conformance test containers faults faults-long real demo bench explore proof clean
+.PHONY: venv check format unit conformance test containers faults faults-long real demo docs bench explore proof clean
 
 venv: $(STAMP)
 
@@ -18,7 +20,7 @@ $(STAMP): pyproject.toml
 		apt-get update && apt-get install --yes python3-venv; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[all,conformance]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[all,frameworks,conformance]' --group dev
 	@touch $@
 
 check: venv
@@ -38,15 +40,17 @@ conformance: venv
 	$(BIN)/pytest conformance_tests
 
 test: check
-	$(BIN)/pytest --numprocesses=$(JOBS) --dist=loadgroup --dlock-require=$(STORES)
+	export DLOCK_SERVER_DATA=$(IN_MEMORY); \
+		$(BIN)/pytest --cache-clear --numprocesses=$(JOBS) --dlock-require=$(STORES) || $(BIN)/python -m tests.alone $$?
 
 # The way over containers, with images packed here. Root on Debian; not a part of `make test`.
 containers: venv
 	DLOCK_TEST_SERVERS=container tools/servers/local-images.sh run $(BIN)/pytest \
-		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py --dlock-require=redis,dynamodb
+		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py conformance_tests/test_postgres.py \
+		--deselect conformance_tests/test_postgres.py::TestPostgres18Store --dlock-require=redis,dynamodb,postgres
 
 faults: venv
-	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,mongodb,redis,sqlite --jobs 3 --keep build/faults
+	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,mongodb,mysql,postgres,redis,sqlite --jobs 3 --keep build/faults
 
 faults-long: venv
 	DLOCK_FAULTS=long $(BIN)/pytest tests/faults
@@ -54,14 +58,19 @@ faults-long: venv
 # What rests on stand-ins, and the conformance suite, on a server of yours: make real URL=mongodb://HOST:PORT/?replicaSet=NAME
 SCHEME = $(firstword $(subst :, ,$(URL)))
 REAL = $(or $(patsubst mongodb%,mongodb,$(filter mongodb%,$(SCHEME))),$(patsubst redis%,redis,$(filter redis%,$(SCHEME))),\
-	$(patsubst http%,dynamodb,$(filter http%,$(SCHEME))))
+	$(patsubst http%,dynamodb,$(filter http%,$(SCHEME))),$(patsubst %,etcd,$(filter etcd,$(SCHEME))),$(patsubst %,mysql,$(filter mysql mariadb,$(SCHEME))),\
+	$(patsubst %,postgres,$(filter postgres postgresql,$(SCHEME))))
 real: venv
-	@[ -n '$(REAL)' ] || { echo 'make real: URL=mongodb://…, redis://… or https://… (DynamoDB) names the server' >&2; exit 64; }
+	@[ -n '$(REAL)' ] || { echo 'make real: URL=etcd://…, mongodb://…, mysql://…, postgresql://…, redis://… or https://… (DynamoDB) names the server' >&2; exit 64; }
 	DLOCK_TEST_SERVERS=url DLOCK_TEST_$(shell echo $(REAL) | tr a-z A-Z)_URL='$(URL)' $(BIN)/pytest \
 		$(wildcard tests/$(REAL)/test_assumptions.py) conformance_tests/test_$(REAL).py --dlock-require=$(REAL)
 
 demo: venv
 	$(BIN)/python -m examples.demo
+
+docs: venv
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs build/docs
+	@echo 'the site begins at build/docs/index.html'
 
 bench: venv
 	$(BIN)/python -m pip install --quiet --group bench

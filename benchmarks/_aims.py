@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from benchmarks._figures import Part, Section, Shown
 
-__all__ = ["AIMS", "Aim", "report"]
+__all__ = ["AIMS", "Aim", "inserted", "report"]
 
 
 class Aim(NamedTuple):
@@ -54,10 +54,16 @@ AIMS: dict[str, Aim] = {
     "dynamodb-requests": Aim("the same, requests a cycle", 2.0, digits=1),
     "mongodb-cycle": Aim("MongoDB's wire, cycle × bare pipeline commands", 1.10, "×"),
     "mongodb-refusal": Aim("MongoDB's wire, requests of a refusal", 1.0, digits=1),
+    "mysql-cycle": Aim("MariaDB, cycle × two bare upserts through PyMySQL", 1.15, "×"),
+    "postgres-cycle": Aim("PostgreSQL, cycle × two bare upserts through psycopg", 1.15, "×"),
+    "postgres-renewals": Aim("PostgreSQL, 1,000 locks renewed: statements", 3.0, digits=0),
+    "postgres-wake": Aim("PostgreSQL, wake-up of a lone waiter, p50 × a bare NOTIFY", 2.0, "×"),
+    "postgres-bloat": Aim("PostgreSQL, the table after 1,000,000 cycles on 100 keys × fresh", 3.0, "×"),
     "takeover-sqlite": Aim("SQLite, takeover after kill -9, past the lease's end, p99", 100.0, "ms", 0),
     "takeover-redis": Aim("Redis, the same", 100.0, "ms", 0),
     "takeover-dynamodb": Aim("DynamoDB Local, the same", 100.0, "ms", 0),
     "takeover-mongodb": Aim("MongoDB's wire, the same", 100.0, "ms", 0),
+    "takeover-mysql": Aim("MariaDB, the same", 100.0, "ms", 0),
 }  # fmt: skip
 
 _TOP = """\
@@ -77,6 +83,20 @@ def report(machine: str, versions: Iterable[str], parts: list[Part]) -> str:
     for section in sections:
         lines += ["", *_table(section)]
     return "\n".join(lines) + "\n"
+
+
+def inserted(page: str, told: str, parts: list[Part]) -> str:
+    """Return *page* with the sections of *parts* anew, each with *told*: where and of which code it was measured."""
+    for section in [section for part in parts for section in part.sections]:
+        heading = f"## {section.title}\n"
+        text = "\n".join(_table(section._replace(how=f"{section.how} {told}"))) + "\n"
+        before, found, rest = page.partition(heading)
+        if found:
+            _, next_heading, after = rest.partition("\n## ")
+            page = before + text + next_heading + after
+        else:
+            page = f"{page.rstrip()}\n\n{text}"
+    return page
 
 
 def _aims(shown: list[Shown]) -> list[str]:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import (
     bench_core,
     bench_dynamodb,
+    bench_elections,
+    bench_jobs,
     bench_mongodb,
+    bench_mysql,
+    bench_postgres,
+    bench_postgres_waits,
     bench_redis,
     bench_redis_driver,
     bench_redis_waits,
@@ -24,7 +29,7 @@ if TYPE_CHECKING:
 
     from benchmarks._figures import Part
 
-__all__ = ["OTHERS", "REDIS", "VERSIONS", "apart"]
+__all__ = ["OTHERS", "REDIS", "RUN_ON", "VERSIONS", "apart"]
 
 REDIS: dict[str, Callable[[int, int, int], Part]] = {
     "redis-cycles": bench_redis.cycles,
@@ -44,7 +49,15 @@ OTHERS: dict[str, Callable[[int], Part]] = {
     "dynamodb-renewals": bench_dynamodb.renewals,
     "mongodb-cycles": bench_mongodb.cycles,
     "mongodb-others": bench_mongodb.others,
+    "mysql-cycles": bench_mysql.cycles,
+    "postgres-cycles": bench_postgres.cycles,
+    "postgres-renewals": bench_postgres.renewals,
+    "postgres-bloat": bench_postgres.bloat,
+    "postgres-wake": bench_postgres_waits.wake,
+    "postgres-contend": bench_postgres_waits.contend,
     "takeovers": bench_takeovers.takeovers,
+    "failovers": bench_elections.failovers,
+    "job-requests": bench_jobs.requests,
 }
 VERSIONS: dict[str, Callable[[], str]] = {
     "core": bench_core.version,
@@ -52,7 +65,13 @@ VERSIONS: dict[str, Callable[[], str]] = {
     "redis": bench_redis.version,
     "dynamodb": bench_dynamodb.version,
     "mongodb": bench_mongodb.version,
+    "mysql": bench_mysql.version,
+    "postgres": bench_postgres.version,
 }
+
+
+# Of parts whose name does not tell on what they run.
+RUN_ON = {"takeovers": tuple(VERSIONS), "failovers": bench_elections.STORES, "job-requests": ("core",)}
 
 
 def run(name: str, rounds: int, results: Any) -> None:

@@ -38,10 +38,18 @@ def cycles(rounds: int) -> Part:
         with mutex:
             del table["bench/1"]
 
-    with LockClient(MemoryStore()) as client, asyncio.Runner() as runner:
+    with (
+        LockClient(MemoryStore()) as client,
+        LockClient(MemoryStore(), on_event=lambda _: None) as told,
+        asyncio.Runner() as runner,
+    ):
 
         def blocking() -> None:
             with client.lock("bench/1"):
+                pass
+
+        def observed() -> None:
+            with told.lock("bench/1"):
                 pass
 
         aclient = AsyncLockClient(AsyncMemoryStore())
@@ -54,6 +62,7 @@ def cycles(rounds: int) -> Part:
         sides = {
             "dictionary under a mutex": timed(bare),
             "dlock": timed(blocking),
+            "dlock, with an event hook": timed(observed),
             "dlock, asyncio": atimed(runner, native),
         }
         taken = in_turn(sides, rounds=rounds, cycles=_CYCLES)

@@ -21,13 +21,27 @@ __all__ = ["redis_harness_on"]
 redis = pytest.importorskip("redis")
 
 
-def say(server: Server, *words: str) -> None:
-    """Send one command, without a driver."""
+NO_TTL = b":-1\r\n"
+
+
+def say(server: Server, *words: str) -> bytes:
+    """Send one command, without a driver; return the answer."""
     command = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
     with socket.create_connection(server.address, 5) as connection:
         connection.sendall(command.encode())
         answer = connection.recv(1024)
     assert not answer.startswith(b"-"), answer
+    return answer
+
+
+def plant_foreign(server: Server, key: str) -> None:
+    """Put something of another program."""
+    say(server, "SET", key, "somebody's")
+
+
+def remove(server: Server, key: str) -> None:
+    """Clear away what was put."""
+    say(server, "DEL", key)
 
 
 def plant_newer(server: Server, key: str, version: Version) -> None:
@@ -73,16 +87,18 @@ def redis_harness_on(server: Server, *, name: str = "") -> Iterator[StoreHarness
             name=name,
             found=server.found,
             lease_s=1.0,
-            capabilities={"batch_renew", "notify", "server_clock"},
+            capabilities={"batch_renew", "notify", "server_clock", "prune"},
             race_rounds=rounds(300),
             soon_s=2.0,
             several_processes=True,
             token_floor=True,
+            page=500,
             restart=server.restart,
             count_requests=proxy.requests,
             faults=proxy,
-            plant_foreign=lambda key: say(server, "SET", key, "somebody's"),
-            remove=lambda key: say(server, "DEL", key),
+            expires=lambda key: say(server, "PTTL", key) != NO_TTL,
+            plant_foreign=partial(plant_foreign, server),
+            remove=partial(remove, server),
             plant_newer=partial(plant_newer, server),
             own_client=Opening(open_store=on_own_client, aopen_store=aon_own_client),
         )

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from dlock_conformance import LockClientConformance, LockStoreConformance, Opening, StoreHarness
+from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 from thorough import rounds
@@ -69,15 +69,21 @@ def dynamodb_harness(server: Server, proxy: FaultProxy, table: Any) -> StoreHarn
         token = {"N": str(version.fencing_token)}
         plant(key, v={"N": "2"}, state={"S": "held"}, rvn={"S": version.rvn}, token=token, new={"S": "x"})
 
+    def expires(_: str) -> bool:
+        told = table.describe_time_to_live(TableName=TABLE)["TimeToLiveDescription"]
+        return bool(told["TimeToLiveStatus"] != "DISABLED")
+
     return StoreHarness(
         url_of(proxy.address),
         found=server.found,
-        lease_s=2.0,
+        lease_s=4.0,
         capabilities={"batch_renew"},
         race_rounds=rounds(100),
         several_processes=True,
+        page=250,
         count_requests=proxy.requests,
         faults=proxy,
+        expires=expires,
         plant_foreign=lambda key: plant(key, name={"S": "somebody's"}),
         remove=lambda key: table.delete_item(TableName=TABLE, Key={"key": {"S": key}}),
         plant_newer=plant_newer,
@@ -89,7 +95,7 @@ class TestDynamoDBStore(LockStoreConformance):
     """``dynamodb://``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("busy", "notify", "server_clock", "restart", "own_client")
+    lacks = ("busy", "notify", "server_clock", "prune", "restart", "own_client")
 
     @pytest.fixture
     def harness(self, dynamodb_harness: StoreHarness) -> StoreHarness:
@@ -104,3 +110,16 @@ class TestDynamoDBClient(LockClientConformance):
     def harness(self, dynamodb_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return dynamodb_harness
+
+
+class TestDynamoDBElection(TestDynamoDBClient):
+    """The same by election."""
+
+    way = Way.ELECTION
+
+
+class TestDynamoDBJobs(TestDynamoDBClient):
+    """The same by a job, whose runs have later and later slots."""
+
+    way = Way.JOB
+    cannot_carry = NOT_OF_JOBS

@@ -30,7 +30,7 @@ def unless_thorough(lacks: dict[str, str]) -> dict[str, str]:
 
 
 LACKS = (
-    *("notify", "server_clock", "restart", "count_requests", "plant_newer", "own_client"),
+    *("notify", "server_clock", "prune", "restart", "count_requests", "plant_newer", "own_client", "expires"),
     *("lose_reply", "hang", "refuse", "busy"),
 )
 NO_SESSIONS = {"session": "the rows of other clients have no place for sessions"}
@@ -50,7 +50,7 @@ JAVA_ROWS_LACK = {
     "change.*(new|nothing)-release": "a release removes no attributes",
 }
 JAVA_LACKS = {
-    "_s3_|_s18_|another_token|greater_token|writes_the_token|racing_replaces|b1_a_batch|_s7_": "the rows have no fencing token",
+    "_s3_|_s18_|(greater|smaller)_token|writes_the_token|racing_replaces|b1_a_batch|_s7_": "the rows have no fencing token",
     "gone|deleted|s10_a_scan_gives|b2_a_refusal": "a row that is deleted leaves no tombstone",
     **JAVA_ROWS_LACK,
 }
@@ -58,7 +58,7 @@ COUNTED_LACKS = {
     **NO_SESSIONS,
     **unless_thorough(
         {
-            "^(?!.*(_s3_|_s18_|_s20_|another_token|greater_token|writes_the_token|_s7_|b1_a_batch))": "the same as without tokens, "
+            "^(?!.*(_s3_|_s18_|_s20_|(greater|smaller)_token|writes_the_token|_s7_|b1_a_batch))": "the same as without tokens, "
             "or tried with DLOCK_THOROUGH=1",
         }
     ),
@@ -82,7 +82,7 @@ CLOSED_LACKS = {
             "or tried with DLOCK_THOROUGH=1",
         }
     ),
-    "_s3_(the|a_takeover|tokens)|_s18_|greater_token|writes_the_token|racing_replaces|never_go_back": "the rows have no fencing token",
+    "_s3_(the|a_take|tokens)|_s18_|(greater|smaller)_token|writes_the_token|racing_replaces|never_go_back": "no row has a fencing token",
     "_s2_.*(free|gone)-expect_(absent|its|another)|_s2_.*(free|gone)-expect_any-must": "a release leaves no row",
     "_(s5|s6|s8|s9)_.*(free|gone)|_s6_a_release_leaves|_s7_a_grant|undo_a_release|b2_a_refusal": "a release leaves no row",
     "s4_the_payload_of_a_change.*release|s10_a_scan_gives|s11_a_tombstone|of_a_tombstone|takeover_and_release": "a release leaves no row",
@@ -150,6 +150,7 @@ def harness_of(server: Server, dialect: str, *, options: str = "", **carried: An
         found=server.found,
         capabilities={"batch_renew"},
         race_rounds=20,
+        page=250,
         several_processes=dialect != "node-fail-closed",
         plant_foreign=lambda key: client.put_item(TableName=table, Item={"key": {"S": key}, "name": {"S": "theirs"}}),
         remove=lambda key: client.delete_item(TableName=table, Key={"key": {"S": key}}),

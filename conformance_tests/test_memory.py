@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from dlock_conformance import LockClientConformance, LockStoreConformance, StoreHarness
+from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, StoreHarness, Way
 from dlock_conformance.wired import Wire, wired_harness
 from thorough import rounds
 
@@ -24,6 +24,7 @@ class TestMemoryStore(LockStoreConformance):
             "plant_newer",
             "unprovisioned",
             "own_client",
+            "expires",
         ),
         *("lose_reply", "hang", "refuse", "busy"),
     )
@@ -33,7 +34,7 @@ class TestMemoryStore(LockStoreConformance):
         """Give each test a space of its own."""
         return StoreHarness(
             f"memory://conformance-{next(_SPACES)}",
-            capabilities={"batch_renew", "notify", "server_clock"},
+            capabilities={"batch_renew", "notify", "server_clock", "prune"},
             race_rounds=rounds(300),
             soon_s=1.0,
         )
@@ -59,5 +60,20 @@ class TestMemoryClient(LockClientConformance):
     def harness(self) -> StoreHarness:
         """Give each test a space of its own."""
         return StoreHarness(
-            f"memory://conformance-{next(_SPACES)}", capabilities={"batch_renew", "notify", "server_clock"}, lease_s=0.6
+            f"memory://conformance-{next(_SPACES)}",
+            capabilities={"batch_renew", "notify", "server_clock", "prune"},
+            lease_s=0.6,
         )
+
+
+class TestMemoryElection(TestMemoryClient):
+    """The same by election."""
+
+    way = Way.ELECTION
+
+
+class TestMemoryJobs(TestMemoryClient):
+    """The same by a job, whose runs have later and later slots."""
+
+    way = Way.JOB
+    cannot_carry = NOT_OF_JOBS

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from dlock_conformance import LockClientConformance, LockStoreConformance, Opening, StoreHarness
+from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 
@@ -70,13 +70,15 @@ def mongodb_harness(server: Server, proxy: FaultProxy, collection: Any) -> Store
     return StoreHarness(
         url_of(server, proxy.address),
         found=server.found,
-        lease_s=3.0,
+        lease_s=4.0,
         capabilities={"batch_renew", "notify", "server_clock"},
         race_rounds=50 if server.stand_in else 300,
         several_processes=True,
+        page=100,
         restart=server.restart,
         count_requests=proxy.requests,
         faults=proxy,
+        expires=lambda _: any("expireAfterSeconds" in index for index in collection.list_indexes()),
         plant_foreign=lambda key: collection.insert_one({"_id": key, "name": "somebody's"}),
         remove=lambda key: collection.delete_one({"_id": key}),
         plant_newer=plant_newer,
@@ -87,7 +89,7 @@ def mongodb_harness(server: Server, proxy: FaultProxy, collection: Any) -> Store
 class TestMongoDBStore(LockStoreConformance):
     """``mongodb://``, both colours."""
 
-    lacks = ("busy", "own_client")
+    lacks = ("busy", "own_client", "prune")
 
     @pytest.fixture
     def harness(self, mongodb_harness: StoreHarness) -> StoreHarness:
@@ -102,3 +104,16 @@ class TestMongoDBClient(LockClientConformance):
     def harness(self, mongodb_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return mongodb_harness
+
+
+class TestMongoDBElection(TestMongoDBClient):
+    """The same by election."""
+
+    way = Way.ELECTION
+
+
+class TestMongoDBJobs(TestMongoDBClient):
+    """The same by a job, whose runs have later and later slots."""
+
+    way = Way.JOB
+    cannot_carry = NOT_OF_JOBS

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PLUGINS = ("-p", "no:cacheprovider", "-p", "dlock_conformance.plugin")
 SUITE = """
 import pytest
@@ -47,17 +49,37 @@ def test_the_report_says_what_was_tried(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout
     assert "TestWired (sync): wired 1, grade A, in this process" in done.stdout
+    assert "not checked: nothing that the suite could check" in done.stdout
     assert "passed: 3 clauses (S8 S22 S23)" in done.stdout
     [tried] = json.loads(target.read_text(encoding="utf-8"))["tried"]
     assert tried["clauses"] == {"failed": [], "passed": ["S8", "S22", "S23"], "not_applicable": []}
     assert tried["requests"]["claim"] == tried["requests"]["replace_many_refused"] == 1
 
 
+def test_the_report_says_first_what_was_not_checked(tmp_path: Path) -> None:
+    """And what to add to the harness. That a store is durable is not believed before it was seen."""
+    suite = SUITE.replace('name="wired"', 'name="wired", restart=None, expires=None, several_processes=False')
+    target = tmp_path / "report.json"
+
+    done = run(tmp_path, "-k", "s18 or racing_processes", f"--dlock-report={target}", suite=suite)
+
+    assert done.returncode == 0, done.stdout
+    told = done.stdout.partition("TestWired (sync): ")[2].splitlines()
+    assert [line.partition(";")[0] for line in told[1:4]] == [
+        "    not checked without several_processes: S1",
+        "    not checked without expires: S18",
+        "    not checked without restart: S18",
+    ]
+    assert "add restart=…, which kills the server" in told[3]
+    [tried] = json.loads(target.read_text(encoding="utf-8"))["tried"]
+    assert tried["not_checked"] == {"several_processes": ["S1"], "expires": ["S18"], "restart": ["S18"]}
+
+
 def test_a_required_store_that_was_not_tried_fails_the_run(tmp_path: Path) -> None:
     """All tests passed, and the run is a failure that names the store."""
     done = run(tmp_path, "-k", "s8", "--dlock-require=wired,redis")
 
-    assert done.returncode == 1, done.stdout
+    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
     assert "required and not tried: redis" in done.stdout
 
 
@@ -76,7 +98,7 @@ def test_a_server_that_is_missing_skips_unless_it_is_required(tmp_path: Path) ->
     assert lenient.returncode == 0, lenient.stdout
     assert "1 skipped" in lenient.stdout
     assert "set DLOCK_TEST_REDIS_URL" in lenient.stdout
-    assert strict.returncode == 1
+    assert strict.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
     assert "redis is required" in strict.stdout
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -92,9 +93,8 @@ def test_what_was_held_back_arrives_late_also_when_the_client_has_left(proxy: Fa
     with connected(proxy) as connection:
         proxy.begin(Fault.HANG)
         connection.sendall(b"ghost")
-        connection.settimeout(0.2)
-        with pytest.raises(TimeoutError):
-            connection.recv(100)
+        while proxy.requests() == 0:
+            time.sleep(0.01)  # a busy machine lets the proxy read late
     assert echo.heard == []
 
     proxy.heal()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from dlock_conformance import LockClientConformance, LockStoreConformance, StoreHarness
+from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, StoreHarness, Way
 from dlock_conformance.servers import Server
 from redis_servers import redis_harness_on
 
@@ -35,3 +35,16 @@ class TestRedisClient(LockClientConformance):
     def harness(self, redis_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return redis_harness
+
+
+class TestRedisElection(TestRedisClient):
+    """The same by election."""
+
+    way = Way.ELECTION
+
+
+class TestRedisJobs(TestRedisClient):
+    """The same by a job, whose runs have later and later slots."""
+
+    way = Way.JOB
+    cannot_carry = NOT_OF_JOBS

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from dlock_conformance import Fault, LockClientConformance, LockStoreConformance, StoreHarness
+from dlock_conformance import NOT_OF_JOBS, Fault, LockClientConformance, LockStoreConformance, StoreHarness, Way
 from thorough import rounds
 
 
@@ -45,11 +45,12 @@ def sqlite_harness(tmp_path: Path) -> StoreHarness:
 
     return StoreHarness(
         f"sqlite:///{path}",
-        capabilities={"batch_renew", "notify", "server_clock"},
+        capabilities={"batch_renew", "notify", "server_clock", "prune"},
         race_rounds=rounds(300),
         soon_s=1.0,
         lease_s=0.8,
         several_processes=True,
+        page=500,
         restart=lambda: None,  # nothing runs between two processes: each new connection is a restart
         faults=BusyFile(path),
         plant_foreign=lambda key: plant(key, -1),
@@ -61,7 +62,7 @@ class TestSqliteStore(LockStoreConformance):
     """``sqlite:///path``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("lose_reply", "hang", "refuse", "count_requests", "unprovisioned", "own_client")
+    lacks = ("lose_reply", "hang", "refuse", "count_requests", "unprovisioned", "own_client", "expires")
 
     @pytest.fixture
     def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:
@@ -78,3 +79,16 @@ class TestSqliteClient(LockClientConformance):
     def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:
         """As above."""
         return sqlite_harness
+
+
+class TestSqliteElection(TestSqliteClient):
+    """The same by election."""
+
+    way = Way.ELECTION
+
+
+class TestSqliteJobs(TestSqliteClient):
+    """The same by a job, whose runs have later and later slots."""
+
+    way = Way.JOB
+    cannot_carry = NOT_OF_JOBS

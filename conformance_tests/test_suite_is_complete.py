@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from dlock_conformance import LockClientConformance, LockStoreConformance
+from dlock_conformance import LockClientConformance, LockStoreConformance, Way
 from dlock_conformance.harness import Colour
 
 from dlock_core.backend import installed_schemes
@@ -44,3 +44,10 @@ def test_every_client_is_tried_in_both_colours(backend: str) -> None:
     for each in suites(backend):
         if issubclass(each, LockClientConformance):
             assert tuple(each.colours) == tuple(Colour)
+
+
+@pytest.mark.parametrize("backend", SCHEMES)
+def test_every_client_is_tried_by_election_and_by_jobs(backend: str) -> None:
+    """A term and a run have to do on each store what a lease does."""
+    ways = {each.way for each in suites(backend) if issubclass(each, LockClientConformance)}
+    assert ways == set(Way)

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dlock_core.aio import AsyncLease, AsyncLockClient, aconnect
+    from dlock_core.aio_election import AsyncElection, AsyncTerm
+    from dlock_core.aio_once import AsyncOnce
     from dlock_core.backend import StoreBackend, StoreOptions
     from dlock_core.client import Lease, LockClient, connect
+    from dlock_core.client_election import Election, Term
+    from dlock_core.client_once import Once
+    from dlock_core.cost import Cost
+    from dlock_core.election import Leader, LeaderState
     from dlock_core.engine.lease_view import KEEP, Keep
+    from dlock_core.engine.pruning import Pruned
     from dlock_core.errors import (
         AcquireTimeoutError,
         ConfigurationError,
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
         UnsafeStoreError,
         UnsupportedError,
     )
+    from dlock_core.events import EventKind, LockEvent
+    from dlock_core.health import Health
     from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, LockOptions, Seconds
     from dlock_core.record import (
         AttributeValue,
@@ -42,12 +51,15 @@ if TYPE_CHECKING:
         SessionRef,
         Stamp,
         State,
+        Times,
     )
+    from dlock_core.shared import shared_client
     from dlock_core.store import (
         AsyncAtomicMulti,
         AsyncBatchRenew,
         AsyncLockStore,
         AsyncNotify,
+        AsyncPrune,
         AsyncServerClock,
         AtomicMulti,
         BatchRenew,
@@ -58,6 +70,7 @@ if TYPE_CHECKING:
         Guarantees,
         LockStore,
         Notify,
+        Prune,
         Release,
         Replace,
         Reply,
@@ -66,16 +79,22 @@ if TYPE_CHECKING:
         Version,
     )
 
+    __version__: str
+
 __all__ = [
     "KEEP",
     "AcquireTimeoutError",
     "AsyncAtomicMulti",
     "AsyncBatchRenew",
+    "AsyncElection",
     "AsyncLease",
     "AsyncLockClient",
     "AsyncLockStore",
     "AsyncNotify",
+    "AsyncOnce",
+    "AsyncPrune",
     "AsyncServerClock",
+    "AsyncTerm",
     "AtomicMulti",
     "AttributeValue",
     "BatchRenew",
@@ -87,14 +106,21 @@ __all__ = [
     "ClientKeywords",
     "ClientOptions",
     "ConfigurationError",
+    "Cost",
     "DLockError",
+    "Election",
+    "EventKind",
     "Expect",
     "Grade",
     "Guarantees",
+    "Health",
     "Keep",
+    "Leader",
+    "LeaderState",
     "Lease",
     "LeaseStateError",
     "LockClient",
+    "LockEvent",
     "LockKeywords",
     "LockLostError",
     "LockOptions",
@@ -106,9 +132,12 @@ __all__ = [
     "Members",
     "MissingDriverError",
     "Notify",
+    "Once",
     "OutcomeUnknownError",
     "OwnerState",
     "ProcessIdentity",
+    "Prune",
+    "Pruned",
     "RecordError",
     "Release",
     "Replace",
@@ -123,23 +152,49 @@ __all__ = [
     "StoreOptions",
     "StoreSetupError",
     "StoreUnavailableError",
+    "Term",
+    "Times",
     "TokenOrder",
     "UnsafeStoreError",
     "UnsupportedError",
     "Version",
     "aconnect",
     "connect",
+    "shared_client",
 ]
 
 # Where the names above are defined. A name is loaded at its first use, and the search goes in this order: so the asyncio client, which
 # comes last, costs nobody anything who does not use it, and `import dlock_core` alone costs next to nothing.
-_MODULES = ("errors", "record", "store", "options", "backend", "engine.lease_view", "client", "aio")
+_MODULES = (
+    *(
+        "errors",
+        "record",
+        "store",
+        "options",
+        "backend",
+        "engine.lease_view",
+        "events",
+        "cost",
+        "health",
+        "election",
+        "engine.pruning",
+        "client",
+        "client_election",
+        "client_once",
+        "shared",
+    ),
+    *("aio", "aio_election", "aio_once"),
+)
 
 
 def __getattr__(name: str) -> object:
     """Load the public *name*, or one of the modules above, at its first use."""
     from importlib import import_module
 
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("dlock-core")
     if name in _MODULES:
         return import_module(f"dlock_core.{name}")
     if name in __all__:

@@ -7,35 +7,49 @@ import inspect
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast
 
 from dlock_core.backend import backend_for
 from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.cost import cost_of
 from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
 from dlock_core.engine.breaking import break_lock
-from dlock_core.engine.client_context import Ask, Session, check_capabilities, check_seconds, describe, load_options
+from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, check_seconds, describe
 from dlock_core.engine.engine import Engine
-from dlock_core.engine.handle import Watch, closed_error, lost_error
-from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
-from dlock_core.engine.lock_all import acquire_all, obtain
+from dlock_core.engine.event_hook import hook_of
+from dlock_core.engine.handle import Watch, closed_error, interrupted_error, lost_error
+from dlock_core.engine.hints import check_keywords
+from dlock_core.engine.joining import obtain
+from dlock_core.engine.lease_view import KEEP, Keep, LeaseView, subscribed
+from dlock_core.engine.lock_all import acquire_all
+from dlock_core.engine.opening import learn_store, load_options
 from dlock_core.engine.process import generation
+from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.store_in_threads import ThreadedStore
-from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll
+from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll, async_locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
 from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
 from dlock_core.record import Broken, LockRecord, State
 from dlock_core.timings import nanoseconds
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
+    from dlock_core.aio_election import AsyncElection
+    from dlock_core.aio_once import AsyncOnce
+    from dlock_core.cost import Cost
+    from dlock_core.health import Health
+    from dlock_core.once import SlotSource
     from dlock_core.record import Loss
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
 __all__ = ["AsyncLease", "AsyncLockClient", "aconnect"]
 
 _log = logging.getLogger("dlock.client")
+_L = TypeVar("_L", bound="AsyncLease")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[ClientKeywords]) -> AsyncLockClient:
@@ -63,11 +77,12 @@ def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[Client
 class AsyncLease(LeaseView):
     """The twin of :class:`dlock_core.Lease`, for the event loop in which it was acquired."""
 
-    __slots__ = ("_cancelled", "_cancelling", "_lost", "_task")
+    __slots__ = ("_cancelled", "_cancelling", "_lost", "_stopping", "_task")
 
-    def __init__(self, session: Session, engine: Engine, key: str) -> None:
-        super().__init__(session, engine, key)
+    def __init__(self, context: ClientContext, engine: Engine, key: str) -> None:
+        super().__init__(context, engine, key)
         self._lost: asyncio.Event | None = None
+        self._stopping: asyncio.Event | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
         self._cancelling = 0
@@ -76,13 +91,19 @@ class AsyncLease(LeaseView):
     def lost(self) -> asyncio.Event:
         """As :attr:`dlock_core.Lease.lost`."""
         self._check_process()
+        handle = self._handle
         if self._lost is None:
-            self._lost = asyncio.Event()
-            if self._handle.loss is None:
-                self._handle.lost_signals.append(self._lost)
-            else:
-                self._lost.set()
+            self._lost = subscribed(asyncio.Event(), handle.lost_signals, happened=handle.loss is not None)
         return self._lost
+
+    @property
+    def stopping(self) -> asyncio.Event:
+        """As :attr:`dlock_core.Lease.stopping`."""
+        self._check_process()
+        handle = self._handle
+        if self._stopping is None:
+            self._stopping = subscribed(asyncio.Event(), handle.stop_signals, happened=handle.must_stop)
+        return self._stopping
 
     async def ensure(self, min_remaining: Seconds = 0) -> int:
         """As :meth:`dlock_core.Lease.ensure`."""
@@ -101,9 +122,7 @@ class AsyncLease(LeaseView):
             return
         self._alive()
         payload = self._written(data)
-        self._closed = True
-        if self._engine.part(self._handle, self):
-            await self._engine.release(self._handle, payload)
+        await self._engine.release(self._handle, payload, self)
         if self._handle.loss is not None:
             raise lost_error(self._handle)
 
@@ -123,20 +142,20 @@ class AsyncLease(LeaseView):
         self._engine.watch(self._handle, Watch(callback, self, safe_ns))
 
     async def __aenter__(self) -> Self:
-        """Return the lease; with ``cancel_on_loss``, a loss from now on cancels this task's block."""
+        """Return the lease; with ``cancel_on_loss``, ``stopping`` cancels this task's block from now on."""
         self._alive()
         if self._handle.options.cancel_on_loss:
             self._task = task = asyncio.current_task()
             self._cancelling = 0 if task is None else task.cancelling()
-            self._handle.lost_signals.append(_Canceller(self))
-            if self._handle.loss is not None:
+            self._handle.stop_signals.append(_Canceller(self))
+            if self._handle.must_stop:
                 self._cancel_body()
         return self
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         """Release, by the rules of :class:`dlock_core.Lease`; our own cancellation of the body becomes LockLostError."""
         task, self._task = self._task, None
-        if self._session.generation != generation():
+        if self._context.generation != generation():
             return
         ours = (
             self._cancelled
@@ -148,7 +167,7 @@ class AsyncLease(LeaseView):
             task.uncancel()
         if self._closed:
             if ours:
-                raise lost_error(self._handle) from body_error
+                raise interrupted_error(self._handle) from body_error
             return
         error: DLockError | None = None
         try:
@@ -156,7 +175,10 @@ class AsyncLease(LeaseView):
         except DLockError as failure:
             error = failure
         if ours:
-            raise (error or lost_error(self._handle)) from body_error
+            interrupted = interrupted_error(self._handle)
+            if error is not None and self.loss is None:
+                interrupted.add_note(str(error))
+            raise interrupted from body_error
         leaving = self._leaving(body_error, self.loss, error)
         if leaving is not None:
             raise leaving
@@ -171,7 +193,7 @@ class AsyncLease(LeaseView):
             cast("AsyncRuntime", self._engine.runtime).loop.call_soon(self._cancel_body)
             return
         self._cancelled = True
-        task.cancel(f"lock {self.key!r} was lost")
+        task.cancel(f"lock {self.key!r} " + ("is about to be lost" if self.loss is None else "was lost"))
 
     def _alive(self) -> None:
         super()._alive()
@@ -179,7 +201,7 @@ class AsyncLease(LeaseView):
 
 
 class _Canceller:
-    """Cancels the body when the lock is lost."""
+    """Cancels the body when the holder has to stop."""
 
     def __init__(self, lease: AsyncLease) -> None:
         self._lease = weakref.ref(lease)
@@ -191,7 +213,7 @@ class _Canceller:
 
 
 class AsyncLockClient:
-    """The twin of :class:`dlock_core.LockClient`, for one event loop. Opened by ``async with`` or ``await``."""
+    """The twin of :class:`dlock_core.LockClient`, for an event loop. Opened by ``async with`` or ``await``; your own store stays open."""
 
     options: ClientOptions
     _clock: Clock = SYSTEM_CLOCK
@@ -203,6 +225,7 @@ class AsyncLockClient:
         /,
         **keywords: Unpack[ClientKeywords],
     ) -> None:
+        check_keywords(keywords)
         chosen = ClientOptions(**cast("dict[str, Any]", keywords)) if options is None else options.with_(**keywords)
         threaded: ThreadedStore | None = None
         check_capabilities(store)
@@ -219,7 +242,7 @@ class AsyncLockClient:
 
     def _set_up(self, options: ClientOptions, open_store: Callable[[], Coroutine[Any, Any, AsyncLockStore]]) -> None:
         self.options = options
-        self._session = Session(options, blocking=False)
+        self._context = ClientContext(options, blocking=False)
         self._open_store = open_store
         self._owns_store = True
         self._threads = None
@@ -232,10 +255,10 @@ class AsyncLockClient:
 
     async def acquire(self, key: str, **options: Unpack[LockKeywords]) -> AsyncLease:
         """As :meth:`dlock_core.LockClient.acquire`; cancelled at any point, it leaves no lock behind for longer than a lease."""
-        session = self._session
-        full = session.full_key(key)
-        ask = session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
-        return await self._obtain(key, full, ask)
+        context = self._context
+        full = context.full_key(key)
+        call = context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        return await self._obtain(AsyncLease, key, full, call)
 
     async def try_acquire(self, key: str, **options: Unpack[LockKeywords]) -> AsyncLease | None:
         """As :meth:`dlock_core.LockClient.try_acquire`."""
@@ -243,7 +266,7 @@ class AsyncLockClient:
             raise ConfigurationError("try_acquire never waits; use acquire() with a timeout")
         try:
             return await self._obtain(
-                key, self._session.full_key(key), self._session.resolve({**options, "timeout": 0.0})
+                AsyncLease, key, self._context.full_key(key), self._context.resolve({**options, "timeout": 0.0})
             )
         except AcquireTimeoutError:
             return None
@@ -252,36 +275,73 @@ class AsyncLockClient:
         self, keys: Iterable[str], **options: Unpack[LockKeywords]
     ) -> AbstractAsyncContextManager[Mapping[str, AsyncLease]]:
         """As :meth:`dlock_core.LockClient.lock_all`."""
-        return AsyncLockAll(self, self._session.ordered(keys), options)
+        return AsyncLockAll(self, self._context.ordered(keys), options)
+
+    def election(self, key: str, *, value: bytes | None = None, **options: Unpack[LockKeywords]) -> AsyncElection:
+        """As :meth:`dlock_core.LockClient.election`.
+
+        A term's block is cancelled when the stop grace begins, unless ``cancel_on_loss`` is given as False.
+        """
+        from dlock_core.aio_election import AsyncElection
+
+        return AsyncElection(self, key, value, options)
+
+    def locked(
+        self, key: str, **options: Unpack[LockKeywords]
+    ) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Awaitable[_R]]]:
+        """As :meth:`dlock_core.LockClient.locked`, for coroutine functions."""
+        return async_locked(self, self._context, key, options)
+
+    def once(
+        self,
+        key: str,
+        *,
+        slot: SlotSource,
+        at_least_for: Seconds = 0,
+        at_most_for: Seconds | None = None,
+        **options: Unpack[LockKeywords],
+    ) -> AsyncOnce:
+        """As :meth:`dlock_core.LockClient.once`."""
+        from dlock_core.aio_once import AsyncOnce
+
+        return AsyncOnce(self, key, slot, at_least_for, at_most_for, options)
 
     def holds(self, key: str) -> bool:
         """As :meth:`dlock_core.LockClient.holds`."""
         engine = self._engine
-        handle = engine.driver.held.get(self._session.full_key(key))
+        handle = engine.driver.held.get(self._context.full_key(key))
         return handle is not None and engine.is_valid(handle)
+
+    def health(self) -> Health:
+        """As :meth:`dlock_core.LockClient.health`."""
+        return self._engine.renewals.health(self._context.prefix)
+
+    def cost(self) -> Cost:
+        """As :meth:`dlock_core.LockClient.cost`."""
+        return cost_of(self._engine.store)
 
     async def get(self, key: str) -> LockRecord | None:
         """As :meth:`dlock_core.LockClient.get`."""
-        full = self._session.full_key(key)
-        record = await self._open_engine.read(full, self._session.store_timeout_s())
-        return None if record is None else self._session.strip(record)
+        full = self._context.full_key(key)
+        record = await self._open_engine.read(full, self._context.store_timeout_s())
+        return None if record is None else self._context.strip(record)
 
     async def scan(self, prefix: str = "") -> AsyncIterator[LockRecord]:
         """As :meth:`dlock_core.LockClient.scan`."""
         engine = self._open_engine
         async for record in engine.store.scan(
-            self._session.full_prefix(prefix), timeout_s=self._session.store_timeout_s()
+            self._context.full_prefix(prefix), timeout_s=self._context.store_timeout_s()
         ):
             if record.state is not State.GONE:
-                yield self._session.strip(record)
+                yield self._context.strip(record)
 
     async def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:
         """As :meth:`dlock_core.LockClient.break_lock`."""
-        full = self._session.full_key(key)
-        broken = Broken(self._session.owner, time.time_ns() // 1_000_000)
-        timeout_s = self._session.store_timeout_s()
+        full = self._context.full_key(key)
+        broken = Broken(self._context.owner, time.time_ns() // 1_000_000)
+        timeout_s = self._context.store_timeout_s()
         return await break_lock(
-            self._open_engine.store,
+            self._open_engine.driver,
             full,
             fencing_token=fencing_token,
             rvn=rvn,
@@ -289,6 +349,10 @@ class AsyncLockClient:
             free_now=now,
             timeout_s=timeout_s,
         )
+
+    async def prune(self, *, older_than: Seconds, prefix: str = "", dry_run: bool = False) -> Pruned:
+        """As :meth:`dlock_core.LockClient.prune`."""
+        return await prune(self._open_engine.store, self._context, older_than, prefix, dry_run=dry_run)
 
     async def guarantees(self) -> Guarantees:
         """As :meth:`dlock_core.LockClient.guarantees`."""
@@ -301,7 +365,7 @@ class AsyncLockClient:
     async def close(self) -> None:
         """As :meth:`dlock_core.LockClient.close`."""
         engine = self._opened
-        if engine is None or self._session.generation != generation():
+        if engine is None or self._context.generation != generation():
             return
         check_loop(self._runtime, "the client")
         errors = await engine.close()
@@ -337,7 +401,7 @@ class AsyncLockClient:
 
     def __repr__(self) -> str:
         """Name the store, without secrets, and the owner."""
-        return f"<AsyncLockClient {describe(self.options)} owner {self._session.owner!r}>"
+        return f"<AsyncLockClient {describe(self.options)} owner {self._context.owner!r}>"
 
     def __reduce__(self) -> Any:
         """Refuse: connections belong to one process."""
@@ -345,7 +409,7 @@ class AsyncLockClient:
 
     @property
     def _engine(self) -> Engine:
-        self._session.check_process()
+        self._context.check_process()
         if self._opened is None:
             raise LeaseStateError(
                 "the client is not open yet; write 'async with aconnect(…) as client' or 'client = await aconnect(…)'"
@@ -361,7 +425,7 @@ class AsyncLockClient:
         return engine
 
     async def _open(self) -> None:
-        self._session.check_process()
+        self._context.check_process()
         async with self._opening:  # tasks may share a client, and each await it
             await self._open_once()
 
@@ -372,33 +436,34 @@ class AsyncLockClient:
             return
         store = await self._open_store()
         try:
-            self._session.learn(await store.guarantees(), store.capabilities)
+            await learn_store(self._context, store, is_own=self._owns_store)
         except BaseException:
             if self._owns_store:
                 await store.close()
             raise
         self._runtime = AsyncRuntime(self._clock)
-        engine = Engine(store, self._runtime, self._session.observed_in)
+        engine = Engine(store, self._runtime, self._context.observed_in)
+        engine.driver.hook = hook_of(self.options.on_event)
         self._runtime.engine = engine
         self._opened = engine
 
-    async def _obtain(self, key: str, full: str, ask: Ask) -> AsyncLease:
+    async def _obtain(self, kind: type[_L], key: str, full: str, call: CallOptions) -> _L:
         engine = self._engine
-        lease = AsyncLease(self._session, engine, key)
+        lease = kind(self._context, engine, key)
         try:
-            await obtain(engine, lease, full, ask.options, ask.timings)
+            await obtain(engine, lease, full, call.options, call.timings)
         except BaseException:
             lease._leave_to_scheduler()
             raise
         return lease
 
     async def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, AsyncLease]:
-        ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        call = self._context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         engine = self._engine
-        full_keys = [self._session.full_key(key) for key in keys]
-        leases = {key: AsyncLease(self._session, engine, key) for key in keys}
+        full_keys = [self._context.full_key(key) for key in keys]
+        leases = {key: AsyncLease(self._context, engine, key) for key in keys}
         try:
-            await acquire_all(engine, full_keys, list(leases.values()), ask.options, ask.timings)
+            await acquire_all(engine, full_keys, list(leases.values()), call.options, call.timings)
         except BaseException:
             for lease in leases.values():
                 lease._leave_to_scheduler()

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from dlock_core.engine.hints import unknown_option
 from dlock_core.errors import ConfigurationError, MissingDriverError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -38,8 +39,33 @@ _DISTRIBUTION = "dlock-core"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _HOST = r"(?:\[[^\]]*\]|[^:,\[\]]*)(?::\d*)?"
 _HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
+# Pydantic's words for a type that an option wants, and ours.
+_WANTED = "Input should be "
+_KINDS = {
+    "a valid string": "a str",
+    "a valid integer": "an int",
+    "a valid number": "a number",
+    "a valid boolean": "True or False",
+    "a valid bytes": "bytes",
+    "a valid dictionary": "a dict",
+}
 
 _building = threading.Lock()
+
+
+def _without_report(name: str) -> Any:
+    """Return pydantic's class method *name*, with ConfigurationError in place of pydantic's report."""
+
+    def validate(cls: Any, *values: Any, **options: Any) -> Any:
+        try:
+            return getattr(super(CheckedModel, cls), name)(*values, **options)
+        except ValidationError as error:
+            cause = error.errors(include_url=False, include_input=False)[0].get("ctx", {}).get("error")
+            if isinstance(cause, ConfigurationError):
+                raise cause from None
+            raise ConfigurationError(cls._subject() + explain(cls, error)) from None
+
+    return classmethod(validate)
 
 
 class CheckedModel(BaseModel):
@@ -59,6 +85,13 @@ class CheckedModel(BaseModel):
                 super().__init__(**values)
             except ValidationError as error:
                 raise ConfigurationError(self._subject() + explain(type(self), error)) from None
+
+        model_validate, model_validate_json, model_validate_strings = map(
+            _without_report, ("model_validate", "model_validate_json", "model_validate_strings")
+        )
+
+        def __delattr__(self, name: str) -> None:
+            raise ConfigurationError(f"{name}: {type(self).__name__} is frozen; make a new one")
 
         def __setattr__(self, name: str, value: object) -> None:
             if not name.startswith("_"):
@@ -155,7 +188,8 @@ def _scheme(url: str) -> str:
     scheme, separator, _ = url.partition("://")
     if not separator or not _SCHEME.fullmatch(scheme):
         raise ConfigurationError(
-            f"{redact(url)!r} is not a store URL; write it as scheme://…, for example sqlite:///var/lib/locks.db"
+            "the text that names the store is not a URL, since it does not begin with scheme://; write, for example, "
+            "redis://HOST:6379/0, or sqlite:////var/lib/locks.db for a file"
         )
     return scheme.lower()
 
@@ -208,16 +242,24 @@ def missing_driver(extra: str, driver: str, error: ImportError) -> MissingDriver
 
 def explain(model: type[BaseModel], error: ValidationError) -> str:
     """Return every fault that pydantic found, each with the name of its option, and no value."""
-    faults = []
+    faults: dict[str, str] = {}
+    wanted: dict[str, dict[str, None]] = {}
     for fault in error.errors(include_url=False, include_context=False, include_input=False):
         known = [str(part) for part in fault["loc"] if part in model.model_fields or not isinstance(part, str)]
         name = ".".join(known or map(str, fault["loc"][:1]))
-        text = f"{name}: {fault['msg'].removeprefix('Value error, ')}"
+        message = fault["msg"].removeprefix("Value error, ")
+        text = ": ".join(filter(None, (name, message)))
         if fault["type"] == "extra_forbidden":
-            text = f"unknown option {name!r}; options: {', '.join(model.model_fields)}"
-        if text not in faults:
-            faults.append(text)
-    return "; ".join(faults)
+            text = unknown_option(name, model.model_fields)
+        elif message.startswith(_WANTED):
+            # A report for each of the types that an option may have: they make one text.
+            kind = message.removeprefix(_WANTED)
+            kinds = wanted.setdefault(name, {})
+            kinds[_KINDS.get(kind, kind)] = None
+            faults[name] = f"{name}: give {' or '.join(kinds)}"
+            continue
+        faults.setdefault(text, text)
+    return "; ".join(faults.values())
 
 
 def split_url(url: str, known: Container[str]) -> tuple[str, dict[str, str]]:

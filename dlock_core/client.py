@@ -8,26 +8,24 @@ import logging
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.cost import cost_of
 from dlock_core.engine.blocking_runtime import BlockingRuntime, BlockingStore, run_blocking
 from dlock_core.engine.breaking import break_lock
-from dlock_core.engine.client_context import (
-    Ask,
-    Session,
-    check_capabilities,
-    check_seconds,
-    describe,
-    load_options,
-    open_store,
-)
+from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, check_seconds, describe
 from dlock_core.engine.engine import Engine
+from dlock_core.engine.event_hook import hook_of
 from dlock_core.engine.handle import Watch, closed_error, lost_error
-from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
-from dlock_core.engine.lock_all import acquire_all, obtain
+from dlock_core.engine.hints import check_event_loop, check_keywords
+from dlock_core.engine.joining import obtain
+from dlock_core.engine.lease_view import KEEP, Keep, LeaseView, subscribed
+from dlock_core.engine.lock_all import acquire_all
+from dlock_core.engine.opening import load_options, open_store, whole_commands
 from dlock_core.engine.process import generation, members
-from dlock_core.engine.with_blocks import Lock, LockAll
+from dlock_core.engine.pruning import Pruned, prune
+from dlock_core.engine.with_blocks import Lock, LockAll, locked
 from dlock_core.errors import (
     AcquireTimeoutError,
     ConfigurationError,
@@ -43,26 +41,37 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from dlock_core.client_election import Election
+    from dlock_core.client_once import Once
+    from dlock_core.cost import Cost
+    from dlock_core.health import Health
+    from dlock_core.once import SlotSource
     from dlock_core.record import Loss
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
 __all__ = ["Lease", "LockClient", "connect"]
 
 _log = logging.getLogger("dlock.client")
+_L = TypeVar("_L", bound="Lease")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def connect(url: str | ClientOptions | None = None, /, **options: Unpack[ClientKeywords]) -> LockClient:
     """Open the store of *url* and return a client of it. Asks the store for its guarantees, so trouble is told at once.
+
+    With ``provision=True`` it first creates what the store lacks: a table, an index.
 
     Without *url* the options are gathered as :meth:`ClientOptions.load` says (``DLOCK_URL``, ``DLOCK_CONFIG``).
 
     Raises: ConfigurationError (MissingDriverError, UnsafeStoreError, UnsupportedError), StoreError.
     """
     loaded = load_options(url, options)
-    Session(loaded, blocking=True)
+    ClientContext(loaded, blocking=True)
     store = open_store(loaded)
     try:
-        client = LockClient(store, loaded)
+        with whole_commands(loaded):
+            client = LockClient(store, loaded)
     except BaseException:
         store.close()
         raise
@@ -77,24 +86,36 @@ class Lease(LeaseView):
     while the lease was valid raises nothing, even if the release gets no answer; one whose lease was lost raises LockLostError.
     """
 
-    __slots__ = ("_lost",)
+    __slots__ = ("_lost", "_stopping")
 
-    def __init__(self, session: Session, engine: Engine, key: str) -> None:
-        super().__init__(session, engine, key)
+    def __init__(self, context: ClientContext, engine: Engine, key: str) -> None:
+        check_event_loop()
+        super().__init__(context, engine, key)
         self._lost: threading.Event | None = None
+        self._stopping: threading.Event | None = None
 
     @property
     def lost(self) -> threading.Event:
         """An event that is set when the lock is lost. A signal to wait for; ``is_valid`` decides."""
         self._check_process()
+        handle = self._handle
         with self._engine.runtime.mutex:
             if self._lost is None:
-                self._lost = threading.Event()
-                if self._handle.loss is None:
-                    self._handle.lost_signals.append(self._lost)
-                else:
-                    self._lost.set()
+                self._lost = subscribed(threading.Event(), handle.lost_signals, happened=handle.loss is not None)
             return self._lost
+
+    @property
+    def stopping(self) -> threading.Event:
+        """An event that is set ``stop_grace`` before the lock ends, and at a loss: end the work now.
+
+        It stays set, even where a later renewal keeps the lock.
+        """
+        self._check_process()
+        handle = self._handle
+        with self._engine.runtime.mutex:
+            if self._stopping is None:
+                self._stopping = subscribed(threading.Event(), handle.stop_signals, happened=handle.must_stop)
+            return self._stopping
 
     def ensure(self, min_remaining: Seconds = 0) -> int:
         """Return the fencing token while the lock is held for *min_remaining* seconds at least; call it before each effect.
@@ -124,9 +145,7 @@ class Lease(LeaseView):
             return
         self._alive()
         payload = self._written(data)
-        self._closed = True
-        if self._engine.part(self._handle, self):
-            run_blocking(self._engine.release(self._handle, payload))
+        run_blocking(self._engine.release(self._handle, payload, self))
         if self._handle.loss is not None:
             raise lost_error(self._handle)
 
@@ -155,8 +174,8 @@ class Lease(LeaseView):
         return self
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
-        """Release, by the rules above; silent in a forked child."""
-        if self._closed or self._session.generation != generation():
+        """Release, by the rules of :class:`Lease`; silent in a forked child."""
+        if self._closed or self._context.generation != generation():
             return
         error: DLockError | None = None
         try:
@@ -180,10 +199,11 @@ class LockClient:
     def __init__(
         self, store: LockStore, options: ClientOptions | None = None, /, **keywords: Unpack[ClientKeywords]
     ) -> None:
+        check_keywords(keywords)
         self.options = (
             ClientOptions(**cast("dict[str, Any]", keywords)) if options is None else options.with_(**keywords)
         )
-        self._session = Session(self.options, blocking=True)
+        self._context = ClientContext(self.options, blocking=True)
         if inspect.iscoroutinefunction(getattr(store, "claim", None)):
             raise UnsupportedError(
                 f"{type(store).__name__} is a store for asyncio; use AsyncLockClient or aconnect() with it"
@@ -191,9 +211,10 @@ class LockClient:
         check_capabilities(store)
         self._store = store
         self._owns_store = False
-        self._session.learn(store.guarantees(), store.capabilities)
+        self._context.learn(store.guarantees(), store)
         self._runtime = BlockingRuntime(self._clock)
-        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._runtime, self._session.observed_in)
+        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._runtime, self._context.observed_in)
+        self._engine.driver.hook = hook_of(self.options.on_event)
         self._runtime.engine = self._engine
         # Whoever holds a lease keeps its client, which releases it at exit.
         self._runtime.client = self
@@ -209,10 +230,10 @@ class LockClient:
         Raises: AcquireTimeoutError; StoreError, where the store cannot be reached for a lease's time (10 s at most); ConfigurationError;
             RecordError, where something else is stored under the key; LeaseStateError, where the client is closed.
         """
-        session = self._session
-        full = session.full_key(key)
-        ask = session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
-        return self._obtain(key, full, ask)
+        context = self._context
+        full = context.full_key(key)
+        call = context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        return self._obtain(Lease, key, full, call)
 
     def try_acquire(self, key: str, **options: Unpack[LockKeywords]) -> Lease | None:
         """Return the lease of *key*, or None if it is held; never waits. Repeated over a whole lease, it takes over from a dead holder.
@@ -222,7 +243,9 @@ class LockClient:
         if "timeout" in options:
             raise ConfigurationError("try_acquire never waits; use acquire() with a timeout")
         try:
-            return self._obtain(key, self._session.full_key(key), self._session.resolve({**options, "timeout": 0.0}))
+            return self._obtain(
+                Lease, key, self._context.full_key(key), self._context.resolve({**options, "timeout": 0.0})
+            )
         except AcquireTimeoutError:
             return None
 
@@ -230,29 +253,77 @@ class LockClient:
         self, keys: Iterable[str], **options: Unpack[LockKeywords]
     ) -> AbstractContextManager[Mapping[str, Lease]]:
         """Return a context manager that holds all of *keys* or none: taken in one order by every client, so nobody deadlocks."""
-        return LockAll(self, self._session.ordered(keys), options)
+        return LockAll(self, self._context.ordered(keys), options)
+
+    def election(self, key: str, *, value: bytes | None = None, **options: Unpack[LockKeywords]) -> Election:
+        """Return a candidate for the leadership of *key*, and an observer of it; observers see *value*. Makes no request.
+
+        The options are those of a lock. ``stop_grace`` is a quarter of the lease by default.
+
+        Raises: ConfigurationError: the stop grace does not fit the lease; the message names the terms.
+        """
+        from dlock_core.client_election import Election
+
+        return Election(self, key, value, options)
+
+    def locked(self, key: str, **options: Unpack[LockKeywords]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+        """Return a decorator: each call of the function holds *key*, as ``with lock(key)`` does.
+
+        Raises: ConfigurationError: an option or the key is wrong.
+        """
+        return locked(self, self._context, key, options)
+
+    def once(
+        self,
+        key: str,
+        *,
+        slot: SlotSource,
+        at_least_for: Seconds = 0,
+        at_most_for: Seconds | None = None,
+        **options: Unpack[LockKeywords],
+    ) -> Once:
+        """Return a run of the job *key*: a context manager that tells whether *slot* is due here, and a decorator. Makes no request yet.
+
+        *slot* names the run, by a text or a number that grows, or is a function that returns one (:mod:`dlock_core.slots`). Another process
+        that runs the job is told by ``busy``, once it was seen to renew; with *timeout* the end of its run is waited for, or, with 0,
+        nothing. A run of more than *at_most_for* seconds is lost. For *at_least_for* seconds after the beginning of a run no other
+        begins, by the wall clocks.
+
+        Raises: ConfigurationError: an option or the slot is wrong.
+        """
+        from dlock_core.client_once import Once
+
+        return Once(self, key, slot, at_least_for, at_most_for, options)
 
     def holds(self, key: str) -> bool:
         """Whether this client holds *key* now. No I/O."""
-        handle = self._engine.driver.held.get(self._session.full_key(key))
+        handle = self._engine.driver.held.get(self._context.full_key(key))
         return handle is not None and self._engine.is_valid(handle)
+
+    def health(self) -> Health:
+        """Say how the renewals of this client are doing: how late they are, which failed, and the last error. No I/O."""
+        return self._engine.renewals.health(self._context.prefix)
+
+    def cost(self) -> Cost:
+        """Say how many requests this client has sent, and what DynamoDB bills for them. No I/O."""
+        return cost_of(self._store)
 
     def get(self, key: str) -> LockRecord | None:
         """Return what is stored under *key*, linearizable; None if nothing, or if it was deleted on release.
 
         A record that says ``held`` may be a dead holder's: that it is, only time shows.
         """
-        full = self._session.full_key(key)
+        full = self._context.full_key(key)
         self._check_open()
-        record = run_blocking(self._engine.read(full, self._session.store_timeout_s()))
-        return None if record is None else self._session.strip(record)
+        record = run_blocking(self._engine.read(full, self._context.store_timeout_s()))
+        return None if record is None else self._context.strip(record)
 
     def scan(self, prefix: str = "") -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*. For operators: it may be stale."""
         self._check_open()
-        for record in self._store.scan(self._session.full_prefix(prefix), timeout_s=self._session.store_timeout_s()):
+        for record in self._store.scan(self._context.full_prefix(prefix), timeout_s=self._context.store_timeout_s()):
             if record.state is not State.GONE:
-                yield self._session.strip(record)
+                yield self._context.strip(record)
 
     def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:
         """Break the grant *fencing_token* of *key*: raise the token, and keep the key closed for one lease.
@@ -263,13 +334,13 @@ class LockClient:
         alone tells two grants apart. A renewal since then is a change too.
         False: that grant does not stand any more.
         """
-        full = self._session.full_key(key)
+        full = self._context.full_key(key)
         self._check_open()
-        broken = Broken(self._session.owner, time.time_ns() // 1_000_000)
-        timeout_s = self._session.store_timeout_s()
+        broken = Broken(self._context.owner, time.time_ns() // 1_000_000)
+        timeout_s = self._context.store_timeout_s()
         return run_blocking(
             break_lock(
-                self._engine.store,
+                self._engine.driver,
                 full,
                 fencing_token=fencing_token,
                 rvn=rvn,
@@ -278,6 +349,16 @@ class LockClient:
                 timeout_s=timeout_s,
             )
         )
+
+    def prune(self, *, older_than: Seconds, prefix: str = "", dry_run: bool = False) -> Pruned:
+        """Remove the records under *prefix* that are free, carry no data, and were not written for *older_than* seconds (25 h or more).
+
+        Tokens go on above those that were removed. With *dry_run* it only counts. Not while locks without a lease are asked for there.
+
+        Raises: ConfigurationError; UnsupportedError: the store needs the records, or the locks have no lease; StoreError: some may be gone.
+        """
+        self._check_open()
+        return run_blocking(prune(self._engine.store, self._context, older_than, prefix, dry_run=dry_run))
 
     def guarantees(self) -> Guarantees:
         """Ask the store what it promises."""
@@ -291,6 +372,8 @@ class LockClient:
 
     def close(self) -> None:
         """Release all that is held, going on after an error, and end the renewals. May be repeated.
+
+        The body of a term or of a job in another thread is told to stop, and releases it at its end; the stop grace is waited for.
 
         Raises: ExceptionGroup: of all that failed.
         """
@@ -313,32 +396,32 @@ class LockClient:
 
     def __repr__(self) -> str:
         """Name the store, without secrets, and the owner."""
-        return f"<LockClient {describe(self.options)} owner {self._session.owner!r}>"
+        return f"<LockClient {describe(self.options)} owner {self._context.owner!r}>"
 
     def __reduce__(self) -> Any:
         """Refuse: threads and connections belong to one process."""
         raise LeaseStateError("a client cannot be pickled or copied; send its URL, and connect() there")
 
     def _check_open(self) -> None:
-        self._session.check_process()
+        self._context.check_process()
         if self._engine.closed:
             raise closed_error()
 
-    def _obtain(self, key: str, full: str, ask: Ask) -> Lease:
-        lease = Lease(self._session, self._engine, key)
+    def _obtain(self, kind: type[_L], key: str, full: str, call: CallOptions) -> _L:
+        lease = kind(self._context, self._engine, key)
         try:
-            run_blocking(obtain(self._engine, lease, full, ask.options, ask.timings))
+            run_blocking(obtain(self._engine, lease, full, call.options, call.timings))
         except BaseException:
             lease._leave_to_scheduler()
             raise
         return lease
 
     def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, Lease]:
-        ask = self._session.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
-        full_keys = [self._session.full_key(key) for key in keys]
-        leases = {key: Lease(self._session, self._engine, key) for key in keys}
+        call = self._context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        full_keys = [self._context.full_key(key) for key in keys]
+        leases = {key: Lease(self._context, self._engine, key) for key in keys}
         try:
-            run_blocking(acquire_all(self._engine, full_keys, list(leases.values()), ask.options, ask.timings))
+            run_blocking(acquire_all(self._engine, full_keys, list(leases.values()), call.options, call.timings))
         except BaseException:
             for lease in leases.values():
                 lease._leave_to_scheduler()
@@ -346,7 +429,7 @@ class LockClient:
         return leases
 
     def _close(self, until: int = NEVER) -> None:
-        if self._session.generation != generation():
+        if self._context.generation != generation():
             return  # a forked child's copy: its threads and locks are the parent's
         errors = run_blocking(self._engine.close(until))
         self._runtime.close()
@@ -366,7 +449,7 @@ _open_clients: weakref.WeakSet[LockClient] = weakref.WeakSet()
 def _release_at_exit() -> None:
     """Free what is still held when the interpreter ends, within one request time-out of each client, and without new threads."""
     for client in members(_open_clients):
-        until = client._runtime.now() + client._session.default.timings.timeout_ns
+        until = client._runtime.now() + client._context.default.timings.timeout_ns
         try:
             client._close(until)  # this module's own
         except ExceptionGroup as group:

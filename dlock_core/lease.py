@@ -43,7 +43,18 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_core.record import NO_TOKEN, Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, State, Version
+from dlock_core.record import (
+    NO_TOKEN,
+    Attributes,
+    Broken,
+    LockRecord,
+    Loss,
+    LossReason,
+    OwnerState,
+    State,
+    Times,
+    Version,
+)
 from dlock_core.states import (
     Abandon,
     Answer,
@@ -67,6 +78,7 @@ from dlock_core.states import (
     Payload,
     Probe,
     Probed,
+    Progress,
     Read,
     Releasing,
     Renew,
@@ -74,13 +86,14 @@ from dlock_core.states import (
     Risk,
     Seeking,
     Sent,
+    Stop,
     Terms,
     Verb,
     Wait,
     Woken,
 )
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
-from dlock_core.timings import NEVER, Timings
+from dlock_core.timings import NANOS, NEVER, Timings
 
 __all__ = [
     "TRANSITIONS",
@@ -139,7 +152,6 @@ def heard(
     abandoned: Collection[str] = (),
     *,
     wall_ms: int | None = None,
-    age_ms: int | None = None,
     seen: Observation | None = None,
 ) -> Answer | Failure:
     """Return the event that *result* is, with which the store or its adapter met the request *rvn*.
@@ -152,11 +164,13 @@ def heard(
     record = result.record
     if result.applied:
         return Failure(rvn, unknown=True, new_rvn=new_rvn) if record is None else Answer(rvn, result, new_rvn)
-    return Answer(rvn, result, new_rvn, record is not None and record.rvn in abandoned, jitter, wall_ms, age_ms, seen)
+    return Answer(
+        rvn, result, new_rvn, record is not None and record.rvn in abandoned, jitter, wall_ms, result.age_ms, seen
+    )
 
 
 def is_valid(state: LeaseState, now: int) -> bool:
-    """Whether the holder may act: held, and neither the lease nor ``max_hold`` has run out."""
+    """Whether the holder may act: held, and neither the lease nor ``max_hold`` nor ``stall_timeout`` has run out."""
     return type(state) is Held and now < state.deadline and now < state.hold_until
 
 
@@ -173,7 +187,7 @@ def may_be_sent(state: LeaseState, request: object, now: int) -> bool:
 def due_at(state: LeaseState) -> int:
     """Return the instant at which the state wants :class:`Due`; NEVER where only another event can change it."""
     if type(state) is Held:
-        end = min(state.deadline, state.hold_until)
+        end = min(_stop_at(state), state.deadline, state.hold_until)
         return end if state.in_flight is not None else min(end, state.renew_at)
     if type(state) is Releasing or type(state) is Cleaning:
         return NEVER if state.in_flight is not None else state.retry_at
@@ -302,17 +316,19 @@ def _expectation(state: Seeking, record: LockRecord | None) -> ClaimExpect:
 
 
 def _claim(terms: Terms, expect: ClaimExpect, new_rvn: str, now: int) -> tuple[Sent, Claim]:
-    key, ticket, timings = terms
-    record = _record(key, timings, new_rvn, timings.token_floor, (timings.data, timings.attributes))
+    timings = terms.timings
+    record = _record(terms, timings, new_rvn, timings.token_floor, (timings.data, timings.attributes), now)
     # Stamp before sending: the lease runs from the request, not from a reply that may never come.
     sent = Sent(Verb.CLAIM, new_rvn, expect, now, timings)
-    return sent, Claim(record, expect, timings.must_exist, timings.keep_payload, ticket if timings.wait_ns else None)
+    return sent, Claim(
+        record, expect, timings.must_exist, timings.keep_payload, terms.ticket if timings.wait_ns else None
+    )
 
 
 def _take_over(state: Seeking, version: Version, new_rvn: str, now: int) -> Step:
     timings = state.terms.timings
     token = max(version.fencing_token + 1, timings.token_floor)
-    record = _record(state.terms.key, timings, new_rvn, token, (timings.data, timings.attributes))
+    record = _record(state.terms, timings, new_rvn, token, (timings.data, timings.attributes), now)
     sent = Sent(Verb.TAKE, new_rvn, version, now, timings)
     return state._replace(in_flight=sent), (Replace(record, version, timings.keep_payload),)
 
@@ -329,11 +345,14 @@ def _wait(state: Seeking, jitter: float, now: int) -> Step:
 
 
 def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
-    """Take over from an owner that is dead. One that may be alive is waited for."""
+    """Take over from an owner that is dead, when the delay of its lock is over. One that may be alive is waited for."""
     _in_flight(state, event.rvn)
     state, seen = state._replace(in_flight=None), state.seen
     if event.owner is OwnerState.DEAD and seen is not None:
-        return _take_over(state, seen.version, event.new_rvn, now)
+        delay_ms = 0 if state.shown is None else state.shown.delay_ms or 0
+        state = state._replace(ends_at=min(state.ends_at, now + delay_ms * 1_000_000))
+        if now >= _over_at(state, seen):
+            return _take_over(state, seen.version, event.new_rvn, now)
     return _wait(state, event.jitter, now)
 
 
@@ -403,27 +422,37 @@ def _granted(state: Seeking, sent: Sent, record: LockRecord, new_rvn: str, now: 
     timings = sent.timings
     version, payload = Version(record.rvn, record.fencing_token), Payload(record.data, record.attributes)
     deadline = sent.sent_at + timings.usable_ns
+    terms = state.terms
+    if terms.wall_ns is not None:
+        granted_at_s = (sent.sent_at + terms.wall_ns) // NANOS
+        terms = Terms(terms.key, terms.ticket, terms.timings, terms.wall_ns, granted_at_s)
     if deadline - now < timings.handout_min_ns or (timings.has_tokens and not version.fencing_token):
-        grant = _holding(state.terms, version, sent, payload, deadline=deadline, hold_until=NEVER)
-        grant = grant._replace(renew_at=NEVER)  # it is renewed now
+        grant = _holding(terms, version, sent, payload, deadline)._replace(renew_at=NEVER)  # it is renewed now
         seeking = state._replace(
             in_flight=None, pending=(), seen=None, polls=0, immediate_retries=0, failing_since=None
         )
         confirming, renewal = _confirm(Confirming(grant, seeking), new_rvn, now)
         return confirming, effects + renewal
-    hold_until = _hold_until(timings, now)
-    return _holding(state.terms, version, sent, payload, deadline=deadline, hold_until=hold_until), effects
+    return _handed_out(_holding(terms, version, sent, payload, deadline), now), effects
 
 
-def _holding(terms: Terms, version: Version, sent: Sent, payload: Payload, *, deadline: int, hold_until: int) -> Held:
+def _holding(terms: Terms, version: Version, sent: Sent, payload: Payload, deadline: int) -> Held:
     timings = sent.timings
     renew_at = sent.sent_at + timings.period_ns if timings.auto_renew else NEVER
-    return Held(terms, version, sent.sent_at, timings, payload, deadline, renew_at, hold_until)
+    return Held(terms, version, sent.sent_at, timings, payload, deadline, renew_at, NEVER)
 
 
-def _hold_until(timings: Timings, now: int) -> int:
-    """Return when ``max_hold`` ends: it counts from the hand-out."""
-    return NEVER if timings.max_hold_ns is None else now + timings.max_hold_ns
+def _handed_out(state: Held, now: int) -> Held:
+    """Bound the hold, which begins now, by ``max_hold`` and ``stall_timeout``."""
+    timings = state.timings
+    if timings.max_hold_ns is None and timings.stall_ns is None:
+        return state
+    overrun_at = NEVER if timings.max_hold_ns is None else now + timings.max_hold_ns
+    return state._replace(overrun_at=overrun_at, hold_until=_hold_until(timings, overrun_at, now))
+
+
+def _hold_until(timings: Timings, overrun_at: int, progress_at: int) -> int:
+    return overrun_at if timings.stall_ns is None else min(overrun_at, progress_at + timings.stall_ns)
 
 
 # ---- confirming: a grant that was seen late is renewed before it is handed out -----------------------------------------------------------
@@ -455,7 +484,7 @@ def _confirmed(state: Confirming, held: Held, event: Answer, now: int) -> Step:
     timings = held.timings
     has_its_token = bool(held.version.fencing_token) or not timings.has_tokens
     if has_its_token and held.deadline - now >= timings.handout_min_ns:
-        return held._replace(hold_until=_hold_until(timings, now)), ()
+        return _handed_out(held, now), ()
     if now >= state.seeking.give_up_at:
         return _free(held, None, event.new_rvn, now)
     return _confirm(Confirming(held, state.seeking), event.new_rvn, now)
@@ -498,14 +527,14 @@ def _renew(state: Held, timings: Timings, payload: Payload | None, new_rvn: str,
 def _send_renewal(state: Held, timings: Timings, payload: Payload | None, new_rvn: str, now: int) -> Step:
     terms = state.terms
     token = state.version.fencing_token
-    record = _record(terms.key, timings, new_rvn, token, state.payload if payload is None else payload)
+    record = _record(terms, timings, new_rvn, token, state.payload if payload is None else payload, now)
     sent = Sent(Verb.RENEW, new_rvn, state.version, now, timings, payload)
     # The deadline shrinks before the send: a shorter lease may be the one that waiters count from now on.
     deadline = min(state.deadline, now + timings.usable_ns)
     # Spelled out: a copy by names costs as much as all the rest, and many locks are renewed all the time.
     held = Held(
         terms, state.version, state.sent_at, state.timings, state.payload, deadline, state.renew_at, state.hold_until, sent,
-        state.pending, state.at_risk,
+        state.pending, state.at_risk, state.stopping, state.overrun_at,
     )  # fmt: skip
     return held, (Replace(record, state.version, payload is None),)
 
@@ -564,7 +593,11 @@ def _renewed(state: Held, sent: Sent, reply: Reply) -> Held:
     payload = state.payload if sent.payload is None else Payload(record.data, record.attributes)
     version = Version(sent.rvn, state.version.fencing_token or record.fencing_token)
     deadline = sent.sent_at + timings.usable_ns
-    return _holding(state.terms, version, sent, payload, deadline=deadline, hold_until=state.hold_until)
+    held = _holding(state.terms, version, sent, payload, deadline)
+    if state.hold_until == NEVER and state.stopping is None:
+        return held
+    # A renewal moves neither bound of the hold, and a body that was told to stop is not told to go on.
+    return held._replace(hold_until=state.hold_until, overrun_at=state.overrun_at, stopping=state.stopping)
 
 
 def _not_renewed(state: Held, in_flight: Sent, now: int, *, unknown: bool) -> Step:
@@ -600,9 +633,15 @@ def _held_failure(state: Held, event: Failure, now: int) -> Step:
 def _held_due(state: Held, event: Due, now: int) -> Step:
     if _over(state, now):
         return _lapse(state, now)
+    effects: tuple[Effect, ...] = ()
+    if now >= _stop_at(state):
+        # It is renewed all the same: the body needs the lock until it has ended.
+        reason = _end_reason(state, now + state.timings.stop_grace_ns)
+        state, effects = state._replace(stopping=reason), (Stop(reason),)
     if now < state.renew_at or state.in_flight is not None:
-        return state, ()
-    return _renew(state, state.timings, None, event.new_rvn, now)
+        return state, effects
+    held, requests = _renew(state, state.timings, None, event.new_rvn, now)
+    return held, effects + requests
 
 
 def _held_renew(state: Held, event: Renew, now: int) -> Step:
@@ -610,6 +649,12 @@ def _held_renew(state: Held, event: Renew, now: int) -> Step:
     if _over(state, now):
         return _lapse(state, now)
     return _renew(state, state.timings if event.timings is None else event.timings, event.payload, event.new_rvn, now)
+
+
+def _held_progress(state: Held, event: Progress, now: int) -> Step:  # every transition takes the event
+    if _over(state, now):
+        return _lapse(state, now)
+    return state._replace(hold_until=_hold_until(state.timings, state.overrun_at, now)), ()
 
 
 def _held_free(state: Held, event: Free, now: int) -> Step:
@@ -628,10 +673,24 @@ def _over(state: Held, now: int) -> bool:
     return now >= state.deadline or now >= state.hold_until
 
 
+def _stop_at(state: Held) -> int:
+    """Return when the holder has to be told to stop; NEVER once it was told, or where no grace was asked for."""
+    grace_ns = state.timings.stop_grace_ns
+    if not grace_ns or state.stopping is not None:
+        return NEVER
+    end = min(state.deadline, state.hold_until)
+    return NEVER if end == NEVER else end - grace_ns
+
+
 def _lapse(state: Held, now: int) -> Step:
+    return _lose(state, _end_reason(state, now), None), ()
+
+
+def _end_reason(state: Held, now: int) -> LossReason:
+    """Return why the lock is over at *now*."""
     if now >= state.hold_until:
-        return _lose(state, LossReason.OVERRUN, None), ()
-    return _lose(state, LossReason.UNREACHABLE if state.at_risk else LossReason.EXPIRED, None), ()
+        return LossReason.OVERRUN if now >= state.overrun_at else LossReason.STALLED
+    return LossReason.UNREACHABLE if state.at_risk else LossReason.EXPIRED
 
 
 def _lose(state: Held, reason: LossReason, record: LockRecord | None) -> Lost:
@@ -690,10 +749,11 @@ def _release(terms: Terms, version: Version, payload: Payload | None, new_rvn: s
         _GONE if hidden else _FREE,
         new_rvn,
         version.fencing_token,
-        "",
+        timings.owner,
         None,
         None if hidden else data,
         attributes,
+        times=_times(terms, now),
     )
     sent = Sent(Verb.RELEASE, new_rvn, version, now, timings)
     return sent, Release(record, version, payload is None and not hidden)
@@ -787,7 +847,9 @@ def _clean_answer(state: Cleaning, event: Answer, now: int) -> Step:
         and record.held
         and any(sent.rvn == record.rvn for sent in state.pending)
     ):
-        tomb = LockRecord(record.key, _FREE, event.new_rvn, record.fencing_token, "", None)
+        tomb = LockRecord(
+            record.key, _FREE, event.new_rvn, record.fencing_token, record.owner, None, times=record.times
+        )
         release = Sent(Verb.RELEASE, event.new_rvn, record.version, now, state.terms.timings)
         return state._replace(in_flight=release), (Release(tomb, record.version, keep_payload=True),)
     if event.reply.applied and state.terms.timings.deletes and isinstance(in_flight.expected, Version):
@@ -818,14 +880,37 @@ def _clean_later(state: Cleaning, now: int) -> Step:
 # ---- shared by several states ---------------------------------------------------------------------------------------------------------
 
 
-def _record(
-    key: str, timings: Timings, rvn: str, fencing_token: int, payload: tuple[bytes | None, Attributes]
+def _record(  # noqa: PLR0917  # each write gives them all
+    terms: Terms,
+    timings: Timings,
+    rvn: str,
+    fencing_token: int,
+    payload: tuple[bytes | None, Attributes],
+    now: int,
 ) -> LockRecord:
     """Return what a holder under *timings* writes."""
     data, attributes = payload
     return LockRecord(
-        key, _HELD, rvn, fencing_token, timings.owner, timings.lease_ms, data, attributes, None, timings.early.process
+        terms.key,
+        _HELD,
+        rvn,
+        fencing_token,
+        timings.owner,
+        timings.lease_ms,
+        data,
+        attributes,
+        process=timings.early.process,
+        delay_ms=timings.delay_ms or None,
+        times=_times(terms, now),
     )
+
+
+def _times(terms: Terms, now: int) -> Times | None:
+    """Return the times in a record that is written *now*; a write before the grant may become it."""
+    if terms.wall_ns is None:
+        return None
+    written_at_s = (now + terms.wall_ns) // NANOS
+    return Times(written_at_s if terms.granted_at_s is None else terms.granted_at_s, written_at_s)
 
 
 def _read(state: Any, new_rvn: str, now: int) -> Step:
@@ -886,6 +971,7 @@ TRANSITIONS: dict[tuple[type, type], Transition] = {
     (Held, Failure): Transition(_held_failure, (Held, Lost)),
     (Held, Due): Transition(_held_due, (Held, Lost)),
     (Held, Renew): Transition(_held_renew, (Held, Lost)),
+    (Held, Progress): Transition(_held_progress, (Held, Lost)),
     (Held, Free): Transition(_held_free, (Releasing,)),
     (Held, GiveUp): Transition(_held_give_up, (Releasing,)),
     (Lost, Answer): Transition(_ignore, (Lost,)),
@@ -950,11 +1036,12 @@ def break_request(
         _FREE if frees else _HELD,
         new_rvn,
         fencing_token + 1,
-        "" if frees else by.by,
+        record.owner if frees else by.by,
         None if frees else lease_ms,
         record.data,
         record.attributes,
         broken=by,
+        times=record.times and Times(record.times.granted_at_s, by.at_ms // 1000),
     )
     return Replace(broken, record.version, keep_payload=True)
 

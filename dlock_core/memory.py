@@ -1,7 +1,7 @@
 """The store ``memory://``: one process, threads and tasks alike; also the reference for whoever writes a store.
 
-``memory://`` is one space for the whole process, ``memory://name`` another; ``MemoryStore()`` has a space of its own. The record of a
-key is never dropped while the process lives, so a token never goes back.
+``memory://`` is one space for the whole process, ``memory://name`` another; ``MemoryStore()`` has a space of its own. A record goes only
+by ``prune``, which raises the least token of all new records above its token, so a token never goes back while the process lives.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dlock_core.clock import now_ns
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit.outcome import outcome
+from dlock_core.kit.removal import may_be_removed
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncMemoryStore", "MemoryOptions", "MemorySpace", "MemoryStore", "backend"]
 
-_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
+_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
 _HELD = State.HELD
 
 
@@ -47,6 +48,7 @@ class MemorySpace:
         self.records: dict[str, LockRecord] = {}
         self.waiters: dict[str, deque[Callable[[], None]]] = {}
         self._writes = 0
+        self._least_token = 1
 
     def step(self, request: Claim | Replace | Release) -> Reply:
         """Clauses S1 to S8; a step that frees the key wakes the waiter that has waited longest."""
@@ -64,9 +66,11 @@ class MemorySpace:
         key = request.record.key
         while True:
             writes = self._writes
-            reply = outcome(self.records.get(key), request)
-            if not reply.applied or (record := reply.record) is None:
+            reply = outcome(self.records.get(key), request, floor=self._least_token)
+            if (record := reply.record) is None:
                 return reply
+            if not reply.applied:
+                return reply._replace(age_ms=self._age_ms(key)) if type(request) is Claim else reply
             now = self.now()
             # Python runs signal handlers at calls and jumps back, and there is neither from here to the end of this block: a handler that
             # called a verb of this space has changed the number of writes by now, and the step is decided again.
@@ -83,9 +87,28 @@ class MemorySpace:
         """Clause C1."""
         with self.mutex:
             record = self.records.get(key)
-            return (
-                None if record is None else (record, (self.now() - self.written_at.get(key, self.now())) // 1_000_000)
-            )
+            return None if record is None else (record, self._age_ms(key))
+
+    def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool) -> int:
+        """Clauses P1 to P3. A record that a signal handler changes in between stays."""
+        count = 0
+        with self.mutex:
+            for listed in records:
+                key, writes = listed.key, self._writes
+                least_token = max(self._least_token, listed.fencing_token + 1)
+                goes = may_be_removed(self.records.get(key), listed, self._age_ms(key), older_than_ms)
+                if goes and self._writes == writes:
+                    count += 1
+                    if not dry_run:
+                        self._writes = writes + 1
+                        self._least_token = least_token
+                        del self.records[key]
+                        del self.written_at[key]
+        return count
+
+    def _age_ms(self, key: str) -> int:
+        now = self.now()
+        return (now - self.written_at.get(key, now)) // 1_000_000
 
     def _wake(self, key: str) -> None:
         queue = self.waiters.get(key)
@@ -165,6 +188,11 @@ class MemoryStore:
         self.check(key)
         return self.space.read_age(key)
 
+    def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """Remove those of *records* that are free, unchanged and old enough; return how many they are."""
+        self.check(None)
+        return self.space.prune(records, older_than_ms=older_than_ms, dry_run=dry_run)
+
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
         """Return when *record*'s key was released after it, or after *timeout_s*."""
         self.check(record.key)
@@ -235,6 +263,10 @@ class AsyncMemoryStore:
         """As :meth:`MemoryStore.read_age`."""
         return self._sync.read_age(key, timeout_s=timeout_s)
 
+    async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """As :meth:`MemoryStore.prune`."""
+        return self._sync.prune(records, older_than_ms=older_than_ms, dry_run=dry_run, timeout_s=timeout_s)
+
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
         """As :meth:`MemoryStore.wait`; a cancelled waiter passes an unused wake-up on."""
         self._sync.check(record.key)
@@ -242,7 +274,7 @@ class AsyncMemoryStore:
         woken: asyncio.Future[None] = loop.create_future()
 
         def set_woken() -> None:
-            if not woken.done():
+            with contextlib.suppress(asyncio.InvalidStateError):  # it was woken before, or is cancelled
                 woken.set_result(None)
 
         def wake() -> None:
@@ -302,7 +334,11 @@ class MemoryOptions(StoreOptions):
             parts = urlsplit(url)
         except ValueError:
             raise ConfigurationError(f"{redact(url)!r} is malformed; write memory:// or memory://name") from None
-        if parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        if parts.query:
+            raise ConfigurationError(
+                f"{redact(url)!r} has a query key that is not an option; docs/options.md lists them"
+            )
+        if parts.path not in ("", "/") or parts.fragment or "@" in parts.netloc:
             raise ConfigurationError(f"{redact(url)!r} has more than a name; write memory:// or memory://name")
         if settings:
             raise ConfigurationError(

@@ -4,9 +4,10 @@ Precedence, strongest first: the call, the keywords of ``connect``, the query of
 that the user names, the defaults. Nothing reads a file that the user has not named.
 """
 
+import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, Unpack
@@ -16,6 +17,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Private
 from dlock_core.backend import CheckedModel, split_url
 from dlock_core.engine.option_sources import from_environment, from_toml, parse_option
 from dlock_core.errors import ConfigurationError
+from dlock_core.events import LockEvent
 from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue, LockRecord
 
 __all__ = ["ClientKeywords", "ClientOptions", "EarlyTakeover", "LockKeywords", "LockOptions", "OwnerProbe", "Seconds"]
@@ -57,6 +59,20 @@ def _positive(value: object) -> float:
     return seconds
 
 
+def _delay(value: object) -> float:
+    seconds = to_seconds(value)
+    if seconds > _DELAY_MAX_S:
+        raise ValueError(f"{seconds:g} s is too long; at most {_DELAY_MAX_S:g} seconds are possible")
+    return seconds
+
+
+def _timeout(value: object) -> float:
+    try:
+        return to_seconds(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; None waits for ever, 0 tries once") from None
+
+
 def _data(value: object) -> object:
     if isinstance(value, bytes) and len(value) > DATA_MAX_BYTES:
         raise ValueError(
@@ -73,7 +89,7 @@ def _count(value: object) -> object:
 
 def _probe(value: object) -> object:
     if value is not None and value != "same-host" and not callable(value):
-        raise ValueError(f"{value!r} is no probe; give 'same-host', or a function of a record")
+        raise ValueError(f"{value!r} is not a probe; give 'same-host', or a function of a record")
     return value
 
 
@@ -84,23 +100,35 @@ def _kept(value: object) -> object:
     return value
 
 
-def _names(value: object) -> object:
-    if isinstance(value, (set, list, tuple)):
-        if not all(isinstance(name, str) for name in value):
-            raise ValueError("a name is a text")
-        return frozenset(value)
+def _hook(value: object) -> object:
+    if inspect.iscoroutinefunction(value):
+        raise ValueError(f"{value!r} is a coroutine function; give a plain function, it is called on a thread")
+    if value is not None and not callable(value):
+        raise ValueError(f"{value!r} is not a function of an event; give one in the program")
     return value
+
+
+def _names(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError(f"it takes several names; {value!r} is one text: write [{value!r}]")  # noqa: TRY004  # pydantic wants it
+    if isinstance(value, Mapping) or not isinstance(value, Collection):
+        raise ValueError("it takes a collection of names")  # noqa: TRY004  # as above
+    if not all(isinstance(name, str) for name in value):
+        raise ValueError("each name must be a str, such as 'redis-replica'")
+    return frozenset(value)
 
 
 # The unit of the lease in a record.
 _SHORTEST_S = 0.001
 # Somewhat more than timedelta.max: a number with which one can still calculate.
 _LONGEST_S = 1e14
+_DELAY_MAX_S = 60.0
 # At a half, nothing of a lease could be used.
 _DRIFT_END = 0.5
 
 _Duration = Annotated[Seconds, BeforeValidator(_positive)]
 _Wait = Annotated[Seconds, BeforeValidator(to_seconds)]
+_Timeout = Annotated[Seconds, BeforeValidator(_timeout)]
 
 
 class _Options(CheckedModel):
@@ -131,12 +159,16 @@ class LockKeywords(TypedDict, total=False):
     attributes: Mapping[str, AttributeValue]
     only_if_exists: bool
     delete_on_release: bool
-    reentrant: bool
+    reentrant: bool | Literal["client"]
+    handover: bool
     fail_closed: bool
     max_hold: Seconds | None
+    stop_grace: Seconds | None
+    stall_timeout: Seconds | None
+    lock_delay: Seconds
     cancel_on_loss: bool
     clock_skew: Seconds | None
-    server_clock: bool
+    server_clock: bool | None
     owner_probe: OwnerProbe | None
 
 
@@ -149,9 +181,11 @@ class ClientKeywords(LockKeywords, total=False):
     request_timeout: Seconds | None
     drift_bound: float
     max_lease_duration: Seconds
-    allow_unsafe: frozenset[str]
+    allow_unsafe: Collection[str]
+    provision: bool
     token_floor: int
     observations: str | Path | MutableMapping[str, Any] | None
+    on_event: Callable[[LockEvent], object] | None
 
 
 class _PlainLockOptions(_Options):
@@ -160,7 +194,7 @@ class _PlainLockOptions(_Options):
     lease_duration: _Duration = Field(
         20.0, description="Seconds until the lock of a holder that died is free; 20 by default."
     )
-    timeout: _Wait | None = Field(
+    timeout: _Timeout | None = Field(
         None, description="Seconds to wait for the lock, 0 for a single try; by default the wait has no end."
     )
     timeout_after_lease: bool = Field(
@@ -194,9 +228,13 @@ class _PlainLockOptions(_Options):
     delete_on_release: bool = Field(
         default=False, description="Whether the record disappears from get and scan on release; off by default."
     )
-    reentrant: bool = Field(
+    reentrant: bool | Literal["client"] = Field(
         default=False,
-        description="Whether a client that holds the key may acquire it again, in any thread or task; off by default.",
+        description="Whether the thread or task that holds the key may acquire it again, with 'client' any of this client; off by default.",
+    )
+    handover: bool = Field(
+        default=False,
+        description="Whether another thread or task may release the lock, so that its own may wait for that; off by default.",
     )
     fail_closed: bool = Field(
         default=False,
@@ -205,8 +243,20 @@ class _PlainLockOptions(_Options):
     max_hold: _Duration | None = Field(
         None, description="Longest time to hold the lock, in seconds; without limit by default."
     )
+    stop_grace: _Wait | None = Field(
+        None, description="Seconds before the lock ends at which its holder is told to stop; 0 by default."
+    )
+    stall_timeout: _Duration | None = Field(
+        None,
+        description="Longest time between two calls of the lease's progress(), in seconds; without limit by default.",
+    )
+    lock_delay: Annotated[Seconds, BeforeValidator(_delay)] = Field(
+        0.0,
+        description="Seconds, at most 60, for which nobody gets the lock of a holder that died, beyond its lease; 0 by default.",
+    )
     cancel_on_loss: bool = Field(
-        default=False, description="Whether the loss of the lock cancels the task, in asyncio only; off by default."
+        default=False,
+        description="Whether the loss of the lock, or stop_grace before it, cancels the task, in asyncio only; off by default.",
     )
 
 
@@ -219,8 +269,9 @@ class EarlyTakeover(_Options):
     clock_skew: _Duration | None = Field(
         None, description="Trust wall clocks that are at most this many seconds apart; off by default."
     )
-    server_clock: bool = Field(
-        default=False, description="Trust the store's clock for the age of a record; off by default."
+    server_clock: bool | None = Field(
+        None,
+        description="Trust the store's clock for the age of a record; by default only where the wait is shorter than a lease.",
     )
     owner_probe: Annotated[OwnerProbe | None, BeforeValidator(_probe)] = Field(
         None, description="Trust 'same-host', or a function, to tell that an owner is dead; off by default."
@@ -249,7 +300,7 @@ class ClientOptions(LockOptions):
     """
 
     url: SecretStr | None = Field(None, description="URL of the store; its query may hold any other option.")
-    prefix: str = Field("", description="Text before every key; empty by default.")
+    prefix: str = Field("", description="Text before every key; dlock: by default on Redis, elsewhere empty.")
     owner: str | None = Field(
         None, description="Label that tells people who holds a lock; host:process:random digits by default."
     )
@@ -262,13 +313,19 @@ class ClientOptions(LockOptions):
     max_lease_duration: _Duration = Field(
         86400.0, description="Longest lease, in seconds, of own locks and of other holders' records; 86400 by default."
     )
-    allow_unsafe: Annotated[frozenset[str], BeforeValidator(_names)] = Field(
+    allow_unsafe: Annotated[Collection[str], PlainValidator(_names)] = Field(
         frozenset(), description="Names of the store's unsafe traits to accept; none by default."
+    )
+    provision: bool = Field(
+        default=False, description="Whether connect creates what the store lacks, a table for example; off by default."
     )
     token_floor: int = Field(1, description="Lowest fencing token that is granted; 1 by default.")
     observations: Annotated[str | Path | MutableMapping[str, Any] | None, PlainValidator(_kept)] = Field(
         None,
         description="File, or mapping, that keeps what was seen of other holders for the next run; off by default.",
+    )
+    on_event: Annotated[Callable[[LockEvent], object] | None, PlainValidator(_hook)] = Field(
+        None, description="Function that is called with each event of a lock, on a thread of its own; none by default."
     )
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)
@@ -299,7 +356,8 @@ class ClientOptions(LockOptions):
         """Gather options: defaults < the TOML file < environment < URL query < *keywords*.
 
         The file is *path*, else the one that ``DLOCK_CONFIG`` names, else none. Its top level holds our options, its table ``[store]``
-        those of the store. ``DLOCK_URL`` counts only where no URL is given. Names ``DLOCK_…`` that are no option are ignored.
+        those of the store. ``DLOCK_URL`` counts only where no URL is given. Names ``DLOCK_…`` that are no option are ignored, with a
+        warning where one is nearly an option.
 
         Raises: ConfigurationError: a file cannot be read, a name is unknown, or a value is out of bounds.
         """
@@ -310,7 +368,7 @@ class ClientOptions(LockOptions):
         if url is not None:
             text = url.get_secret_value() if isinstance(url, SecretStr) else url
             if not isinstance(text, str):
-                raise ConfigurationError(f"url is {type(text).__name__}, not str")
+                raise ConfigurationError(f"url must be a str, such as 'redis://localhost', not {type(text).__name__}")
             plain, query = split_url(text, fields.keys() - {"url"})
             settings |= {
                 name: parse_option(name, fields, value, f"the query key {name!r} of the URL")
@@ -321,6 +379,18 @@ class ClientOptions(LockOptions):
         loaded = cls(**settings)
         loaded._store_settings = store  # a factory of the class
         return loaded
+
+
+def trusts_server_clock(options: LockOptions, *, has_one: bool) -> bool:
+    """Whether the store's clock counts, if the store *has_one*.
+
+    By default it counts only for an attempt that ends too early to watch a dead holder for a lease.
+    """
+    if options.server_clock is not None:
+        return options.server_clock
+    timeout_s = math.inf if options.timeout is None else to_seconds(options.timeout)
+    is_short = timeout_s < to_seconds(options.lease_duration) and not (timeout_s and options.timeout_after_lease)
+    return has_one and (is_short or options.retries is not None)
 
 
 def default_owner() -> str:

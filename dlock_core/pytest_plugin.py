@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from dlock_core.client import LockClient
 
-__all__ = ["lock_client"]
+__all__ = ["lock_client", "worker_locks"]
 
 
 @pytest.fixture
@@ -21,4 +21,20 @@ def lock_client() -> Iterator[LockClient]:
     from dlock_core.memory import MemoryStore
 
     with LockClient(MemoryStore()) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def worker_locks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LockClient]:
+    """A client whose locks exclude each other between the workers of pytest-xdist: a file in the temporary folder of the run.
+
+    ``with worker_locks.lock("database"):`` lets one worker in at a time; ``worker_locks.once("database", slot=1, timeout=60)`` is due in
+    one worker of the run.
+    """
+    from dlock_core.client import connect  # as above
+
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent  # each worker has a folder within that of the run
+    with connect(f"sqlite:///{folder}/worker_locks.db") as client:
         yield client

@@ -6,7 +6,7 @@ A record checks itself when it is made, which is both before it is written and a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -41,6 +41,7 @@ __all__ = [
     "SessionRef",
     "Stamp",
     "State",
+    "Times",
     "Version",
     "check_key",
     "newer_format",
@@ -126,6 +127,13 @@ class Broken:
     at_ms: int
 
 
+class Times(NamedTuple):
+    """When the lock was granted, and the record written, by the writer's wall clock (s since 1970). For people: no decision reads them."""
+
+    granted_at_s: int
+    written_at_s: int
+
+
 class SessionRef(NamedTuple):
     """The session that keeps a lock: the key of the session's own record, and the lease of that record in ms."""
 
@@ -175,7 +183,10 @@ class Members(NamedTuple):
 class LockRecord:
     """The record of one key. *lease_ms* is None for a lock that never lapses (fail-closed) and for a record that is not held.
 
-    It is also None for a record with *session* or *members*: sessions, which are records of their own, keep such a lock.
+    It is also None for a record with *session* or *members*: sessions, which are records of their own, keep such a lock. *delay_ms* is the
+    part of the lease in which the holder no longer uses the lock. *owner* and *times* are for people; one that is not held keeps them.
+    *waiters*, never stored or compared, is how many wait for the key, in a read or a refused claim of Redis or SQLite; None: nobody, or
+    the store cannot know.
 
     Raises: RecordError: a field is out of the format's bounds.
     """
@@ -194,6 +205,9 @@ class LockRecord:
     session: SessionRef | None = None
     beat: Beat | None = None
     members: Members | None = None
+    delay_ms: int | None = None
+    times: Times | None = None
+    waiters: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Check the bounds of the format; adapters rely on it for what they read, and the core for what it writes."""
@@ -206,6 +220,10 @@ class LockRecord:
             raise RecordError(
                 self._problem(f"lease {lease_ms!r} ms is not an integer from 1 to {LEASE_MAX_MS}"), key=self.key
             )
+        if self.delay_ms is not None and (
+            type(self.delay_ms) is not int or lease_ms is None or not 0 < self.delay_ms < lease_ms
+        ):
+            raise RecordError(self._problem(f"delay {self.delay_ms!r} ms is not a part of its lease"), key=self.key)
         if type(self.rvn) is not str or not 0 < len(self.rvn) <= _RVN_MAX_CHARS:
             raise RecordError(
                 self._problem(f"record version number {self.rvn!r} is not 1 to {_RVN_MAX_CHARS} characters"),
@@ -313,9 +331,9 @@ def _check_members(members: Members) -> None:
 def _check_types(value: tuple[object, ...], kind: type, *types: type | UnionType) -> None:
     if type(value) is not kind:
         raise ValueError(f"{value!r} is not of type {kind.__name__}")
-    for field, expected in zip(value, types, strict=True):
-        if not isinstance(field, expected) or type(field) is bool:
-            raise ValueError(f"{field!r} in its {kind.__name__} is of a wrong type")
+    for part, expected in zip(value, types, strict=True):
+        if not isinstance(part, expected) or type(part) is bool:
+            raise ValueError(f"{part!r} in its {kind.__name__} is of a wrong type")
 
 
 class NewerRecord(LockRecord):
@@ -325,13 +343,14 @@ class NewerRecord(LockRecord):
 
 
 class LossReason(StrEnum):
-    """Why a lock was lost. ``OVERRUN``: the body outlived ``max_hold``."""
+    """Why a lock was lost. ``OVERRUN``: the body outlived ``max_hold``. ``STALLED``: it made no progress for ``stall_timeout``."""
 
     EXPIRED = "expired"
     STOLEN = "stolen"
     BROKEN = "broken"
     UNREACHABLE = "unreachable"
     OVERRUN = "overrun"
+    STALLED = "stalled"
 
 
 class OwnerState(StrEnum):

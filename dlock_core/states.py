@@ -6,7 +6,7 @@
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from dlock_core.record import Attributes, Broken, LockRecord, Loss, OwnerState, Version
+from dlock_core.record import Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, Version
 from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
 
@@ -33,6 +33,7 @@ __all__ = [
     "Payload",
     "Probe",
     "Probed",
+    "Progress",
     "Read",
     "Releasing",
     "Renew",
@@ -40,6 +41,7 @@ __all__ = [
     "Risk",
     "Seeking",
     "Sent",
+    "Stop",
     "Terms",
     "Verb",
     "Wait",
@@ -51,11 +53,17 @@ __all__ = [
 
 
 class Terms(NamedTuple):
-    """The constants of one attempt: the full key, the id of the attempt, and the timings that its options amount to."""
+    """The constants of one attempt: the full key, the id of the attempt, and the timings that its options amount to.
+
+    *wall_ns* is how far the wall clock was ahead of this machine's clock when the attempt began, for the times in its records; None
+    for records without times. *granted_at_s* is known from the grant on.
+    """
 
     key: str
     ticket: str
     timings: Timings
+    wall_ns: int | None = None
+    granted_at_s: int | None = None
 
 
 class Verb(Enum):
@@ -135,7 +143,11 @@ class Seeking(NamedTuple):
 
 
 class Held(NamedTuple):
-    """Holding the key until *deadline*, or until *hold_until*, where ``max_hold`` ends. *sent_at*: when the current version was sent."""
+    """Holding the key until *deadline*, or until *hold_until*. *sent_at*: when the current version was sent.
+
+    *hold_until* is the earlier of *overrun_at*, where ``max_hold`` ends, and of the end of ``stall_timeout`` since the last progress.
+    *stopping*: the holder was told to stop, since the lock was about to end for this reason. It stays told.
+    """
 
     terms: Terms
     version: Version
@@ -148,6 +160,8 @@ class Held(NamedTuple):
     in_flight: Sent | None = None
     pending: tuple[Sent, ...] = ()
     at_risk: bool = False
+    stopping: LossReason | None = None
+    overrun_at: int = NEVER
 
 
 class Confirming(NamedTuple):
@@ -291,6 +305,12 @@ class Renew(NamedTuple):
     payload: Payload | None = None
 
 
+class Progress(NamedTuple):
+    """The body works: where ``stall_timeout`` bounds the hold, it counts from now on. No request follows."""
+
+    new_rvn: str = ""
+
+
 class Free(NamedTuple):
     """Release; *payload* replaces what the record carries, None keeps it."""
 
@@ -304,7 +324,7 @@ class GiveUp(NamedTuple):
     new_rvn: str
 
 
-Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Retry | Woken | Renew | Free | GiveUp
+Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Retry | Woken | Renew | Progress | Free | GiveUp
 
 
 # ---- effects: the port's requests, and ------------------------------------------------------------------------------------------------
@@ -344,7 +364,13 @@ class Risk(NamedTuple):
     at_risk: bool
 
 
-Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Abandon | Risk
+class Stop(NamedTuple):
+    """Tell the holder to stop: the lock ends ``stop_grace`` from now, for *reason*, unless a renewal succeeds."""
+
+    reason: LossReason
+
+
+Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Abandon | Risk | Stop
 
 
 # ---- an operator's break --------------------------------------------------------------------------------------------------------------

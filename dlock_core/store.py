@@ -81,7 +81,16 @@ N3   A release wakes one waiter. A waiter that ends without having returned pass
 
 C1   ``read_age`` reads as ``read`` does, and gives the same record with its age; None where the key is absent.
 C2   The age is the whole ms since the last write of the record, both instants by one clock of the store; 0 where it is not known. It is
-     never more than the time since the write was sent, but for a step of that clock.
+     never more than the time since the write was sent, but for a step of that clock. A claim that was refused may carry the age of the
+     record that refused it, measured in the same way.
+
+**Removal** (:class:`Prune`)
+
+P1   ``prune`` removes each of *records* that, in the step that removes it, is not held, has the version that is given, and was last written
+     *older_than_ms* ago or earlier by a clock of the store (C2). All others stay. It returns how many went; with *dry_run* it only counts.
+P2   The first token that is given after a removal is greater than each that the key had (S3, S18): a floor that the claim reads in its own
+     step is above it. Where that rests on the server's clock, only what has a token below that of *older_than_ms* ago is removed.
+P3   At most ``PRUNE_MAX`` records come in one call, no key twice. An exception says that some may have gone.
 """
 
 from __future__ import annotations
@@ -102,16 +111,19 @@ __all__ = [
     "AsyncBatchRenew",
     "AsyncLockStore",
     "AsyncNotify",
+    "AsyncPrune",
     "AsyncServerClock",
     "AtomicMulti",
     "BatchRenew",
     "Capability",
     "Claim",
+    "Connections",
     "Expect",
     "Grade",
     "Guarantees",
     "LockStore",
     "Notify",
+    "Prune",
     "Release",
     "Replace",
     "Reply",
@@ -128,6 +140,11 @@ class Capability(StrEnum):
     NOTIFY = "notify"
     SERVER_CLOCK = "server_clock"
     ATOMIC_MULTI = "atomic_multi"
+    PRUNE = "prune"
+
+
+PRUNE_MAX = 500
+"""The most records in one call of ``prune``."""
 
 
 class Grade(StrEnum):
@@ -211,10 +228,22 @@ class Release(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Whether a step was applied, and the record that stands after it: what was written, or what refused."""
+    """Whether a step was applied, and the record that stands after it: what was written, or what refused.
+
+    *age_ms* is the age of a record that refused a claim (C2), where the store can tell it without another request; None elsewhere.
+    """
 
     applied: bool
     record: LockRecord | None
+    age_ms: int | None = None
+
+
+class Connections(NamedTuple):
+    """How many connections carry a request, how many others are open, and how many there may be: ``connections``, if a store has it."""
+
+    busy: int
+    idle: int
+    limit: int
 
 
 class LockStore(Protocol):
@@ -369,4 +398,22 @@ class AsyncAtomicMulti(Protocol):
 
     async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
         """As :meth:`AtomicMulti.claim_many`."""
+        ...
+
+
+@runtime_checkable
+class Prune(Protocol):
+    """Removal of records that are free and old (P1-P3)."""
+
+    def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """Remove those of *records* that are free, unchanged and old enough; return how many they are."""
+        ...
+
+
+@runtime_checkable
+class AsyncPrune(Protocol):
+    """The async twin of :class:`Prune`."""
+
+    async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """As :meth:`Prune.prune`."""
         ...

@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
 
-__all__ = ["NANOS", "NEVER", "Early", "Timings", "Traits", "Waiting", "derive_timings", "nanoseconds"]
+__all__ = [
+    "NANOS",
+    "NEVER",
+    "Early",
+    "Limits",
+    "Timings",
+    "Traits",
+    "Waiting",
+    "derive_timings",
+    "nanoseconds",
+    "slow_poll_ns",
+]
 
 NANOS = 1_000_000_000
 
@@ -27,7 +38,7 @@ _ATTEMPTS = 2
 _POLL = 25
 _POLL_FIRST_NS = 10 * _MILLI
 _POLL_MAX_NS = NANOS // 2
-_FALLBACK_POLL_MAX_NS = 2 * NANOS
+_SLOW_POLL, _SLOW_POLL_MAX_NS = 4, 2 * NANOS
 # A poll after so many doublings comes a day after the one before it; no lease is longer.
 _DOUBLINGS_MAX = 24
 
@@ -41,6 +52,18 @@ class Waiting(NamedTuple):
 
 
 WAITING = Waiting()
+
+
+class Limits(NamedTuple):
+    """What bounds a hold beside its lease, in seconds; the options of these names say what each means."""
+
+    max_hold: float | None = None
+    stop_grace: float = 0.0
+    stall_timeout: float | None = None
+    lock_delay: float = 0.0
+
+
+LIMITS = Limits()
 
 
 class Early(NamedTuple):
@@ -70,11 +93,15 @@ TRAITS = Traits()
 
 
 class Timings(NamedTuple):
-    """The numbers of one lock; shared by all locks of a client with the same options."""
+    """The numbers of one lock; shared by all locks of a client with the same options.
+
+    *lease_ms* and *lease_ns* are the lease in the record: that of the options plus *delay_ms*, in which the holder no longer uses the lock.
+    """
 
     owner: str
     lease_ms: int | None
     lease_ns: int
+    delay_ms: int
     usable_ns: int
     handout_min_ns: int
     period_ns: int
@@ -87,6 +114,8 @@ class Timings(NamedTuple):
     wait_ns: int
     auto_renew: bool
     max_hold_ns: int | None
+    stall_ns: int | None
+    stop_grace_ns: int
     data: bytes | None
     attributes: Attributes
     keep_payload: bool
@@ -101,6 +130,16 @@ class Timings(NamedTuple):
     has_tokens: bool = True
     deletes: bool = False
 
+    @property
+    def own_lease_ns(self) -> int:
+        """The lease that the options say: without the lock delay."""
+        return self.lease_ns - self.delay_ms * _MILLI
+
+    @property
+    def lateness_ns(self) -> int:
+        """How late a renewal may be begun."""
+        return self.own_lease_ns // _LATENESS
+
     def poll_ns(self, polls: int, jitter: float) -> int:
         """Return how long to wait before poll number *polls* (from 0); *jitter* in [0, 1) spreads a herd.
 
@@ -110,6 +149,11 @@ class Timings(NamedTuple):
         if self.notify:
             longest = self.fallback_ns
         return longest - int(jitter * longest / 2)
+
+
+def slow_poll_ns(lease_ns: int) -> int:
+    """Return how often somebody looks who is not in a hurry: a waiter that the store wakes, an observer of an election."""
+    return min(lease_ns // _SLOW_POLL, _SLOW_POLL_MAX_NS)
 
 
 def nanoseconds(seconds: float) -> int:
@@ -128,7 +172,6 @@ def derive_timings(  # the one place where all options meet
     max_lease_duration: float,
     fail_closed: bool,
     auto_renew: bool,
-    max_hold: float | None,
     data: bytes | None,
     attributes: Attributes,
     replace_data: bool,
@@ -137,6 +180,7 @@ def derive_timings(  # the one place where all options meet
     notify: bool,
     refusals_linearizable: bool,
     waiting: Waiting = WAITING,
+    limits: Limits = LIMITS,
     early: Early = EARLY,
     token_floor: int = 1,
     traits: Traits = TRAITS,
@@ -145,13 +189,12 @@ def derive_timings(  # the one place where all options meet
 
     Raises: ConfigurationError: they do not fit together; the message names the numbers and the option that breaks the rule.
     """
-    lease_ms = _lease_ms(lease_duration, max_lease_duration)
+    lease_ms = _lease_ms(lease_duration, limits.lock_delay, max_lease_duration)
     timings = Timings(
-        **_durations(lease_ms, heartbeat_period, request_timeout, drift_bound, fail_closed=fail_closed),
+        **_durations(lease_ms, heartbeat_period, request_timeout, drift_bound, limits, fail_closed=fail_closed),
         **_polling(lease_ms, timeout, waiting, fail_closed=fail_closed),
         owner=owner,
         auto_renew=auto_renew and not fail_closed,
-        max_hold_ns=None if max_hold is None else nanoseconds(max_hold),
         data=data,
         attributes=attributes,
         keep_payload=not replace_data,
@@ -163,6 +206,7 @@ def derive_timings(  # the one place where all options meet
         token_floor=token_floor,
         **traits._asdict(),
     )
+    _check_limits_fit(timings)
     if timings.auto_renew:
         _check_renewal_fits(timings, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)
     return timings
@@ -173,18 +217,29 @@ def _durations(
     heartbeat_period: float | None,
     request_timeout: float | None,
     drift_bound: float,
+    limits: Limits,
     *,
     fail_closed: bool,
 ) -> dict[str, Any]:
-    """Return the fields that follow from the lease; a fail-closed lock takes its time-outs from the lease that it would have."""
-    lease_ns = lease_ms * _MILLI
-    usable_ns = lease_ns * (_PPM - 2 * math.ceil(drift_bound * _PPM)) // _PPM
+    """Return the fields that follow from the lease; a fail-closed lock takes its time-outs from the lease that it would have.
+
+    Waiters of any version wait for the whole of the lease that the record has, so a lock delay makes that longer, and not its use.
+    """
+    lease_ns, delay_ms = lease_ms * _MILLI, 0 if fail_closed else _milliseconds(limits.lock_delay)
+    whole_ns = lease_ns + delay_ms * _MILLI
+    usable_ns = whole_ns * (_PPM - 2 * math.ceil(drift_bound * _PPM)) // _PPM - delay_ms * _MILLI
+    stop_grace_ns = nanoseconds(limits.stop_grace)
     cap_ns = _REQUEST_MAX_NS if request_timeout is None else min(_REQUEST_MAX_NS, nanoseconds(request_timeout))
     return {
-        "lease_ms": None if fail_closed else lease_ms,
-        "lease_ns": NEVER if fail_closed else lease_ns,
+        "lease_ms": None if fail_closed else lease_ms + delay_ms,
+        "lease_ns": NEVER if fail_closed else whole_ns,
+        "delay_ms": delay_ms,
         "usable_ns": NEVER if fail_closed else usable_ns,
-        "handout_min_ns": 0 if fail_closed else usable_ns // 2,
+        # Half of the time in which the holder may work before it is told to stop.
+        "handout_min_ns": 0 if fail_closed else (usable_ns + stop_grace_ns) // 2,
+        "stop_grace_ns": stop_grace_ns,
+        "max_hold_ns": _optional_ns(limits.max_hold),
+        "stall_ns": _optional_ns(limits.stall_timeout),
         "period_ns": lease_ns // _HEARTBEAT if heartbeat_period is None else nanoseconds(heartbeat_period),
         "timeout_ns": min(lease_ns // _RENEWAL, cap_ns),
         "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
@@ -199,39 +254,85 @@ def _polling(lease_ms: int, timeout: float | None, waiting: Waiting, *, fail_clo
     poll_ns = None if waiting.poll_period is None else nanoseconds(waiting.poll_period)
     return {
         "poll_max_ns": poll_ns or min(lease_ns // _POLL, _POLL_MAX_NS),
-        "fallback_ns": poll_ns or min((NEVER if fail_closed else lease_ns) // 4, _FALLBACK_POLL_MAX_NS),
+        "fallback_ns": poll_ns or slow_poll_ns(NEVER if fail_closed else lease_ns),
         "wait_ns": NEVER if timeout is None else nanoseconds(timeout),
         "wait_after_lease": waiting.after_lease,
         "retries_max": NEVER if waiting.retries is None else waiting.retries,
     }
 
 
-def _lease_ms(lease_duration: float, max_lease_duration: float) -> int:
-    lease_ms = round(lease_duration * 1000)
+def _lease_ms(lease_duration: float, lock_delay: float, max_lease_duration: float) -> int:
+    """Return the lease in milliseconds, without the delay; what the record says is both together."""
+    lease_ms, delay_ms = _milliseconds(lease_duration), _milliseconds(lock_delay)
     if not 0 < lease_ms <= LEASE_MAX_MS:
         bounds = f"1 ms to {LEASE_MAX_MS} ms (24 h) are possible"
         raise ConfigurationError(f"lease_duration={lease_duration} s is {lease_ms} ms; {bounds}")
     if lease_ms > max_lease_duration * 1000:
         raise ConfigurationError(f"lease_duration={lease_duration} s exceeds max_lease_duration={max_lease_duration} s")
+    if lease_ms + delay_ms > LEASE_MAX_MS:
+        raise ConfigurationError(
+            f"lease_duration={lease_duration:g} s and lock_delay={lock_delay:g} s together exceed {LEASE_MAX_MS // 1000} s (24 h)"
+        )
     return lease_ms
 
 
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _optional_ns(seconds: float | None) -> int | None:
+    return None if seconds is None else nanoseconds(seconds)
+
+
+def _check_limits_fit(timings: Timings) -> None:
+    """Refuse a lock delay that leaves nothing of the lease to use, and a stop grace that would begin before the lock is held.
+
+    Raises: ConfigurationError: the message names the option and what it exceeds.
+    """
+    if timings.usable_ns <= 0:
+        raise ConfigurationError(
+            f"lock_delay={timings.delay_ms / 1000:g} s is too long for lease_duration={timings.own_lease_ns / NANOS:g} s: "
+            "the drift of the clocks during both uses the lease up; give a longer lease_duration"
+        )
+    grace_ns = timings.stop_grace_ns
+    bounds = {
+        "the usable part of lease_duration": timings.usable_ns,
+        "max_hold": timings.max_hold_ns or NEVER,
+        "stall_timeout": timings.stall_ns or NEVER,
+    }
+    for name, bound_ns in bounds.items():
+        if grace_ns >= bound_ns:
+            raise ConfigurationError(
+                f"stop_grace={grace_ns / NANOS:g} s must be shorter than {name}, {bound_ns / NANOS:g} s; "
+                "otherwise the holder would have to stop before it begins"
+            )
+
+
 def _check_renewal_fits(timings: Timings, lease_duration: float, drift_bound: float, *, heartbeat_given: bool) -> None:
-    lease_ns = timings.lease_ns
+    lease_ns = timings.own_lease_ns
     rest = (
-        lease_ns // _LATENESS
+        timings.lateness_ns
         + _ATTEMPTS * timings.timeout_ns
         + (_ATTEMPTS - 1) * timings.backoff_ns
         + lease_ns // _MARGIN
+        + timings.stop_grace_ns
     )
     if timings.period_ns + rest <= timings.usable_ns:
         return
     terms = (
-        f"heartbeat_period {timings.period_ns / NANOS:g} s + lateness {lease_ns / _LATENESS / NANOS:g} s + {_ATTEMPTS} requests of "
+        f"heartbeat_period {timings.period_ns / NANOS:g} s + lateness {timings.lateness_ns / NANOS:g} s + {_ATTEMPTS} requests of "
         f"{timings.timeout_ns / NANOS:g} s + back-off {timings.backoff_ns / NANOS:g} s + margin {lease_ns / _MARGIN / NANOS:g} s"
+        + (f" + stop_grace {timings.stop_grace_ns / NANOS:g} s" if timings.stop_grace_ns else "")
     )
     room = timings.usable_ns - rest
-    if heartbeat_given and room > 0:
+    room_for_grace = room - timings.period_ns + timings.stop_grace_ns
+    usable_without_delay = lease_ns * (_PPM - 2 * math.ceil(drift_bound * _PPM)) // _PPM
+    if timings.delay_ms and timings.period_ns + rest <= usable_without_delay:
+        longest_s = (usable_without_delay - timings.period_ns - rest) / (2 * drift_bound) / NANOS
+        advice = f"lock_delay is what breaks it: at most {longest_s:g} s, or a longer lease_duration"
+    elif room_for_grace >= 0 and timings.stop_grace_ns:
+        advice = f"stop_grace is what breaks it: at most {room_for_grace / NANOS:g} s, or a longer lease_duration"
+    elif heartbeat_given and room > 0:
         advice = f"heartbeat_period is what breaks it: at most {room / NANOS:g} s, or a longer lease_duration"
     else:
         advice = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dlock_core.backend import missing_driver
 
 try:
@@ -11,30 +9,22 @@ try:
 except ImportError as error:
     raise missing_driver("dynamodb", "boto3", error) from error
 
+from dlock_core.kit import Backend
 from dlock_dynamodb._credentials import open_session
 from dlock_dynamodb.options import DynamoDBStoreOptions
 from dlock_dynamodb.provision import policy
 from dlock_dynamodb.store import DynamoDBStore
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from dlock_core.store import AsyncLockStore, LockStore
-
 __all__ = ["DynamoDBStore", "DynamoDBStoreOptions", "backend"]
 
 
-class _Backend:
-    options = DynamoDBStoreOptions
-    extra = "dynamodb"
-    policy = staticmethod(policy)
-
-    def open(self, options: DynamoDBStoreOptions) -> LockStore:
-        named = options.model_dump(exclude={"profile"})
-        return DynamoDBStore(open_session(options), **named)
-
-    def aopen(self, options: DynamoDBStoreOptions) -> Awaitable[AsyncLockStore] | None:
-        return None
-
-
-backend = _Backend()
+backend = Backend(
+    DynamoDBStoreOptions,
+    open_store=lambda options: DynamoDBStore(open_session(options), **options.model_dump(exclude={"profile"})),
+    extra="dynamodb",
+    policy=policy,
+    remedies={
+        "dynamodb-global-table": "keep locks in a table of one region, or in a global table with strong consistency",
+        "dynamodb-ttl": "turn time to live off for the table of the locks: aws dynamodb update-time-to-live",
+    },
+)

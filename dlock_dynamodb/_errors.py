@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import urlsplit
 
 from botocore.exceptions import (
+    BotoCoreError,
     ClientError,
     ConnectTimeoutError,
     CredentialRetrievalError,
@@ -34,10 +35,13 @@ _IDENTITY: Verdict = (
     "the credentials are wrong or expired, or this machine's clock is; 'aws sts get-caller-identity' checks them",
 )
 _RIGHTS: Verdict = (StoreSetupError, "the credentials lack a right; 'dlock doctor --policy' prints what dlock needs")
-_NO_TABLE: Verdict = (StoreSetupError, "there is no such table in this region, or not yet; 'dlock init' creates it")
+_NO_TABLE: Verdict = (
+    StoreSetupError,
+    "there is no such table in this region, or not yet; 'dlock init --url URL' creates it",
+)
 _OTHER_KEYS: Verdict = (
     StoreSetupError,
-    "the table has other keys than partition_key and sort_key say; 'dlock init' creates one that fits",
+    "the table has other keys than partition_key and sort_key say; 'dlock init --url URL' creates one that fits",
 )
 _NO_VERB: Verdict = (StoreSetupError, "the server does not know this operation; 'dlock doctor' shows what it is")
 # Codes without their ending "Exception", which a batch leaves out. What is not here is unknown.
@@ -80,6 +84,8 @@ _UNTRUSTED: Verdict = (
     "the endpoint's certificate is not trusted; AWS_CA_BUNDLE names another authority",
 )
 _NO_ANSWER: Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
+# All that boto3 raises of a request; any other error is a mistake in dlock, which nothing may hide.
+TROUBLE = (BotoCoreError, ClientError, OSError)
 # What is not here may have been sent.
 DRIVER_ERRORS: dict[type[Exception], Verdict] = {
     EndpointConnectionError: _UNSENT,
@@ -91,6 +97,10 @@ DRIVER_ERRORS: dict[type[Exception], Verdict] = {
     PartialCredentialsError: _KEYLESS,
     SSOError: _KEYLESS,
 }
+
+
+class StrangeAnswerError(Exception):
+    """DynamoDB, or a gateway before it, gave an answer that says nothing."""
 
 
 def code_of(error: Exception) -> str:

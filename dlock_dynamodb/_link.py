@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import botocore
 from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import BotoCoreError, ChecksumError, ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
+from dlock_core.kit import Lane
 from dlock_dynamodb._credentials import SteadyCredentials
-from dlock_dynamodb._lane import Lane
+from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError, code_of
 
 if TYPE_CHECKING:
     from dlock_dynamodb._wire import Request
@@ -35,6 +36,15 @@ __all__ = ["Ask", "DynamoDBLink"]
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s
 # Threads of each lane. Beyond some 16 requests at once a Python process only gets slower.
 _CLAIMING, _KEEPING = 16, 8
+# What bills the units of each operation; DynamoDB is asked to say them with the answer.
+_BILLED = {
+    "batch_execute_statement": "write",
+    "delete_item": "write",
+    "get_item": "read",
+    "put_item": "write",
+    "scan": "read",
+    "update_item": "write",
+}
 
 
 class Ask(NamedTuple):
@@ -59,12 +69,18 @@ class DynamoDBLink:
         self._mutex = threading.RLock()
         self._claiming, self._keeping = Lane(_CLAIMING), Lane(_KEEPING)
         self._here = threading.local()
+        self.units = {"read": 0.0, "write": 0.0}
 
     def send(self, request: Ask, timeout_s: float) -> dict[str, Any]:
         """Send *request* once; return the answer within *timeout_s* or raise the driver's error."""
         lane = self._keeping if request.keeps else self._claiming
-        call = partial(self._call, self.fit(timeout_s), request, time.monotonic() + timeout_s)
-        answer: dict[str, Any] = lane.run(call, timeout_s)
+        if timeout_s < 2.0**_SHORTEST:
+            raise StoreUnavailableError(f"{timeout_s:.3g} s are too short for a request to DynamoDB; nothing was sent")
+        call = partial(self._call, request, timeout_s, time.monotonic() + timeout_s)
+        try:
+            answer: dict[str, Any] = lane.run(call, timeout_s)
+        except TimeoutError as error:
+            raise ReadTimeoutError(endpoint_url="") from error
         return answer
 
     def close(self) -> None:
@@ -76,12 +92,7 @@ class DynamoDBLink:
             self._clients.pop(power, None)  # only now: after an interrupt, the next call closes the rest
 
     def fit(self, timeout_s: float) -> Any:
-        """Return a client that gives a request all of *timeout_s*, and gives it up not long after.
-
-        Raises: StoreUnavailableError: there is no time for a request.
-        """
-        if timeout_s < 2.0**_SHORTEST:
-            raise StoreUnavailableError(f"{timeout_s:.3g} s are too short for a request to DynamoDB; nothing was sent")
+        """Return a client that gives a request all of *timeout_s*, and gives it up not long after."""
         power = min(math.ceil(math.log2(timeout_s)), _LONGEST)
         client = self._clients.get(power)
         if client is None:
@@ -89,17 +100,34 @@ class DynamoDBLink:
                 client = self._clients[power] = self._clients.get(power) or self._create(2.0**power)
         return client
 
-    def _call(self, client: Any, request: Ask, deadline: float) -> Any:
-        self._here.deadline = deadline
+    def _call(self, request: Ask, timeout_s: float, deadline: float) -> Any:
+        """Make the call; on a thread of the lane, since making a client takes time, too."""
+        client = self.fit(timeout_s)
+        here = self._here
+        here.deadline, here.sent = deadline, False
+        kind = _BILLED.get(request.operation)
+        told = {} if kind is None else {"ReturnConsumedCapacity": "TOTAL"}
         try:
-            return getattr(client, request.operation)(**request.request)
-        except TimeoutError as error:  # to the caller it would mean that nothing was sent
-            raise ReadTimeoutError(endpoint_url="") from error
+            answer = getattr(client, request.operation)(**request.request, **told)
+        except TROUBLE as error:
+            if kind is not None and isinstance(error, ClientError) and code_of(error) == "ConditionalCheckFailed":
+                self.units[kind] += 1
+            raise
+        except Exception as error:
+            if not here.sent:
+                raise  # a mistake in the request
+            raise StrangeAnswerError(f"boto3 cannot read the answer ({type(error).__name__})") from error
+        if kind is not None:
+            consumed = answer.get("ConsumedCapacity") or []
+            tables = consumed if isinstance(consumed, list) else [consumed]
+            self.units[kind] += sum(each.get("CapacityUnits", 0.0) for each in tables)
+        return answer
 
     def _check_time(self, **_: Any) -> None:
         """Keep a request from being sent for a caller who has gone."""
         if time.monotonic() > self._here.deadline:
             raise ConnectTimeoutError(endpoint_url="")
+        self._here.sent = True
 
     def _create(self, seconds: float) -> Any:
         ours = Config(

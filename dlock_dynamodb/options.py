@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import Annotated, Any, Literal, Self, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError
@@ -114,20 +114,10 @@ class DynamoDBStoreOptions(StoreOptions):
             )
         if not parts.netloc:
             raise ConfigurationError(f"{redact(url)!r} names no region; {_FORM}")
-        return cls.checked(**settings | {"region": parts.netloc, "table": names[0]} | pairs)
+        return cls(**settings | {"region": parts.netloc, "table": names[0]} | pairs)
 
-    @classmethod
-    def checked(cls, **values: Any) -> Self:
-        """Return the options made of *values*.
-
-        Raises: ConfigurationError: a value is missing, unknown or malformed; all faults are named.
-        """
-        options = cls(**values)
-        options._check_keys()
-        options._check_dialect()
-        return options
-
-    def _check_keys(self) -> None:
+    @model_validator(mode="after")
+    def _check_keys(self) -> Self:
         keys = {self.partition_key, self.sort_key}
         if len(keys) == 1:
             raise ConfigurationError(f"partition key and sort key have the same name, {self.sort_key!r}")
@@ -135,8 +125,10 @@ class DynamoDBStoreOptions(StoreOptions):
             raise ConfigurationError(
                 f"{taken.pop()!r} is an attribute of the record itself; name the key attribute otherwise"
             )
+        return self
 
-    def _check_dialect(self) -> None:
+    @model_validator(mode="after")
+    def _check_dialect(self) -> Self:
         if self.dialect == "dlock" and self.sort_key_separator is not None:
             raise ConfigurationError("sort_key_separator is for the dialects of other clients; use sort_key_value")
         if self.sort_key is None and self.sort_key_separator is not None:
@@ -149,6 +141,7 @@ class DynamoDBStoreOptions(StoreOptions):
             )
         if self.dialect == "node-fail-closed" and self.sort_key is not None:
             raise ConfigurationError("the Node client's fail-closed locks have no sort key: it refuses one")
+        return self
 
     @property
     def is_loopback(self) -> bool:

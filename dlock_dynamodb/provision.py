@@ -80,7 +80,7 @@ def guarantees(options: DynamoDBStoreOptions, host: str) -> Exchange[Guarantees]
     table = yield from _described(options)
     status = "missing" if table is None else table["TableStatus"]
     if table is None or status not in _READY:
-        raise StoreSetupError(f"DynamoDB table {options.table!r} is {status}; 'dlock init' makes it ready")
+        raise StoreSetupError(f"DynamoDB table {options.table!r} is {status}; 'dlock init --url URL' makes it ready")
     version, grade, durable = "DynamoDB", Grade.A, True
     failover = "within the region: a write is in two zones when acknowledged"
     notes: list[str] = []
@@ -127,7 +127,7 @@ def _described(options: DynamoDBStoreOptions) -> Exchange[dict[str, Any] | None]
     if found != wanted:
         raise StoreSetupError(
             f"DynamoDB table {options.table!r} has the keys {_in_words(found)}, but the options say {_in_words(wanted)}; "
-            "set partition_key and sort_key to those of the table, or make a table of its own with 'dlock init'"
+            "set partition_key and sort_key to those of the table, or make a table of its own with 'dlock init --url URL'"
         )
     return table
 

@@ -20,7 +20,7 @@ from dlock_core.record import TOKEN_MAX
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
 from dlock_dynamodb._credentials import given
-from dlock_dynamodb._errors import code_of, statement_error, translate
+from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError, code_of, statement_error, translate
 from dlock_dynamodb._link import Ask, DynamoDBLink
 from dlock_dynamodb._wire import DlockRows, Table
 from dlock_dynamodb.dialects.awslabs import AwslabsRows
@@ -134,7 +134,7 @@ class DynamoDBVerbs:
         def page() -> Exchange[list[LockRecord]]:
             answer, records = (yield Ask("scan", request)), []
             if "Items" not in answer:
-                raise _StrangeAnswerError("the answer is not DynamoDB's")
+                raise StrangeAnswerError("the answer is not DynamoDB's")
             for item in answer["Items"]:
                 # Other clients of ours may keep tokens in the table, whether this one does or not.
                 if self.options.dialect == "awslabs" and is_count(item, self.table.partition_key):
@@ -178,9 +178,9 @@ class DynamoDBVerbs:
         what = self._doing(call.verb, call.key)
         if type(error) is TimeoutError:
             return StoreUnavailableError(f"{what}: its time-out is too short; nothing more was sent", key=call.key)
-        if isinstance(error, _StrangeAnswerError):
+        if isinstance(error, StrangeAnswerError):
             return (OutcomeUnknownError if call.writes else StoreUnavailableError)(f"{what}: {error}", key=call.key)
-        return translate(error, what, key=call.key, writes=call.writes)
+        return translate(error, what, key=call.key, writes=call.writes) if isinstance(error, TROUBLE) else None
 
     # ---- requests and answers
 
@@ -206,12 +206,12 @@ class DynamoDBVerbs:
 
     def _applied(self, item: Item | None) -> Reply:
         if not item:
-            raise _StrangeAnswerError("the answer shows no item")
+            raise StrangeAnswerError("the answer shows no item")
         try:
             return Reply(applied=True, record=self.rows.record(item))
         except RecordError as error:
             # It was applied: an error that says the opposite would leave a held record behind.
-            raise _StrangeAnswerError(f"it was written, but {error}") from error
+            raise StrangeAnswerError(f"it was written, but {error}") from error
 
     def _refused(self, item: Item | None, key: str) -> Exchange[Reply]:
         if item:
@@ -243,7 +243,7 @@ class DynamoDBVerbs:
         for _ in range(_DRAWS_MAX):
             try:
                 answer = yield Ask(draw.operation, draw.request, keeps=True)
-            except Exception as error:
+            except (*TROUBLE, StrangeAnswerError) as error:
                 if not isinstance(error, ClientError) or code_of(error) != _REFUSED:
                     # Nothing of the lock was changed, whatever became of the count.
                     raise translate(error, what, key=key, writes=False) from error
@@ -269,7 +269,7 @@ class DynamoDBVerbs:
             return [None] * len(requests)
         answers = answer.get("Responses", ())
         if len(answers) != len(requests):
-            raise _StrangeAnswerError(f"{len(answers)} answers to {len(requests)} statements")
+            raise StrangeAnswerError(f"{len(answers)} answers to {len(requests)} statements")
         results = []
         for each, request in zip(answers, requests, strict=True):
             results.append((yield from self._apart(self._result(each, request.record.key), request.record.key)))
@@ -331,7 +331,7 @@ class DynamoDBStore(Batches, ExchangeStore):
         endpoint_url: str | None = None,
     ) -> None:
         session, config, its_region, its_endpoint = given(driver)
-        self.options = DynamoDBStoreOptions.checked(
+        self.options = DynamoDBStoreOptions(
             region=region or its_region or "",
             table=table,
             partition_key=partition_key,
@@ -346,6 +346,11 @@ class DynamoDBStore(Batches, ExchangeStore):
         link = DynamoDBLink(self.options, session, config)
         super().__init__(DynamoDBVerbs(self.options, link.fit(_ADMIN_TIMEOUT_S).meta.endpoint_url), link)
 
+    @property
+    def units(self) -> dict[str, float]:
+        """The capacity units that were consumed, by kind: ``read`` and ``write``."""
+        return self._link.units
+
     def provision(self) -> None:
         """Create the table unless it is there, and return when it can be used."""
         super().provision()
@@ -358,14 +363,10 @@ class DynamoDBStore(Batches, ExchangeStore):
             time.sleep(_READY_POLL_S)
 
 
-class _StrangeAnswerError(Exception):
-    """DynamoDB, or a gateway before it, gave an answer that says nothing."""
-
-
 def _check_origin(answer: dict[str, Any]) -> None:
     """Raise for the page of a gateway, which says nothing about the key: DynamoDB signs its answers with an id."""
     if "RequestId" not in answer.get("ResponseMetadata", {}):
-        raise _StrangeAnswerError("the answer is not DynamoDB's")
+        raise StrangeAnswerError("the answer is not DynamoDB's")
 
 
 def _rows_of(options: DynamoDBStoreOptions, table: Table) -> Rows:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from dlock_core.backend import missing_driver
 
 try:
@@ -17,30 +15,21 @@ try:
 except ImportError as error:
     raise missing_driver("mongodb", "pymongo>=4.13", error) from error
 
+from dlock_core.kit import Backend
 from dlock_mongodb.options import MongoDBStoreOptions
 from dlock_mongodb.store import AsyncMongoDBStore, MongoDBStore
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
-    from dlock_core.store import AsyncLockStore, LockStore
 
 __all__ = ["AsyncMongoDBStore", "MongoDBStore", "MongoDBStoreOptions", "backend"]
 
 
-class _Backend:
-    options = MongoDBStoreOptions
-    extra = "mongodb"
-
-    @staticmethod
-    def policy(options: MongoDBStoreOptions) -> dict[str, Any]:
-        return {"roles": [{"role": "readWrite", "db": options.database}]}
-
-    def open(self, options: MongoDBStoreOptions) -> LockStore:
-        return MongoDBStore.connected(options)
-
-    def aopen(self, options: MongoDBStoreOptions) -> Awaitable[AsyncLockStore] | None:
-        return AsyncMongoDBStore.connected(options)
-
-
-backend = _Backend()
+backend = Backend(
+    MongoDBStoreOptions,
+    open_store=MongoDBStore.opened,
+    aopen_store=AsyncMongoDBStore.opened,
+    learns=True,
+    extra="mongodb",
+    remedies={
+        "mongodb-standalone": "start mongod with --replSet rs0 and run rs.initiate() once: a set of one server is enough"
+    },
+    policy=lambda options: {"roles": [{"role": "readWrite", "db": options.database}]},
+)

@@ -103,7 +103,7 @@ CODES: dict[int, Kind] = {
     8000: Kind.SETUP,  # AtlasError
 }
 
-CREATE_IT = "create it with `dlock init --url URL` or provision()"
+CREATE_IT = "'dlock init --url URL' creates it"
 _MENDS = {
     13: "give the user the role readWrite on the database",
     18: "check user, password and authSource",

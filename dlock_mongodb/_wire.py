@@ -172,7 +172,11 @@ def mark(collection: str, key: str) -> Document:
 
 
 def find_aged(collection: str, key: str, level: str) -> Document:
-    """Return the command that reads *key* together with the server's clock. A find cannot return the clock on every server."""
+    """Return the command that reads *key* together with the server's clock.
+
+    Neither a find nor a refused claim can return the clock on every server: their projections may not know ``$$NOW``, and a claim that
+    wrote it into the document would make each refusal a write.
+    """
     pipeline = [{"$match": {"_id": key}}, {"$replaceWith": {"now": "$$NOW", "document": "$$ROOT"}}]
     return {"aggregate": collection, "pipeline": pipeline, "cursor": {}, "readConcern": {"level": level}}
 

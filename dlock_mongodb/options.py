@@ -62,15 +62,7 @@ class MongoDBStoreOptions(StoreOptions):
         if not parts.netloc or parts.fragment:
             raise ConfigurationError(f"{redact(url)!r} has no host, or a fragment; {_FORM}")
         _check_query(rest, parts.query)
-        return cls.checked(**settings | ours | ({"database": names[0]} if names else {}) | {"url": rest})
-
-    @classmethod
-    def checked(cls, **values: Any) -> Self:
-        """Return the options made of *values*.
-
-        Raises: ConfigurationError: a value is unknown or malformed; all faults are named.
-        """
-        return cls(**values)
+        return cls(**settings | ours | ({"database": names[0]} if names else {}) | {"url": rest})
 
 
 def told(error: Exception, url: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pymongo.errors import OperationFailure
 
+from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Grade, Guarantees, TokenOrder
 from dlock_mongodb import _wire
@@ -56,7 +57,9 @@ def provisioning(names: Names) -> Conversation:
 def inspection(names: Names) -> Conversation:
     """Look at server and collection, and try a claim on a reserved document.
 
-    Raises: StoreSetupError: the server, the collection or the user does not fit.
+    Raises:
+        StoreSetupError: the server, the collection or the user does not fit.
+        StoreUnavailableError: the replica set is electing its primary.
     """
     hello = _demand((yield _ask(names.database, {"hello": 1})))
     # Where the user may not ask for it, the version stays unknown.
@@ -85,6 +88,8 @@ def _check_server(hello: Document, build: Document) -> None:
             f"the server's wire version is {version}, {_WIRE_VERSION_MIN} is needed", "use MongoDB 4.4 or newer"
         )
     if not hello.get("isWritablePrimary", hello.get("ismaster")):
+        if "setName" in hello and "primary" not in hello:
+            raise StoreUnavailableError("MongoDB's replica set has no primary just now, it is electing one; try again")
         raise setup_error(
             "the server is not the primary of its replica set",
             "name the set (replicaSet=…) and leave out directConnection",

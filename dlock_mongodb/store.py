@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
 
 import pymongo
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference
@@ -14,16 +13,28 @@ from pymongo.errors import PyMongoError
 
 from dlock_core.backend import redact
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.kit import AsyncBatches, AsyncExchangeStore, AsyncReadsAge, Batches, Call, ExchangeStore, ReadsAge
+from dlock_core.kit import (
+    AsyncBatches,
+    AsyncExchangeStore,
+    AsyncReadsAge,
+    AsyncSeats,
+    AsyncWaits,
+    AsyncWatch,
+    Batches,
+    ExchangeStore,
+    ReadsAge,
+    Seats,
+    Waits,
+    Watch,
+)
 from dlock_core.store import Capability
 from dlock_mongodb._verbs import MongoDBVerbs
-from dlock_mongodb._watch import AsyncWatch, Watch
+from dlock_mongodb._watch import news_of
 from dlock_mongodb._wire import BATCH_LIMIT, CODEC, DUPLICATE_KEY, Document
 from dlock_mongodb.options import MongoDBStoreOptions, told
 from dlock_mongodb.provision import Names
 
 if TYPE_CHECKING:
-    from dlock_core.record import LockRecord
     from dlock_mongodb._wire import Command
     from dlock_mongodb.provision import Facts
 
@@ -33,10 +44,6 @@ __all__ = ["AsyncMongoDBStore", "MongoDBStore"]
 _SEATS_MAX = 16
 # One for the change stream, and one that only renewals and releases take.
 _RESERVED_CONNECTIONS = 2
-
-
-class _Wait(Protocol):
-    def __call__(self, record: LockRecord, *, ticket: str, timeout_s: float) -> Any: ...
 
 
 class _Link:
@@ -72,19 +79,20 @@ class _Link:
 class _ThreadLink(_Link):
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self._seats = threading.Semaphore(self._seats_max)
+        self._seats = Seats(self._seats_max)
 
     def send(self, command: Command, timeout_s: float) -> Document:
         limit_s = self._limit_s(command, timeout_s)
         if command.urgent:
             return self._bounded(command, limit_s)
         end = time.monotonic() + limit_s
-        if not self._seats.acquire(timeout=limit_s):
+        seat = self._seats.take(limit_s)
+        if seat is None:
             raise self._crowded()
         try:
             return self._bounded(command, end - time.monotonic())
         finally:
-            self._seats.release()
+            self._seats.leave(seat)
 
     def close(self) -> None:
         if self.watch is not None:
@@ -93,6 +101,10 @@ class _ThreadLink(_Link):
             self.client.close()
 
     def _bounded(self, command: Command, timeout_s: float) -> Document:
+        # In a copy of the context: pymongo keeps the deadline there, where an interrupt may leave it for all later requests of the thread.
+        return copy_context().run(self._within, command, timeout_s)
+
+    def _within(self, command: Command, timeout_s: float) -> Document:
         with pymongo.timeout(max(timeout_s, 0.001)):
             answer: Document = self._command(command, timeout_s)
             return answer
@@ -101,18 +113,14 @@ class _ThreadLink(_Link):
 class _TaskLink(_Link):
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self._seats = asyncio.Semaphore(self._seats_max)
+        self._seats = AsyncSeats(self._seats_max)
         self._under_way = set[asyncio.Task[Document]]()
 
     async def send(self, command: Command, timeout_s: float) -> Document:
         limit_s = self._limit_s(command, timeout_s)
         end = time.monotonic() + limit_s
-        if not command.urgent:
-            try:
-                async with asyncio.timeout(limit_s):
-                    await self._seats.acquire()
-            except TimeoutError:
-                raise self._crowded() from None
+        if not command.urgent and not await self._seats.take(limit_s):
+            raise self._crowded()
         # A task of its own, which no cancellation of the caller's reaches: one that does, in the middle of a checkout, may leave the lock
         # of pymongo's pool taken for ever. So the connection is not lost either; the time-out ends the task.
         task = asyncio.create_task(self._bounded(command, end - time.monotonic()))
@@ -134,7 +142,7 @@ class _TaskLink(_Link):
             return answer
 
     def _vacated(self, task: asyncio.Task[Document]) -> None:
-        self._seats.release()
+        self._seats.leave()
         self._ended(task)
 
     def _ended(self, task: asyncio.Task[Document]) -> None:
@@ -147,16 +155,16 @@ class _Store:
     """What both stores share: how they are made, and when they can notify."""
 
     batch_limit = BATCH_LIMIT
-    wait: _Wait
-    _wait: _Wait
-    _link: Any
+    _client_class: type
+    _watch_class: type
 
-    def _prepared(self, client: Any, kind: type, watch: Any, database: str, collection: str) -> MongoDBVerbs:
+    def _prepared(self: Any, client: Any, database: str, collection: str) -> MongoDBVerbs:
+        kind = self._client_class
         if not isinstance(client, kind):
             raise ConfigurationError(
                 f"{type(self).__name__} works with a pymongo.{kind.__name__}, not with {type(client).__name__}"
             )
-        options = MongoDBStoreOptions.checked(database=database, collection=collection)
+        options = MongoDBStoreOptions(database=database, collection=collection)
         names = Names(options.database, options.collection)
         self.capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
 
@@ -164,75 +172,38 @@ class _Store:
             link = self._link
             if facts.notifies and link.watch is None and link.has_room:
                 home = link.client.get_database(names.database, CODEC, ReadPreference.PRIMARY)
-                link.watch = watch(home.get_collection(names.collection))
-                self.wait = self._wait
-                self.capabilities |= {Capability.NOTIFY}
+                self._notify(self._watch_class(news_of(home.get_collection(names.collection))))
 
         return MongoDBVerbs(names, learned)
 
-    def _is_free(self: Any, call: Call) -> Any:
-        """Ask whether the key of *call* is free; for asyncio the answer is awaited."""
-        return self._run(self._verbs.is_free(call.key), call)
+    @classmethod
+    def opened(cls: Any, options: MongoDBStoreOptions) -> Any:
+        """Return a store with a client of its own."""
+        store = cls(_client(cls._client_class, options), database=options.database, collection=options.collection)
+        store._link.owned = True
+        return store
 
 
-class MongoDBStore(_Store, ExchangeStore, Batches, ReadsAge):
+class MongoDBStore(_Store, Batches, ReadsAge, Waits, ExchangeStore):
     """The store for threads, on a ``MongoClient`` of the user's, who closes it.
 
     The client's settings do not weaken the steps: each command names its own write concern, read concern and time-out, goes to the
     primary, and is sent once. The attribute ``wait`` is there where the server has change streams.
     """
 
+    _client_class, _watch_class = MongoClient, Watch
+
     def __init__(self, client: MongoClient[Any], *, database: str = "dlock", collection: str = "locks") -> None:
-        verbs = self._prepared(client, MongoClient, Watch, database, collection)
-        super().__init__(verbs, _ThreadLink(client))
-
-    @classmethod
-    def connected(cls, options: MongoDBStoreOptions) -> Self:
-        """Return a store with a client of its own, once server and collection were inspected."""
-        store = cls(_client(MongoClient, options), database=options.database, collection=options.collection)
-        store._link.owned = True
-        try:
-            store.guarantees()
-        except BaseException:
-            store.close()
-            raise
-        return store
-
-    def _wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
-        call = Call("read", record.key, timeout_s)
-        self._begin(call)
-        try:
-            self._link.watch.wait(record.key, timeout_s, partial(self._is_free, call))
-        except (PyMongoError, OSError, RuntimeError) as error:
-            raise self._failed(error, call) from error
+        super().__init__(self._prepared(client, database, collection), _ThreadLink(client))
 
 
-class AsyncMongoDBStore(_Store, AsyncExchangeStore, AsyncBatches, AsyncReadsAge):
+class AsyncMongoDBStore(_Store, AsyncBatches, AsyncReadsAge, AsyncWaits, AsyncExchangeStore):
     """As :class:`MongoDBStore`, for the tasks of one event loop, with an ``AsyncMongoClient``."""
 
+    _client_class, _watch_class = AsyncMongoClient, AsyncWatch
+
     def __init__(self, client: AsyncMongoClient[Any], *, database: str = "dlock", collection: str = "locks") -> None:
-        verbs = self._prepared(client, AsyncMongoClient, AsyncWatch, database, collection)
-        super().__init__(verbs, _TaskLink(client))
-
-    @classmethod
-    async def connected(cls, options: MongoDBStoreOptions) -> Self:
-        """As :meth:`MongoDBStore.connected`."""
-        store = cls(_client(AsyncMongoClient, options), database=options.database, collection=options.collection)
-        store._link.owned = True
-        try:
-            await store.guarantees()
-        except BaseException:
-            await store.close()
-            raise
-        return store
-
-    async def _wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
-        call = Call("read", record.key, timeout_s)
-        self._begin(call)
-        try:
-            await self._link.watch.wait(record.key, timeout_s, partial(self._is_free, call))
-        except (PyMongoError, OSError, RuntimeError) as error:
-            raise self._failed(error, call) from error
+        super().__init__(self._prepared(client, database, collection), _TaskLink(client))
 
 
 def _client(make: Any, options: MongoDBStoreOptions) -> Any:

@@ -1,132 +1,162 @@
-"""The link for tasks of one event loop; as :mod:`dlock_redis._connections`, on the streams of redis-py's connections."""
+"""The link for tasks of one event loop; as :mod:`dlock_redis._connections`, on redis-py's connections."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+import time
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import redis.asyncio
 from redis.exceptions import InvalidResponse
 
 from dlock_core.errors import StoreError
+from dlock_core.kit import AsyncPool, AsyncSeats
 from dlock_redis import _errors as errors
-from dlock_redis._connections import CONNECTIONS_MAX, READ_SIZE, URGENT_MAX, Inbox, broken, busy, readable
+from dlock_redis._connections import Inbox, Node, broken, busy, readable, shelf
 from dlock_redis._resp import IncompleteError, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 __all__ = ["AsyncConnections"]
 
 _log = logging.getLogger("dlock.redis")
 
 
-class _AsyncLink:
-    """A connection of the driver for asyncio."""
+class _AsyncLink(asyncio.Protocol):
+    """A connection of the driver for asyncio. Once it is made, all that the server says comes here, and no more to the driver."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._reader, self._writer = connection._reader, connection._writer  # as in _Link
-        # Bytes that the event loop has read show in the stream, which has no public way to look; others in the socket.
-        unread = readable(self._writer.get_extra_info("socket"))
-        self.stale = lambda: (
-            self._reader.at_eof() or bool(self._reader._buffer) or self._writer.is_closing() or unread()
-        )
+        self._transport = connection._writer.transport  # as in _Link
+        self._is_readable = readable(self._transport.get_extra_info("socket"))
+        self._loop = asyncio.get_running_loop()
+        # An error is a result too: the loop complains of an exception that an interrupted request never fetches.
+        self._answers: asyncio.Future[list[Any] | Exception] | None = None
+        self._count, self._read = 0, b""
+        self._spoilt = False
+        # Called with all that the server says unasked; with nothing at the end of the connection.
+        self.hear: Callable[[bytes], None] = self._spoil
+        self._transport.set_protocol(self)
 
-    async def ask(self, commands: bytes, count: int) -> list[Any]:
-        """As :meth:`_Link.ask`; the caller bounds it."""
-        self._writer.write(commands)
-        read = b""
-        while True:
-            more = await self.more()
-            if not more:
-                raise ConnectionResetError("the server closed the connection")
-            read += more
-            try:
-                return answers_in(read, count)
-            except IncompleteError:
-                continue
+    async def ask(self, commands: bytes, count: int, timeout_s: float) -> list[Any]:
+        """As :meth:`_Link.ask`."""
+        answers: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
+        self._answers = answers
+        self._count, self._read = count, b""
+        timer = self._loop.call_later(timeout_s, _give_up, answers)
+        self._transport.write(commands)
+        try:
+            answer = await answers
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+        finally:
+            self._answers = None
+            timer.cancel()
 
-    async def more(self) -> bytes:
-        """Return what the server says next."""
-        return await self._reader.read(READ_SIZE)  # type: ignore[no-any-return]
+    def data_received(self, data: bytes) -> None:
+        """Read the answers, once they are whole. After an interrupt in here they may never be."""
+        answers = self._answers
+        if answers is None or answers.done():
+            self.hear(data)
+            return
+        try:
+            self._read += data
+            result = answers_in(self._read, self._count)
+        except IncompleteError:
+            return
+        except BaseException as error:
+            self._fail(error if isinstance(error, InvalidResponse) else ConnectionResetError("interrupted"))
+            if not isinstance(error, InvalidResponse):
+                raise
+        else:
+            _settle(answers, result)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Fail the request under way."""
+        self._fail(error or ConnectionResetError("the server closed the connection"))
+        self.hear(b"")
+
+    def _fail(self, error: Exception) -> None:
+        if self._answers is not None:
+            _settle(self._answers, error)
+
+    def stale(self) -> bool:
+        """Whether the server has closed the connection, or said something unasked: to the event loop, or still in the socket."""
+        return self._spoilt or self._transport.is_closing() or bool(self._is_readable())
 
     def close(self) -> None:
         """Close at once, without waiting for the other side: TLS would shake hands once more, and the loop may end before it has."""
-        self._writer.transport.abort()
+        self.hear = self._spoil
+        self._transport.abort()
         self._connection._close()  # its disconnect() needs a running task, which a closing loop has not
 
+    def _spoil(self, _: bytes) -> None:
+        self._spoilt = True
 
-class _AsyncPool:
+
+def _give_up(answers: asyncio.Future[list[Any] | Exception]) -> None:
+    _settle(answers, TimeoutError("no answer in time"))
+
+
+def _settle(answers: asyncio.Future[list[Any] | Exception], result: list[Any] | Exception) -> None:
+    with suppress(asyncio.InvalidStateError):  # it ended meanwhile, or a signal handler has cancelled the request
+        answers.set_result(result)
+
+
+class _AsyncPool(AsyncPool[_AsyncLink]):
     """As :class:`_Pool`, for tasks."""
 
-    def __init__(self, source: Source, size: int) -> None:
-        self.open = True
+    def __init__(self, source: Source, size: int, reserve: _AsyncPool | None = None) -> None:
+        super().__init__(AsyncSeats(size), shelf(), reserve)
         self._source = source
-        self._idle: list[_AsyncLink] = []
-        self._permits = asyncio.Semaphore(size)
 
     async def ask(self, request: Request, timeout_s: float) -> list[Any]:
         """As :meth:`_Pool.ask`."""
+        deadline = time.monotonic() + timeout_s
+        if not await self.seats.take(timeout_s):
+            raise busy(request.key)
         link: _AsyncLink | None = None
-        permitted = whole = False
+        usable = False
         try:
-            async with asyncio.timeout(timeout_s), self._permits:
-                permitted = True
-                try:
-                    link = self._kept() or await aconnected(self._source, timeout_s)
-                    answers = await link.ask(request.commands, request.answers)
-                    whole = self.open and not errors.is_misplaced(answers[0])
-                    return answers
-                finally:
-                    if link is not None and whole:
-                        self._idle.append(link)
-                    elif link is not None:
-                        link.close()
-        except errors.TROUBLE as error:
-            if not permitted:
-                raise busy(request.key) from error
-            if link is None:
-                raise errors.trouble(error, request.key, sent=False) from error
-            raise
-
-    def _kept(self) -> _AsyncLink | None:
-        while self._idle:
-            link = self._idle.pop()
-            if not link.stale():  # type: ignore[no-untyped-call]  # a lambda
-                return link
-            link.close()
-        return None
-
-    def close(self) -> None:
-        """As :meth:`_Pool.close`."""
-        self.open = False
-        while self._idle:
-            self._idle.pop().close()
+            link = self.shelf.take() or await self.opened(partial(aconnected, self._source, request.key, deadline))
+            answers = await link.ask(request.commands, request.answers, deadline - time.monotonic())
+            usable = not errors.is_misplaced(answers[0])
+            return answers
+        finally:
+            if link is not None:
+                self.shelf.put(link) if usable else link.close()
+            self.seats.leave()
 
 
-async def aconnected(source: Source, timeout_s: float) -> _AsyncLink:
+async def aconnected(source: Source, key: str | None, deadline: float) -> _AsyncLink:
     """Return a new connection."""
-    connection = source.connection(timeout_s)
-    try:
-        await connection.connect()
-    except BaseException:
-        connection._close()  # as in _AsyncLink
-        raise
+    with errors.unsent(key):
+        timeout_s = deadline - time.monotonic()
+        connection = source.connection(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await connection.connect()
+        except BaseException:
+            connection._close()  # as in _AsyncLink
+            raise
     return _AsyncLink(connection)
 
 
 class _AsyncWatch:
-    """As :class:`_Watch`; a task reads while somebody waits."""
+    """As :class:`_Watch`; the event loop reads for all."""
 
     def __init__(self, source: Source, channel: bytes) -> None:
         self._source, self._channel = source, channel
         self._waiting: dict[bytes, asyncio.Future[None]] = {}
         self._subscribing = asyncio.Lock()
-        self._task: asyncio.Task[None] | None = None
+        self._link: _AsyncLink | None = None
+        self._inbox = Inbox()
 
     @asynccontextmanager
     async def listening(self, key: str, place: bytes, timeout_s: float) -> AsyncIterator[asyncio.Future[None]]:
@@ -135,59 +165,55 @@ class _AsyncWatch:
         woken.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
             async with self._subscribing:
-                if self._task is None or self._task.done():
-                    with errors.unsent(key):
-                        link = await aconnected(self._source, timeout_s)
-                        self._task = asyncio.create_task(self._read(link, await self._subscribed(link, key)))
+                if self._link is None:
+                    await self._subscribe(key, timeout_s)
             yield woken
         finally:
             woken.cancel()
             self._waiting.pop(place, None)
 
-    async def _subscribed(self, link: _AsyncLink, key: str) -> Inbox:
+    async def _subscribe(self, key: str, timeout_s: float) -> None:
+        link = await aconnected(self._source, key, time.monotonic() + timeout_s)
         try:
-            errors.check(await link.ask(pack(b"SUBSCRIBE", self._channel), 1), key)
+            with errors.unsent(key):
+                errors.check(await link.ask(pack(b"SUBSCRIBE", self._channel), 1, timeout_s), key)
         except BaseException:
             link.close()
             raise
-        return Inbox()
+        self._link, self._inbox, link.hear = link, Inbox(), self._hear
 
-    async def _read(self, link: _AsyncLink, inbox: Inbox) -> None:
+    def _hear(self, more: bytes) -> None:
         try:
-            while True:
-                for place in inbox.places(await link.more()):
-                    woken = self._waiting.get(place)
-                    if woken is not None and not woken.done():
+            for place in self._inbox.places(more):
+                woken = self._waiting.get(place)
+                if woken is not None:
+                    with suppress(asyncio.InvalidStateError):  # it was woken before, or is cancelled
                         woken.set_result(None)
-        except (OSError, EOFError, InvalidResponse) as error:
+        except (OSError, InvalidResponse) as error:
             _log.debug("the connection on which Redis wakes waiters broke: %s", error)
-        finally:
-            link.close()
-            for woken in self._waiting.values():
-                if not woken.done():
-                    woken.set_exception(broken())
+            self.close()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """End every wait."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-
-class _AsyncNode:
-    """As :class:`_Node`."""
-
-    def __init__(self, source: Source, channel: bytes) -> None:
-        self.pools = {False: _AsyncPool(source, CONNECTIONS_MAX), True: _AsyncPool(source, URGENT_MAX)}
-        self.watch = _AsyncWatch(source, channel)
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+        for woken in self._waiting.values():
+            with suppress(asyncio.InvalidStateError):
+                woken.set_exception(broken())
 
 
 class AsyncConnections:
     """The link for tasks of one event loop; as :class:`Connections`."""
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, channel: bytes) -> None:
-        self.servers: Servers[_AsyncNode] = Servers(client, redis.asyncio, lambda source: _AsyncNode(source, channel))
+        self.servers = Servers(client, redis.asyncio, partial(Node.of, _AsyncPool, _AsyncWatch, channel))
         self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def pools(self) -> list[Any]:
+        """As :attr:`Connections.pools`."""
+        return self.servers.pools
 
     async def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """As :meth:`Connections.send`."""
@@ -197,7 +223,7 @@ class AsyncConnections:
             if isinstance(request, Locate):
                 return self.servers.locate(request)
             node = self.servers.node(request)
-            answers = await node.pools[request.urgent].ask(request, timeout_s / request.share)
+            answers: list[Any] = await node.pools[request.urgent].ask(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
             raise
@@ -223,9 +249,9 @@ class AsyncConnections:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
         for node in self.servers.close():
-            for pool in node.pools.values():
+            for pool in node.pools:
                 pool.close()
-            await node.watch.close()
+            node.watch.close()
 
     def _refresh_after(self, error: BaseException) -> None:
         if self.servers.wants_refresh(error):

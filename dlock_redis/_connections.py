@@ -13,14 +13,15 @@ import logging
 import select
 import threading
 import time
-import weakref
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
 from dlock_core.errors import StoreError, StoreUnavailableError
+from dlock_core.kit import Pool, Seats, Shelf
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -28,14 +29,16 @@ from dlock_redis._servers import Locate, Request, Servers, Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["CONNECTIONS_MAX", "READ_SIZE", "URGENT_MAX", "Connections", "Inbox", "broken", "busy", "readable"]
+__all__ = ["Connections", "Inbox", "Node", "broken", "busy", "readable", "shelf"]
 
 # Connections to one server at most: for claims and reads, and for renewals and releases.
-CONNECTIONS_MAX = 16
-URGENT_MAX = 8
+_CONNECTIONS_MAX = 16
+_URGENT_MAX = 8
 # A time-out of the socket that differs by less is left as it is, which saves a system call.
 _NEGLIGIBLE = 0.01
-READ_SIZE = 65536
+_READ_SIZE = 65536
+# Closing waits so long for a thread that asks a Cluster for its slots: it uses the client, which its owner may close next.
+_SLOTS_END_S = 5.0
 _log = logging.getLogger("dlock.redis")
 
 
@@ -83,18 +86,6 @@ class Inbox:
                 yield answer[2]
 
 
-class _Permit:
-    """The right to use one of a bounded number of connections. One that is lost to an interrupt comes back by itself."""
-
-    def __init__(self, permits: SimpleQueue[_Permit]) -> None:
-        self._permits = weakref.ref(permits)
-
-    def __del__(self) -> None:
-        permits = self._permits()
-        if permits is not None:
-            permits.put(_Permit(permits))
-
-
 class _Link:
     """A connection of the blocking driver."""
 
@@ -114,7 +105,7 @@ class _Link:
         while True:
             if time.monotonic() > deadline - timeout_s * 0.9:
                 self._limit(deadline - time.monotonic())
-            more = self._socket.recv(READ_SIZE)
+            more = self._socket.recv(_READ_SIZE)
             if not more:
                 raise ConnectionResetError("the server closed the connection")
             read += more
@@ -126,7 +117,7 @@ class _Link:
     def more(self, timeout_s: float) -> bytes:
         """Return what the server says within *timeout_s*."""
         self._limit(timeout_s)
-        return self._socket.recv(READ_SIZE)  # type: ignore[no-any-return]
+        return self._socket.recv(_READ_SIZE)  # type: ignore[no-any-return]
 
     def _limit(self, timeout_s: float) -> None:
         if timeout_s <= 0:
@@ -135,51 +126,35 @@ class _Link:
         self._timeout_s = timeout_s
 
 
-class _Pool:
-    """Up to *size* connections to one server. It has no lock: a signal handler may use it while its thread does."""
+def shelf() -> Shelf[Any]:
+    """Return a place for connections that no request uses."""
+    return Shelf(lambda link: not link.stale(), lambda link: link.close())
 
-    def __init__(self, source: Source, size: int) -> None:
-        self.open = True
+
+class _Pool(Pool[_Link]):
+    """Up to *size* connections to one server."""
+
+    def __init__(self, source: Source, size: int, reserve: _Pool | None = None) -> None:
+        super().__init__(Seats(size), shelf(), reserve)
         self._source = source
-        self._idle: list[_Link] = []
-        self._permits: SimpleQueue[_Permit] = SimpleQueue()
-        for _ in range(size):
-            self._permits.put(_Permit(self._permits))
 
     def ask(self, request: Request, timeout_s: float) -> list[Any]:
         """Send *request* once."""
         deadline = time.monotonic() + timeout_s
+        seat = self.seats.take(timeout_s)
+        if seat is None:
+            raise busy(request.key)
+        link: _Link | None = None
+        usable = False
         try:
-            permit = self._permits.get(timeout=timeout_s)
-        except Empty:
-            raise busy(request.key) from None
-        link = self._link(request.key, deadline)
-        whole = False
-        try:
+            link = self.shelf.take() or self.opened(partial(connected, self._source, request.key, deadline))
             answers = link.ask(request.commands, request.answers, deadline - time.monotonic())
-            whole = self.open and not errors.is_misplaced(answers[0])
+            usable = not errors.is_misplaced(answers[0])
             return answers
         finally:
-            if whole:
-                self._idle.append(link)
-            else:
-                link.close()
-            self._permits.put(permit)
-
-    def _link(self, key: str | None, deadline: float) -> _Link:
-        while self._idle:
-            with suppress(IndexError):  # another thread took it
-                link = self._idle.pop()
-                if not link.stale():
-                    return link
-                link.close()
-        return connected(self._source, key, deadline)
-
-    def close(self) -> None:
-        """Close what is idle now, and the rest when it comes back."""
-        self.open = False
-        while self._idle:
-            self._idle.pop().close()
+            if link is not None:
+                self.shelf.put(link) if usable else link.close()
+            self.seats.leave(seat)
 
 
 def connected(source: Source, key: str | None, deadline: float) -> _Link:
@@ -199,7 +174,7 @@ def connected(source: Source, key: str | None, deadline: float) -> _Link:
 class _Watch:
     """The subscribed connection of one server. One of the waiting threads reads it for all; when it leaves, another goes on.
 
-    Whoever has the only permit of *_reader* reads. So no interrupt can leave a lock taken.
+    Whoever has the only seat of *_reader* reads. So no interrupt can leave a lock taken.
     """
 
     def __init__(self, source: Source, channel: bytes) -> None:
@@ -208,8 +183,7 @@ class _Watch:
         self._inbox = Inbox()
         self._waiting: dict[bytes, SimpleQueue[Any]] = {}
         self._asleep: dict[SimpleQueue[Any], None] = {}
-        self._reader: SimpleQueue[_Permit] = SimpleQueue()
-        self._reader.put(_Permit(self._reader))
+        self._reader = Seats(1)
 
     @contextmanager
     def listening(self, key: str, place: bytes, deadline: float) -> Iterator[Callable[[], None]]:
@@ -243,13 +217,12 @@ class _Watch:
                     return
         finally:
             self._asleep.pop(mail, None)
-            if not self._reader.empty():
+            if not self._reader.taken:
                 self._nudge(1)
 
     def _read_if_nobody_does(self, key: str, mail: SimpleQueue[Any], deadline: float, *, subscribed: bool) -> bool:
-        try:
-            permit = self._reader.get_nowait()
-        except Empty:
+        seat = self._reader.take(0)
+        if seat is None:
             return False
         try:
             if subscribed:
@@ -265,7 +238,7 @@ class _Watch:
             self._drop(mail)
             raise
         finally:
-            self._reader.put(permit)
+            self._reader.leave(seat)
         return True
 
     def _subscribe(self, key: str, deadline: float) -> None:
@@ -315,19 +288,30 @@ class _Watch:
         self._drop(SimpleQueue())
 
 
-class _Node:
-    """One server: its connections for both purposes, and the one for waiters."""
+class Node(NamedTuple):
+    """One server: its connections for what is not urgent and what is, and the one for waiters."""
 
-    def __init__(self, source: Source, channel: bytes) -> None:
-        self.pools = {False: _Pool(source, CONNECTIONS_MAX), True: _Pool(source, URGENT_MAX)}
-        self.watch = _Watch(source, channel)
+    pools: tuple[Any, Any]
+    watch: Any
+
+    @classmethod
+    def of(cls, pool: Any, watch: Any, channel: bytes, source: Source) -> Node:
+        """Return the node that *source* leads to, of the classes *pool* and *watch*."""
+        urgent = pool(source, _URGENT_MAX)
+        return cls((pool(source, _CONNECTIONS_MAX, urgent), urgent), watch(source, channel))
 
 
 class Connections:
     """The link for threads; *channel* is where waiters of this store hear that they are woken."""
 
     def __init__(self, client: redis.Redis | redis.RedisCluster, channel: bytes) -> None:
-        self.servers: Servers[_Node] = Servers(client, redis, lambda source: _Node(source, channel))
+        self.servers = Servers(client, redis, partial(Node.of, _Pool, _Watch, channel))
+        self._refreshing: threading.Thread | None = None
+
+    @property
+    def pools(self) -> list[Any]:
+        """Those of all servers."""
+        return self.servers.pools
 
     def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """Send *request* once; return its answers, or what is asked for of the topology."""
@@ -335,7 +319,7 @@ class Connections:
             if isinstance(request, Locate):
                 return self.servers.locate(request)
             node = self.servers.node(request)
-            answers = node.pools[request.urgent].ask(request, timeout_s / request.share)
+            answers: list[Any] = node.pools[request.urgent].ask(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
             raise
@@ -352,9 +336,12 @@ class Connections:
     def close(self) -> None:
         """Close all connections."""
         for node in self.servers.close():
-            for pool in node.pools.values():
+            for pool in node.pools:
                 pool.close()
             node.watch.close()
+        refreshing = self._refreshing
+        if refreshing is not None:
+            refreshing.join(_SLOTS_END_S)
 
     def _refresh_after(self, error: BaseException) -> None:
         if not self.servers.wants_refresh(error):
@@ -368,7 +355,9 @@ class Connections:
             finally:
                 self.servers.refreshed()
 
+        thread = threading.Thread(target=refresh, name="dlock-redis-slots", daemon=True)
         try:
-            threading.Thread(target=refresh, name="dlock-redis-slots", daemon=True).start()
+            thread.start()
+            self._refreshing = thread
         except RuntimeError:
             self.servers.refreshed()  # the interpreter is shutting down, and starts no thread any more

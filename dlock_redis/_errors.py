@@ -12,11 +12,11 @@ from redis.exceptions import ResponseError
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ACL_RULES = (
     "&dlock:* "  # the channels on which waiters are woken; Redis 6.0 has no rule for channels
-    "+eval +evalsha +hmget +hset +hdel +exists +time +publish +subscribe "  # the verbs
+    "+eval +evalsha +get +hmget +hset +hdel +exists +time +publish +subscribe +del "  # the verbs; +del is for dlock prune alone
     "+auth +select +client|setname +scan +info +config|get"  # connecting, listing, guarantees
 )
 _SETUP_HINT = (
@@ -45,6 +45,16 @@ CODES: dict[str, tuple[type[StoreError], str]] = {
     "UNKILLABLE": (StoreUnavailableError, "another script has been running for too long"),
     "WRONGPASS": (StoreSetupError, _SETUP_HINT),
     "WRONGTYPE": (RecordError, "the key holds something else than a record of dlock"),
+}
+# What a person has to know first.
+_FIRST = {
+    "NOAUTH": "Redis wants a password; write it into the URL: redis://:PASSWORD@HOST:6379/0, or redis://USER:PASSWORD@HOST:6379/0. ",
+    "WRONGPASS": "Redis refuses this user or password; see the URL, where special characters of a password are percent-encoded. ",
+}
+# The values of other programs' locks.
+_FOREIGN_LOCKS = {
+    "redis-py": re.compile(r"[0-9a-f]{32}"),
+    "python-redis-lock": re.compile(r"[A-Za-z0-9+/]{24}"),
 }
 _CODE = re.compile(rf"(?:^|[\s:-])({'|'.join(CODES)})\b")
 
@@ -90,6 +100,22 @@ CLASSES: dict[str, str | type[StoreError]] = {
 }
 
 
+def foreign(row: Sequence[Any]) -> str | None:
+    """Say what stands under a key that holds no hash; None if *row* is one. The row of a string is its first letters, in the last place."""
+    if not row:
+        return "it is of another type than a hash"
+    *hash_fields, text = row[:6]
+    if text is None or any(hash_fields):
+        return None
+    maker = next((name for name, form in _FOREIGN_LOCKS.items() if form.fullmatch(text.decode(errors="replace"))), None)
+    if maker is None:
+        return "it is a string of another program"
+    return (
+        f"it is a lock of {maker}, which may hold it now: dlock and {maker} cannot share a key. Give dlock another prefix "
+        "(the option prefix; by default it is dlock:), and see docs/coming-from-other-clients.md for moving from one to the other"
+    )
+
+
 def is_unknown_script(answer: Any) -> bool:
     """Whether the server does not know the script that it was to run."""
     return type(answer) is ResponseError and str(answer).startswith("NOSCRIPT")
@@ -98,11 +124,6 @@ def is_unknown_script(answer: Any) -> bool:
 def is_elsewhere(error: ResponseError) -> bool:
     """Whether a Cluster's node has not run the request, since its slot has moved, or moves now."""
     return str(error).startswith(("MOVED", "ASK ", "TRYAGAIN"))
-
-
-def is_forbidden(error: ResponseError) -> bool:
-    """Whether the user lacks the right to a command."""
-    return trouble(error, None, sent=True).__class__ is StoreSetupError
 
 
 def is_misplaced(answer: Any) -> bool:
@@ -141,18 +162,31 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
         known = code.group(1)
     elif re.search("user executing the script|acl failure in script", str(error), re.IGNORECASE):
         known = "NOPERM"
+    if known == "NOAUTH" and "invalid" in str(error):
+        known = "WRONGPASS"  # redis-py has one class for both
     if isinstance(known, str):
         kind, hint = CODES[known]
     elif "unknown command" in str(error):
         kind, hint = (
             StoreSetupError,
-            "the server, or a proxy before it, lacks this command; dlock needs Redis 6 or newer, with scripts",
+            "the server, or a proxy before it, lacks this command, as a Sentinel does; dlock needs Redis 6 or newer, with scripts",
         )
     elif known is OutcomeUnknownError and sent:
         kind, hint = known, "it may have been applied"
     else:
         kind, hint = StoreUnavailableError, "nothing was applied"
     where = "" if key is None else f" for key {key!r}"
+    first = _FIRST.get(known, "") if isinstance(known, str) else ""
     return kind(
-        f"the request{where} failed at Redis: {str(error) or f'{type(error).__name__}, no answer'} ({hint})", key=key
+        f"{first}the request{where} failed at Redis: {str(error) or f'{type(error).__name__}, no answer'} ({hint})",
+        key=key,
     )
+
+
+def as_result(error: Exception, key: str | None = None) -> StoreError:
+    """Return *error* as the result of a renewal in a batch, which is not raised."""
+    if isinstance(error, StoreError):
+        return error
+    failure = trouble(error, key, sent=True)
+    failure.__cause__ = error
+    return failure

@@ -1,7 +1,8 @@
 """Redis' wire format, version 2: commands out, answers in. Pure.
 
-It is parsed here and not by redis-py for two reasons: the time-out of a call bounds a whole answer, which redis-py can do for each of its
-bytes only, and a cycle of acquire and release costs a user a fifth less (the benchmark ``redis-driver`` shows both sides).
+dlock parses answers itself for two reasons. The time-out of a call bounds a whole answer; redis-py's blocking connection bounds each read
+of the socket only. And a cycle of acquire and release executes less Python than with redis-py's connection: 6 % less in threads, 30 %
+less on asyncio (the benchmark ``redis-driver`` measures both sides, redis-py's pool included).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ error that the server answers means that nothing was written. The waiters' queue
 from __future__ import annotations
 
 from hashlib import sha1
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core.record import TOKEN_MAX
 from dlock_redis._resp import packed
@@ -26,12 +26,13 @@ _CLOCK_S = (1704067200, 7258118400)
 # it pass, and with it the writes that follow in the same script.
 _PRIMARY = "redis.call('HDEL', key, '')"
 
-# Into r: the row of *key*, empty where the key holds something else than a hash, false where it is absent.
+# Into r: the row of *key*, false where it is absent. Of a string, the row has the first letters alone; anything else is an empty row.
 _ROW = """
 local r = redis.pcall('HMGET', key, 'v', 'state', 'rvn', 'token', 'about', 'payload', 'queue', 'turn')
 if r.err then
   if not string.find(r.err, 'WRONGTYPE', 1, true) then error(r.err) end
-  r = {}
+  local text = redis.pcall('GET', key)
+  r = type(text) == 'string' and {false, false, false, false, false, string.sub(text, 1, 64)} or {}
 elseif not r[1] and redis.call('EXISTS', key) == 0 then
   r = false
 end
@@ -77,36 +78,60 @@ redis.pcall('HSET', key, 'queue', queue, 'turn', turn)
 
 # Wake the first of *queue* who still waits, for a look at what was renewed. It keeps its place, and nobody gets a turn.
 _LOOK = f"""
-for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
-  if at < tonumber(till) then
-    redis.pcall('PUBLISH', string.sub(place, 1, {CHANNEL_LENGTH}), place)
-    break
+if queue ~= '' then
+  for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
+    if at < tonumber(till) then
+      redis.pcall('PUBLISH', string.sub(place, 1, {CHANNEL_LENGTH}), place)
+      break
+    end
   end
 end
+"""
+
+# Into shown: the row, no age, and how many wait, of whom the one that asks may be one.
+_SHOWN = """
+local waiters = 0
+if r[7] and r[7] ~= '' then
+  local t = redis.call('TIME')
+  for till in string.gmatch(r[7], '\\31(%d+)\\30') do
+    if t[1] * 1000000 + t[2] < tonumber(till) then waiters = waiters + 1 end
+  end
+end
+local shown = {r[1], r[2], r[3], r[4], r[5], r[6], 0, waiters}
 """
 
 _READ = f"""
 local key = KEYS[1]
 {_ROW_OF_PRIMARY}
-return r and {{unpack(r, 1, 6)}}
+if not r then return false end
+{_SHOWN}
+return shown
 """
 
-# The row, and its age in ms; 0 where the last writer noted no time.
+# Into age: the ms since *key* was last written; 0 where the last writer noted no time.
+_AGE = """
+local at, writer = string.match(redis.call('HMGET', key, 'written')[1] or '', '^(%d+) (.+)$')
+age = 0
+if at and writer == r[3] then
+  local t = redis.call('TIME')
+  age = math.max(0, math.floor((t[1] * 1000000 + t[2] - at) / 1000))
+end
+"""
+
+# The row, and its age in ms.
 _READ_AGE = f"""
 local key = KEYS[1]
 {_ROW_OF_PRIMARY}
 if not r then return false end
-local age, at, rvn = 0, nil, nil
+local age = 0
 if r[1] then
-  at, rvn = string.match(redis.call('HMGET', key, 'written')[1] or '', '^(%d+) (.+)$')
+{_AGE}
 end
-if at and rvn == r[3] then
-  local t = redis.call('TIME')
-  age = math.max(0, math.floor((t[1] * 1000000 + t[2] - at) / 1000))
-end
-return {{{{unpack(r, 1, 6)}}, age}}
+{_SHOWN}
+return {{shown, age}}
 """
 
+# A refusal is the row, its age, and how many wait; the age is -1 where the free key is kept for the first who waits.
 # KEYS: the key. ARGV: rvn, least token, about, payload, options (m must exist, k keep payload, a absent, v version), place, version.
 _CLAIM = f"""
 local key, rvn, least, about, payload, options, place = KEYS[1], unpack(ARGV)
@@ -121,8 +146,14 @@ if not r then
 elseif not ((r[2] == 'free' or r[2] == 'gone') and {_WHOLE})
     or not plain and (string.find(options, 'a') or string.find(options, 'm') and r[2] == 'gone'
       or string.find(options, 'v') and (r[3] ~= ARGV[7] or r[4] ~= ARGV[8])) then
-  if r[1] then {_PRIMARY} end
-  return {{unpack(r, 1, 6)}}
+  local age = 0
+  if r[1] then
+    {_PRIMARY}
+    {_AGE}
+  end
+  {_SHOWN}
+  shown[7] = age
+  return shown
 end
 local t = redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
@@ -131,7 +162,7 @@ if turn and place ~= '' then
   local first, till = string.match(r[8], '^([^\\31]+)\\31(%d+)$')
   if first ~= place and at < tonumber(till) and till - at <= {TURN_MS * 1000} then
     {_PRIMARY}
-    return {{r[1], r[2], r[3], r[4], r[5], r[6], 1}}
+    return {{r[1], r[2], r[3], r[4], r[5], r[6], -1}}
   end
 end
 if at < {_CLOCK_S[0]}000000 or at >= {_CLOCK_S[1]}000000 then
@@ -157,64 +188,58 @@ if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
 return token
 """
 
-# Into answer: the outcome for one key. ARGV from n on: expected rvn, expected token, state, rvn, token, about, payload, k or nothing.
-_PUT_ONE = f"""
+# KEYS: the key. ARGV: expected rvn, expected token, least age in microseconds, x to remove the key or nothing to look only. A key goes if
+# its token, too, is below the server's clock by that age: the token of its next record is then greater, unless the clock goes back by more.
+_PRUNE = f"""
+local key, rvn, token, older, removes = KEYS[1], unpack(ARGV)
 {_ROW_OF_PRIMARY}
-local answer
-if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
-  local state, kept, rvn, t = ARGV[n + 2], ARGV[n + 7] == 'k', ARGV[n + 3], redis.call('TIME')
-  local at = t[1] * 1000000 + t[2]
-  local written = string.format('%.0f', at) .. ' ' .. rvn
-  local queue, token, about = r[7], ARGV[n + 4], ARGV[n + 5]
-  if state ~= 'held' and queue and queue ~= '' then
-    {_NEXT}
-    redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written, 'queue', queue, 'turn', turn)
-    {_WAKE}
-  else
-    redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
-    if queue and queue ~= '' then
-      {_LOOK}
-    end
-  end
-  if not kept then redis.call('HSET', key, 'payload', ARGV[n + 6]) end
-  answer = tonumber(ARGV[n + 4])
-  if kept and (r[6] ~= '' or ARGV[n + 6] ~= '') then answer = {{answer, r[6]}} end
-else
-  answer = r and {{unpack(r, 1, 6)}}
-end
+if not (r and (r[2] == 'free' or r[2] == 'gone') and r[3] == rvn and r[4] == token and {_WHOLE}) then return 0 end
+local t = redis.call('TIME')
+local latest = t[1] * 1000000 + t[2] - older
+local at, writer = string.match(redis.call('HMGET', key, 'written')[1] or '', '^(%d+) (.+)$')
+if writer ~= rvn or tonumber(at) > latest or tonumber(token) > latest then return 0 end
+if removes == 'x' then redis.call('DEL', key) end
+return 1
 """
 
+# KEYS: the key. ARGV: expected rvn, expected token, state, rvn, token, about, payload, k or nothing.
 _PUT = f"""
-local key, n = KEYS[1], 1
-{_PUT_ONE}
-return answer
-"""
-
-_PUT_MANY = f"""
-local answers = {{}}
-for i, key in ipairs(KEYS) do
-  local n = i * 8 - 7
-  {_PUT_ONE}
-  answers[i] = answer
+local key, seen, was, state, rvn, token, about, payload, keeps = KEYS[1], unpack(ARGV)
+{_ROW_OF_PRIMARY}
+if not (r and r[2] == 'held' and r[3] == seen and r[4] == was and {_WHOLE}) then return r and {{unpack(r, 1, 6)}} end
+local t = redis.call('TIME')
+local at = t[1] * 1000000 + t[2]
+local written = string.format('%.0f', at) .. ' ' .. rvn
+local queue = r[7] or ''
+if state ~= 'held' and queue ~= '' then
+  {_NEXT}
+  redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written, 'queue', queue, 'turn', turn)
+  {_WAKE}
+else
+  redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
+  {_LOOK}
 end
-return answers
+if keeps == '' then
+  redis.call('HSET', key, 'payload', payload)
+elseif r[6] ~= '' or payload ~= '' then
+  return {{tonumber(token), r[6]}}
+end
+return tonumber(token)
 """
 
-# Renewals of many keys that change nothing but the RVN. ARGV: about, then for each key: expected rvn, token, rvn. Answers the number and
-# the outcome of each that was refused, or has a payload.
+# Renewals of many keys that change nothing but the RVN and the facts about the holder. ARGV: for each key expected rvn, token, rvn, and the
+# place of its about behind them; then each about once. Answers the number and the outcome of each that was refused, or has a payload.
 _RENEW_MANY = f"""
-local answers, about, t = {{}}, ARGV[1], redis.call('TIME')
+local answers, t = {{}}, redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
 local written = string.format('%.0f', at) .. ' '
 for i, key in ipairs(KEYS) do
-  local n = i * 3 - 1
+  local n = i * 4 - 3
   {_ROW_OF_PRIMARY}
   if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
-    local rvn, queue = ARGV[n + 2], r[7]
-    redis.call('HSET', key, 'rvn', rvn, 'about', about, 'written', written .. rvn)
-    if queue and queue ~= '' then
-      {_LOOK}
-    end
+    local rvn, queue = ARGV[n + 2], r[7] or ''
+    redis.call('HSET', key, 'rvn', rvn, 'about', ARGV[#KEYS * 4 + ARGV[n + 3]], 'written', written .. rvn)
+    {_LOOK}
     if r[6] ~= '' then
       answers[#answers + 1] = i
       answers[#answers + 1] = {{tonumber(r[4]), r[6]}}
@@ -298,6 +323,18 @@ class Script:
         return b"*%d\r\n%b%b" % (len(rest) + 2, self._whole if whole else self._named, packed(rest))
 
 
-READ, READ_AGE, CLAIM, PUT, PUT_MANY, RENEW_MANY, ENTER, LEAVE = (
-    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _PUT, _PUT_MANY, _RENEW_MANY, _ENTER, _LEAVE)
+class Invocation(NamedTuple):
+    """One run of a script."""
+
+    script: Script
+    keys: list[str]
+    words: list[bytes]
+
+    def packed(self, *, whole: bool = False) -> bytes:
+        """Return the command; *whole*: with the script's text in place of its digest."""
+        return self.script.command([key.encode() for key in self.keys], self.words, whole=whole)
+
+
+READ, READ_AGE, CLAIM, PUT, RENEW_MANY, ENTER, LEAVE, PRUNE = (
+    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _PUT, _RENEW_MANY, _ENTER, _LEAVE, _PRUNE)
 )

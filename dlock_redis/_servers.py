@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.asyncio.sentinel import SentinelConnectionPool as AsyncSentinelPool
 from redis.crc import key_slot
@@ -37,7 +37,6 @@ _OWN = {
     "lib_version": None,
 }
 _ADDRESS = re.compile(r"(?:MOVED|ASK) \d+ (.*):(\d+)$")
-_Node = TypeVar("_Node")
 
 
 class Request(NamedTuple):
@@ -65,6 +64,11 @@ class Locate(NamedTuple):
 
     keys: tuple[str, ...] | None
 
+    @property
+    def is_local(self) -> bool:
+        """True: it is no request of the cost."""
+        return True
+
 
 class Part(NamedTuple):
     """The keys of a batch that lie on one node in one slot, by their numbers."""
@@ -88,7 +92,9 @@ class Source(NamedTuple):
 
 def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:
     """Return the server that *settings* of a redis-py pool lead to, with dlock's own settings where they matter."""
-    names = {name for base in connection_class.__mro__ for name in inspect.signature(base.__init__).parameters}
+    # Those in Python: for the one of object inspect calls ast.parse, which fails at times in several threads of CPython 3.11.
+    written = [base.__init__ for base in connection_class.__mro__ if inspect.isfunction(vars(base).get("__init__"))]
+    names = {name for function in written for name in inspect.signature(function).parameters}
     # Newer versions of redis-py take driver_info in place of lib_name and lib_version; without any of them a connection saves two requests.
     own = {
         name: _OWN[name] for name in _OWN if name in names and not (name.startswith("lib_") and "driver_info" in names)
@@ -98,16 +104,16 @@ def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:
     )
 
 
-class Servers(Generic[_Node]):
+class Servers:
     """The servers behind *client*, each as what *make* makes of its source, and which of them has which key.
 
     *topology* names a client that is not for one server. A forked child begins with servers of its own.
     """
 
-    def __init__(self, client: Any, colour: Any, make: Callable[[Source], _Node]) -> None:
+    def __init__(self, client: Any, colour: Any, make: Callable[[Source], Any]) -> None:
         pool = getattr(client, "connection_pool", None)
         self._client, self._make = client, make
-        self._nodes: dict[str, _Node] = {}
+        self._nodes: dict[str, Any] = {}
         self._of_parents: list[Any] = []
         self._pid = os.getpid()
         self._refreshing = self._closed = False
@@ -122,6 +128,11 @@ class Servers(Generic[_Node]):
             raise ConfigurationError(f"this store needs a {wanted}, not a {given.__module__}.{given.__qualname__}")
 
     @property
+    def pools(self) -> list[Any]:
+        """The pools of the servers that were used."""
+        return [pool for node in list(self._nodes.values()) for pool in node.pools]
+
+    @property
     def cluster(self) -> bool:
         """Whether several servers share the keys."""
         return self._pool is None
@@ -130,7 +141,7 @@ class Servers(Generic[_Node]):
         """Let a Cluster client of asyncio learn the slots, the first time, and await the result; the blocking one has when it was made."""
         return self._client.initialize()
 
-    def node(self, request: Request) -> _Node:
+    def node(self, request: Request) -> Any:
         """Return the server that *request* goes to."""
         if self._pool is not None:
             return self._of(self._pool)
@@ -179,7 +190,7 @@ class Servers(Generic[_Node]):
         """Allow the next refresh."""
         self._refreshing = False
 
-    def close(self) -> list[_Node]:
+    def close(self) -> list[Any]:
         """Refuse later requests; return the servers that were used."""
         self._closed = True
         return list(self._nodes.values())
@@ -187,7 +198,7 @@ class Servers(Generic[_Node]):
     def _remapped(self, host: str, port: int) -> Any:
         return self._client.nodes_manager.remap_host_port(host, port)
 
-    def _of(self, found: Any) -> _Node:
+    def _of(self, found: Any) -> Any:
         if self._closed:
             raise StoreUnavailableError("the Redis store was closed; open a new one")
         if self._pid != os.getpid():

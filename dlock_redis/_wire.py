@@ -35,7 +35,7 @@ from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis._resp import pack
-from dlock_redis._scripts import CHANNEL_LENGTH, CLAIM, ENTER, LEAVE, PUT, PUT_MANY, READ, READ_AGE, RENEW_MANY
+from dlock_redis._scripts import CHANNEL_LENGTH, CLAIM, ENTER, LEAVE, PRUNE, PUT, READ, READ_AGE, RENEW_MANY, Invocation
 from dlock_redis._servers import Locate, Request
 from dlock_redis.provision import CONFIG, INFO, guarantees_of
 
@@ -48,21 +48,11 @@ if TYPE_CHECKING:
 
 _PAGE = b"500"
 _KEPT_MS = 1000
+_AGE = 6  # its place in a row that refuses a claim; negative: the free key is kept
+_WAITERS = 7  # their place in a row that was read
 _REDIRECTIONS_MAX = 4
 _ASKING = pack(b"ASKING")
 _NOT_A_RECORD = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
-
-
-class Invocation(NamedTuple):
-    """One run of a script."""
-
-    script: Script
-    keys: Sequence[str]
-    words: Sequence[bytes] = ()
-
-    def packed(self, *, whole: bool = False) -> bytes:
-        """Return the command; *whole*: with the script's text in place of its digest."""
-        return self.script.command([key.encode() for key in self.keys], self.words, whole=whole)
 
 
 class RedisVerbs:
@@ -100,32 +90,31 @@ class RedisVerbs:
         return None if record is None else (record, answer[1])
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
-        """Do each replace: one request for each server, with one script for each slot of a Cluster."""
+        """Do each replace: one request for each server, with one script for all mere renewals in one slot."""
         if not requests:
             return []
         results = BatchResults(requests)
-        nodes: dict[Any, list[list[int]]] = {}
+        nodes: dict[Any, list[_Portion]] = {}
         for part in (yield Locate(tuple(request.record.key for request in requests))):
-            nodes.setdefault(part.node, []).append(part.numbers)
+            nodes.setdefault(part.node, []).extend(_portions(requests, part.numbers))
         moved: list[int] = []
-        for place, (node, parts) in enumerate(nodes.items()):
-            batches = [_batch([requests[number] for number in numbers]) for numbers in parts]
-            sent = Request(key=batches[0].keys[0], node=node, urgent=True, share=len(nodes) - place)
+        for place, (node, portions) in enumerate(nodes.items()):
+            scripts = [portion.invocation for portion in portions]
+            sent = Request(key=scripts[0].keys[0], node=node, urgent=True, share=len(nodes) - place)
             try:
-                answers = yield from _together(batches, sent)
+                answers = yield from _together(scripts, sent)
             except (StoreError, *errors.TROUBLE) as error:
-                failure = error if isinstance(error, StoreError) else errors.trouble(error, None, sent=True)
                 if len(nodes) == 1:
-                    raise failure from error
-                results.fail([number for numbers in parts for number in numbers], failure)
+                    raise
+                results.fail([number for portion in portions for number in portion.numbers], errors.as_result(error))
                 continue
-            for numbers, batch, answer in zip(parts, batches, answers, strict=True):
+            for portion, answer in zip(portions, answers, strict=True):
                 if self._is_elsewhere(answer):
-                    moved += numbers
+                    moved += portion.numbers
                 elif type(answer) is ResponseError:
-                    results.fail(numbers, errors.trouble(answer, None, sent=True))
+                    results.fail(portion.numbers, errors.as_result(answer))
                 else:
-                    _settle(results, [(number, requests[number]) for number in numbers], batch, answer)
+                    portion.settle(results, requests, answer)
         for number in moved:
             yield from self._replace_moved(results, number, requests[number])
         return results.as_list()
@@ -134,12 +123,25 @@ class RedisVerbs:
         """Do a replace alone that the server did not run in the batch, since its slot has moved, or moves now."""
         try:
             reply = yield from self.replace(request)
-        except StoreError as error:
-            results.fail((number,), error)
-        except errors.TROUBLE as error:
-            results.fail((number,), errors.trouble(error, request.record.key, sent=True))
+        except (StoreError, *errors.TROUBLE) as error:
+            results.fail((number,), errors.as_result(error, request.record.key))
         else:
             results.settle(number, lambda: reply)
+
+    def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool) -> Exchange[int]:
+        """Remove what is free, unchanged and old enough: one request for each server. Keys in a slot that moves stay."""
+        count, words = 0, (b"%d" % (older_than_ms * 1000), b"" if dry_run else b"x")
+        if not records:
+            return 0
+        for part in (yield Locate(tuple(record.key for record in records))):
+            listed = [records[number] for number in part.numbers]
+            scripts = [
+                Invocation(PRUNE, [each.key], [each.rvn.encode(), b"%d" % each.fencing_token, *words])
+                for each in listed
+            ]
+            answers = yield from _together(scripts, Request(key=listed[0].key, node=part.node))
+            count += sum(errors.check([answer for answer in answers if not self._is_elsewhere(answer)], None))
+        return count
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """Give one exchange for each page of each server; at the end, raise RecordError if there were other values, too."""
@@ -152,9 +154,9 @@ class RedisVerbs:
         """Ask for INFO, and for CONFIG GET where that is allowed."""
         primaries = yield Locate(None)
         info, config = yield Request(INFO + CONFIG, 2, node=primaries[0])
-        forbidden = type(config) is ResponseError and errors.is_forbidden(config)
-        info, config = errors.check([info, None if forbidden else config], None)
-        return guarantees_of(info, config, self.topology)
+        errors.check([info], None)
+        # Managed services refuse CONFIG, each in words of its own.
+        return guarantees_of(info, None if type(config) is ResponseError else config, self.topology)
 
     def provision(self) -> Exchange[None]:
         """Create nothing, since nothing is needed, but see that the server is there and new enough."""
@@ -186,7 +188,7 @@ class RedisVerbs:
         request = Request(script.command((key.encode(),), words), 1, key, None, urgent)
         [answer] = yield request
         if type(answer) is ResponseError:
-            answer = yield from self._run_again(Invocation(script, (key,), words), request, answer)
+            answer = yield from self._run_again(Invocation(script, [key], list(words)), request, answer)
         return answer
 
     def _run_again(self, invocation: Invocation, request: Request, answer: Any) -> Exchange[Any]:
@@ -263,22 +265,44 @@ def _about(owner: str, lease_ms: int | None, context: str) -> bytes:
     return json.dumps([owner, lease_ms, context]).encode()
 
 
-def _batch(requests: Sequence[Replace]) -> Invocation:
-    """Return the script for all of *requests*; in fewer words where each is a mere renewal, and all say the same of their holder."""
-    keys = [request.record.key for request in requests]
-    abouts = {about_of(plain_of(request.record)) for request in requests}
-    if len(abouts) > 1 or not all(map(_is_mere_renewal, requests)):
-        return Invocation(PUT_MANY, keys, [word for request in requests for word in put_words(request)])
-    words = [
-        word
-        for request in requests
-        for word in (
-            request.expected.rvn.encode(),
-            b"%d" % request.expected.fencing_token,
-            request.record.rvn.encode(),
+class _Portion(NamedTuple):
+    """One script of a batch, for the requests of these *numbers*."""
+
+    numbers: list[int]
+    invocation: Invocation
+
+    def settle(self, results: BatchResults, requests: Sequence[Replace], answer: Any) -> None:
+        """Note the results. RENEW_MANY answers only what is not a plain renewal: the number of the key, then the answer."""
+        told = {1: answer}
+        if self.invocation.script is RENEW_MANY:
+            told = dict(zip(answer[::2], answer[1::2], strict=True))
+        for place, number in enumerate(self.numbers, 1):
+            request = requests[number]
+            one = told.get(place, [request.record.fencing_token, b""])
+            results.settle(number, lambda request=request, one=one: reply_of(request, one))  # type: ignore[misc]
+
+
+def _portions(requests: Sequence[Replace], numbers: Sequence[int]) -> list[_Portion]:
+    """Return the scripts for the requests of these *numbers*: one for all mere renewals, one for each other request."""
+    portions = []
+    renewals = _Portion([], Invocation(RENEW_MANY, [], []))
+    places: dict[bytes, bytes] = {}  # of what is said about the holders, most often the same for many keys
+    for number in numbers:
+        request = requests[number]
+        key, expected, record = request.record.key, request.expected, request.record
+        if not _is_mere_renewal(request):
+            portions.append(_Portion([number], Invocation(PUT, [key], put_words(request))))
+            continue
+        place = places.setdefault(about_of(plain_of(record)), b"%d" % (len(places) + 1))
+        renewals.numbers.append(number)
+        renewals.invocation.keys.append(key)
+        renewals.invocation.words.extend(
+            (expected.rvn.encode(), b"%d" % expected.fencing_token, record.rvn.encode(), place)
         )
-    ]
-    return Invocation(RENEW_MANY, keys, [*abouts, *words])
+    if renewals.numbers:
+        renewals.invocation.words.extend(places)
+        portions.append(renewals)
+    return portions
 
 
 def _is_mere_renewal(request: Replace) -> bool:
@@ -292,23 +316,14 @@ def _is_mere_renewal(request: Replace) -> bool:
 # ---- answers
 
 
-def _settle(results: BatchResults, requests: Sequence[tuple[int, Replace]], batch: Invocation, answers: Any) -> None:
-    """Note the results of *batch*. RENEW_MANY answers only what is not a plain renewal: the number of the key, then the answer."""
-    told: dict[int, Any] = dict(enumerate(answers))
-    if batch.script is RENEW_MANY:
-        told = {place - 1: answer for place, answer in zip(answers[::2], answers[1::2], strict=True)}
-    for place, (number, request) in enumerate(requests):
-        answer = told.get(place, [request.record.fencing_token, b""])
-        results.settle(number, lambda request=request, answer=answer: reply_of(request, answer))  # type: ignore[misc]
-
-
 def reply_of(request: Claim | Replace | Release, answer: Any) -> Reply:
     """Return the reply in a script's answer: nothing, a token, a token and the payload that was kept, or the row that refused."""
     record = request.record
     if type(answer) is int:
         return Reply(applied=True, record=written(record, answer, None))
     if answer is None or len(answer) != 2:  # noqa: PLR2004  # token and payload
-        return Reply(applied=False, record=None if answer is None else read_row(record.key, answer))
+        age_ms = answer[_AGE] if answer and len(answer) > _AGE and answer[_AGE] >= 0 else None
+        return Reply(applied=False, record=read_row(record.key, answer), age_ms=age_ms)
     token, payload = answer
     try:
         data, attributes = read_payload(payload)
@@ -340,13 +355,11 @@ def read_row(key: str, row: Sequence[Any] | None) -> LockRecord | None:
             int(version), "" if newer else state.decode(), rvn.decode(), int(token), owner, lease_ms, context, payload
         )
     except _NOT_A_RECORD as error:
-        fault = "it is of another type than a hash" if len(row) == 0 else str(error)
-        raise damaged(key, fault, where="Redis") from error
+        raise damaged(key, errors.foreign(row) or str(error), where="Redis") from error
     record = record_of(key, plain, where="Redis")
-    if len(row) > 6:  # noqa: PLR2004  # a seventh value: the key is kept
-        owner = "(free, kept for the first who waits)"
-        return LockRecord(key, State.HELD, record.rvn, record.fencing_token, owner, _KEPT_MS)
-    return record
+    if len(row) > _AGE and row[_AGE] < 0:
+        return replace(record, state=State.HELD, owner="(free, kept for the first who waits)", lease_ms=_KEPT_MS)
+    return replace(record, waiters=row[_WAITERS]) if len(row) > _WAITERS and row[_WAITERS] else record
 
 
 class _Pages:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import redis
 import redis.asyncio
@@ -14,6 +14,13 @@ from dlock_core.backend import StoreOptions, redact
 from dlock_core.errors import ConfigurationError
 
 __all__ = ["RedisStoreOptions"]
+
+
+def _has_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port is None or parts.port >= 0
+    except ValueError:
+        return False
 
 
 class RedisStoreOptions(StoreOptions):
@@ -36,8 +43,15 @@ class RedisStoreOptions(StoreOptions):
             parts = urlsplit(url)
             if parts.fragment or "#" in url:
                 raise ConfigurationError(f"{redact(url)!r} cannot be used: it has a '#'; write %23 in a password")
+            if not _has_port(parts):
+                raise ConfigurationError(
+                    f"{redact(url)!r} cannot be used: its port is not a number from 0 to 65535, or the @HOST behind a password is missing"
+                )
             if parts.scheme != "unix" and not parts.path.strip("/").isdecimal() and parts.path not in ("", "/"):
-                raise ConfigurationError(f"{redact(url)!r} cannot be used: its path is not the number of a database")
+                raise ConfigurationError(
+                    f"{redact(url)!r} cannot be used: its path is not the number of a database; "
+                    "a prefix of all keys goes into the query, ?prefix=locks:"
+                )
             options = cls(url=SecretStr(url), settings=settings)
             pool = options.client(redis).connection_pool
             pool.connection_class(**pool.connection_kwargs)

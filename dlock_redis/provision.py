@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade, Guarantees, TokenOrder
 from dlock_redis._resp import pack
 
-__all__ = ["CONFIG", "INFO", "guarantees_of"]
+__all__ = ["CONFIG", "INFO", "REMEDIES", "guarantees_of"]
 
 INFO = pack(b"INFO")
 CONFIG = pack(b"CONFIG", b"GET", b"append*")
@@ -21,11 +19,19 @@ _REASONS = {
     "redis-cluster": "a Cluster replicates behind the writes: a failover can grant a held lock again, with any token",
     "redis-sentinel": "a new primary may lack the last writes, and the old one, restarted, is writable and empty for seconds",
     "redis-replica": "replicas follow behind the writes: if one is promoted, or is what the URL names, a held lock can be granted again",
-    "redis-evicting-policy": "its maxmemory-policy may drop the record of a held lock; set it to noeviction",
+    "redis-allkeys-policy": "its maxmemory-policy may drop the record of a held lock",
+}
+_ALONE = "keep locks on a server that has no replica, with appendonly yes and appendfsync always"
+REMEDIES = {
+    "redis-cluster": "keep locks on one server outside of the Cluster, with appendonly yes and appendfsync always; "
+    "locks on a Cluster need a client that you bring: LockClient(RedisStore(redis.RedisCluster(...)))",
+    "redis-sentinel": f"{_ALONE}; locks behind a Sentinel need a client that you bring: LockClient(RedisStore(sentinel.master_for(NAME)))",
+    "redis-replica": _ALONE,
+    "redis-allkeys-policy": "CONFIG SET maxmemory-policy noeviction; volatile-lru is safe, too, since records of locks have no expiry",
 }
 
 
-def guarantees_of(info: Any, config: Any, unsafe: str) -> Guarantees:
+def guarantees_of(info: bytes, config: list[bytes] | None, unsafe: str) -> Guarantees:
     """Return what INFO and CONFIG amount to; *config* is None where it is forbidden, *unsafe* the kind of topology the client is made for.
 
     Raises: StoreSetupError: the server is older than Redis 6.
@@ -36,13 +42,15 @@ def guarantees_of(info: Any, config: Any, unsafe: str) -> Guarantees:
         raise StoreSetupError(
             f"the server calls itself Redis {version}; dlock needs 6.0 or newer, or Valkey: update the server"
         )
-    persistence = _pairs(config)
+    pairs = config or []
+    persistence = {_text(name): _text(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
     logged = facts.get("aof_enabled") == "1"
     durable = logged and persistence.get("appendfsync") == "always"
     traits = [unsafe, "redis-cluster" if facts.get("cluster_enabled") == "1" else ""]
+    traits += ["redis-sentinel" if facts.get("redis_mode") == "sentinel" else ""]
     traits += ["redis-replica" if facts.get("connected_slaves", "0") != "0" or facts.get("role") == "slave" else ""]
     policy = facts.get("maxmemory_policy", "unknown")
-    traits += ["" if policy in ("noeviction", "unknown") else "redis-evicting-policy"]
+    traits += ["redis-allkeys-policy" if policy.startswith("allkeys-") else ""]
     names = tuple(dict.fromkeys(filter(None, traits)))
     sync = (
         persistence.get("appendfsync", "unknown: CONFIG GET is forbidden" if config is None else "unknown")
@@ -50,7 +58,7 @@ def guarantees_of(info: Any, config: Any, unsafe: str) -> Guarantees:
         else "off"
     )
     # A primary that was cut off from its replicas, and does not know of its successor, still answers.
-    replicated = bool(set(names) - {"redis-evicting-policy"})
+    replicated = bool(set(names) - {"redis-allkeys-policy"})
     valkey = facts.get("server_name") == "valkey"
     return Guarantees(
         store="valkey" if valkey else "redis",
@@ -64,7 +72,7 @@ def guarantees_of(info: Any, config: Any, unsafe: str) -> Guarantees:
         clock=_CLOCK,
         notes=(f"append-only file: {sync}", f"maxmemory-policy: {policy}", f"role: {facts.get('role', 'unknown')}"),
         unsafe=tuple(
-            (name, f"{_REASONS[name]} ({policy})" if name == "redis-evicting-policy" else _REASONS[name])
+            (name, f"{_REASONS[name]} ({policy})" if name == "redis-allkeys-policy" else _REASONS[name])
             for name in names
         ),
     )
@@ -78,12 +86,5 @@ def _failover(*, durable: bool, replicated: bool) -> str:
     return "one server that forgets on a crash: a lock held then can be granted again before its lease ends, with a greater token"
 
 
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
-def _pairs(config: Any) -> dict[str, str]:
-    if config is None:
-        return {}
-    items = config.items() if isinstance(config, dict) else zip(config[::2], config[1::2], strict=True)
-    return {_text(name): _text(value) for name, value in items}
+def _text(value: bytes) -> str:
+    return value.decode(errors="replace")

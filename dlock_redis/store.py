@@ -11,10 +11,12 @@ from dlock_core.errors import StoreError
 from dlock_core.kit import (
     AsyncBatches,
     AsyncExchangeStore,
+    AsyncPrunes,
     AsyncReadsAge,
     Batches,
     Call,
     ExchangeStore,
+    Prunes,
     ReadsAge,
 )
 from dlock_core.store import Capability
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncRedisStore", "RedisStore"]
 
-_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
+_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
 _BATCH_MAX = 500
+# Other programs' locks, those of redis-py among them, are Redis keys with the plain name of the lock.
+DEFAULT_PREFIX = "dlock:"
 _LEAVE_S = 0.25
 # A waiter stands in the queue for a little less than it waits, lest it is woken when it has just left.
 _AWAY_S = 0.02
@@ -41,7 +45,7 @@ def _queued_s(timeout_s: float) -> float:
     return timeout_s - min(_AWAY_S, timeout_s / 4)
 
 
-class RedisStore(Batches, ReadsAge, ExchangeStore):
+class RedisStore(Batches, ReadsAge, Prunes, ExchangeStore):
     """Locks on a Redis or Valkey server, for threads.
 
     *client* is a ``redis.Redis`` or ``redis.RedisCluster``. Only its address and credentials are used: the store has connections of its
@@ -50,6 +54,7 @@ class RedisStore(Batches, ReadsAge, ExchangeStore):
 
     capabilities = _CAPABILITIES
     batch_limit = _BATCH_MAX
+    default_prefix = DEFAULT_PREFIX
     _verbs: RedisVerbs
     _link: Connections
 
@@ -77,11 +82,12 @@ class RedisStore(Batches, ReadsAge, ExchangeStore):
             raise
 
 
-class AsyncRedisStore(AsyncBatches, AsyncReadsAge, AsyncExchangeStore):
+class AsyncRedisStore(AsyncBatches, AsyncReadsAge, AsyncPrunes, AsyncExchangeStore):
     """Locks on a Redis or Valkey server, for tasks of one event loop; *client* is the one of ``redis.asyncio``. As :class:`RedisStore`."""
 
     capabilities = _CAPABILITIES
     batch_limit = _BATCH_MAX
+    default_prefix = DEFAULT_PREFIX
     _verbs: RedisVerbs
     _link: AsyncConnections
 

@@ -79,6 +79,13 @@ class WakeUps:
             if not name.startswith(".") and _hang_up(f"{directory}/{name}"):
                 return
 
+    def count(self, key: str) -> int:
+        """Return how many wait for *key*, with those that have died since the last release."""
+        if os.access(self._directory, os.F_OK):
+            with suppress(OSError):
+                return sum(not name.startswith(".") for name in os.listdir(self._of(key)))
+        return 0
+
     def forget(self, ticket: str | None) -> None:
         """Give up the place of *ticket*: its attempt was granted."""
         if self._places and ticket is not None:

@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "APPLICATION_ID",
+    "DELETE",
     "PAGE_FIRST",
     "PAGE_NEXT",
     "PAGE_ROWS",
     "READ",
     "READ_AGED",
+    "READ_FLOOR",
     "SCHEMA",
     "SCHEMA_VERSION",
     "WRITE",
+    "WRITE_FLOOR",
     "Row",
     "decode",
     "encode",
@@ -60,8 +63,12 @@ CREATE TABLE lock (
 READ = f"SELECT {_COLUMNS} FROM lock WHERE key = ?"  # noqa: S608  # names of ours
 READ_AGED = f"SELECT {_COLUMNS}, written FROM lock WHERE key = ?"  # noqa: S608  # names of ours
 WRITE = f"INSERT OR REPLACE INTO lock ({_COLUMNS}, written) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # names of ours
-PAGE_FIRST = f"SELECT {_COLUMNS} FROM lock WHERE key >= ? ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
+PAGE_FIRST = f"SELECT {_COLUMNS} FROM lock WHERE key >= ? AND key <> '' ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
 PAGE_NEXT = f"SELECT {_COLUMNS} FROM lock WHERE key > ? ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
+DELETE = "DELETE FROM lock WHERE key = ?"
+# The row of the empty key, which is no lock's: its token is the least that a new record may have, above all that were removed.
+READ_FLOOR = "SELECT fencing_token FROM lock WHERE key = ''"
+WRITE_FLOOR = "INSERT OR REPLACE INTO lock (key, format, state, rvn, fencing_token, owner) VALUES ('', 0, 'floor', 'floor', ?, '')"
 
 
 def decode(row: Row) -> LockRecord:

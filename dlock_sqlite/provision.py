@@ -36,7 +36,7 @@ def unsafe_traits(path: str, kind: str | None) -> tuple[tuple[str, str], ...]:
         return ()
     reason = (
         f"{path!r} is on {kind}, a network file system: SQLite's locks and shared memory don't reach other hosts, so two of them can hold"
-        " one lock; put the file on a local disk, or use a store that is a server"
+        " one lock"
     )
     return (("sqlite-network-filesystem", reason),)
 

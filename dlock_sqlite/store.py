@@ -1,7 +1,8 @@
 """The store ``sqlite:///path``: one file, for all processes of one host.
 
 ``sqlite:///locks.db`` is relative to the working directory, ``sqlite:////var/lib/locks.db`` absolute; bytes that a URL cannot hold are
-percent-encoded. The file is made when the store is first used, with mode 0600. No row is ever deleted, so a token never goes back.
+percent-encoded. The file is made when the store is first used, with mode 0600. A row is deleted by ``prune`` alone, which keeps a token
+above all that went: new rows begin there, so a token never goes back.
 
 A step is one transaction, ``BEGIN IMMEDIATE``: read the row, decide, write the row, commit, with ``synchronous = FULL`` in a write-ahead
 log. A refusal writes nothing and syncs nothing. Until the commit an error means that nothing was written; an error of the commit itself is
@@ -15,12 +16,13 @@ import os
 import random
 import sqlite3
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dlock_core.clock import NANOS, now_ns
+from dlock_core.clock import NANOS, now_ns, wall_ms
 from dlock_core.errors import ConfigurationError, RecordError, StoreError
-from dlock_core.kit import outcome
+from dlock_core.kit import may_be_removed, outcome
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
 from dlock_sqlite import _wire as wire
@@ -47,7 +49,7 @@ class SqliteStore:
     Raises: ConfigurationError: *path* or *synchronous* is wrong. Nothing is opened before the first call.
     """
 
-    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
+    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
     batch_limit = 500
 
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full") -> None:
@@ -65,26 +67,20 @@ class SqliteStore:
             self._file.wake_ups.forget(request.ticket)
         return reply
 
-    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
-        """Replace the held record if its version is the expected one; the one that has waited longest looks at it anew."""
+    def replace(self, request: Replace | Release, *, timeout_s: float) -> Reply:
+        """Write the record if the one that stands is held in the expected version; the one that has waited longest looks at it anew."""
         key = request.record.key
         reply = self._file.run(partial(self._step, request), key, timeout_s)
         if reply.applied:
             self._file.wake_ups.wake(key)
         return reply
 
-    def release(self, request: Release, *, timeout_s: float) -> Reply:
-        """Put the tombstone if the record is held in the expected version, and wake the one that has waited longest."""
-        key = request.record.key
-        reply = self._file.run(partial(self._step, request), key, timeout_s)
-        if reply.applied:
-            self._file.wake_ups.wake(key)
-        return reply
+    release = replace
 
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Return the record under *key*."""
         row = self._file.run(partial(_row, key), key, timeout_s)
-        return None if row is None else wire.decode(row)
+        return None if row is None else self._counted(wire.decode(row))
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*, in the order of their bytes; each page is a transaction of its own."""
@@ -129,7 +125,14 @@ class SqliteStore:
     def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Return the record under *key*, and the ms since it was written by the clock of this host; 0 after a restart of it."""
         found = self._file.run(partial(self._aged, key), key, timeout_s)
-        return None if found is None else (wire.decode(found[0]), found[1])
+        return None if found is None else (self._counted(wire.decode(found[0])), found[1])
+
+    def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """Remove those of *records* that are free, unchanged and old enough; return how many they are.
+
+        What was written before this host has started is as old as the wall clocks say: nothing that was sent then is on its way still.
+        """
+        return self._file.run(partial(self._prune, records, older_than_ms, dry_run), None, timeout_s)
 
     def guarantees(self) -> Guarantees:
         """Say what this file promises where it is; makes it, unless it would be refused there."""
@@ -172,11 +175,43 @@ class SqliteStore:
         return replies
 
     def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
-        row = _row(request.record.key, connection)
-        reply = outcome(None if row is None else wire.decode(row), request)
+        found = self._aged(request.record.key, connection)
+        if found is None:
+            reply = outcome(None, request, floor=_floor(connection) if type(request) is Claim else 1)
+        else:
+            reply = outcome(wire.decode(found[0]), request)
+        if not reply.applied and found is not None and type(request) is Claim:
+            standing = reply.record and self._counted(reply.record)
+            return Reply(applied=False, record=standing, age_ms=found[1])
         if reply.applied and reply.record is not None:
             connection.execute(wire.WRITE, wire.encode(reply.record, self._file.clock.mark()))
         return reply
+
+    def _prune(
+        self,
+        records: Sequence[LockRecord],
+        older_than_ms: int,
+        dry_run: bool,  # noqa: FBT001  # partial hands it over
+        connection: sqlite3.Connection,
+    ) -> int:
+        connection.execute("BEGIN IMMEDIATE")
+        going: list[LockRecord] = []
+        for listed in records:
+            found = self._aged(listed.key, connection)
+            if found is not None:
+                standing = wire.decode(found[0])
+                if may_be_removed(standing, listed, found[1] or _age_by_wall_clock(standing), older_than_ms):
+                    going.append(standing)
+        if going and not dry_run:
+            least_token = max(record.fencing_token for record in going) + 1
+            connection.execute(wire.WRITE_FLOOR, (max(least_token, _floor(connection)),))
+            connection.executemany(wire.DELETE, [(record.key,) for record in going])
+            self._commit(connection, None)
+        return len(going)
+
+    def _counted(self, record: LockRecord) -> LockRecord:
+        waiters = self._file.wake_ups.count(record.key)
+        return replace(record, waiters=waiters) if waiters else record
 
     def _aged(self, key: str, connection: sqlite3.Connection) -> tuple[wire.Row, int] | None:
         row: wire.Row | None = connection.execute(wire.READ_AGED, (key,)).fetchone()
@@ -198,6 +233,16 @@ def _row(key: str, connection: sqlite3.Connection) -> wire.Row | None:
 
 def _rows(sql: str, start: str, connection: sqlite3.Connection) -> list[wire.Row]:
     return connection.execute(sql, (start,)).fetchall()
+
+
+def _floor(connection: sqlite3.Connection) -> int:
+    """Return the least token of a new row."""
+    row: tuple[int] | None = connection.execute(wire.READ_FLOOR).fetchone()
+    return 1 if row is None else row[0]
+
+
+def _age_by_wall_clock(record: LockRecord) -> int:
+    return 0 if record.times is None else wall_ms() - record.times.written_at_s * 1000
 
 
 def _nothing(connection: sqlite3.Connection) -> None:

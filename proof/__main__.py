@@ -26,6 +26,7 @@ from proof.explore.search import problems, run_compiled, run_scenarios
 from proof.faults import runner as faults
 from proof.faults.stores import STORES
 from proof.interrupts import __main__ as interrupts
+from proof.jobs import runner as jobs
 from proof.mutate import general, simulated
 from proof.mutate import runner as mutants
 from proof.mutate.catalogue import MUTANTS
@@ -51,8 +52,20 @@ _PROVES = {
     "shrink": ("mutate/", *_SIMULATION),
     "faults": ("faults/",),
     "interrupts": ("interrupts/",),
+    "jobs": ("jobs/",),
+    "bodies": ("faults/",),
 }
-_PRODUCT = ("dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis", "dlock_sqlite")
+# These run whole clients; the others run the machine alone.
+_OF_CLIENTS = ("faults", "bodies", "interrupts", "jobs")
+_PRODUCT = (
+    "dlock_core",
+    "dlock_dynamodb",
+    "dlock_mongodb",
+    "dlock_mysql",
+    "dlock_postgres",
+    "dlock_redis",
+    "dlock_sqlite",
+)
 _MACHINE = ("early", "errors", "lease", "timings", "record", "states", "store")
 _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 
@@ -60,7 +73,7 @@ _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 def version(stage: str) -> str:
     """Return a name for the code that *stage* proves and that proves it; what only tells of it is left out."""
     digest = hashlib.blake2b(digest_size=4)
-    if stage in ("faults", "interrupts"):
+    if stage in _OF_CLIENTS:
         paths = [path for folder in _PRODUCT for path in sorted((ROOT / folder).rglob("*.py"))]
     else:
         paths = [ROOT / "dlock_core" / f"{name}.py" for name in _MACHINE]
@@ -169,13 +182,33 @@ def _general(options: argparse.Namespace) -> dict[str, Any]:
 
 def _faults(options: argparse.Namespace) -> dict[str, Any]:
     """The cells, resumable."""
-    trials, only = (2, ("stop-2",)) if options.quick else (0 if options.as_far else options.trials, None)
-    kept = options.results / f"faults-{version('faults')}{'-quick' if options.quick else ''}"
-    told = faults.run_cells(options.stores.split(","), trials, only, jobs=options.processes, kept=kept)
+    chosen = [cell.name for cell in faults.CELLS.values() if not cell.of_bodies]
+    return _run_cells(options, ["stop-2"] if options.quick else chosen)
+
+
+def _bodies(options: argparse.Namespace) -> dict[str, Any]:
+    """The cells of leaders and of runners, resumable."""
+    chosen = [cell.name for cell in faults.CELLS.values() if cell.of_bodies]
+    return _run_cells(options, ["runner-stop-2"] if options.quick else chosen)
+
+
+def _run_cells(options: argparse.Namespace, only: Sequence[str]) -> dict[str, Any]:
+    trials = 2 if options.quick else 0 if options.as_far else options.trials
+    # One place for all versions of the code: a cell that is run again replaces what it showed before, and only that.
+    kept = options.results / f"cells{'-quick' if options.quick else ''}"
+    told = faults.run_cells(
+        options.stores.split(","), trials, only, jobs=options.processes, kept=kept, code=version("faults")
+    )
     by_store: dict[str, float] = {}
     for cell in told["cells"]:
         by_store[cell["store"]] = by_store.get(cell["store"], 0.0) + cell["seconds"]
     return told | {"ran_s": max(by_store.values(), default=0.0)}
+
+
+def _jobs(options: argparse.Namespace) -> dict[str, Any]:
+    """The worlds of elections and of jobs that run once."""
+    seeds, deviations = (10, 0) if options.quick else (options.seeds, options.deviations)
+    return jobs.run(seeds, deviations, options.processes)
 
 
 def _interrupts(options: argparse.Namespace) -> dict[str, Any]:
@@ -195,7 +228,9 @@ STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "mutants": _mutants,
     "power": _power,
     "shrink": _shrink,
+    "jobs": _jobs,
     "faults": _faults,
+    "bodies": _bodies,
     "interrupts": _interrupts,
     "general": _general,
     "simulate": _simulate,
@@ -235,6 +270,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a little of everything, to see that it works")
     parser.add_argument("--again", action="store_true", help="run also what has run")
     parser.add_argument("--schedules", type=int, default=1_000_000)
+    parser.add_argument("--seeds", type=int, default=1_000, help="of the worlds of elections and jobs")
+    parser.add_argument("--deviations", type=int, default=2, help="of their explorations")
     parser.add_argument("--as-far", action="store_true", help="simulate and disturb no more, and tell of what has been")
     parser.add_argument("--trials", type=int, default=300, help="of each fault, on each store")
     parser.add_argument("--stores", default=",".join(STORES), help="for the faults")
@@ -253,7 +290,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = {
         name: json.loads(path.read_text()) for name in STAGES if (path := options.results / f"{name}.json").exists()
     }
-    options.output.write_text(report.page(results, {name: version(name) for name in STAGES}))
+    standing = options.output.read_text() if options.output.exists() else ""
+    options.output.write_text(report.page(results, {name: version(name) for name in STAGES}, standing))
     wrong = [f"{name}: {each}" for name, told in results.items() for each in told["result"]["wrong"]]
     print("\n".join([*wrong, f"{len(wrong)} problems; the page is {options.output}"]))
     return int(bool(wrong))

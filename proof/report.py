@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from proof import report_jobs
+from proof.standing import problems_of, row_of, section_of
+from proof.tables import histogram, shown, table, where
 
-__all__ = ["histogram", "page", "table"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["page"]
 
 _HEAD = """# The proof
 
 What was run to find out whether the promises hold, and what it showed. This page is written by `make proof` from the results of its own
-run; nothing in it is typed by hand. Run it again: `make proof` (all), `python -m proof --quick` (a little of everything),
-`python -m proof --report` (only this page).
+run; nothing in it is typed by hand. A stage keeps its section until it runs again, with the version of the code that it ran on. Run it
+again: `make proof` (all), `python -m proof --quick` (a little of everything), `python -m proof --report` (only this page).
 """
 _TITLES = {
     "explore": "Exhaustive exploration of small worlds",
@@ -22,45 +26,27 @@ _TITLES = {
     "simulate": "Seeded simulation",
     "power": "What the simulation must find",
     "shrink": "How small what it finds becomes",
+    "jobs": "Elections and jobs that run once",
     "faults": "Faults on real processes and stores",
+    "bodies": "Leaders and runners of jobs that are killed, stopped and cut off",
     "interrupts": "What runs inside of our code",
 }
 _HEAD_OF_FAULTS = (
     *("Store", "fault", "trials", "none in so many: below (95 %)", "grants", "effects", "wrong", "unheard"),
     *("naive", "checked", "two-step", "control", "trials/s"),
 )
-_BAR = 50
 _BARS_MAX = 30
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return a table in Markdown."""
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for row in rows:
-        cells = [f"{each:,}" if isinstance(each, int) else str(each).replace("|", "\\|") for each in row]
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: str = "") -> str:
+    """Return the page of *results*, by stage; *codes* are the versions that they should be of.
 
-
-def histogram(counts: Sequence[int], width: float, unit: str) -> list[str]:
-    """Return bars of *counts*, each of a step of *width*, without the empty ends."""
-    full = [place for place, count in enumerate(counts) if count]
-    if not full:
-        return ["(none)", ""]
-    most = max(counts)
-    lines = [
-        f"{place * width:5.2f} {unit} {'#' * -(-counts[place] * _BAR // most):{_BAR}} {counts[place]:,}"
-        for place in range(full[0], full[-1] + 1)
-    ]
-    return ["```text", *(line.rstrip() for line in lines), "```", ""]
-
-
-def page(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> str:
-    """Return the page of *results*, by stage; *codes* are the versions that they should be of."""
+    A stage without results keeps what the page *standing* says of it.
+    """
     lines = _HEAD.splitlines()
     if any(told["quick"] for told in results.values()):
         lines += ["", "**A quick run: it shows that the stages work, and proves little.**"]
-    lines += ["", *_summary(results, codes)]
+    lines += ["", *_summary(results, codes, standing)]
     sections = {
         "explore": _explore,
         "mutants": _mutants,
@@ -68,21 +54,26 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> str:
         "simulate": _simulate,
         "power": _power,
         "shrink": _shrink,
+        "jobs": report_jobs.jobs,
         "faults": _faults,
+        "bodies": report_jobs.bodies,
         "interrupts": _interrupts,
     }
     for name, section in sections.items():
         lines += [f"## {_TITLES[name]}", ""]
-        lines += section(results[name]["result"]) if name in results else ["Not run.", ""]
+        if name in results:
+            lines += section(results[name]["result"])
+        else:
+            lines += section_of(standing, _TITLES[name]) or ["Not run.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _summary(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> list[str]:
-    rows = []
+def _summary(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: str) -> list[str]:
+    rows: list[tuple[str, ...]] = []
     for name, title in _TITLES.items():
         told = results.get(name)
         if told is None:
-            rows.append((title, "not run", "", "", "", ""))
+            rows.append(row_of(standing, title, codes.get(name, "")) or (title, "not run", "", "", "", ""))
             continue
         wrong = told["result"]["wrong"]
         version = told["version"] + ("" if told["version"] == codes[name] else f" (now {codes[name]})")
@@ -98,7 +89,11 @@ def _summary(results: dict[str, dict[str, Any]], codes: dict[str, str]) -> list[
             )
         )
     lines = table(("Stage", "as it must be", "begun", "took", "code version", "machine"), rows)
-    problems = [f"- {_TITLES[name]}: {each}" for name, told in results.items() for each in told["result"]["wrong"]]
+    problems = [
+        f"- {title}: {each}"
+        for name, title in _TITLES.items()
+        for each in (results[name]["result"]["wrong"] if name in results else problems_of(standing, title))
+    ]
     return [*lines, *problems, *([""] if problems else [])]
 
 
@@ -245,10 +240,10 @@ def _faults(result: dict[str, Any]) -> list[str]:
                 ("Store", "fault", "trials", "what showed", "stale: naive", "checked"),
                 (
                     (
-                        _where(cell),
+                        where(cell),
                         cell["cell"],
                         cell["trials"],
-                        _shown(cell),
+                        shown(cell),
                         cell["stale"]["naive"],
                         cell["stale"]["checked"],
                     )
@@ -272,15 +267,11 @@ def _interrupts(result: dict[str, Any]) -> list[str]:
     return lines + table(head, [row[:6] for row in result["rows"]])
 
 
-def _where(cell: dict[str, Any]) -> str:
-    return f"{cell['store']} {cell['version']}, lease {cell['lease_s']:g} s"
-
-
 def _cell(cell: dict[str, Any]) -> tuple[object, ...]:
     early = 0 if cell["control"] == "early" else cell["early"]
     wrong = cell["repeated"] + cell["disordered"] + early + cell["stale"]["fenced"] + cell["lost"]
     return (
-        _where(cell),
+        where(cell),
         cell["cell"],
         cell["trials"],
         f"< {3 / cell['trials']:.2%}" if cell["trials"] else "-",
@@ -290,23 +281,19 @@ def _cell(cell: dict[str, Any]) -> tuple[object, ...]:
         # Redis mints from its clock: what lies between two tokens tells nothing.
         "-" if cell["store"] == "redis" else cell["unheard"],
         *(cell["stale"][kind] for kind in ("naive", "checked", "two-step")),
-        _shown(cell),
+        shown(cell),
         f"{cell['trials'] / max(cell['seconds'], 1e-9):.1f}",
     )
-
-
-def _shown(cell: dict[str, Any]) -> str:
-    """Return which control must fail, and how often it did."""
-    control = cell["control"]
-    if control is None:
-        return "-"
-    return f"{control}: {({**cell['stale'], 'early': cell['early']} | cell['notes']).get(control, 0):,}"
 
 
 def _takeovers(store: str, cells: Sequence[dict[str, Any]]) -> list[str]:
     """Return how long it took until another had the lock, by the way in which the one before had ended."""
     lines = []
-    for what, names in (("a kill -9", ("kill", "fork")), ("a cancellation", ("cancel",))):
+    for what, names in (
+        ("a kill -9", ("kill", "fork")),
+        ("a death in a chain of kills and stops", ("chain",)),
+        ("a cancellation", ("cancel",)),
+    ):
         delays = sorted(each for cell in cells if cell["cell"] in names for each in cell["delays"])
         if not delays:
             continue

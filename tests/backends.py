@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["EMBEDDED", "SERVED", "address_of", "embedded_url", "is_request", "provision", "served_url", "url_for"]
 
 EMBEDDED = ("memory", "sqlite")
-SERVED = ("redis", "dynamodb", "mongodb")
+SERVED = ("redis", "dynamodb", "mongodb", "mysql", "postgres")
 _NAME = "dlock-tests"
 _COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
+# Statements of MySQL that make a connection ready.
+_SETTINGS = b"\x03SET "
 
 
 def embedded_url(name: str, folder: Path) -> str:
@@ -34,8 +36,13 @@ def served_url(server: Server, address: str | None = None) -> str:
         os.environ.setdefault("AWS_ACCESS_KEY_ID", "testing")
         os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "testing")
         return f"dynamodb://eu-west-1/{_NAME}?endpoint_url={quote(f'http://{address}', safe='')}"
-    if server.name == "redis":
+    if server.name == "etcd":
+        return f"etcd://{address}/{_NAME}"
+    if server.name in ("redis", "postgres"):
         return server.url.replace(address_of(server), address)
+    if server.name == "mysql":
+        # Without encryption, so that a proxy can tell requests.
+        return f"{server.url.replace(address_of(server), address)}?table={_NAME}&ssl_mode=disabled"
     user = urlsplit(server.url).netloc.rpartition("@")[0]
     return f"mongodb://{user and user + '@'}{address}/{_NAME}?directConnection=true"
 
@@ -46,7 +53,11 @@ def address_of(server: Server) -> str:
 
 
 def is_request(store: str, said: bytes) -> bool:
-    """Whether what a driver *said* is a request of the store, and not what pymongo asks in the background."""
+    """Whether what a driver *said* is a request of the store, and not how a session begins, or what pymongo asks in the background."""
+    if store == "mysql":
+        return said[3:5] == b"\0\x03" and not said[4:].startswith(_SETTINGS)
+    if store == "postgres":
+        return said[:1] in (b"B", b"P", b"Q")
     return store != "mongodb" or any(command in said[:200] for command in _COMMANDS)
 
 

@@ -9,16 +9,22 @@ import pytest
 
 import dlock_core
 from dlock_core import (
+    AsyncElection,
     AsyncLease,
     AsyncLockClient,
     AsyncLockStore,
+    AsyncOnce,
+    AsyncTerm,
     ClientKeywords,
     ClientOptions,
+    Election,
     Lease,
     LockClient,
     LockKeywords,
     LockOptions,
     LockStore,
+    Once,
+    Term,
 )
 from tests.update_public_api import member_names
 
@@ -27,19 +33,36 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-TWINS = [(LockClient, AsyncLockClient), (Lease, AsyncLease), (LockStore, AsyncLockStore)]
+TWINS = [
+    (LockClient, AsyncLockClient),
+    (Lease, AsyncLease),
+    (Election, AsyncElection),
+    (Term, AsyncTerm),
+    (Once, AsyncOnce),
+    (LockStore, AsyncLockStore),
+]
 
-CLIENT_COROUTINES = {"acquire", "try_acquire", "get", "break_lock", "guarantees", "provision", "close"}
+CLIENT_COROUTINES = {"acquire", "try_acquire", "get", "break_lock", "prune", "guarantees", "provision", "close"}
 LEASE_COROUTINES = {"ensure", "renew", "release"}
+ELECTION_COROUTINES = {"campaign", "try_campaign", "leader", "run"}
+ONCE_COROUTINES = {"finish"}
 STORE_COROUTINES = {"claim", "replace", "release", "read", "guarantees", "provision", "close"}
 CONTEXT = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
 COROUTINES = {
     LockClient: CLIENT_COROUTINES | set(CONTEXT),
     Lease: LEASE_COROUTINES | set(CONTEXT),
+    Election: ELECTION_COROUTINES,
+    Term: LEASE_COROUTINES | {"proclaim", "resign"} | set(CONTEXT),
+    Once: ONCE_COROUTINES | set(CONTEXT),
     LockStore: STORE_COROUTINES,
 }
 # Used with `async with` or `async for`, so called without `await`: what they return says so.
-ASYNC_RESULTS = {"lock": "AsyncContextManager", "lock_all": "AsyncContextManager", "scan": "AsyncIterator"}
+ASYNC_RESULTS = {
+    "lock": "AsyncContextManager",
+    "lock_all": "AsyncContextManager",
+    "scan": "AsyncIterator",
+    "observe": "AsyncIterator",
+}
 
 # A keyword is what a caller writes, a field is what the model makes of it.
 KEYWORD_DIFFERS = {"url": "a keyword is text, the model keeps it as a secret"}

@@ -135,6 +135,28 @@ def test_marks_are_known() -> None:
     ] == []
 
 
+def test_python_in_the_readme_passes_mypy_strictly(tmp_path: Path) -> None:
+    """Whoever copies the first block into a typed program gets no error."""
+    files = []
+    for number, block in enumerate(each for each in blocks("python") if each.page == ROOT / "README.md"):
+        files.append(tmp_path / f"block_{number}.py")
+        files[-1].write_text(block.text, encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file=",
+        "--cache-dir",
+        str(ROOT / ".mypy_cache" / "readme"),
+    ]
+
+    ended = subprocess.run([*command, *files], cwd=tmp_path, capture_output=True, text=True, check=False)  # ours
+
+    assert len(files) >= 4
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+
+
 def test_the_readme_shows_code() -> None:
     """A scan that finds no block would pass whatever the pages say."""
     assert [block for block in blocks("python") if block.page.name == "README.md"]
@@ -171,3 +193,27 @@ def anchors(page: Path) -> set[str]:
         candidates = [slug, *(f"{slug}-{number}" for number in range(1, 100))]
         found.add(next(candidate for candidate in candidates if candidate not in found))
     return found
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """``make docs``: each page is in the contents, each link leads somewhere, each docstring can be shown."""
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "--quiet",
+        "--fail-on-warning",
+        "--builder",
+        "html",
+        "docs",
+        str(tmp_path),
+    ]
+
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S * 4)
+
+    assert done.stderr + done.stdout == ""
+    assert "one protocol" in (tmp_path / "index.html").read_text().lower()
+    reference = (tmp_path / "reference" / "clients.html").read_text()
+    assert "lease_duration" in reference
+    assert "try_acquire" in reference

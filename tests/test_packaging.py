@@ -13,7 +13,18 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = {"dlock_conformance", "dlock_core", "dlock_dynamodb", "dlock_mongodb", "dlock_redis", "dlock_sqlite"}
+PACKAGES = {
+    "dlock_conformance",
+    "dlock_contrib",
+    "dlock_core",
+    "dlock_dynamodb",
+    "dlock_etcd",
+    "dlock_mongodb",
+    "dlock_mysql",
+    "dlock_postgres",
+    "dlock_redis",
+    "dlock_sqlite",
+}
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +96,19 @@ def test_the_entry_points_are_in_the_wheel(wheel: Path, project: dict[str, Any])
     found = {section: dict(parser[section]) for section in parser.sections()}
 
     assert found == {**project["entry-points"], "console_scripts": project["scripts"]}
-    assert set(found["dlock.stores"]) >= {"dynamodb", "memory", "mongodb", "mongodb+srv", "redis", "rediss", "sqlite"}
+    assert set(found["dlock.stores"]) >= {
+        "dynamodb",
+        "etcd",
+        "memory",
+        "mongodb",
+        "mongodb+srv",
+        "mysql",
+        "mariadb",
+        "postgresql",
+        "redis",
+        "rediss",
+        "sqlite",
+    }
 
 
 def test_a_plain_install_needs_pydantic_only(wheel: Path) -> None:

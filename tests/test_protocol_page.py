@@ -45,3 +45,20 @@ def test_each_number_that_is_cited_is_on_the_page(kind: str) -> None:
 
     assert len(explained) >= CITATIONS_MIN
     assert missing == {}
+
+
+CHECK = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+
+
+def test_each_check_that_the_page_names_is_there() -> None:
+    """A test that is renamed or dropped takes its row with it."""
+    named = CHECK.findall(PAGE)
+
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).exists() or f"def {name}(" not in (ROOT / path).read_text(encoding="utf-8")
+    ]
+
+    assert len(named) >= CITATIONS_MIN
+    assert missing == []

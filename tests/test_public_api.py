@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import inspect
 
 import pytest
 
+import dlock_core
 from tests.update_public_api import PACKAGE, PUBLIC_MODULES, SNAPSHOT, exported, render
 
 NAMES_MIN = 40
-ADAPTERS = ("dlock_dynamodb", "dlock_mongodb", "dlock_redis")
+ADAPTERS = ("dlock_dynamodb", "dlock_etcd", "dlock_mongodb", "dlock_mysql", "dlock_postgres", "dlock_redis")
 
 
 def test_the_public_api_is_that_of_the_snapshot() -> None:
@@ -18,8 +20,8 @@ def test_the_public_api_is_that_of_the_snapshot() -> None:
     assert render().splitlines() == SNAPSHOT.read_text(encoding="utf-8").splitlines()
 
 
-# Its driver has no asyncio: the core serves it through threads, and takes a store of it in both clients.
-SYNC_ONLY = {"dlock_dynamodb"}
+# Their drivers have no asyncio: the core serves them through threads, and takes a store of theirs in both clients.
+SYNC_ONLY = {"dlock_dynamodb", "dlock_mysql"}
 
 
 def test_the_snapshot_covers_the_package() -> None:
@@ -54,3 +56,8 @@ def test_every_public_class_and_function_has_a_docstring(name: str) -> None:
         assert vars(subject).get("__doc__")
     elif inspect.isroutine(subject):
         assert subject.__doc__
+
+
+def test_the_package_says_its_version() -> None:
+    """What programs and bug reports look for first."""
+    assert dlock_core.__version__ == importlib.metadata.version("dlock-core")

@@ -12,18 +12,22 @@ from pydantic import SecretStr
 from dlock_core import ClientOptions
 from dlock_core.backend import backend_for
 from dlock_core.command.doctor import policy as policy_of
+from dlock_core.kit import Backend
 from dlock_core.memory import MemoryStore
 from dlock_core.store import ServerClock
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions
 from dlock_dynamodb.provision import policy
+from dlock_etcd import EtcdStore, EtcdStoreOptions
 from dlock_mongodb import MongoDBStore, MongoDBStoreOptions
+from dlock_mysql import MySQLStore, MySQLStoreOptions
+from dlock_postgres import PostgresStore, PostgresStoreOptions
 from dlock_redis import RedisStore
 from dlock_redis._errors import ACL_RULES
 from dlock_sqlite.store import SqliteStore
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
-STORES = ("sqlite", "redis", "dynamodb", "mongodb")
+STORES = ("sqlite", "redis", "dynamodb", "etcd", "mongodb", "mysql", "postgres")
 _TRAIT = re.compile(rf"(?:{'|'.join(STORES)})-[a-z-]+")
 
 
@@ -41,6 +45,18 @@ def test_each_refused_topology_is_named() -> None:
 
     assert len(found) >= 8, found
     assert {name for name in _TRAIT.findall(PAGE) if f"`{name}`" in PAGE} == found
+
+
+def test_doctor_has_a_remedy_for_each_refused_topology() -> None:
+    """Whoever is refused learns what to do about it, and not only how to accept it."""
+    remedies: dict[str, str] = {}
+    for store in STORES:
+        backend = backend_for(f"{store}://")
+        assert isinstance(backend, Backend)
+        remedies |= backend.remedies
+
+    assert remedies.keys() == refused_names()
+    assert all(remedies.values())
 
 
 def test_the_rights_on_redis_are_those_that_the_tests_lock_with() -> None:
@@ -65,7 +81,16 @@ def test_the_rights_on_dynamodb_are_those_of_the_policy(provision: bool) -> None
     }
 
 
-@pytest.mark.parametrize(("url", "part"), [("redis://h/0", "~PREFIX*"), ("mongodb://h/app", '"db": "app"')])
+@pytest.mark.parametrize(
+    ("url", "part"),
+    [
+        ("redis://h/0", "~PREFIX*"),
+        ("mongodb://h/app", '"db": "app"'),
+        ("etcd://h/app", "--prefix=true readwrite 'app/'"),
+        ("postgresql://h/app", 'GRANT SELECT, INSERT, UPDATE ON "public"."dlock" TO'),
+        ("mysql://app@h/app", "GRANT SELECT, INSERT, UPDATE ON `app`.`dlock` TO 'app'@'%';"),
+    ],
+)
 def test_a_server_with_users_has_a_policy_to_print(url: str, part: str) -> None:
     """``dlock doctor --policy`` prints the rights without asking the server."""
     assert part in policy_of(ClientOptions(url=SecretStr(url)))
@@ -73,13 +98,22 @@ def test_a_server_with_users_has_a_policy_to_print(url: str, part: str) -> None:
 
 def test_stores_with_a_clock_are_those_of_the_table() -> None:
     """``server_clock`` is said to work where the store has the methods for it, and nowhere else."""
-    [heading, _, *rows] = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("|")][:7]
+    [heading, _, *rows] = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("|")][:10]
     column = heading.index("`server_clock`")
 
     said = {re.findall(r"`(\w+)://", row[0])[0]: row[column].startswith("yes") for row in rows}
 
-    kinds = {"memory": MemoryStore, "sqlite": SqliteStore, "redis": RedisStore, "dynamodb": DynamoDBStore}
-    assert said == {name: issubclass(kind, ServerClock) for name, kind in {**kinds, "mongodb": MongoDBStore}.items()}
+    kinds = {
+        "memory": MemoryStore,
+        "sqlite": SqliteStore,
+        "redis": RedisStore,
+        "dynamodb": DynamoDBStore,
+        "etcd": EtcdStore,
+        "mongodb": MongoDBStore,
+        "mysql": MySQLStore,
+        "postgresql": PostgresStore,
+    }
+    assert said == {name: issubclass(kind, ServerClock) for name, kind in kinds.items()}
 
 
 def test_each_option_in_a_url_is_named() -> None:
@@ -87,6 +121,9 @@ def test_each_option_in_a_url_is_named() -> None:
     options = {name: set(backend_for(f"{name}://x").options.model_fields) for name in ("sqlite", "dynamodb")}
     options["sqlite"] -= {"path"}
     options["dynamodb"] -= {"region", "table"}
+    options["mysql"] = set(MySQLStoreOptions.model_fields) - {"host", "port", "user", "password", "database"}
+    options["postgres"] = set(PostgresStoreOptions.model_fields) - {"conninfo"}
+    options["etcd"] = set(EtcdStoreOptions.model_fields) - {"endpoints", "root", "user", "password"}
     options["mongodb"] = set(MongoDBStoreOptions.model_fields) - {"url", "database"}
 
     assert [name for names in options.values() for name in names if f"`{name}`" not in PAGE] == []

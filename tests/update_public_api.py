@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SNAPSHOT = Path(__file__).with_name("public_api.txt")
 PACKAGE = "dlock_core"
-PUBLIC_MODULES = (PACKAGE, f"{PACKAGE}.testing")
+PUBLIC_MODULES = (PACKAGE, f"{PACKAGE}.fence", f"{PACKAGE}.kit", f"{PACKAGE}.testing")
 HEADER = (
     "# The public API, rewritten by `python -m tests.update_public_api`: read the difference before you accept it.\n"
 )

@@ -3,6 +3,16 @@
 from dlock_conformance.client_suite import LockClientConformance
 from dlock_conformance.faults import Fault, Faults
 from dlock_conformance.harness import Opening, StoreHarness
+from dlock_conformance.parties import NOT_OF_JOBS, Way
 from dlock_conformance.suite import LockStoreConformance
 
-__all__ = ["Fault", "Faults", "LockClientConformance", "LockStoreConformance", "Opening", "StoreHarness"]
+__all__ = [
+    "NOT_OF_JOBS",
+    "Fault",
+    "Faults",
+    "LockClientConformance",
+    "LockStoreConformance",
+    "Opening",
+    "StoreHarness",
+    "Way",
+]

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, next_version
+from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
 from dlock_core.errors import RecordError
 from dlock_core.record import LockRecord, State, Version
-from dlock_core.store import Replace
+from dlock_core.store import Claim, Expect, Replace
 
 __all__ = ["AgeClauses"]
 
@@ -87,13 +87,30 @@ class AgeClauses:
             time.sleep(WAIT_S)  # a record gets older in real time only
             self._is_of(trial, key, sent, written)
 
+    def test_c2_a_refused_claim_carries_no_other_age(self, trial: Trial) -> None:
+        """It may carry none, or the age of the record that refused it."""
+        sent = time.monotonic()
+        standing = trial.hold(trial.key())
+        written = time.monotonic()
+        time.sleep(WAIT_S)  # as above
+        asked = time.monotonic()
+
+        reply = trial.store.claim(Claim(held(standing.key), Expect.ANY))
+
+        trial.refused(reply, "a claim of a key that is held", standing)
+        if reply.age_ms is not None:
+            self._fits(trial, reply.age_ms, sent, written, asked)
+
     def _is_of(self, trial: Trial, key: str, sent: float, written: float) -> None:
         asked = time.monotonic()
         came = trial.store.read_age(key)
+        self._fits(trial, came and came[1], sent, written, asked)
+
+    def _fits(self, trial: Trial, age_ms: object, sent: float, written: float, asked: float) -> None:
         answered = time.monotonic()
         most, least = (answered - sent) * 1000 + CLOCKS_MS, (asked - written) * 1000 - CLOCKS_MS
         trial.require(
-            came is not None and type(came[1]) is int and least <= came[1] <= most,
+            type(age_ms) is int and least <= age_ms <= most,
             f"the age must be whole ms since the last write, here {least:.0f} to {most:.0f}",
-            came=came and came[1],
+            came=age_ms,
         )

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from dlock_conformance._changing import WRONG_VERSIONS
+from dlock_conformance._claiming import OLD, OTHER_FIELDS
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
-from dlock_conformance.records import held, next_version
+from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
 from dlock_core.errors import OutcomeUnknownError, RecordError
 from dlock_core.record import LockRecord, State, Version
@@ -17,7 +19,8 @@ from dlock_core.store import Replace, Reply
 
 __all__ = ["BatchClauses", "batch_size"]
 
-BATCH_MOST = 100
+# Above the limits of all stores of ours but the one in memory.
+BATCH_MOST = 600
 
 
 @needs("batch_renew")
@@ -47,7 +50,7 @@ class BatchClauses:
 
     def test_b1_a_batch_keeps_payloads_and_tokens_as_a_replace_does(self, trial: Trial) -> None:
         """S4 and S5 hold for each."""
-        old, new = trial.hold(trial.key(), data=b"old"), trial.hold(trial.key(), data=b"old")
+        old, new = trial.hold(trial.key(), **OLD), trial.hold(trial.key(), **OLD)
         kept = Replace(next_version(old, data=b"new"), old.version, keep_payload=True)
         taken = Replace(next_version(new, data=b"new", fencing_token=new.fencing_token + 3), new.version)
 
@@ -55,11 +58,46 @@ class BatchClauses:
         trial.store.replace_many([taken])
 
         trial.exactly(
-            next_version(kept.record, rvn=kept.record.rvn, data=b"old"),
+            next_version(kept.record, rvn=kept.record.rvn, **OLD),
             trial.store.read(old.key),
             "keep_payload in a batch",
         )
         trial.exactly(taken.record, trial.store.read(new.key), "a batch must write the record, and its token, as it is")
+
+    @pytest.mark.parametrize("wrong", WRONG_VERSIONS)
+    def test_b1_a_batch_compares_versions_as_a_replace_does(self, trial: Trial, wrong: str) -> None:
+        """State, RVN and token, each exactly, wherever in the batch it stands."""
+        records = [trial.hold(trial.key(), rvn=fresh()[:-1] + "f", token=5 + place) for place in range(3)]
+        for place in range(batch_size(trial, len(records))):
+            asked = [Replace(next_version(record), record.version) for record in records[: batch_size(trial, 3)]]
+            asked[place] = asked[place]._replace(expected=WRONG_VERSIONS[wrong](records[place].version))
+
+            for at, result in enumerate(trial.store.replace_many(asked)):
+                if at == place:
+                    what = f"a renewal in a batch that expects {wrong.replace('_', ' ')}"
+                    trial.refused(result, what, records[at])
+                else:
+                    records[at] = trial.granted(result, "a renewal in a batch that expects the version that stands")
+
+    def test_b1_each_of_a_batch_has_its_own_fields(self, trial: Trial) -> None:
+        """The fields of one request are not written for the others, whatever they are."""
+        records = [
+            trial.hold(trial.key(), owner="one name for all", lease_ms=1000) for _ in range(batch_size(trial, 3))
+        ]
+        plain = [{"owner": "another", "lease_ms": 2000}, OTHER_FIELDS, {"data": b"\x00", "attributes": (("n", 7),)}]
+
+        asked = [
+            Replace(next_version(record, **fields), record.version)
+            for record, fields in zip(records, plain, strict=False)
+        ]
+        results = trial.store.replace_many(asked)
+
+        for request, result in zip(asked, results, strict=True):
+            right = trial.granted(result, "a renewal in a batch that expects the version that stands")
+            trial.exactly(request.record, right, "one of a batch has another's fields")
+            trial.exactly(
+                request.record, trial.store.read(right.key), "one of a batch was written with another's fields"
+            )
 
     def test_b1_an_empty_batch_has_no_results(self, trial: Trial) -> None:
         """Nothing to do is not an error."""

@@ -108,6 +108,39 @@ def unless(condition: Callable[[LockRecord, Any], bool]) -> Fault:
     return fault
 
 
+def expecting_what_stands(
+    compares: Callable[[int, int], bool],
+) -> Callable[[LockRecord | None, Any], Any]:
+    """Return a change of a request whose token compares so with the one that stands, and whose RVN is right: it expects what stands."""
+
+    def change(old: LockRecord | None, request: Any) -> Any:
+        name = "expect" if isinstance(request, Claim) else "expected"
+        expected = getattr(request, name)
+        if old is None or not isinstance(expected, tuple) or expected[0] != old.rvn:
+            return request
+        return request._replace(**{name: old.version}) if compares(expected[1], old.fencing_token) else request
+
+    return change
+
+
+def expecting_the_rvn_of(compares: Callable[[str, str], bool]) -> Callable[[LockRecord | None, Any], Any]:
+    """Return a change of a replace or release that expects the RVN that stands, where the RVN that it expects compares so with it."""
+
+    def change(old: LockRecord | None, request: Any) -> Any:
+        if old is None or not compares(old.rvn, request.expected.rvn):
+            return request
+        return request._replace(expected=request.expected._replace(rvn=old.rvn))
+
+    return change
+
+
+def in_a_batch(change: Callable[[LockRecord | None, Any], Any]) -> Patch:
+    """Ask for what *change* makes of each request of a batch and the record that stands."""
+    return around(
+        "replace_many", lambda wire, step, requests: step([change(standing(wire, each), each) for each in requests])
+    )
+
+
 # ---- steps in two parts
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fnmatch
+import operator
 import unicodedata
 from dataclasses import replace
 from typing import NamedTuple
 
-from dlock_conformance import _breaking, _faulty
+from dlock_conformance import _breaking, _faulty, _faulty_waiting
 from dlock_conformance._breaking import STEPS, Patch, answering, around, asking, put, standing, writing
 from dlock_conformance.harness import Colour
 from dlock_core.record import State
@@ -75,7 +76,11 @@ OF_STEPS: tuple[Broken, ...] = (
             ),
         ),
     ),
+    Broken("a claim takes a smaller token", "S2", asking("claim", _breaking.expecting_what_stands(operator.le))),
+    Broken("a claim takes a greater token", "S2", asking("claim", _breaking.expecting_what_stands(operator.ge))),
     Broken("a tombstone can never be claimed", "S2", asking("claim", lambda _, r: r._replace(expect=Expect.ABSENT))),
+    Broken("the holder's ticket is granted again", "S2", _faulty_waiting.granting_to_the_ticket),
+    Broken("a ticket gets its old answer", "S2", _faulty_waiting.answering_by_the_ticket),
     Broken("must_exist is not looked at", "S2", asking("claim", lambda _, r: r._replace(must_exist=False))),
     Broken(
         "a gone record counts as existing",
@@ -120,6 +125,34 @@ OF_STEPS: tuple[Broken, ...] = (
         "S4",
         writing("replace", lambda o, _, n: replace(n, data=o.data) if o and n.data is None else n),
     ),
+    Broken(
+        "a kept payload is cut at 32 KiB",
+        "S4",
+        writing(STEPS, lambda _, r, n: replace(n, data=n.data and n.data[:32768]) if r.keep_payload else n),
+    ),
+    Broken(
+        "a kept payload is written as text",
+        "S4",
+        writing(
+            STEPS,
+            lambda _, r, n: (
+                replace(n, data=n.data and n.data.decode(errors="replace").encode()[:65536]) if r.keep_payload else n
+            ),
+        ),
+    ),
+    Broken(
+        "kept attributes become text",
+        "S4",
+        writing(
+            STEPS,
+            lambda _, r, n: replace(n, attributes=tuple((k, str(v)) for k, v in n.attributes)) if r.keep_payload else n,
+        ),
+    ),
+    Broken(
+        "a break drops the payload",
+        "S4",
+        asking("replace", lambda _, r: r if r.record.held else r._replace(keep_payload=False)),
+    ),
     # ---- replaces
     Broken(
         "a replace ignores the RVN",
@@ -130,6 +163,18 @@ OF_STEPS: tuple[Broken, ...] = (
         "a replace ignores the token",
         "S5",
         asking("replace", lambda o, r: r._replace(expected=o.version) if o and o.rvn == r.expected.rvn else r),
+    ),
+    Broken("a replace takes a smaller token", "S5", asking("replace", _breaking.expecting_what_stands(operator.le))),
+    Broken("a replace takes a greater token", "S5", asking("replace", _breaking.expecting_what_stands(operator.ge))),
+    Broken(
+        "a replace compares the start of the RVN",
+        "S5",
+        asking("replace", _breaking.expecting_the_rvn_of(lambda stands, expects: expects.startswith(stands))),
+    ),
+    Broken(
+        "a replace compares RVNs without spaces",
+        "S5",
+        asking("replace", _breaking.expecting_the_rvn_of(lambda stands, expects: expects.strip() == stands)),
     ),
     Broken(
         "a renewal brings a released lock back",
@@ -182,6 +227,13 @@ OF_STEPS: tuple[Broken, ...] = (
         "a release ignores the token",
         "S6",
         asking("release", lambda o, r: r._replace(expected=o.version) if o and o.rvn == r.expected.rvn else r),
+    ),
+    Broken("a release takes a smaller token", "S6", asking("release", _breaking.expecting_what_stands(operator.le))),
+    Broken("a release takes a greater token", "S6", asking("release", _breaking.expecting_what_stands(operator.ge))),
+    Broken(
+        "a release compares the start of the RVN",
+        "S6",
+        asking("release", _breaking.expecting_the_rvn_of(lambda stands, expects: expects.startswith(stands))),
     ),
     Broken("a release compares nothing but held", "S6", around("release", _breaking.unless(lambda o, _: not o.held))),
     Broken("a second release is applied", "S6", around("release", _breaking.unless(lambda o, _: o.held))),
@@ -239,6 +291,9 @@ OF_STEPS: tuple[Broken, ...] = (
         "S10",
         answering("scan", lambda _, y: [*y[:100], *y[99:]] if len(y) > 100 else y),
     ),
+    Broken("a scan ends after 1000 records", "S10", answering("scan", lambda _, y: y[:1000])),
+    Broken("a scan counts places", "S10", _faulty.scanning_by_places),
+    Broken("a scan goes by the time of writing", "S10", _faulty.scanning_by_times),
     Broken(
         "a scan takes wildcards", "S10", _faulty.scanning(lambda o, prefix: fnmatch.fnmatchcase(o.key, f"{prefix}*"))
     ),

@@ -13,16 +13,19 @@ from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
-__all__ = ["ChangingClauses"]
+__all__ = ["WRONG_VERSIONS", "ChangingClauses"]
 
 Wrong = Callable[[Version], Version]
 
 WRONG_VERSIONS: dict[str, Wrong] = {
     "another_rvn": lambda version: version._replace(rvn=fresh()),
     "a_greater_token": lambda version: version._replace(fencing_token=version.fencing_token + 1),
+    "a_smaller_token": lambda version: version._replace(fencing_token=version.fencing_token - 1),
     "both_wrong": lambda version: Version(fresh(), version.fencing_token + 1),
     "an_rvn_in_other_case": lambda version: version._replace(rvn=version.rvn.upper()),
     "the_start_of_the_rvn": lambda version: version._replace(rvn=version.rvn[:-1]),
+    "the_rvn_and_more": lambda version: version._replace(rvn=version.rvn + "0"),
+    "the_rvn_and_a_space": lambda version: version._replace(rvn=version.rvn + " "),
 }
 
 

@@ -13,7 +13,7 @@ from dlock_conformance.needs import needs
 from dlock_conformance.races import CONTENDERS, race_of_processes
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
-from dlock_core.record import Broken, LockRecord, ProcessIdentity, Stamp, State, Version
+from dlock_core.record import DATA_MAX_BYTES, Broken, LockRecord, ProcessIdentity, Stamp, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = ["ClaimingClauses"]
@@ -23,7 +23,8 @@ EXPECTS: dict[str, Callable[[Version], Version | Expect]] = {
     "absent": lambda _: Expect.ABSENT,
     "its_version": lambda standing: standing,
     "another_rvn": lambda standing: standing._replace(rvn=fresh()),
-    "another_token": lambda standing: standing._replace(fencing_token=standing.fencing_token + 1),
+    "a_greater_token": lambda standing: standing._replace(fencing_token=standing.fencing_token + 1),
+    "a_smaller_token": lambda standing: standing._replace(fencing_token=standing.fencing_token - 1),
 }
 # (what stands, what is expected): applied without must_exist, applied with it. All else is refused.
 APPLIED = {
@@ -38,7 +39,11 @@ CLAIMS = [
     pytest.param(standing, expect, must_exist, id=f"{standing}-expect_{expect}{'-must_exist' if must_exist else ''}")
     for standing, expect, must_exist in itertools.product(("absent", "held", "free", "gone"), EXPECTS, (False, True))
 ]
-OLD: dict[str, Any] = {"data": b"old", "attributes": (("a", "old"),)}
+# All that a store could write in another form when it keeps it.
+OLD: dict[str, Any] = {
+    "data": bytes(range(256)),
+    "attributes": (("bytes", b"\xff\x00"), ("int", 2**53 + 1), ("text", "\u00e9e\u0301"), ("truth", True)),
+}
 NEW: dict[str, Any] = {"data": b"new", "attributes": (("b", 2),)}
 NONE: dict[str, Any] = {"data": None, "attributes": ()}
 OTHER_FIELDS: dict[str, Any] = {
@@ -130,8 +135,8 @@ class ClaimingClauses:
         self, trial: Trial, standing: str, expect: str, *, must_exist: bool
     ) -> None:
         """Every state of the key against every expectation."""
-        key, record = prepare(trial, standing)
-        version = Version(fresh(), 1) if record is None else record.version
+        key, record = prepare(trial, standing, token=5)
+        version = Version(fresh(), 5) if record is None else record.version
 
         reply = trial.store.claim(Claim(held(key), EXPECTS[expect](version), must_exist))
 
@@ -155,6 +160,20 @@ class ClaimingClauses:
         for expect in (Expect.ANY, Expect.ABSENT):
             reply = trial.other.claim(Claim(held(record.key), expect))
             trial.refused(reply, "a claim of a record that is held, with a lease of 1 ms,", standing)
+
+    def test_s2_a_ticket_changes_no_condition(self, trial: Trial) -> None:
+        """It names an attempt and may be seen again: the claim is another one, under its own RVN, and gets a token of its own."""
+        record = trial.hold(trial.key())
+        free = trial.free(record)
+        for _ in range(2):
+            claim = Claim(held(free.key), Expect.ANY, ticket="the same")
+            granted = trial.granted(trial.store.claim(claim), "a claim with a ticket, of a key that nobody holds")
+            trial.require(
+                granted.rvn == claim.record.rvn, "a ticket that was seen before got an old grant", came=granted
+            )
+            again = Claim(held(free.key), Expect.ANY, ticket="the same")
+            trial.refused(trial.other.claim(again), "a claim of a held record, with its holder's ticket,", granted)
+            free = trial.free(granted)
 
     def test_s3_the_first_token_is_the_least_that_was_asked_for(self, trial: Trial) -> None:
         """``record.fencing_token`` is a floor, and with no other floor the token itself."""
@@ -252,7 +271,7 @@ class ClaimingClauses:
         what = f"a claim {'with' if keep else 'without'} keep_payload of a key that is {standing}"
         written_as(trial, request, reply, OLD if keep and standing == "free" else NEW, what)
 
-    @pytest.mark.parametrize("verb", ["replace", "release", "release_gone"])
+    @pytest.mark.parametrize("verb", ["replace", "release", "release_gone", "release_by_break"])
     @pytest.mark.parametrize("case", ["new", "nothing", "kept", "kept_over_nothing", "nothing_kept"])
     def test_s4_the_payload_of_a_change(self, trial: Trial, verb: str, case: str) -> None:
         """Data and attributes stay or are written, both together; all other fields are those of the request."""
@@ -264,6 +283,8 @@ class ClaimingClauses:
         request: Replace | Release
         if verb == "replace":
             request = Replace(next_version(record, **{**OTHER_FIELDS, **new}), record.version, keep)
+        elif verb == "release_by_break":
+            request = Replace(tombstone(record, broken=OTHER_FIELDS["broken"], **new), record.version, keep)
         else:
             state = State.GONE if verb == "release_gone" else State.FREE
             request = Release(tombstone(record, state, stamp=OTHER_FIELDS["stamp"], **new), record.version, keep)
@@ -271,6 +292,20 @@ class ClaimingClauses:
 
         what = f"a {verb} {'with' if keep else 'without'} keep_payload"
         written_as(trial, request, reply, old if keep else new, what)
+
+    def test_s4_a_large_payload_is_kept_from_hand_to_hand(self, trial: Trial) -> None:
+        """As long as nobody writes another one, it stays to its last byte."""
+        large = OLD["data"] * (DATA_MAX_BYTES // len(OLD["data"]))
+        record = trial.renew(trial.hold(trial.key(), data=large), keep=True, data=None)
+
+        free = trial.free(record, keep=True)
+        again = trial.store.claim(Claim(held(free.key), Expect.ANY, keep_payload=True))
+
+        kept = trial.granted(again, "a claim of a key that nobody holds")
+        for each in (record, free, kept):
+            trial.require(
+                each.data == large, f"of a payload of {len(large)} bytes {len(each.data or b'')} were kept", came=each
+            )
 
     def test_s4_what_was_gone_does_not_come_back(self, trial: Trial) -> None:
         """The payload of a deleted record is nobody's: the next holder who keeps the payload must not inherit it."""

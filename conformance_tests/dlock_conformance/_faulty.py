@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlock_conformance._breaking import STEPS, Fault, Patch, Step, answering, around, both, setting, standing
-from dlock_conformance.records import fresh, held
+from dlock_conformance.records import held
 from dlock_conformance.wired import NotARecordError, Wire, WireError
 from dlock_core.record import LockRecord
 from dlock_core.store import Release, Replace, Reply
@@ -71,6 +71,30 @@ def scanning(choose: Callable[[LockRecord, str], bool]) -> Patch:
     return around(
         "scan", lambda wire, _, prefix: [record for record in wire.space.records.values() if choose(record, prefix)]
     )
+
+
+def scanning_by_places(wire: Wire) -> None:
+    """Read each page from the place, in the order of keys, at which the last one ended."""
+
+    def pages(wire: Wire, _: Step, prefix: str) -> Any:
+        place, records = 0, wire.space.records
+        while page := sorted(key for key in records if key.startswith(prefix))[place : place + 5]:
+            yield from (records[key] for key in page)
+            place += 5
+
+    around("scan", pages)(wire)
+
+
+def scanning_by_times(wire: Wire) -> None:
+    """Read the records in the order in which they were written last, so that what is written meanwhile comes again."""
+
+    def pages(wire: Wire, _: Step, prefix: str) -> Any:
+        last, written_at = -1, wire.space.written_at
+        while left := [(at, key) for key, at in written_at.items() if at > last and key.startswith(prefix)]:
+            last, key = min(left)
+            yield wire.space.records[key]
+
+    around("scan", pages)(wire)
 
 
 # ---- trouble
@@ -158,71 +182,22 @@ def foreign_is_free(wire: Wire) -> None:
     setting(meet=lenient)(wire)
 
 
-def newer_is_ours(wire: Wire) -> None:
-    """Read a record of the next format as if it were of this one."""
-    right = wire.meet
-
-    def lenient(verb: str, request: Any) -> Any:
-        for key, version in wire.newer.items():
-            wire.space.records[key] = held(key, rvn=version.rvn, token=version.fencing_token)
-        wire.newer.clear()
-        return right(verb, request)
-
-    setting(meet=lenient)(wire)
-
-
-# ---- life
-
-
-def forgetting(what: Callable[[LockRecord], bool]) -> Patch:
-    """Lose records by a restart."""
+def newer_is_ours_to(*verbs: str) -> Patch:
+    """Take a record of the next format as one of this format in *verbs*; without any, in all."""
 
     def patch(wire: Wire) -> None:
-        def restart() -> None:
-            records = wire.space.records
-            wire.space.records = {key: record for key, record in records.items() if not what(record)}
+        right = wire.meet
 
-        wire.restart = restart
+        def lenient(verb: str, request: Any) -> Any:
+            if not verbs or verb in verbs:
+                for key, version in wire.newer.items():
+                    wire.space.records[key] = held(key, rvn=version.rvn, token=version.fencing_token)
+                wire.newer.clear()
+            return right(verb, request)
+
+        setting(meet=lenient)(wire)
 
     return patch
-
-
-def new_guarantees(wire: Wire) -> None:
-    """Promise something else each time."""
-    told = wire.told
-    wire.told = lambda: replace(told(), version=fresh())
-
-
-def closing_the_client(wire: Wire) -> None:
-    """Close the client that was given."""
-
-    def closed(verb: str, _: Any) -> Any:
-        raise WireError(f"the client is closed; no {verb}")
-
-    wire.on_close = lambda _: setting(ask=closed)(wire)
-
-
-def closing_once(wire: Wire) -> None:
-    """Fail when closed a second time."""
-    closed: set[object] = set()
-
-    def close(store: object) -> None:
-        if store in closed:
-            raise ValueError("closed already")
-        closed.add(store)
-
-    wire.on_close = close
-
-
-def costing(extra: Callable[[Any, Any], int]) -> Fault:
-    """Ask the server more than once: *extra* times, by the request and the answer."""
-
-    def fault(wire: Wire, step: Step, request: Any) -> Any:
-        came = step(request)
-        wire.requests += extra(request, came)
-        return came
-
-    return fault
 
 
 # ---- batches and wake-ups
@@ -235,6 +210,27 @@ def first_only(limit: int) -> Fault:
         return [*step(requests[:limit]), *(Reply(applied=True, record=each.record) for each in requests[limit:])]
 
     return fault
+
+
+def all_with_the_first(name: str) -> Fault:
+    """Write the field *name* of the first of a batch for all of it."""
+
+    def fault(_: Wire, step: Step, requests: Sequence[Replace]) -> Any:
+        first = {name: getattr(requests[0].record, name)} if requests else {}
+        return step([each._replace(record=replace(each.record, **first)) for each in requests])
+
+    return fault
+
+
+def translating_a_batch(error: Callable[[str], Exception]) -> Patch:
+    """Say something else for each of the driver's errors that a batch meets."""
+
+    def patch(wire: Wire) -> None:
+        right: Callable[..., Any] = wire.translate
+        wrong: Any = lambda cause, verb, key: error(verb) if verb == "replace_many" else right(cause, verb, key)  # noqa: E731
+        wire.translate = wrong
+
+    return patch
 
 
 def all_or_none(_: Any, came: Sequence[Any]) -> Any:
@@ -326,3 +322,34 @@ def keeping_the_age(wire: Wire, step: Step, request: Any) -> Any:
     if before is not None:
         written_at[request.record.key] = before
     return came
+
+
+def pruning(goes: Callable[[LockRecord, LockRecord, int, int], bool]) -> Callable[[Wire, Step, Any], Any]:
+    """Remove what *goes* says: by what stands, what was listed, the age of the former, and the least age."""
+
+    def fault(wire: Wire, step: Step, asked: Any) -> Any:
+        space, going = wire.space, []
+        for listed in asked[0]:
+            aged = space.read_age(listed.key)
+            if aged is not None and goes(aged[0], listed, aged[1], asked[1]):
+                going.append(aged[0])
+        if not asked[2]:
+            for record in going:
+                space._least_token = max(space._least_token, record.fencing_token + 1)
+                del space.records[record.key]
+        return len(going)
+
+    return fault
+
+
+def forgetting_the_floor(wire: Wire, step: Step, asked: Any) -> Any:
+    """Prune, and begin at 1 again."""
+    came = step(asked)
+    wire.space._least_token = 1
+    return came
+
+
+def forgetting_earlier_floors(wire: Wire, step: Step, asked: Any) -> Any:
+    """Prune, and begin above what went just now, though more may have gone before."""
+    wire.space._least_token = 1
+    return step(asked)

@@ -1,35 +1,31 @@
-"""S18 to S23: tokens for ever, what a store declares and promises, provisioning, closing, and what a verb costs."""
+"""S19 to S22: what a store declares and promises, provisioning, and closing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from dlock_conformance._trouble import VERBS, asking
 from dlock_conformance.harness import Colour
-from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held, next_version, tombstone
-from dlock_conformance.subject import Subject
+from dlock_conformance.needs import needed_for, needs
+from dlock_conformance.records import held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.record import TOKEN_MAX, State, Version
+from dlock_core.record import State
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
     AsyncNotify,
+    AsyncPrune,
     AsyncServerClock,
     AtomicMulti,
     BatchRenew,
     Capability,
-    Claim,
-    Expect,
     Grade,
     Guarantees,
     Notify,
-    Release,
-    Replace,
+    Prune,
     ServerClock,
     TokenOrder,
 )
@@ -40,117 +36,13 @@ PROTOCOLS: dict[Capability, tuple[Any, Any]] = {
     Capability.BATCH_RENEW: (BatchRenew, AsyncBatchRenew),
     Capability.NOTIFY: (Notify, AsyncNotify),
     Capability.SERVER_CLOCK: (ServerClock, AsyncServerClock),
+    Capability.PRUNE: (Prune, AsyncPrune),
     Capability.ATOMIC_MULTI: (AtomicMulti, AsyncAtomicMulti),
 }
-# Scans cost a request for each page, and are not counted.
-COUNTED = [
-    "claim",
-    "claim_refused",
-    "replace",
-    "replace_refused",
-    "release",
-    "release_refused",
-    "read",
-    "replace_many",
-    "replace_many_refused",
-]
 
 
 class LivingClauses:
     """Clauses of the life of a key and of a store."""
-
-    def test_s18_the_token_never_goes_back(self, trial: Trial) -> None:
-        """Through every way in which a key changes hands."""
-        record = trial.hold(trial.key())
-        tokens = [record.fencing_token]
-        for way in ("free", "takeover", "gone", "break", "gone", "free", "takeover", "gone"):
-            if way == "takeover":
-                record = trial.renew(record, fencing_token=record.fencing_token + 1)
-            else:
-                if way == "break":
-                    request = Replace(tombstone(record, fencing_token=record.fencing_token + 1), record.version)
-                    trial.granted(trial.store.replace(request), "a replace")
-                else:
-                    trial.free(record, State(way))
-                record = trial.hold(record.key)
-            tokens.append(record.fencing_token)
-
-            trial.require(
-                tokens[-1] > tokens[-2],
-                f"after a change of hands by {way} the token must be greater; the tokens were {tokens}",
-            )
-
-    def test_s18_a_deleted_key_keeps_its_token(self, trial: Trial) -> None:
-        """``gone`` hides the record; the next holder must still get a greater token than any before."""
-        record = trial.hold(trial.key(), token=41)
-
-        trial.free(record, State.GONE)
-        again = trial.hold(record.key, store=trial.other)
-
-        trial.require(
-            again.fencing_token > record.fencing_token,
-            f"token {record.fencing_token} was granted before the deletion",
-            came=again,
-        )
-
-    def test_s18_the_last_token_is_not_passed(self, trial: Trial) -> None:
-        """Where the numbers end the key is never granted again: a token that wraps would let old holders win."""
-        record = trial.hold(trial.key(), token=TOKEN_MAX - 1)
-        for _ in range(3):
-            free = trial.free(record)
-            came = trial.tried(lambda key=free.key: trial.other.claim(Claim(held(key), Expect.ANY)))  # type: ignore[misc]  # bound on purpose
-            if isinstance(came, StoreError):
-                break
-            record = trial.granted(came, "a claim of a tombstone")
-            wrong = f"after token {free.fencing_token} a claim must get a greater one, up to {TOKEN_MAX}, or raise"
-            trial.require(record.fencing_token > free.fencing_token, wrong, came=record)
-        else:
-            trial.fail(f"three grants after token {TOKEN_MAX - 1} were possible", came=record)
-
-        trial.exactly(free, trial.store.read(free.key), "a claim that could not be given a token changed the record")
-
-    @needs("restart")
-    def test_s18_what_was_answered_survives_a_restart(self, trial: Trial) -> None:
-        """Held, free and gone, with their tokens, and the next grant counts on."""
-        restart: Callable[[], None] = trial.hook("restart")
-        if not trial.store.guarantees().durable:
-            trial.skip("guarantees() says that the store is not durable")
-        written = [trial.hold(trial.key(), data=b"x"), trial.free(trial.hold(trial.key(), token=9))]
-        gone = trial.free(trial.hold(trial.key(), token=90), State.GONE)
-        trial.other.close()
-
-        restart()
-
-        store = trial.open()
-        for record in (*written, gone):
-            trial.exactly(
-                record,
-                store.read(record.key),
-                "a write was answered, and is lost after a restart, though guarantees() says durable",
-            )
-        again = trial.hold(gone.key, store=store)
-        trial.require(again.fencing_token > gone.fencing_token, "the token went back by a restart", came=again)
-
-    @needs("restart")
-    def test_s18_a_restart_repeats_no_token(self, trial: Trial) -> None:
-        """Where tokens are said to be ordered they are, also over lost records."""
-        restart: Callable[[], None] = trial.hook("restart")
-        if trial.store.guarantees().token is TokenOrder.NONE:
-            trial.skip("guarantees() says that tokens have no order")
-        if not trial.store.guarantees().durable and not trial.harness.token_floor:
-            trial.skip("guarantees() says that the store is not durable, and it has no floor for tokens")
-        record = trial.hold(trial.key(), token=1)
-        record = trial.hold(trial.free(record).key)
-        trial.free(record)
-
-        restart()
-
-        again = trial.hold(record.key, store=trial.open())
-        trial.require(
-            again.fencing_token > record.fencing_token,
-            f"token {record.fencing_token} was granted before the restart",
-            came=again,
-        )
 
     def test_s19_the_declared_capabilities_are_those_of_the_harness(self, trial: Trial) -> None:
         """A capability that gets lost would only make its tests be skipped."""
@@ -245,11 +137,13 @@ class LivingClauses:
     def test_s21_provisioning_may_be_repeated(self, trial: Trial) -> None:
         """The second time it changes nothing, least of all records."""
         record = trial.hold(trial.key(), data=b"x")
+        tombstones = [trial.free(trial.hold(trial.key(), lease_ms=1), state) for state in (State.FREE, State.GONE)]
 
         for _ in range(2):
             trial.other.provision()
 
-        trial.exactly(record, trial.store.read(record.key), "provision() changed a record")
+        for each in (record, *tombstones):
+            trial.exactly(each, trial.store.read(each.key), f"provision() changed a record that is {each.state}")
         trial.renew(record)
 
     def test_s22_close_may_be_repeated(self, trial: Trial) -> None:
@@ -268,12 +162,15 @@ class LivingClauses:
 
         calls = {
             verb: asking(
-                store, verb, record if verb in ("replace", "release") else None, written(trial, verb, record), 5.0
+                store,
+                verb,
+                record if verb in ("replace", "release", "replace_many") else None,
+                written(trial, verb, record),
+                5.0,
             )
             for verb in VERBS
+            if all(trial.harness.gives(need) for need in needed_for(verb))
         }
-        if "batch_renew" in trial.harness.capabilities:
-            calls["replace_many"] = lambda: store.replace_many([Replace(next_version(record), record.version)])
         if "notify" in trial.harness.capabilities:
             calls["wait"] = lambda: store.wait(record, ticket="closed", timeout_s=1.0)
         for verb, call in calls.items():
@@ -287,11 +184,13 @@ class LivingClauses:
 
     def test_s22_close_leaves_the_other_stores_open(self, trial: Trial) -> None:
         """Each object of a store has a life of its own."""
-        record = trial.hold(trial.key())
+        closed = trial.other
+        records = [trial.hold(trial.key(), store=store) for store in (trial.store, closed)]
 
-        trial.open().close()
+        closed.close()
 
-        trial.exactly(record, trial.store.read(record.key), "closing one object of the store broke another")
+        for record in records:
+            trial.exactly(record, trial.store.read(record.key), "closing one object of the store broke another")
 
     @needs("own_client")
     def test_s22_close_leaves_a_given_client_open(self, trial: Trial) -> None:
@@ -308,25 +207,6 @@ class LivingClauses:
                 "close() of a store closed the client that it was given: another store on that client fails", came=came
             )
         trial.exactly(record, came, "another store on the same client reads something else")
-
-    @needs("count_requests")
-    @pytest.mark.parametrize("what", COUNTED)
-    def test_s23_a_verb_costs_one_request(self, trial: Trial, what: str) -> None:
-        """Granted or refused: the record comes with the reply, and nothing is asked first."""
-        count = trial.hook("count_requests")
-        warm_up(trial)
-        ask = priced(trial, what)
-
-        before = count()
-        ask()
-        cost = count() - before
-
-        trial.facts["requests"] = {what: cost}
-        # Some servers say which of a batch was refused, but not by what: one read tells it of all.
-        most = 2 if what == "replace_many_refused" else 1
-        trial.require(
-            1 <= cost <= most, f"a {what.replace('_', ' ')} cost {cost} requests to the server; it may cost {most}"
-        )
 
 
 def pairs_of_text(told: Guarantees) -> bool:
@@ -348,34 +228,3 @@ def written(trial: Trial, verb: str, record: Any) -> Any:
     if verb == "claim":
         return held(trial.key())
     return tombstone(record) if verb == "release" else next_version(record)
-
-
-def warm_up(trial: Trial) -> None:
-    """Have connections made, scripts loaded and the topology found out before anything is counted."""
-    record = trial.renew(trial.hold(trial.key()))
-    trial.store.read(record.key)
-    if "batch_renew" in trial.harness.capabilities:
-        trial.store.replace_many([Replace(next_version(record), Version(fresh(), 1))])
-    trial.free(record)
-
-
-def priced(trial: Trial, what: str) -> Callable[[], object]:
-    """Return the call whose price is asked for; what it needs is there."""
-    store: Subject = trial.store
-    verb, refused = what.removesuffix("_refused"), what.endswith("_refused")
-    if what == "claim":
-        key = trial.key()
-        return lambda: store.claim(Claim(held(key), Expect.ANY))
-    record = trial.hold(trial.key())
-    version = Version(fresh(), 1) if refused else record.version
-    if verb == "claim":
-        return lambda: store.claim(Claim(held(record.key), Expect.ANY))
-    if verb == "read":
-        return lambda: store.read(record.key)
-    if verb == "replace":
-        return lambda: store.replace(Replace(next_version(record), version))
-    if verb == "release":
-        return lambda: store.release(Release(tombstone(record), version))
-    more = [trial.hold(trial.key()) for _ in range(min(4, getattr(store.raw, "batch_limit", 1) - 1))]
-    batch = [Replace(next_version(record), version), *(Replace(next_version(each), each.version) for each in more)]
-    return lambda: store.replace_many(batch)

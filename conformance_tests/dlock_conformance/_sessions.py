@@ -1,4 +1,4 @@
-"""S11 and B1 for locks under sessions, the records of sessions, and shared locks, whose members hang on sessions."""
+"""S11 and B1 for what few records have: a lock delay, and what locks under sessions, sessions and shared locks need."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from dlock_conformance._reading import everywhere
 from dlock_conformance.needs import needs
 from dlock_conformance.records import held, next_version, tombstone
 from dlock_conformance.trial import Trial
-from dlock_core.record import LEASE_MAX_MS, TOKEN_MAX, Beat, BeatNote, Member, Members, SessionRef
+from dlock_core.record import LEASE_MAX_MS, TOKEN_MAX, Beat, BeatNote, Member, Members, SessionRef, Times
 from dlock_core.store import Replace
 
 __all__ = ["SessionClauses"]
 
 _ONE, _TWO = SessionRef("~dlock/session/\u00e9", 20_000), SessionRef("~dlock/session/'2'", LEASE_MAX_MS)
 SESSIONS: dict[str, dict[str, Any]] = {
+    "with a lock delay": {"delay_ms": 1},
+    "with times": {"times": Times(1_795_000_000, 1_795_000_007)},
     "under a session": {"lease_ms": None, "session": _ONE},
     "of a session": {"beat": Beat("the rvn of its owner's last write")},
     "of a session with notes": {

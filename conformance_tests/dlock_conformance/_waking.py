@@ -16,11 +16,12 @@ from dlock_conformance.subject import Subject
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Expect, Release
+from dlock_core.store import Claim, Expect, Release, Replace
 
 __all__ = ["NotifyClauses"]
 
 HANDS = 25
+SETTLES_S = (0.1, 1.0, 3.0)
 WAITERS = 6
 BRIEF_S = 0.01
 
@@ -29,14 +30,19 @@ BRIEF_S = 0.01
 class NotifyClauses:
     """Clauses of ``wait``."""
 
-    @pytest.mark.parametrize("state", [State.FREE, State.GONE])
-    def test_n1_a_wait_returns_soon_after_the_release(self, trial: Trial, state: State) -> None:
-        """It was waiting when the key was released, by another connection."""
+    @pytest.mark.parametrize("way", [*map(str, (State.FREE, State.GONE)), "break"])
+    def test_n1_a_wait_returns_soon_after_the_release(self, trial: Trial, way: str) -> None:
+        """It was waiting when the key was released, by another connection, or the lock was broken."""
         record = trial.hold(trial.key())
         with waiting(trial, record) as waiter:
             waiter.began.wait()
 
-            trial.free(record, state)
+            if way == "break":
+                waiter.settle()
+                freed = Replace(tombstone(record, fencing_token=record.fencing_token + 1), record.version)
+                trial.granted(trial.store.replace(freed), "a replace that frees the key")
+            else:
+                trial.free(record, State(way))
 
             trial.require(
                 waiter.ended(), f"a wait had not returned {trial.harness.soon_s:g} s after the release of its key"
@@ -110,37 +116,35 @@ class NotifyClauses:
             trial.free(record)
             waiter.ended()
 
-            until = time.monotonic() + trial.harness.soon_s
-            reply = trial.store.claim(Claim(held(record.key), Expect.ANY))
-            while not reply.applied and time.monotonic() < until:
-                reply = trial.store.claim(Claim(held(record.key), Expect.ANY))
-
-            trial.require(
-                reply.applied,
-                f"a claim that never waited was refused for {trial.harness.soon_s:g} s after the release",
-                came=reply,
-            )
+            claimed_soon(trial, record.key, "a waiter was woken, and never claimed")
 
     def test_n3_a_release_wakes_one_of_many(self, trial: Trial) -> None:
         """A herd of claims would follow a release that wakes all; one that wakes none leaves the key unused."""
-        record = trial.hold(trial.key())
-        ends: queue.Queue[object] = queue.Queue()
-        long_s = trial.harness.soon_s + 1.0
-        waiters = [waiting(trial, record, store=trial.store, timeout_s=long_s, ends=ends) for _ in range(WAITERS)]
-        for waiter in waiters:
-            waiter.began.wait()
-        waiters[-1].settle()
-
-        trial.free(record)
-        woken = ended_of(ends, trial.harness.soon_s)
-        woken += ended_of(ends, 0.3) if woken else 0
-
-        left = [waiter for waiter in waiters if not waiter.ended(2 * long_s)]
-        trial.require(
-            woken >= 1, f"none of {WAITERS} waiters had returned {trial.harness.soon_s:g} s after the release"
-        )
+        woken = WAITERS
+        for settle_s in SETTLES_S:
+            if (
+                woken == WAITERS
+            ):  # on a busy machine some may have begun to wait after the release, and all return rightly
+                woken = woken_by_a_release(trial, settle_s)
         trial.require(woken < WAITERS, f"one release woke all {WAITERS} waiters; it must wake one")
-        trial.require(not left, f"{len(left)} waits did not end at all")
+
+    def test_n3_each_waiter_has_its_turn(self, trial: Trial) -> None:
+        """Several wait at once, and each release is followed by the claim of another of them."""
+        standing = trial.hold(trial.key())
+        came: queue.Queue[object] = queue.Queue()
+        waiters = [Next(trial.other, standing.key, trial.harness.soon_s, came) for _ in range(3)]
+        for each in waiters:
+            each.refused.wait(trial.harness.soon_s)
+        threading.Event().wait(SETTLES_S[0])  # let them come as far as to wait: there is no sign of it
+        for place in range(len(waiters)):
+            trial.free(standing)
+
+            got = waiters[0].result()
+
+            wrong = f"three waited for a key, and nobody of them got it within {trial.harness.soon_s:g} s after release {place + 1}"
+            if not isinstance(got, LockRecord):
+                trial.fail(wrong, came=got)
+            standing = got
 
     def test_n3_a_waiter_that_has_left_takes_no_wake_up_with_it(self, trial: Trial) -> None:
         """The first in the queue gave up before the release; the wake-up belongs to the next."""
@@ -157,6 +161,7 @@ class NotifyClauses:
                 trial.require(
                     waiter.ended(), "a waiter had left before the release, and its wake-up reached nobody else"
                 )
+        claimed_soon(trial, record.key, "of two waiters one had left and the other was woken")
 
     @needs("async")
     def test_n3_a_cancelled_waiter_passes_its_wake_up_on(self, trial: Trial) -> None:
@@ -190,6 +195,36 @@ async def cancel_the_woken(store: Any, record: LockRecord, soon_s: float) -> tup
     return waiters[0].cancelled() or had_returned, waiters[1] in done or had_returned
 
 
+def claimed_soon(trial: Trial, key: str, story: str) -> None:
+    """Fail unless a claim by somebody who never waited is applied soon: nobody else claims."""
+    until = time.monotonic() + trial.harness.soon_s
+    reply = trial.store.claim(Claim(held(key), Expect.ANY))
+    while not reply.applied and time.monotonic() < until:
+        reply = trial.store.claim(Claim(held(key), Expect.ANY))
+    wrong = f"{story}; a claim that never waited was refused for {trial.harness.soon_s:g} s after the release"
+    trial.require(reply.applied, wrong, came=reply)
+
+
+def woken_by_a_release(trial: Trial, settle_s: float) -> int:
+    """Return how many of many waiters return soon after a release; fail if none does, or one never ends."""
+    record = trial.hold(trial.key())
+    ends: queue.Queue[object] = queue.Queue()
+    long_s = trial.harness.soon_s + 1.0
+    waiters = [waiting(trial, record, store=trial.store, timeout_s=long_s, ends=ends) for _ in range(WAITERS)]
+    for waiter in waiters:
+        waiter.began.wait()
+    waiters[-1].settle(settle_s)
+
+    trial.free(record)
+    woken = ended_of(ends, trial.harness.soon_s)
+    woken += ended_of(ends, 0.3) if woken else 0
+
+    left = [waiter for waiter in waiters if not waiter.ended(2 * long_s)]
+    trial.require(woken >= 1, f"none of {WAITERS} waiters had returned {trial.harness.soon_s:g} s after the release")
+    trial.require(not left, f"{len(left)} waits did not end at all")
+    return woken
+
+
 class waiting:  # noqa: N801  # read as a verb: with waiting(…)
     """A ``wait`` in a thread of its own; leaving the block waits for its end."""
 
@@ -213,9 +248,9 @@ class waiting:  # noqa: N801  # read as a verb: with waiting(…)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = SETTLES_S[0]) -> None:
         """Let those who began come as far as to wait: there is no sign of it."""
-        self._ended.wait(0.1)
+        self._ended.wait(seconds)
 
     def ended(self, within_s: float | None = None) -> bool:
         """Whether it has returned, or does soon."""
@@ -241,10 +276,10 @@ class waiting:  # noqa: N801  # read as a verb: with waiting(…)
 class Next:
     """Who wants the key next: claims, and while refused waits, in a thread of its own."""
 
-    def __init__(self, store: Subject, key: str, soon_s: float) -> None:
+    def __init__(self, store: Subject, key: str, soon_s: float, came: queue.Queue[object] | None = None) -> None:
         self.refused = threading.Event()
-        self._store, self._key, self._soon_s = store, key, soon_s
-        self._came: queue.Queue[object] = queue.Queue()
+        self._store, self._key, self._soon_s, self._ticket = store, key, soon_s, fresh()
+        self._came: queue.Queue[object] = queue.Queue() if came is None else came
         threading.Thread(target=self._run, daemon=True).start()
 
     def result(self) -> object:
@@ -258,13 +293,13 @@ class Next:
         until = time.monotonic() + 5 * self._soon_s
         try:
             while time.monotonic() < until:
-                reply = self._store.claim(Claim(held(self._key), Expect.ANY))
+                reply = self._store.claim(Claim(held(self._key), Expect.ANY, ticket=self._ticket))
                 if reply.applied:
                     self._came.put(reply.record)
                     return
                 self.refused.set()
                 if reply.record is not None:
-                    self._store.wait(reply.record, ticket=fresh(), timeout_s=4 * self._soon_s)
+                    self._store.wait(reply.record, ticket=self._ticket, timeout_s=4 * self._soon_s)
         except (StoreError, AssertionError) as error:
             self._came.put(error)
 

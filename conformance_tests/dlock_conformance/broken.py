@@ -6,10 +6,12 @@ shipped by somebody: a release without its condition, a token that starts again 
 
 from __future__ import annotations
 
+import operator
+import time
 from dataclasses import replace
 
-from dlock_conformance import _breaking, _faulty
-from dlock_conformance._breaking import answering, around, saying, setting, writing
+from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_lives, _faulty_waiting
+from dlock_conformance._breaking import STEPS, answering, around, saying, setting, writing
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance.harness import Colour
 from dlock_conformance.records import held
@@ -44,7 +46,7 @@ BROKEN: tuple[Broken, ...] = (
         "S16",
         _faulty.foreign_is(lambda verb: {"read": None, "scan": []}.get(verb, Reply(applied=False, record=None))),
     ),
-    Broken("a newer format is read as ours", "S16", _faulty.newer_is_ours),
+    Broken("a newer format is read as ours", "S16", _faulty.newer_is_ours_to()),
     Broken(
         "the driver's errors come out",
         "S17",
@@ -54,6 +56,39 @@ BROKEN: tuple[Broken, ...] = (
         "the driver's time-out comes out", "S17", _faulty.translating(NotSentError, lambda verb, _: TimeoutError(verb))
     ),
     Broken("our errors have no cause", "S17", _faulty.causeless),
+    # ---- connections
+    Broken("the late answer to one read is taken for that to the next", "S15", _faulty_connections.late_answers),
+    Broken(
+        "readers at once get each other's answers",
+        "S15",
+        _faulty_connections.one_answer_for_all,
+        colours=(Colour.SYNC,),
+    ),
+    Broken("calls wait for one that has no answer", "S13", _faulty_connections.one_call_at_a_time),
+    Broken(
+        "a wait lets the driver's error out",
+        "S17",
+        _faulty_connections.waits_that(_faulty_connections.refused_by_the_driver),
+    ),
+    Broken(
+        "a wait outlives its time-out where nothing answers",
+        "S17",
+        _faulty_connections.waits_that(lambda: time.sleep(2.4)),
+    ),
+    Broken(
+        "a cancellation is told as no reply",
+        "S17",
+        _faulty_connections.not_cancelled(lambda: NoReplyError("cancelled")),
+        colours=(Colour.ASYNC,),
+    ),
+    Broken(
+        "a cancellation is told as a time-out",
+        "S17",
+        _faulty_connections.not_cancelled(TimeoutError),
+        colours=(Colour.ASYNC,),
+    ),
+    Broken("close leaves a thread", "S22", setting(on_close=_faulty_connections.leaving_a_thread)),
+    Broken("close leaves a descriptor", "S22", setting(on_close=_faulty_connections.leaving_a_descriptor)),
     # ---- life
     Broken(
         "the token starts again after a deletion",
@@ -61,8 +96,20 @@ BROKEN: tuple[Broken, ...] = (
         writing("claim", lambda o, r, n: r.record if o and o.state is State.GONE else n),
     ),
     Broken("a token wraps at its end", "S18", around("claim", _breaking.token_that_wraps)),
-    Broken("a restart forgets tombstones", "S18", _faulty.forgetting(lambda record: not record.held)),
-    Broken("a restart forgets everything", "S18", _faulty.forgetting(lambda _: True)),
+    Broken("a restart forgets tombstones", "S18", _faulty_lives.forgetting(lambda record: not record.held)),
+    Broken("a restart forgets everything", "S18", _faulty_lives.forgetting(lambda _: True)),
+    Broken(
+        "a restart forgets what is gone", "S18", _faulty_lives.forgetting(lambda record: record.state is State.GONE)
+    ),
+    Broken("a restart forgets short leases", "S18", _faulty_lives.forgetting(lambda record: record.lease_ms == 1)),
+    Broken("a restart forgets renewals", "S18", _faulty_lives.going_back),
+    Broken("a tombstone ends by itself", "S18", _faulty_lives.ending(STEPS, lambda record: not record.held)),
+    Broken(
+        "what is gone ends by itself", "S18", _faulty_lives.ending(STEPS, lambda record: record.state is State.GONE)
+    ),
+    Broken("a claim ends by itself", "S18", _faulty_lives.ending("claim", lambda record: record.lease_ms is not None)),
+    Broken("what is broken ends by itself", "S18", _faulty_lives.ending("replace", lambda record: not record.held)),
+    Broken("a renewal in a batch lets its record end", "S18", _faulty_lives.ending("replace_many", lambda _: True)),
     Broken(
         "a capability is declared that is not there",
         "S19",
@@ -72,7 +119,7 @@ BROKEN: tuple[Broken, ...] = (
         "a capability is there that is not declared", "S19", setting(capabilities=CAPABILITIES - {Capability.NOTIFY})
     ),
     Broken("capabilities are plain text", "S19", setting(capabilities=frozenset({"batch_renew", "notify"}))),
-    Broken("the guarantees change", "S20", _faulty.new_guarantees),
+    Broken("the guarantees change", "S20", _faulty_lives.new_guarantees),
     Broken("the guarantees name no version", "S20", saying(version="")),
     Broken("the grade is a letter", "S20", saying(grade="A")),
     Broken("grade A forgets everything", "S20", saying(durable=False)),
@@ -82,20 +129,59 @@ BROKEN: tuple[Broken, ...] = (
         "S21",
         _faulty.translating(NoTableError, lambda verb, key: OutcomeUnknownError(f"no reply to {verb}", key=key)),
     ),
-    Broken("provisioning drops the table", "S21", lambda wire: setting(provision=wire.space.records.clear)(wire)),
-    Broken("close closes the client that was given", "S22", _faulty.closing_the_client),
+    Broken("provisioning drops the table", "S21", _faulty_lives.provisioning(lambda _: True)),
+    Broken(
+        "provisioning sweeps what is free", "S21", _faulty_lives.provisioning(lambda record: record.state is State.FREE)
+    ),
+    Broken(
+        "provisioning sweeps what is gone", "S21", _faulty_lives.provisioning(lambda record: record.state is State.GONE)
+    ),
+    Broken(
+        "a scan sweeps what is free", "S10", _faulty_lives.collecting("scan", lambda record: record.state is State.FREE)
+    ),
+    Broken(
+        "a scan sweeps what is gone", "S10", _faulty_lives.collecting("scan", lambda record: record.state is State.GONE)
+    ),
+    Broken("a close gives back what is held", "S22", _faulty_lives.closing_with_its_locks),
+    Broken("close closes the client that was given", "S22", _faulty_lives.closing_the_client),
     Broken("close does nothing", "S22", setting(on_close=lambda store: setattr(store, "is_open", True))),
-    Broken("close fails the second time", "S22", _faulty.closing_once),
-    Broken("a claim reads first", "S23", around("claim", _faulty.costing(lambda _, __: 1))),
+    Broken("close fails the second time", "S22", _faulty_lives.closing_once),
+    Broken("a claim reads first", "S23", around("claim", _faulty_lives.costing(lambda _, __: 1))),
     Broken(
         "a refused replace reads who holds the key",
         "S23",
-        around("replace", _faulty.costing(lambda _, came: not came.applied)),
+        around("replace", _faulty_lives.costing(lambda _, came: not came.applied)),
+    ),
+    Broken(
+        "a claim of a tombstone reads it first",
+        "S23",
+        around("claim", _faulty_lives.costing(lambda _, came: came.applied and came.record.fencing_token > 1)),
+    ),
+    Broken(
+        "a claim that keeps the payload reads it first",
+        "S23",
+        around("claim", _faulty_lives.costing(lambda request, _: request.keep_payload)),
+    ),
+    Broken(
+        "a break reads first",
+        "S23",
+        around("replace", _faulty_lives.costing(lambda request, _: not request.record.held)),
+    ),
+    Broken(
+        "a release of what is absent looks again",
+        "S23",
+        around("release", _faulty_lives.costing(lambda _, came: came.record is None)),
+    ),
+    Broken("an absent key is read twice", "S23", around("read", _faulty_lives.costing(lambda _, came: came is None))),
+    Broken(
+        "a batch of one is read first",
+        "S23",
+        around("replace_many", _faulty_lives.costing(lambda requests, _: len(requests) == 1)),
     ),
     Broken(
         "a batch is sent one by one",
         "S23",
-        around("replace_many", _faulty.costing(lambda requests, _: len(requests) - 1)),
+        around("replace_many", _faulty_lives.costing(lambda requests, _: len(requests) - 1)),
     ),
     # ---- batches
     Broken("the results of a batch are in another order", "B1", answering("replace_many", lambda _, came: came[::-1])),
@@ -114,6 +200,41 @@ BROKEN: tuple[Broken, ...] = (
         "B1",
         around("replace_many", lambda _, s, rs: s([r._replace(record=replace(r.record, session=None)) for r in rs])),
     ),
+    Broken("a batch takes a smaller token", "B1", _breaking.in_a_batch(_breaking.expecting_what_stands(operator.le))),
+    Broken("a batch takes a greater token", "B1", _breaking.in_a_batch(_breaking.expecting_what_stands(operator.ge))),
+    Broken(
+        "a batch compares the token only", "B1", _breaking.in_a_batch(_breaking.expecting_the_rvn_of(lambda *_: True))
+    ),
+    Broken(
+        "a batch compares RVNs without their case",
+        "B1",
+        _breaking.in_a_batch(_breaking.expecting_the_rvn_of(lambda stands, expects: expects.lower() == stands.lower())),
+    ),
+    Broken(
+        "a batch writes the lease of its first for all",
+        "B1",
+        around("replace_many", _faulty.all_with_the_first("lease_ms")),
+    ),
+    Broken(
+        "a batch writes the owner of its first for all",
+        "B1",
+        around("replace_many", _faulty.all_with_the_first("owner")),
+    ),
+    Broken(
+        "a lost reply to a batch is told as certainly not applied",
+        "S14",
+        _faulty.translating_a_batch(lambda verb: StoreUnavailableError(f"{verb} failed")),
+    ),
+    Broken(
+        "the driver's errors come out of a batch",
+        "S17",
+        _faulty.translating_a_batch(ConnectionResetError),
+    ),
+    Broken(
+        "a batch writes over a newer format",
+        "S16",
+        _faulty.newer_is_ours_to("replace_many"),
+    ),
     Broken("a refusal in a batch is told as done", "B2", answering("replace_many", _faulty.told_as_done)),
     Broken("one refusal makes all of a batch refusals", "B2", answering("replace_many", _faulty.all_or_none)),
     Broken("one bad record fails the whole batch", "B2", answering("replace_many", _faulty.raising_the_first)),
@@ -130,16 +251,92 @@ BROKEN: tuple[Broken, ...] = (
     Broken("a wait outlives its time-out", "N2", _faulty.waiting_too_long),
     Broken("a release wakes all", "N3", around("release", _faulty.waking_all)),
     Broken("a waiter that left is woken in place of the next", "N3", setting(leave=lambda _, __, *, pass_on: None)),
+    Broken(
+        "a break wakes nobody",
+        "N1",
+        around("replace", lambda w, s, r: s(r) if r.record.held else _faulty.silent()(w, s, r)),
+    ),
+    Broken("a wait is there in name only", "N3", _faulty_waiting.returning_at_once),
+    Broken("only the newest waiter is known", "N3", _faulty_waiting.knowing(newest=True)),
+    Broken("only the first waiter is known", "N3", _faulty_waiting.knowing(newest=False)),
+    Broken("a free key is kept for whoever waited", "N2", _faulty_waiting.reserving),
+    Broken("a free key is kept for a waiter that left", "N3", _faulty_waiting.reserving_for_who_left),
     Broken("an absent key has an age", "C1", answering("read_age", lambda key, came: came or (held(key), 0))),
     Broken(
         "read_age hides tombstones",
         "C1",
         answering("read_age", lambda _, came: came if came and came[0].held else None),
     ),
+    Broken("an age is never known", "C2", answering("read_age", lambda _, came: came and (came[0], 0))),
+    Broken("a prune is there in name only", "P1", answering("prune", lambda _, __: 0)),
     Broken("an age is in seconds", "C2", answering("read_age", lambda _, came: came and (came[0], came[1] // 1000))),
+    Broken(
+        "a refused claim says that the record is a day old",
+        "C2",
+        answering("claim", lambda _, came: came if came.applied else came._replace(age_ms=86_400_000)),
+    ),
     Broken("a renewal leaves the age as it was", "C2", around("replace", _faulty.keeping_the_age)),
     Broken(
         "the age counts from the first write", "C2", around(("claim", "replace", "release"), _faulty.keeping_the_age)
     ),
+    # ---- removal
+    Broken(
+        "a prune removes what is held",
+        "P1",
+        around(
+            "prune",
+            _faulty.pruning(
+                lambda stands, listed, age_ms, least_ms: stands.version == listed.version and age_ms >= least_ms
+            ),
+        ),
+    ),
+    Broken(
+        "a prune removes what has changed",
+        "P1",
+        around("prune", _faulty.pruning(lambda stands, _, age_ms, least_ms: not stands.held and age_ms >= least_ms)),
+    ),
+    Broken(
+        "a prune compares the RVN only",
+        "P1",
+        around(
+            "prune",
+            _faulty.pruning(
+                lambda stands, listed, age_ms, least_ms: (
+                    not stands.held and stands.rvn == listed.rvn and age_ms >= least_ms
+                )
+            ),
+        ),
+    ),
+    Broken(
+        "a prune compares the token only",
+        "P1",
+        around(
+            "prune",
+            _faulty.pruning(
+                lambda stands, listed, age_ms, least_ms: (
+                    not stands.held and stands.fencing_token == listed.fencing_token and age_ms >= least_ms
+                )
+            ),
+        ),
+    ),
+    Broken(
+        "a prune removes what is young",
+        "P1",
+        around(
+            "prune", _faulty.pruning(lambda stands, listed, *_: not stands.held and stands.version == listed.version)
+        ),
+    ),
+    Broken(
+        "a prune counts the age in seconds",
+        "P1",
+        around("prune", lambda _, step, asked: step((asked[0], asked[1] // 1000, asked[2]))),
+    ),
+    Broken(
+        "a dry run of a prune removes", "P1", around("prune", lambda _, step, asked: step((asked[0], asked[1], False)))
+    ),
+    Broken("a prune counts what it was given", "P1", answering("prune", lambda asked, _: len(asked[0]))),
+    Broken("a prune lets tokens go back", "P2", around("prune", _faulty.forgetting_the_floor)),
+    Broken("a prune keeps the floor of its last call alone", "P2", around("prune", _faulty.forgetting_earlier_floors)),
+    Broken("a prune is cut at 25", "P3", around("prune", lambda _, step, asked: step((asked[0][:25], *asked[1:])))),
     Broken("a cancelled waiter keeps its wake-up", "N3", _faulty.not_passing_on, colours=(Colour.ASYNC,)),
 )

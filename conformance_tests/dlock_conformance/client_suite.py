@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 import pytest
 
 from dlock_conformance._endless import EndlessScenarios
+from dlock_conformance._jobs import JobScenarios
 from dlock_conformance.faults import Fault
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.holder_process import holder
 from dlock_conformance.needs import needs
-from dlock_conformance.parties import Parties, Party
+from dlock_conformance.parties import Parties, Party, Way
 from dlock_conformance.report import PROPERTY
 from dlock_conformance.suite import overridden, skip_inapplicable, story_of
 from dlock_core.errors import AcquireTimeoutError, LockLostError, OutcomeUnknownError
@@ -30,14 +31,17 @@ SLACK_S = 2.0
 CANCELLED_AFTER_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 
 
-class LockClientConformance(EndlessScenarios):
+class LockClientConformance(EndlessScenarios, JobScenarios):
     """The scenarios of the lock API over a store, for both clients, from one text.
 
     A subclass gives *lacks* and the fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.
+    *way* says how locks are had: a term of an election has to do all that a lease does, and so has the run of a job, but for
+    :data:`NOT_OF_JOBS`, which its suite has as *cannot_carry*.
     """
 
     colours: ClassVar[tuple[str, ...]] = tuple(Colour)
     lacks: ClassVar[Collection[str]] = ()
+    way: ClassVar[Way] = Way.LOCK
 
     @pytest.fixture
     def harness(self) -> StoreHarness:
@@ -54,7 +58,7 @@ class LockClientConformance(EndlessScenarios):
         skip_inapplicable(self, harness, request)
         if harness.reset is not None:
             harness.reset()
-        with Parties(harness, Colour(colour)) as parties:
+        with Parties(harness, Colour(colour), way=self.way) as parties:
             yield parties
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -133,7 +137,7 @@ class LockClientConformance(EndlessScenarios):
                 counter[0] = seen + 1
                 hold.release()
 
-        works = [parties.meanwhile(partial(work, parties.join(lease_duration=10))) for _ in range(WORKERS)]
+        works = [parties.meanwhile(partial(work, parties.join(lease_duration=30))) for _ in range(WORKERS)]
         for done in works:
             done.result(120)
 

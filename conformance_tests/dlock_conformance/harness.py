@@ -82,6 +82,7 @@ class StoreHarness(Opening):
         name, version: how the report calls the store; by default what ``guarantees()`` says.
         found: how the server was found, for the report.
         capabilities: what the store declares, once more, so that a capability cannot get lost unseen.
+        page: how many records one page of a scan has, at most: the scans of the suite have more.
         race_rounds: rounds of the race for a new key, the others have a part of it; 2,000 is thorough, 300 is for slow stores.
         several_processes: other processes that open *url* meet the same records.
         token_floor: the store has a floor of its own for tokens, so that they do not count from 1.
@@ -91,6 +92,8 @@ class StoreHarness(Opening):
         plant_foreign: put something under the key that no dlock wrote.
         remove: clear away, after the test, what was planted under the key.
         plant_newer: put a held record of the next format version under the key.
+        expires: whether the server, or a job of the store, will remove by itself what stands under the key: ask the server (for a TTL), or
+            move its clock by some days and look.
         unprovisioned: opens the store where the table, or whatever it needs, is missing.
         own_client: opens stores that are given one client, which they must not close.
         lease_s: leases of the client's tests, in seconds; renewals must have their answers within a sixth of it.
@@ -105,6 +108,7 @@ class StoreHarness(Opening):
     version: str = ""
     found: str = "in this process"
     capabilities: Collection[str] = ()
+    page: int = 1000
     race_rounds: int = 300
     several_processes: bool = False
     token_floor: bool = False
@@ -115,6 +119,7 @@ class StoreHarness(Opening):
     plant_foreign: Callable[[str], None] | None = None
     remove: Callable[[str], None] | None = None
     plant_newer: Callable[[str, Version], None] | None = None
+    expires: Callable[[str], bool] | None = None
     unprovisioned: Opening | None = None
     own_client: Opening | None = None
     lease_s: float = 1.5

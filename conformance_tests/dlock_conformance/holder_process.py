@@ -44,7 +44,7 @@ def holder(url: str, key: str, *, lease_s: float, colour: Colour) -> Iterator[tu
 
 def hold(url: str, key: str, lease_s: float) -> None:
     """Hold the lock by a thread's client."""
-    with connect(url) as client, client.lock(key, lease_duration=lease_s) as lease:
+    with connect(url, prefix="") as client, client.lock(key, lease_duration=lease_s) as lease:
         print(lease.fencing_token, flush=True)  # noqa: T201  # the parent reads it
         lease.lost.wait()
         print("lost", flush=True)  # noqa: T201
@@ -52,7 +52,7 @@ def hold(url: str, key: str, lease_s: float) -> None:
 
 async def ahold(url: str, key: str, lease_s: float) -> None:
     """Hold the lock by a task's client."""
-    async with aconnect(url) as client, client.lock(key, lease_duration=lease_s) as lease:
+    async with aconnect(url, prefix="") as client, client.lock(key, lease_duration=lease_s) as lease:
         print(lease.fencing_token, flush=True)  # noqa: T201  # the parent reads it
         await lease.lost.wait()
         print("lost", flush=True)  # noqa: T201

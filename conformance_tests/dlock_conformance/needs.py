@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from dlock_conformance.harness import Colour, StoreHarness
 
-__all__ = ["inapplicable", "needs", "not_given"]
+__all__ = ["inapplicable", "needed_for", "needs", "not_given"]
 
+_CAPABILITIES = {"replace_many": ("batch_renew",), "read_age": ("server_clock",)}
 Test = TypeVar("Test", bound=Callable[..., object])
 
 
@@ -50,5 +51,10 @@ def not_given(harness: StoreHarness, test: Any, parameters: Mapping[str, Any]) -
 def _needs_of(test: Any, parameters: Mapping[str, Any]) -> tuple[str, ...]:
     named: tuple[str, ...] = getattr(test, "needs", ())
     fault = (str(parameters["fault"]),) if "fault" in parameters else ()
-    batch = ("batch_renew",) if str(parameters.get("what")).startswith("replace_many") else ()
-    return (*named, *fault, *batch)
+    asked = (str(parameters.get("what")), str(parameters.get("verb")))
+    return (*named, *fault, *(need for each in asked for need in needed_for(each)))
+
+
+def needed_for(verb: str) -> tuple[str, ...]:
+    """Return the capability that *verb* belongs to, if to any."""
+    return next((need for start, need in _CAPABILITIES.items() if verb.startswith(start)), ())

@@ -4,25 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from enum import StrEnum
+from itertools import count
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.subject import Loop
-from dlock_core import AsyncLease, AsyncLockClient, Lease, LockClient
+from dlock_core import AsyncElection, AsyncLease, AsyncLockClient, AsyncOnce, Election, Lease, LockClient, Once
 from dlock_core.errors import DLockError
 from dlock_core.record import LockRecord, Loss
 from dlock_core.store import AsyncLockStore, LockStore
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
-__all__ = ["Hold", "Parties", "Party"]
+__all__ = ["NOT_OF_JOBS", "Hold", "Parties", "Party", "Run", "Way"]
 
 T = TypeVar("T")
 
 _THREADS = 16
+
+
+class Way(StrEnum):
+    """How parties have their locks: as such, as the terms of an election, or as the runs of a job, each with a later slot."""
+
+    LOCK = "lock"
+    ELECTION = "election"
+    JOB = "job"
+
+
+NOT_OF_JOBS = {
+    "fail_closed": "the run of a job has a lease",
+    "held_by_one_and_then_by_the_next|data_goes_from_holder_to_holder": "the record of a job carries its slot and result only",
+    "wait_ends_at_its_time_out|claim_that_arrives_late": "a job that another process runs is busy, and that is no error",
+    "each_slot_of_a_job|a_run_that_died": "the suite of the locks tries it",
+}
+"""What the run of a job does not promise, as *cannot_carry* of a suite whose *way* is that of jobs."""
+
+
+class Run(NamedTuple):
+    """What came of one try to run a job."""
+
+    due: bool
+    busy: bool
+    last_slot: str | int | None
+    result: bytes | None
+
+
+async def _run_once(
+    client: AsyncLockClient, key: str, slot: int, body: Callable[[int], bytes], options: dict[str, Any]
+) -> Run:
+    async with client.once(key, slot=slot, **options) as job:
+        if job.lease is not None:
+            await job.finish(await asyncio.to_thread(body, job.lease.fencing_token))
+        return Run(job.due, job.busy, job.last_slot, job.result)
 
 
 class Hold:
@@ -71,13 +108,33 @@ class Hold:
         self._loop.finished(lambda: self._lease.on_lost(callback))
 
 
+class _HoldOfRun(Hold):
+    """The lease of a run of a job; its release is the finish."""
+
+    def __init__(self, loop: Loop, job: Once | AsyncOnce) -> None:
+        assert job.lease is not None
+        super().__init__(loop, job.lease)
+        self._job = job
+
+    def release(self, **options: Any) -> None:
+        """As the job's finish."""
+        self._loop.finished(lambda: self._job.finish(**options))
+
+
 class Party:
     """A client with a store object of its own, and the faults that can be put between the two."""
 
     def __init__(
-        self, loop: Loop, client: LockClient | AsyncLockClient, faults: FaultyStore | AsyncFaultyStore | None
+        self,
+        loop: Loop,
+        client: LockClient | AsyncLockClient,
+        faults: FaultyStore | AsyncFaultyStore | None,
+        *,
+        way: Way,
+        slots: Iterator[int],
     ) -> None:
         self._loop, self._client, self._faults = loop, client, faults
+        self._way, self._slots = way, slots
         self._holds: list[Hold] = []
 
     @property
@@ -87,17 +144,25 @@ class Party:
         return self._faults
 
     def acquire(self, key: str, **options: Any) -> Hold:
-        """As the client's."""
-        return self._kept(self._loop.finished(lambda: self._client.acquire(key, **options)))
+        """As the client's; or the term of a campaign, or the run of a job."""
+        return self._kept(self._loop.finished(lambda: self._acquiring(key, options)))
 
     def try_acquire(self, key: str, **options: Any) -> Hold | None:
-        """As the client's."""
-        lease: Lease | AsyncLease | None = self._loop.finished(lambda: self._client.try_acquire(key, **options))
-        return None if lease is None else self._kept(lease)
+        """As :meth:`acquire`, but without waiting."""
+        found: Lease | AsyncLease | Once | AsyncOnce | None
+        match self._way:
+            case Way.ELECTION:
+                found = self._loop.finished(lambda: self._election(key, options).try_campaign())
+            case Way.JOB:
+                found = self._loop.finished(lambda: self._begin_run(key, {**options, "timeout": 0}))
+            case _:
+                found = self._loop.finished(lambda: self._client.try_acquire(key, **options))
+        busy = isinstance(found, (Once, AsyncOnce)) and found.busy
+        return None if found is None or busy else self._kept(found)
 
     def cancelled_acquire(self, key: str, *, after_s: float, **options: Any) -> bool:
         """Begin to acquire, in a task that is cancelled *after_s*; say whether that came in time. Async only."""
-        return self._loop.run(_cancelled(self._client, key, after_s, options))
+        return self._loop.run(_cancelled(lambda: self._acquiring(key, options), after_s))
 
     def get(self, key: str) -> LockRecord | None:
         """As the client's."""
@@ -108,6 +173,17 @@ class Party:
         """As the client's."""
         broken: bool = self._loop.finished(lambda: self._client.break_lock(key, **options))
         return broken
+
+    def once(self, key: str, slot: int, body: Callable[[int], bytes], **options: Any) -> Run:
+        """Run *body*, which is given the fencing token, if *slot* of the job *key* is due; say what came of it."""
+        client = self._client
+        if isinstance(client, LockClient):
+            with client.once(key, slot=slot, **options) as job:
+                if job.lease is not None:
+                    job.finish(body(job.lease.fencing_token))
+                return Run(job.due, job.busy, job.last_slot, job.result)
+        run: Run = self._loop.run(_run_once(client, key, slot, body, options))
+        return run
 
     def deliver(self) -> None:
         """Have what was delayed arrive."""
@@ -120,17 +196,40 @@ class Party:
                 hold.release()
         self._loop.finished(self._client.close)
 
-    def _kept(self, lease: Lease | AsyncLease) -> Hold:
-        hold = Hold(self._loop, lease)
+    def _acquiring(self, key: str, options: dict[str, Any]) -> Any:
+        match self._way:
+            case Way.ELECTION:
+                return self._election(key, options).campaign()
+            case Way.JOB:
+                return self._begin_run(key, {"timeout": None, **options})
+            case _:
+                return self._client.acquire(key, **options)
+
+    def _begin_run(self, key: str, options: dict[str, Any]) -> Any:
+        client = self._client
+        if isinstance(client, AsyncLockClient):
+            return _arun_begun(client, key, self._slots, options)
+        while True:
+            job = client.once(key, slot=next(self._slots), **options).__enter__()
+            if job.due or job.busy:  # else a later slot was finished meanwhile
+                return job
+
+    def _election(self, key: str, options: dict[str, Any]) -> Election | AsyncElection:
+        named = {"value" if name == "data" else name: value for name, value in options.items()}
+        return self._client.election(key, **named)
+
+    def _kept(self, found: Lease | AsyncLease | Once | AsyncOnce) -> Hold:
+        hold = _HoldOfRun(self._loop, found) if isinstance(found, (Once, AsyncOnce)) else Hold(self._loop, found)
         self._holds.append(hold)
         return hold
 
 
 class Parties:
-    """All clients of one test, and what they have open."""
+    """All clients of one test, and what they have open. *way*: how they have their locks."""
 
-    def __init__(self, harness: StoreHarness, colour: Colour) -> None:
+    def __init__(self, harness: StoreHarness, colour: Colour, *, way: Way = Way.LOCK) -> None:
         self.harness = harness
+        self._way, self._slots = way, count(1)
         self.colour = colour
         self._loop = Loop()
         self._parties: list[Party] = []
@@ -166,7 +265,8 @@ class Parties:
             client: LockClient | AsyncLockClient = LockClient(store, **self._options(options))  # type: ignore[arg-type]
         else:
             client = self._loop.run(_opened(AsyncLockClient(store, **self._options(options))))
-        party = Party(self._loop, client, store if isinstance(store, (FaultyStore, AsyncFaultyStore)) else None)
+        faults = store if isinstance(store, (FaultyStore, AsyncFaultyStore)) else None
+        party = Party(self._loop, client, faults, way=self._way, slots=self._slots)
         self._parties.append(party)
         return party
 
@@ -181,19 +281,33 @@ class Parties:
         return store, native
 
     def _options(self, options: dict[str, Any]) -> dict[str, Any]:
-        return {"lease_duration": self.harness.lease_s, "allow_unsafe": self.harness.allow_unsafe, **options}
+        return {
+            "prefix": "",
+            "lease_duration": self.harness.lease_s,
+            "allow_unsafe": self.harness.allow_unsafe,
+            **options,
+        }
+
+
+async def _arun_begun(client: AsyncLockClient, key: str, slots: Iterator[int], options: dict[str, Any]) -> AsyncOnce:
+    while True:
+        job = await client.once(key, slot=next(slots), **options).__aenter__()
+        if job.due or job.busy:
+            return job
 
 
 async def _opened(client: AsyncLockClient) -> AsyncLockClient:
     return await client
 
 
-async def _cancelled(client: Any, key: str, after_s: float, options: dict[str, Any]) -> bool:
-    task = asyncio.create_task(client.acquire(key, **options))
+async def _cancelled(acquire: Callable[[], Coroutine[Any, Any, object]], after_s: float) -> bool:
+    task = asyncio.create_task(acquire())
     await asyncio.sleep(after_s)
     in_time = not task.done()
     task.cancel()
     done = (await asyncio.gather(task, return_exceptions=True))[0]
     if isinstance(done, AsyncLease):
         await done.release()
+    if isinstance(done, AsyncOnce):
+        await done.finish()
     return in_time

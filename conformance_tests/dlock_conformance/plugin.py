@@ -118,8 +118,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     target = session.config.getoption("--dlock-report", None)
     if target:
         Path(target).write_text(json.dumps(report.as_dict(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    if report.missing(_required(session.config)) and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    if report.missing(_required(session.config)) and session.exitstatus in {
+        pytest.ExitCode.OK,
+        pytest.ExitCode.TESTS_FAILED,
+    }:
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -1,7 +1,8 @@
 """A TCP proxy that can lose replies, hold requests back and refuse connections, and counts requests.
 
 It knows no protocol: a request is what a client says before the server answers. Where a driver talks in the background too
-(monitoring), *is_request* tells by the first bytes which of it counts.
+(monitoring), *is_request* tells by the first bytes which of it counts. Where a server begins to answer before it has done what it was told,
+*is_answered* tells from the bytes so far whether the answer is whole: only then it is lost.
 """
 
 from __future__ import annotations
@@ -25,9 +26,15 @@ class FaultProxy:
 
     kinds = frozenset({Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE})
 
-    def __init__(self, host: str, port: int, is_request: Callable[[bytes], bool] = lambda _: True) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        is_request: Callable[[bytes], bool] = lambda _: True,
+        is_answered: Callable[[bytes], bool] = lambda _: True,
+    ) -> None:
         self._target = (host, port)
-        self._is_request = is_request
+        self._is_request, self.is_answered = is_request, is_answered
         self._mutex = threading.Lock()
         self._fault: Fault | None = None
         self._pairs: set[_Pair] = set()
@@ -190,13 +197,17 @@ class _Pair:
         self._server.sendall(said)
 
     def _from_server(self) -> None:
+        lost = b""
         try:
             while answered := self._server.recv(_CHUNK):
                 with self._mutex:
                     self._spoke = False
                     self._answered.set()
                 if self._loses:
-                    break
+                    lost += answered
+                    if self._proxy.is_answered(lost):
+                        break
+                    continue
                 if not self._client_left:
                     self._client.sendall(answered)
         except OSError:

@@ -73,7 +73,18 @@ def describe(value: object) -> str:
         case LockRecord():
             more = "".join(
                 f" {name}={_short(getattr(value, name))}"
-                for name in ("data", "attributes", "stamp", "process", "broken", "session", "beat", "members")
+                for name in (
+                    "data",
+                    "attributes",
+                    "stamp",
+                    "process",
+                    "broken",
+                    "session",
+                    "beat",
+                    "members",
+                    "delay_ms",
+                    "times",
+                )
                 if getattr(value, name) not in (None, ())
             )
             lease = "" if value.lease_ms == LEASE_MS else f" lease_ms={value.lease_ms}"
@@ -91,7 +102,7 @@ def describe(value: object) -> str:
 
 
 def _values(record: LockRecord) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {field.name: getattr(record, field.name) for field in fields(record) if field.compare}
 
 
 def _typed(value: object) -> object:

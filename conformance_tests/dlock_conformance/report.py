@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,23 @@ __all__ = ["PROPERTY", "Report"]
 # The name under which a test hands its facts over, as a user property of its result.
 PROPERTY = "dlock"
 _ORDER = ("failed", "passed", "not_applicable")
+_MISSING = re.compile(r"the harness gives no '(\w+)'")
+_PROXY = "faults=FaultProxy(host, port), and open the store through it"
+# What the author of a store can add to the harness, to have more checked. A capability that the store does not have is no gap.
+_GIVE = {
+    "restart": "restart=…, which kills the server and starts it again; until then that it is durable is the store's own word",
+    "expires": "expires=…, which asks the server whether it will remove a record by itself",
+    "lose_reply": _PROXY,
+    "hang": _PROXY,
+    "refuse": _PROXY,
+    "busy": "faults=… that can leave a write of somebody else open",
+    "count_requests": "count_requests=proxy.requests",
+    "several_processes": "several_processes=True, with a url",
+    "plant_foreign": "plant_foreign=…, which writes what no dlock wrote",
+    "plant_newer": "plant_newer=…, which writes a held record of format 2",
+    "unprovisioned": "unprovisioned=Opening(…) where the table is missing",
+    "own_client": "own_client=Opening(…) of stores on one client of yours",
+}
 
 
 @dataclass
@@ -38,10 +56,21 @@ class Tried:
         if reason:
             self.reasons[clause].add(reason)
 
+    def not_checked(self) -> dict[str, list[str]]:
+        """Return the clauses that were not, or not wholly, checked, by the part of the harness that is missing."""
+        found: dict[str, list[str]] = {}
+        for clause in self._sorted(self.reasons):
+            needs = {missing[1] for reason in self.reasons[clause] if (missing := _MISSING.fullmatch(reason))}
+            for need in sorted(needs & _GIVE.keys()):
+                found.setdefault(need, []).append(clause)
+        return found
+
     def of(self, outcome: str) -> list[str]:
         """Return the clauses with *outcome*, in the order of the port."""
-        known = [*clauses(), *self.clauses]
-        return sorted((clause for clause, each in self.clauses.items() if each == outcome), key=known.index)
+        return self._sorted(clause for clause, each in self.clauses.items() if each == outcome)
+
+    def _sorted(self, found: Iterable[str]) -> list[str]:
+        return sorted(found, key=[*clauses(), *self.clauses].index)
 
 
 class Report:
@@ -92,6 +121,7 @@ class Report:
                     "suite": suite,
                     "colour": colour,
                     **tried.facts,
+                    "not_checked": tried.not_checked(),
                     "clauses": {outcome: tried.of(outcome) for outcome in _ORDER},
                     "reasons": {clause: sorted(reasons) for clause, reasons in sorted(tried.reasons.items())},
                     "requests": dict(sorted(tried.requests.items())),
@@ -108,6 +138,11 @@ class Report:
             facts = tried.facts
             store = f"{facts.get('store', '?')} {facts.get('version', '')}".strip()
             lines.append(f"{suite} ({colour}): {store}, grade {facts.get('grade', '?')}, {facts.get('found', '?')}")
+            missing = tried.not_checked()
+            lines += [
+                f"    not checked without {need}: {' '.join(found)}; add {_GIVE[need]}"
+                for need, found in missing.items()
+            ] or ["    not checked: nothing that the suite could check"]
             told = facts.get("capabilities")
             lines.append(f"    capabilities: {', '.join(told) if told else 'none'}")
             lines += [

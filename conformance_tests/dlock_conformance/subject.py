@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from dlock_conformance.harness import AnyStore, Colour, Opening
@@ -136,12 +136,31 @@ class Subject:
         self._is(came, (tuple, type(None)), "read_age", "a LockRecord and its age in ms, or None")
         return cast("tuple[LockRecord, int] | None", came)
 
+    def prune(
+        self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool = False, timeout_s: float = TIMEOUT_S
+    ) -> int:
+        """Remove those of *records* that may go."""
+        asked = f"prune {len(records)} records older than {older_than_ms} ms{' (dry run)' if dry_run else ''}"
+        options = {"older_than_ms": older_than_ms, "dry_run": dry_run, "timeout_s": timeout_s}
+        came = self._ask(asked, "prune", (records,), options)
+        self._is(came, (int,), "prune", "how many records went")
+        return cast("int", came)
+
     def scan(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> list[LockRecord]:
         """Read all records under *prefix*, to the end."""
         came = self._ask(f"scan {prefix!r}", "scan", (prefix,), {"timeout_s": timeout_s})
         for record in came:
             self._is(record, (LockRecord,), "scan", "LockRecords")
         return cast("list[LockRecord]", came)
+
+    def scanning(self, prefix: str) -> Iterator[LockRecord]:
+        """Read the records under *prefix* one by one, so that something else can happen in between."""
+        came = cast("Any", self.raw).scan(prefix, timeout_s=TIMEOUT_S)
+        if self.colour is Colour.SYNC:
+            yield from came
+            return
+        while (record := self.loop.run(_next(came))) is not None:
+            yield record
 
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float = TIMEOUT_S) -> list[Reply | StoreError]:
         """Ask for many conditional updates in one request."""
@@ -228,6 +247,10 @@ class Subject:
 
 async def _awaited(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     return await call(*arguments, **keywords)
+
+
+async def _next(scan: Any) -> LockRecord | None:
+    return cast("LockRecord | None", await anext(scan, None))
 
 
 async def _collected(call: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> list[Any]:

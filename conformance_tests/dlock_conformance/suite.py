@@ -11,7 +11,11 @@ from dlock_conformance._aging import AgeClauses
 from dlock_conformance._batches import BatchClauses
 from dlock_conformance._changing import ChangingClauses
 from dlock_conformance._claiming import ClaimingClauses
+from dlock_conformance._connecting import ConnectionClauses
+from dlock_conformance._costs import CostClauses
+from dlock_conformance._lasting import LastingClauses
 from dlock_conformance._living import LivingClauses
+from dlock_conformance._pruning import PruneClauses
 from dlock_conformance._reading import ReadingClauses
 from dlock_conformance._sessions import SessionClauses
 from dlock_conformance._trouble import TroubleClauses
@@ -89,10 +93,14 @@ class LockStoreConformance(
     ReadingClauses,
     SessionClauses,
     TroubleClauses,
+    ConnectionClauses,
+    LastingClauses,
     LivingClauses,
+    CostClauses,
     BatchClauses,
     NotifyClauses,
     AgeClauses,
+    PruneClauses,
 ):
     """Every clause of :mod:`dlock_core.store`, for each colour that the store has.
 

@@ -176,16 +176,17 @@ class Trial:
 
     # ---- verdicts
 
-    def granted(self, reply: Reply, what: str) -> LockRecord:
+    def granted(self, reply: Reply | StoreError, what: str) -> LockRecord:
         """Return the record of a grant; fail if it was refused."""
-        if not reply.applied or reply.record is None:
+        if isinstance(reply, StoreError) or not reply.applied or reply.record is None:
             self.fail(f"{what} must be applied and carry the record as written", came=reply)
         return reply.record
 
-    def refused(self, reply: Reply, what: str, standing: LockRecord | None) -> None:
+    def refused(self, reply: Reply | StoreError, what: str, standing: LockRecord | None) -> None:
         """Fail unless *reply* is a refusal, and *standing* is what still stands under the key."""
-        if reply.applied:
-            self.fail(f"{what} was applied; it must be refused and change nothing", expected=standing, came=reply)
+        if isinstance(reply, StoreError) or reply.applied:
+            ended = "raised" if isinstance(reply, StoreError) else "was applied"
+            self.fail(f"{what} {ended}; it must be refused and change nothing", expected=standing, came=reply)
         if standing is not None:
             self.exactly(standing, self.store.read(standing.key), f"{what} was refused, and yet changed the record")
 

@@ -23,8 +23,7 @@ __all__ = ["AsyncWiredStore", "Wire", "WiredStore", "wired_harness"]
 
 BATCH_LIMIT = 50
 FORMAT = 2
-KINDS = frozenset(Fault) - {Fault.BUSY}
-CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK})
+CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
 
 
 class WireError(Exception):
@@ -53,12 +52,13 @@ class Wire:
     *translate* makes errors of dlock of errors of the driver; *guarantees* is what the store says of itself.
     """
 
-    kinds = KINDS
+    kinds = frozenset(Fault) - {Fault.BUSY}
 
     def __init__(self) -> None:
         self.space = MemorySpace()
         self.foreign: set[str] = set()
         self.newer: dict[str, Version] = {}
+        self.ends: set[str] = set()  # the keys whose records this server will remove by itself
         self.provisioned = True
         self.requests = 0
         self.lenient = False
@@ -73,6 +73,7 @@ class Wire:
             "release": self.space.release,
             "read": self._read,
             "read_age": self.space.read_age,
+            "prune": lambda asked: self.space.prune(asked[0], older_than_ms=asked[1], dry_run=asked[2]),
             "scan": self._scan,
             "replace_many": self._replace_many,
         }
@@ -122,6 +123,10 @@ class Wire:
         """Wait as a thread does for a reply that does not come."""
         self._healed.wait(self.patience(timeout_s))
 
+    async def ahangs(self, timeout_s: float) -> None:
+        """Wait as a task does for a reply that does not come."""
+        await asyncio.sleep(self.patience(timeout_s))
+
     def meet(self, verb: str, request: Any) -> Any:
         """Do the step, unless what stands there is not of this dlock."""
         key = getattr(getattr(request, "record", None), "key", request)
@@ -141,12 +146,15 @@ class Wire:
             return [record for key, record in self.space.records.items() if key.startswith(prefix)]
 
     def _replace_many(self, requests: Sequence[Replace]) -> list[Any]:
-        return [
-            NotARecordError("a hash of another program")
-            if each.record.key in self.foreign
-            else self.space.replace(each)
-            for each in requests
-        ]
+        return [self._one_of_many(each) for each in requests]
+
+    def _one_of_many(self, request: Replace) -> Any:
+        key = request.record.key
+        if key in self.foreign:
+            return NotARecordError("a hash of another program")
+        if key in self.newer:
+            return Reply(applied=False, record=newer_format(key, FORMAT, *self.newer[key]))
+        return self.space.replace(request)
 
 
 def translate(error: WireError, verb: str, key: str | None) -> StoreError:
@@ -202,6 +210,11 @@ class WiredStore:
         """As the port says."""
         aged: tuple[LockRecord, int] | None = self._ask("read_age", key, key, timeout_s)
         return aged
+
+    def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """As the port says."""
+        count: int = self._ask("prune", (records, older_than_ms, dry_run), None, timeout_s)
+        return count
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """As the port says."""
@@ -280,6 +293,11 @@ class AsyncWiredStore:
         aged: tuple[LockRecord, int] | None = await self._ask("read_age", key, key, timeout_s)
         return aged
 
+    async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """As the port says."""
+        count: int = await self._ask("prune", (records, older_than_ms, dry_run), None, timeout_s)
+        return count
+
     async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
         """As the port says."""
         for record in await self._ask("scan", prefix, None, timeout_s):
@@ -327,7 +345,7 @@ class AsyncWiredStore:
             try:
                 return self.wire.ask(verb, request)
             except TimeoutError:
-                await asyncio.sleep(self.wire.patience(timeout_s))
+                await self.wire.ahangs(timeout_s)
                 raise NoReplyError(f"no reply within {timeout_s} s") from None
 
 
@@ -369,10 +387,11 @@ def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
         return AsyncWiredStore(bare)
 
     options: dict[str, Any] = {
-        "capabilities": {"batch_renew", "notify", "server_clock"},
+        "capabilities": {"batch_renew", "notify", "server_clock", "prune"},
         "restart": wire.restart,
         "count_requests": lambda: wire.requests,
         "faults": wire,
+        "expires": wire.ends.__contains__,
         "plant_foreign": wire.foreign.add,
         "plant_newer": wire.newer.__setitem__,
         "unprovisioned": Opening(open_store=lambda: WiredStore(bare), aopen_store=aopen_bare),

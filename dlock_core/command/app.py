@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from dlock_core.command.options import (
+    DURATION,
     LOST,
     SIGNALLED,
+    check_shared,
     client_options,
     configuration_source,
     connection_options,
@@ -30,7 +33,7 @@ from dlock_core.errors import (
 if TYPE_CHECKING:
     from dlock_core.options import ClientOptions
 
-__all__ = ["command", "leave", "run"]
+__all__ = ["CommandBehindDashes", "command", "leave", "run"]
 
 USAGE = 64
 UNAVAILABLE = 69
@@ -49,7 +52,9 @@ def run(arguments: list[str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A key is printable, which the terminal's encoding may not know.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a text stream of the interpreter
-    sys.exit(_exit_code(arguments))
+    with warnings.catch_warnings():
+        code = _exit_code(arguments)
+    sys.exit(code)
 
 
 def _open_standard_files() -> None:
@@ -65,6 +70,7 @@ def _open_standard_files() -> None:
 
 def _exit_code(arguments: list[str]) -> int:
     say = Say()
+    warnings.showwarning = say.python_warning
     try:
         code = command.main(arguments, prog_name="dlock", standalone_mode=False)
     except click.ClickException as error:
@@ -102,10 +108,11 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-class _RunCommand(click.Command):
+class CommandBehindDashes(click.Command):
     """``KEY... -- argv``: what follows the first ``--`` is the command's, whatever it looks like."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the command's arguments into *ctx*, and parse the others."""
         if "--" in args:
             at = args.index("--")
             ctx.obj = args[at + 1 :]
@@ -113,6 +120,7 @@ class _RunCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return the usage line with the command at its end."""
         return [*super().collect_usage_pieces(ctx), "--", "COMMAND", "[ARGUMENTS]..."]
 
 
@@ -123,19 +131,29 @@ class _Commands(click.Group):
     """Loads the commands of operators, and what they need, only where one of them is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["run", *operator_commands()]
+        return ["run", "elect", "once", *operator_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "elect":
+            from dlock_core.command.elect import elect
+
+            return elect
+        if cmd_name == "once":
+            from dlock_core.command.once import once
+
+            return once
         return _run if cmd_name == "run" else operator_commands().get(cmd_name)
 
 
 def operator_commands() -> dict[str, click.Command]:
     """Return the commands for people who look after locks, by name."""
     from dlock_core.command import operator
+    from dlock_core.command.prune import prune
+    from dlock_core.command.top import top
 
     return {
         each.name: each
-        for each in (operator.ls, operator.show, operator.break_, operator.init, operator.doctor)
+        for each in (operator.ls, top, operator.show, operator.break_, prune, operator.init, operator.doctor)
         if each.name
     }
 
@@ -146,11 +164,11 @@ def command() -> None:
     """Hold distributed locks from the shell, and look after them."""
 
 
-@click.command("run", cls=_RunCommand)
+@click.command("run", cls=CommandBehindDashes)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @connection_options
-@option("--lease", "lease_duration", type=float, metavar="SECONDS")
-@option("--timeout", "timeout", type=float, metavar="SECONDS")
+@option("--lease", "lease_duration", type=DURATION, metavar="TIME")
+@option("--timeout", "timeout", type=DURATION, metavar="TIME")
 @click.option("--no-wait", is_flag=True, help="Try once.")
 @click.option(
     "--skip-if-held", is_flag=True, help="Exit with 0 if a lock is held; try once, unless --timeout is given."
@@ -164,14 +182,21 @@ def command() -> None:
 )
 @click.option(
     "--grace",
-    type=float,
-    metavar="SECONDS",
+    type=DURATION,
+    metavar="TIME",
     help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
 )
 @option("--observations", "observations", metavar="FILE")
 @option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
-@option("--clock-skew", "clock_skew", type=float, metavar="SECONDS")
-@option("--server-clock", "server_clock", is_flag=True, default=None)
+@option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
+@option("--server-clock/--no-server-clock", "server_clock", default=None)
+@option("--lock-delay", "lock_delay", type=DURATION, metavar="TIME")
+@click.option(
+    "--stall-timeout",
+    type=DURATION,
+    metavar="TIME",
+    help="Longest time between two writes of the command to the file $DLOCK_PROGRESS; without limit by default.",
+)
 @option("--data", "data", " 'dlock show' shows them.", type=os.fsencode, metavar="TEXT")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Print each step.")
@@ -200,9 +225,9 @@ def _run(  # click hands the options over by name
     _check_flags(
         ctx,
         {
-            "--quiet and --verbose exclude each other": quiet and verbose,
-            "--no-wait is --timeout 0; leave one of them out": no_wait and given["timeout"] is not None,
-            "--skip-if-held means exit code 0; leave one of it and --conflict-exit-code out": skip_if_held
+            "--quiet and --verbose exclude each other; give one of the two": quiet and verbose,
+            "--no-wait means --timeout 0; give one of the two": no_wait and given["timeout"] is not None,
+            "--skip-if-held means exit code 0; give it or --conflict-exit-code": skip_if_held
             and conflict_exit_code is not None,
         },
     )
@@ -210,31 +235,30 @@ def _run(  # click hands the options over by name
         raise UnsupportedError("dlock run needs processes as POSIX systems have them; this system has none")
     if no_wait or (skip_if_held and given["timeout"] is None):
         given["timeout"] = 0.0
-    options = client_options(**given, auto_renew=True, cancel_on_loss=False, reentrant=False)
-    say = Say(quiet=quiet, verbose=verbose)
-    say.detail(f"configuration: {configuration_source(given['url'])}")
-    try:
-        return _hold(options, grace, say, keys, argv, warn_only=on_lost == "warn")
-    except AcquireTimeoutError as error:
-        if skip_if_held:
-            say.detail(f"{error}; skipped")
-            return 0
-        say.error(f"{error}; nothing was run")
-        return BUSY if conflict_exit_code is None else conflict_exit_code
-
-
-def _hold(
-    options: ClientOptions, grace: float | None, say: Say, keys: tuple[str, ...], argv: list[str], *, warn_only: bool
-) -> int:
     from dlock_core.command.run import Request, grace_within, hold
 
+    options = _run_options(given)
+    say = Say(quiet=quiet, verbose=verbose)
+    say.detail(f"configuration: {configuration_source(given['url'])}")
+    held_code = None if skip_if_held else BUSY if conflict_exit_code is None else conflict_exit_code
+    request = Request(keys, argv, grace_within(options, grace), on_lost == "warn", held_code)
     try:
-        return hold(Request(keys, argv, grace_within(options, grace), warn_only), options, say)
+        return hold(request, options, say)
     except OSError as error:
         if isinstance(error, DLockError):
             raise
         say.error(f"no process can be started: {error.strerror}")
         return NO_PROCESS
+
+
+def _run_options(given: dict[str, Any]) -> ClientOptions:
+    from dlock_core.command.held import keep_observations
+
+    keeps_nothing = given["observations"] == ""
+    given = {**given, "observations": given["observations"] or None}
+    options = client_options(**given, auto_renew=True, cancel_on_loss=False, reentrant=False)
+    check_shared(options)
+    return options if keeps_nothing else keep_observations(options)
 
 
 def _check_flags(ctx: click.Context, faults: dict[str, bool]) -> None:

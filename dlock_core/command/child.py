@@ -29,7 +29,7 @@ from dlock_core.timings import NEVER
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FORWARDED", "JOB_CONTROL", "Child", "Guard", "signal_group"]
+__all__ = ["FORWARDED", "JOB_CONTROL", "Child", "Guard", "Progress", "signal_group"]
 
 
 def _signals(*names: str) -> tuple[signal.Signals, ...]:
@@ -45,6 +45,7 @@ _PR_SET_PDEATHSIG = 1
 _ORDER = struct.Struct("=qq")
 _ORPHAN_LOOKS_NS = NANOS // 10
 _LOOKS_NS = NANOS
+_STDOUT = 1
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -59,8 +60,8 @@ def signal_group(group: int, number: int) -> bool:
 class Child:
     """A process that is ready to become the command."""
 
-    def __init__(self, argv: Sequence[str]) -> None:
-        """Fork it.
+    def __init__(self, argv: Sequence[str], stdout: int | None = None) -> None:
+        """Fork it, with the file *stdout* as its stdout, where one is given.
 
         Raises: OSError: no process can be had.
         """
@@ -73,6 +74,8 @@ class Child:
         if self.pid == 0:
             os.close(self._start)
             os.close(self.exec_error)
+            if stdout is not None:
+                os.dup2(stdout, _STDOUT)
             _become(argv, orders, trouble, parent=parent, mask=mask)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(orders)
@@ -166,6 +169,27 @@ def _read_all(file: int) -> bytes:
     while part := os.read(file, 65536):
         parts.append(part)
     return b"".join(parts)
+
+
+class Progress:
+    """A pipe to which the command writes, by the name *path*, when a part of its work is done."""
+
+    def __init__(self) -> None:
+        """Open it, before the command is forked: it inherits the end to write to."""
+        self.read_end, self._write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        os.set_inheritable(self._write_end, True)  # noqa: FBT003  # its parameter has no name
+        self.path = f"/dev/fd/{self._write_end}"
+
+    def leave_to_command(self) -> None:
+        """Close the end of the command, now that it has its own."""
+        os.close(self._write_end)
+
+    def look(self) -> bool | None:
+        """Return whether the command has written since the last look; None if it cannot write any more."""
+        with suppress(BlockingIOError):
+            return True if os.read(self.read_end, 65536) else None
+        return False
 
 
 class Guard:

@@ -13,13 +13,16 @@ from dlock_core.backend import backend_for, check_claims
 from dlock_core.client import connect
 from dlock_core.clock import NANOS, now_ns
 from dlock_core.engine.client_context import describe
+from dlock_core.engine.opening import open_store, whole_commands
 from dlock_core.errors import UnsupportedError
+from dlock_core.options import to_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dlock_core.client import LockClient
     from dlock_core.options import ClientOptions
+    from dlock_core.store import Guarantees
 
 __all__ = ["examine", "in_words", "policy"]
 
@@ -27,6 +30,7 @@ _READS = 21
 _CLOCK_S = 0.25
 _PROBE = "dlock-doctor"
 
+_ACCEPT = "if that cannot happen here, or fencing tokens protect the data, accept it with --allow-unsafe {0}, or allow_unsafe={{{0!r}}}"
 _GRADES = {
     "A": "the promises hold in the documented failure model",
     "B": "the promises hold unless a disk is lost",
@@ -49,57 +53,90 @@ def policy(options: ClientOptions) -> str:
     backend = backend_for(url)
     stated: Any = getattr(backend, "policy", None)
     if stated is None:
-        raise UnsupportedError(f"the store {describe(options)!r} states no policy; it needs none that dlock knows of")
+        raise UnsupportedError(
+            f"the store {describe(options)!r} states no policy: it has no users whose rights could be set"
+        )
     if callable(stated):
         stated = stated(backend.options.from_url(url, **options._store_settings))  # the loader's own
     return stated if isinstance(stated, str) else json.dumps(stated, indent=2)
 
 
 def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
-    """Open the store and return what was found.
+    """Open the store and return what was found, also where ``connect`` refuses the store as unsafe.
 
-    Raises: DLockError: it cannot be opened; the message says why.
+    Raises: DLockError: the store cannot be opened; the message says why.
     """
+    with whole_commands(options):
+        return _examined(options, configuration)
+
+
+def _examined(options: ClientOptions, configuration: str) -> dict[str, Any]:
     assert options.url is not None  # asked before
-    check_claims(options.url.get_secret_value())
-    with connect(options) as client:
-        guarantees = client.guarantees()
-        reads_ms = _reads_ms(client)
-        lease_s = float(options.lease_duration)  # type: ignore[arg-type]  # checked: seconds
-        request_s = min(lease_s / 6, 10.0, float(options.request_timeout or 10.0))  # type: ignore[arg-type]  # as above
-        return {
-            "url": describe(options),
-            "configuration": configuration,
-            "store": guarantees.store,
-            "store_version": guarantees.version,
-            "grade": guarantees.grade.value,
-            "token": guarantees.token.value,
-            "token_floor": options.token_floor,
-            "durable": guarantees.durable,
-            "deletes": guarantees.deletes,
-            "failover": guarantees.failover,
-            "store_clock": guarantees.clock,
-            "notes": list(guarantees.notes),
-            "accepted_unsafe": [{"name": name, "reason": reason} for name, reason in guarantees.unsafe],
-            "clock": "CLOCK_BOOTTIME" if sys.platform == "linux" else "monotonic",
-            "clock_rate_ppm": _clock_rate_ppm(),
-            "drift_bound_ppm": round(options.drift_bound * 1e6),
-            "read_ms_median": sorted(reads_ms)[_READS // 2],
-            "read_ms_max": max(reads_ms),
-            "reads": len(reads_ms),
-            "request_timeout_ms": round(request_s * 1000),
-            "lease_s": lease_s,
-            "versions": {
-                "dlock-core": version("dlock-core"),
-                "python": platform.python_version(),
-                "system": f"{platform.system()} {platform.release()}",
-            },
-        }
+    url = options.url.get_secret_value()
+    check_claims(url)
+    store = open_store(options)
+    try:
+        guarantees = store.guarantees()
+    finally:
+        store.close()
+    remedies: Mapping[str, str] = getattr(backend_for(url), "remedies", {})
+    traits = [
+        {"name": name, "reason": reason, "remedy": remedies.get(name), "accepted": name in options.allow_unsafe}
+        for name, reason in guarantees.unsafe
+    ]
+    refused = not all(trait["accepted"] for trait in traits)
+    return {
+        **_promises(guarantees, options),
+        "configuration": configuration,
+        "refused": refused,
+        "unsafe": traits,
+        **_measured(options, refused=refused),
+        "versions": {
+            "dlock-core": version("dlock-core"),
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.release()}",
+        },
+    }
+
+
+def _promises(guarantees: Guarantees, options: ClientOptions) -> dict[str, Any]:
+    return {
+        "url": describe(options),
+        "store": guarantees.store,
+        "store_version": guarantees.version,
+        "grade": guarantees.grade.value,
+        "token": guarantees.token.value,
+        "token_floor": options.token_floor,
+        "durable": guarantees.durable,
+        "deletes": guarantees.deletes,
+        "failover": guarantees.failover,
+        "store_clock": guarantees.clock,
+        "notes": list(guarantees.notes),
+    }
+
+
+def _measured(options: ClientOptions, *, refused: bool) -> dict[str, Any]:
+    """Return what a clock can tell; a store that is *refused* is not read."""
+    reads_ms: list[float] = []
+    if not refused:
+        with connect(options) as client:
+            reads_ms = sorted(_reads_ms(client))
+    lease_s = to_seconds(options.lease_duration)
+    request_s = min(lease_s / 6, 10.0, to_seconds(options.request_timeout or 10.0))
+    return {
+        "clock": "CLOCK_BOOTTIME" if sys.platform == "linux" else "monotonic",
+        "clock_rate_ppm": _clock_rate_ppm(),
+        "drift_bound_ppm": round(options.drift_bound * 1e6),
+        "read_ms_median": reads_ms[_READS // 2] if reads_ms else None,
+        "read_ms_max": reads_ms[-1] if reads_ms else None,
+        "reads": len(reads_ms),
+        "request_timeout_ms": round(request_s * 1000),
+        "lease_s": lease_s,
+    }
 
 
 def in_words(facts: Mapping[str, Any]) -> dict[str, object]:
     """Return what :func:`examine` found, for people."""
-    slow = facts["read_ms_max"] > facts["request_timeout_ms"] / 2
     rate, bound = facts["clock_rate_ppm"], facts["drift_bound_ppm"]
     if rate is None:
         clock = f"{facts['clock']}; its rate cannot be checked on this system"
@@ -109,21 +146,38 @@ def in_words(facts: Mapping[str, Any]) -> dict[str, object]:
     return {
         "store": f"{facts['store']} {facts['store_version']} at {facts['url']}",
         "configured by": facts["configuration"],
-        "grade": f"{facts['grade']}: {_GRADES[facts['grade']]}",
+        "verdict": "REFUSED by connect and dlock run, see unsafe" if facts["refused"] else "can be used",
+        "unsafe": [line for trait in facts["unsafe"] for line in _trait(trait)] or "nothing",
+        "grade": [
+            f"{'->' if grade == facts['grade'] else '  '} {grade}: {meaning}" for grade, meaning in _GRADES.items()
+        ],
         "tokens": f"{facts['token']}: {_TOKENS[facts['token']]}{_floor(facts)}",
         "durable": "yes: a restart forgets nothing" if facts["durable"] else "NO: a restart may forget locks",
         "failover": facts["failover"],
         "store's clock": facts["store_clock"],
         "notes": facts["notes"] or "-",
-        "accepted": [f"{each['name']}: {each['reason']}" for each in facts["accepted_unsafe"]] or "no unsafe trait",
         "our clock": clock,
-        "round trip": (
-            f"{facts['read_ms_median']:.2f} ms median, {facts['read_ms_max']:.2f} ms at most of {facts['reads']} reads; a renewal may take "
-            f"{facts['request_timeout_ms']} ms with a lease of {facts['lease_s']:g} s"
-            + ("; TOO SLOW: take a longer lease" if slow else "")
-        ),
+        "round trip": _round_trip(facts),
         "versions": ", ".join(f"{name} {value}" for name, value in facts["versions"].items()),
     }
+
+
+def _trait(trait: Mapping[str, Any]) -> list[str]:
+    if trait["accepted"]:
+        return [f"{trait['name']}, accepted: {trait['reason']}"]
+    remedy = [f"  remedy: {trait['remedy']}"] if trait["remedy"] else []
+    return [f"{trait['name']}: {trait['reason']}", *remedy, f"  {_ACCEPT.format(trait['name'])}"]
+
+
+def _round_trip(facts: Mapping[str, Any]) -> str:
+    if not facts["reads"]:
+        return "not measured: the store is refused"
+    slow = facts["read_ms_max"] > facts["request_timeout_ms"] / 2
+    return (
+        f"{facts['read_ms_median']:.2f} ms median, {facts['read_ms_max']:.2f} ms at most of {facts['reads']} reads; a renewal may take "
+        f"{facts['request_timeout_ms']} ms with a lease of {facts['lease_s']:g} s"
+        + ("; TOO SLOW: take a longer lease" if slow else "")
+    )
 
 
 def _floor(facts: Mapping[str, Any]) -> str:

@@ -9,54 +9,121 @@ import click
 
 from dlock_core.client import connect
 from dlock_core.command import doctor as diagnosis
+from dlock_core.command.estimate import estimate_in_words, estimated
 from dlock_core.command.options import client_options, configuration_source, connection_options, output_option
-from dlock_core.command.show import Say, escape, print_facts, print_json, print_rows, print_text, record_facts
-from dlock_core.engine.client_context import open_store
+from dlock_core.command.show import (
+    Say,
+    bounded,
+    escape,
+    held_in_words,
+    lease_in_words,
+    print_facts,
+    print_json,
+    print_rows,
+    print_text,
+    record_facts,
+    renewed_in_words,
+)
+from dlock_core.engine.progress import holder_in_words
 from dlock_core.errors import RecordError
+from dlock_core.record import State
+from dlock_core.store import Capability
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dlock_core.client import LockClient
     from dlock_core.record import LockRecord
 
-__all__ = ["break_", "doctor", "init", "ls", "show"]
+    Aged = tuple[LockRecord, int | None]
+
+__all__ = ["break_", "doctor", "facts_of", "init", "looked_up", "ls", "rows_of", "show"]
 
 REFUSED = 1
+_TOKEN = click.IntRange(min=0)
+_TOKEN.name = "token"  # in the message about one that is none
 
 
 @click.command("ls")
 @click.argument("prefix_of_key", default="", metavar="[PREFIX]")
 @connection_options
-@click.option("--held", is_flag=True, help="Only what is held.")
+@click.option("--all", "everything", is_flag=True, help="Also the locks that are free.")
 @output_option
-def ls(prefix_of_key: str, held: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # click hands options over by name
-    """List the locks whose key begins with PREFIX. The list may be stale."""
-    records, foreign = [], None
+def ls(prefix_of_key: str, everything: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # click hands options over by name
+    """List the locks that are held and whose key begins with PREFIX. The list may be stale, and a holder may have died."""
     with connect(client_options(**given)) as client:
-        try:
-            for record in client.scan(prefix_of_key):
-                if record.held or not held:
-                    records.append(record)  # noqa: PERF401  # what came before an error is kept
-        except RecordError as error:
-            foreign = error
-    records.sort(key=lambda record: record.key)
+        records, foreign = looked_up(client, prefix_of_key, everything=everything)
     if output == "json":
-        print_json([record_facts(record) for record in records])
+        print_json([facts_of(record, age_ms) for record, age_ms in records])
     else:
-        rows = [(each.key, _state(each), each.fencing_token, each.owner or "-", _lease(each)) for each in records]
-        print_rows(("KEY", "STATE", "TOKEN", "OWNER", "LEASE"), rows)
+        print_rows(*rows_of(records, everything=everything))
     if foreign is not None:
-        what = f"{foreign}; the list ends before it and is NOT complete: narrow the PREFIX to see the others"
-        raise RecordError(what, key=foreign.key) from foreign
+        raise foreign
+
+
+def looked_up(client: LockClient, prefix: str, *, everything: bool) -> tuple[list[Aged], RecordError | None]:
+    """Return the records in the order of their keys, each with its age in ms where the store tells it, and what ended the list early."""
+    records: list[Aged] = []
+    foreign = None
+    try:
+        for listed in client.scan(prefix):
+            if listed.held or everything:
+                record, age_ms = _aged(client, listed.key, listed)
+                if record is not None:
+                    records.append((record, age_ms))
+    except RecordError as error:
+        what = f"{error}; the list ends before it and is NOT complete: narrow the PREFIX to see the others"
+        foreign = RecordError(what, key=error.key)
+        foreign.__cause__ = error
+    return sorted(records, key=lambda aged: aged[0].key), foreign
+
+
+def facts_of(record: LockRecord, age_ms: int | None) -> dict[str, Any]:
+    """Return a record and its age as JSON can carry them."""
+    return record_facts(record) | {"age_ms": age_ms}
+
+
+def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], list[list[object]]]:
+    """Return the headings and the rows of a table of *records*."""
+    more = ("STATE", "TOKEN") if everything else ()
+    waited_for = any(record.waiters for record, _ in records)
+    rows = [
+        [
+            record.key,
+            *((_state(record), record.fencing_token) if everything else ()),
+            "nobody" if _quarantined(record) else bounded(record.owner) or "-",
+            held_in_words(record),
+            renewed_in_words(record, age_ms),
+            _lease(record, age_ms),
+            *((record.waiters or "-",) if waited_for else ()),
+        ]
+        for record, age_ms in records
+    ]
+    return ["KEY", *more, "OWNER", "HELD", "RENEWED", "LEASE", *(("WAIT",) if waited_for else ())], rows
+
+
+def _quarantined(record: LockRecord) -> bool:
+    return record.held and record.broken is not None
 
 
 def _state(record: LockRecord) -> str:
-    return "quarantined" if record.held and record.broken is not None else record.state.value
+    return "quarantined" if _quarantined(record) else record.state.value
 
 
-def _lease(record: LockRecord) -> str:
-    if record.lease_ms is None:
-        return "none" if record.held else "-"
-    return f"{record.lease_ms / 1000:g} s"
+def _lease(record: LockRecord, age_ms: int | None) -> str:
+    return ("quarantined, " if _quarantined(record) else "") + lease_in_words(record, age_ms)
+
+
+def _aged(client: LockClient, key: str, listed: LockRecord | None = None) -> tuple[LockRecord | None, int | None]:
+    """Return the record under *key* and its age in ms, by the store's clock; without such a clock *listed*, or what a read shows."""
+    store: Any = client._store  # of the same package
+    if Capability.SERVER_CLOCK not in store.capabilities:
+        return (client.get(key) if listed is None else listed), None
+    context = client._context
+    found = store.read_age(context.full_key(key), timeout_s=context.store_timeout_s())
+    if found is None or found[0].state is State.GONE:
+        return None, None
+    return context.strip(found[0]), found[1]
 
 
 @click.command("show")
@@ -66,21 +133,28 @@ def _lease(record: LockRecord) -> str:
 def show(key: str, output: str, **given: Any) -> int:
     """Show what is stored under KEY. A record that says 'held' may be a dead holder's: only time tells."""
     with connect(client_options(**given)) as client:
-        record = client.get(key)
+        record, age_ms = _aged(client, key)
     if output == "json":
-        print_json(None if record is None else record_facts(record))
+        print_json(None if record is None else facts_of(record, age_ms))
     elif record is not None:
-        facts = record_facts(record) | {"state": _state(record), "lease": _lease(record)}
+        facts = record_facts(record) | {"state": _state(record), "lease": _lease(record, age_ms)}
+        facts["granted at"] = facts["granted_at"] and f"{facts['granted_at']}, by its owner's clock"
+        facts["held for"] = held_in_words(record)
+        facts["written"] = renewed_in_words(record, age_ms)
         if facts["data"] is None and record.data is not None:
             facts["data"] = f"{len(record.data)} bytes (base64): {facts['data_base64']}"
+        if _quarantined(record):
+            facts["owner"] = "nobody, until the lease is over"
         facts["broken"] = None if record.broken is None else f"by {record.broken.by}"
         facts["attributes"] = [f"{name}={value!r}" for name, value in record.attributes]
-        hidden = ("lease_ms", "data_base64")
+        if not record.held:
+            facts = {("last owner" if name == "owner" else name): value for name, value in facts.items()}
+        hidden = ("lease_ms", "data_base64", "granted_at", "written_at")
         print_facts(
-            {name: value for name, value in facts.items() if name not in hidden and value not in (None, [], "")}
+            {name: value for name, value in facts.items() if name not in hidden and value not in (None, [], "", "-")}
         )
     if record is None:
-        Say().error(f"nothing is stored under key {key!r}; 'dlock ls' lists what is")
+        Say().error(f"nothing is stored under key {key!r}; 'dlock ls --all' lists what is")
         return REFUSED
     return 0
 
@@ -89,7 +163,7 @@ def show(key: str, output: str, **given: Any) -> int:
 @click.argument("key")
 @click.option(
     "--token",
-    type=click.IntRange(min=0),
+    type=_TOKEN,
     metavar="N",
     help="The fencing token of the grant to break, as 'dlock show KEY' says it.",
 )
@@ -150,7 +224,7 @@ def _not_broken(key: str, token: int | None, rvn: str | None, standing: LockReco
     if standing is None or not standing.held:
         who = "nobody holds it"
     else:
-        who = f"{standing.owner!r} holds it with token {standing.fencing_token}"
+        who = f"it is {holder_in_words(standing)}, with token {standing.fencing_token}"
         who += "" if rvn is None else f", as {standing.rvn}"
     return f"lock {key!r} was not broken: {meant}: {who}; see 'dlock show'"
 
@@ -193,14 +267,7 @@ def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool)
 @output_option
 def init(output: str, **given: Any) -> None:
     """Create what the store needs: a table, an index. May be repeated."""
-    options = client_options(**given)
-    # A client asks the store for its guarantees first, which needs what is to be created here.
-    store = open_store(options)
-    try:
-        store.provision()
-    finally:
-        store.close()
-    with connect(options) as client:
+    with connect(client_options(**given, provision=True)) as client:
         guarantees = client.guarantees()
     if output == "json":
         print_json({"store": guarantees.store, "version": guarantees.version, "provisioned": True})
@@ -211,15 +278,35 @@ def init(output: str, **given: Any) -> None:
 @click.command("doctor")
 @connection_options
 @click.option("--policy", is_flag=True, help="Print the rights that the store's user needs, and do nothing else.")
+@click.option(
+    "--cost",
+    "workload",
+    metavar="locks=N,lease=TIME,waiters=N,cycles=N",
+    help="Estimate requests and money of a month, for so many held locks, waiters, and acquires a day; do nothing else.",
+)
+@click.option(
+    "--prices", type=click.Path(exists=True, dir_okay=False), metavar="FILE", help="Prices for --cost, as JSON."
+)
 @output_option
-def doctor(policy: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # as ls
-    """Look at the store, what it promises, and the clock that leases are measured by. Writes nothing."""
+def doctor(policy: bool, workload: str | None, prices: str | None, output: str, **given: Any) -> int:  # noqa: FBT001  # as ls
+    """Look at the store, what it promises, and the clock that leases are measured by. Writes nothing.
+
+    The exit code is 0 if the store can be used, 1 if connect and dlock run refuse it as unsafe, 69 if it can't be reached.
+    """
     options = client_options(**given)
     if policy:
         print_text(diagnosis.policy(options))
-        return
+        return 0
+    if workload is not None:
+        estimate = estimated(options, workload, prices)
+        if output == "json":
+            print_json(estimate)
+        else:
+            print_facts(estimate_in_words(estimate))
+        return 0
     facts = diagnosis.examine(options, configuration=configuration_source(given["url"]))
     if output == "json":
         print_json(facts)
     else:
         print_facts(diagnosis.in_words(facts))
+    return REFUSED if facts["refused"] else 0

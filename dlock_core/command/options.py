@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dlock_core.errors import ConfigurationError
+from dlock_core.errors import ConfigurationError, UnsupportedError
 from dlock_core.options import ClientOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "DURATION",
     "LOST",
     "SIGNALLED",
+    "check_shared",
     "client_options",
     "configuration_source",
     "connection_options",
@@ -26,6 +28,27 @@ __all__ = [
 LOST = 76
 SIGNALLED = 128
 
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, or a number with its unit: ``500ms``, ``10s``, ``1m``, ``2h``, ``30d``."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds."""
+        if isinstance(value, (int, float)):
+            return float(value)
+        text = str(value).strip()
+        number = text.rstrip("mshd")
+        try:
+            return float(number) * _UNITS_S[text[len(number) :]]
+        except (ValueError, KeyError):
+            self.fail(f"{text!r} is not a duration; write seconds, or 500ms, 10s, 1m, 2h", param, ctx)
+
+
+DURATION = Duration()
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
@@ -68,6 +91,16 @@ def client_options(**given: Any) -> ClientOptions:
             "no store is named; give --url, set DLOCK_URL, or name a TOML file that has url in DLOCK_CONFIG"
         )
     return options
+
+
+def check_shared(options: ClientOptions) -> None:
+    """Raise UnsupportedError if no other process could see a lock of the store."""
+    assert options.url is not None  # asked by client_options
+    if options.url.get_secret_value().partition(":")[0].lower() == "memory":
+        raise UnsupportedError(
+            "memory:// protects nothing here: no other process sees its locks; name a store that processes share, "
+            "for example sqlite:////var/lib/locks.db on one host"
+        )
 
 
 def configuration_source(url: str | None) -> str:

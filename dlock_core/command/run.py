@@ -24,21 +24,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard
+from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard, Progress
+from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine, escape
-from dlock_core.errors import ConfigurationError, LockLostError
+from dlock_core.engine.handle import LOSS_REASONS
+from dlock_core.engine.progress import holder_in_words
+from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LockLostError
 from dlock_core.states import Held
 from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.options import ClientOptions
     from dlock_core.record import Loss
 
-__all__ = ["Request", "grace_within", "hold"]
+__all__ = ["Request", "Run", "grace_within", "hold"]
 
 CANNOT_RUN = 126
 NOT_FOUND = 127
@@ -50,20 +53,30 @@ _GRACE = 4
 
 
 class Request(NamedTuple):
-    """What ``dlock run`` has to do. *grace* is the time between TERM and KILL, in seconds."""
+    """What ``dlock run`` has to do. *grace* is the time between TERM and KILL, in seconds.
+
+    *held_code* is the exit code where a lock is held by another; None: the command is skipped, which is no failure.
+    *on_signal* is called with each signal.
+    """
 
     keys: Sequence[str]
     argv: Sequence[str]
     grace: float
     warn_only: bool
+    held_code: int | None
+    on_signal: Callable[[signal.Signals], object] = lambda _: None
 
 
 def grace_within(options: ClientOptions, grace: float | None) -> float:
-    """Return the grace in seconds; by default a quarter of the lease, or of ``max_hold`` if that is shorter.
+    """Return the grace in seconds; by default a quarter of the shortest of the lease, ``max_hold`` and ``stall_timeout``.
 
     Raises: ConfigurationError: the grace is so long that a healthy command would be ended.
     """
-    bounds = {"lease": options.lease_duration, "max_hold": options.max_hold or math.inf}
+    bounds = {
+        "lease": options.lease_duration,
+        "max_hold": options.max_hold or math.inf,
+        "stall_timeout": options.stall_timeout or math.inf,
+    }
     what, bound = min(bounds.items(), key=lambda named: float(named[1]))  # type: ignore[arg-type]  # checked: seconds
     bound = float(bound)  # type: ignore[arg-type]  # as above
     if grace is None:
@@ -89,8 +102,17 @@ def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
     }
 
 
-def hold(request: Request, options: ClientOptions, say: Say) -> int:
+def hold(
+    request: Request,
+    options: ClientOptions,
+    say: Say,
+    make: Callable[..., Run] | None = None,
+    *,
+    stdout: int | None = None,
+) -> int:
     """Run the command under its locks; return the exit code, to exit with: signals stay blocked from the moment when it is settled.
+
+    *make* makes the run, where it is another kind than :class:`Run`; *stdout* is the file that the command writes to.
 
     Raises: DLockError: the locks were not obtained. OSError: no process can be had.
     """
@@ -98,33 +120,46 @@ def hold(request: Request, options: ClientOptions, say: Say) -> int:
     gc.freeze()
     gc.enable()
     # Forked here: this process has one thread yet, and no connection.
-    child = Child(request.argv)
+    progress = None if options.stall_timeout is None else Progress()
+    child = Child(request.argv, stdout)
     try:
         guard = Guard(child, grace_s=request.grace)
         try:
+            if progress is not None:
+                progress.leave_to_command()
             # The command's group may hold the terminal: writing to it from behind must not stop us.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            return asyncio.run(_Run(request, options, say, child, guard).main())
+            return asyncio.run((make or Run)(request, options, say, child, guard, progress).main())
         finally:
             guard.dismiss()
     finally:
         child.dismiss()
 
 
-class _Run:
+class Run:
     """One run, from the wait to the release."""
 
-    def __init__(self, request: Request, options: ClientOptions, say: Say, child: Child, guard: Guard) -> None:
+    def __init__(  # noqa: PLR0917  # called by hold() alone
+        self,
+        request: Request,
+        options: ClientOptions,
+        say: Say,
+        child: Child,
+        guard: Guard,
+        progress: Progress | None,
+    ) -> None:
         self._request, self._options, self._say = request, options, say
-        self._child, self._guard = child, guard
+        self._child, self._guard, self._progress = child, guard, progress
         self._hold_s = float(options.max_hold or "inf")  # type: ignore[arg-type]  # checked: seconds
+        self._stall_s = float(options.stall_timeout or "inf")  # type: ignore[arg-type]  # as above
         self._task: asyncio.Task[Any] | None = None
         self._running = False
         self._over = False
         self._signal: signal.Signals | None = None
         self._wake = asyncio.Event()
         self._status: int | None = None
-        self._terminated = self._killed = self._warned = self._overrun = False
+        self._terminated = self._killed = self._warned = False
+        self._limit = ""  # the option that ends the hold, where it is not the lease
         self._deadline = self._kill_at = NEVER
 
     async def main(self) -> int:
@@ -152,7 +187,7 @@ class _Run:
     async def _connected(self) -> int:
         client = aconnect(self._options)
         # The command works on when this process is killed: whoever probes for the owner must know of both.
-        client._session.include_group(self._child.pid)
+        client._context.include_group(self._child.pid)
         await client
         try:
             return await self._locked(client)
@@ -165,6 +200,7 @@ class _Run:
 
     async def _locked(self, client: AsyncLockClient) -> int:
         self._say.detail(f"asking for {self._names()}")
+        earlier = EarlierLooks(client, self._request.keys)
         line = WaitLine(client, self._request.keys, self._say)
         code: int | None = None
         try:
@@ -175,18 +211,38 @@ class _Run:
                 self._running = True
                 code = await self._command(leases)
                 self._over = True
+        except AcquireTimeoutError as error:
+            line.end()
+            return await self._refused(error, earlier)
         except LockLostError as error:
             if code is None:
                 raise
-            if self._request.warn_only:
-                self._say.warning(str(error))
-            elif code != LOST:
-                self._say.error(f"{error}; the command had ended with code {code}")
-                code = LOST
+            code = self._lost_code(error, code)
         finally:
             line.end()
         assert code is not None  # the block ended
         return code
+
+    def _lost_code(self, error: LockLostError, code: int) -> int:
+        """Return the exit code where the lock was lost, and the command had ended with *code*."""
+        if self._request.warn_only:
+            self._say.warning(str(error))
+            return code
+        if code != LOST:
+            self._say.error(f"{error}; the command had ended with code {code}")
+        return LOST
+
+    async def _refused(self, error: AcquireTimeoutError, earlier: EarlierLooks) -> int:
+        code = self._request.held_code
+        if code is None:
+            holder = error.holder
+            who = "held by another" if holder is None else f"{holder_in_words(holder)} (token {holder.fencing_token})"
+            self._say.note(f"skipped: lock {error.key!r} is {who}{await earlier.last_renewal(error.key)}")
+        else:
+            self._say.error(f"{error}{await earlier.last_renewal(error.key)}; nothing was run")
+        if advice := earlier.advice(error):
+            self._say.note(advice)
+        return code or 0
 
     def _names(self) -> str:
         return ", ".join(repr(key) for key in self._request.keys)
@@ -194,6 +250,7 @@ class _Run:
     # ---- signals
 
     def _signalled(self, number: signal.Signals) -> None:
+        self._request.on_signal(signal.Signals(number))
         if self._running:
             if not self._over and self._status is None:
                 self._child.signal(number)
@@ -247,11 +304,17 @@ class _Run:
         loop.add_reader(self._guard.acts, self._guard_acted)
         trouble = loop.create_future()
         loop.add_reader(self._child.exec_error, self._exec_answered, trouble)
+        told = environment(leases)
+        if self._progress is not None:
+            told["DLOCK_PROGRESS"] = self._progress.path
+            loop.add_reader(self._progress.read_end, self._note_progress, self._progress, leases)
         try:
             self._look(leases)
-            self._child.start(environment(leases))
+            self._child.start(told)
             await self._until_over(leases)
         finally:
+            if self._progress is not None:
+                loop.remove_reader(self._progress.read_end)
             loop.remove_reader(self._guard.acts)
             loop.remove_reader(self._child.exec_error)
             self._child.take_terminal()
@@ -275,6 +338,15 @@ class _Run:
             self._wake.set()
         asyncio.get_running_loop().remove_reader(self._guard.acts)
 
+    def _note_progress(self, progress: Progress, leases: Mapping[str, AsyncLease]) -> None:
+        written = progress.look()
+        if written is None:
+            asyncio.get_running_loop().remove_reader(progress.read_end)
+        elif written:
+            for lease in leases.values():
+                with suppress(DLockError):  # lost, which the next look at the leases finds
+                    lease.progress()
+
     def _exec_answered(self, trouble: asyncio.Future[int]) -> None:
         if not trouble.done():
             trouble.set_result(int(os.read(self._child.exec_error, 32) or b"0"))
@@ -284,7 +356,7 @@ class _Run:
         """Compare the leases with the clock, and do what is due; return in how many seconds to look again."""
         now = now_ns()
         shortest = min(leases.values(), key=lambda lease: lease.remaining)
-        lease_s = min(shortest.lease_duration, self._hold_s, 86400.0)
+        lease_s = min(shortest.lease_duration, self._hold_s, self._stall_s, 86400.0)
         if shortest.is_valid:
             remaining = shortest.remaining
             self._deadline = NEVER if remaining == float("inf") else now + round(remaining * NANOS)
@@ -314,11 +386,13 @@ class _Run:
             )
             return
         state = lease._handle.state
-        self._overrun = type(state) is Held and state.hold_until <= state.deadline
+        if type(state) is Held and state.hold_until <= state.deadline:
+            self._limit = "max_hold" if state.hold_until == state.overrun_at else "stall_timeout"
         if lease.loss is not None:
             why = f"{what} was lost ({lease.loss.reason.value})"
-        elif lease.is_valid and self._overrun:
-            why = f"{what} must be released within {lease.remaining:.1f} s: its max_hold of {self._hold_s:g} s ends"
+        elif lease.is_valid and self._limit:
+            limit_s = self._hold_s if self._limit == "max_hold" else self._stall_s
+            why = f"{what} must be released within {lease.remaining:.1f} s: its {self._limit} of {limit_s:g} s ends"
         elif lease.is_valid:
             why = f"{what} could not be renewed and ends in {lease.remaining:.1f} s"
         else:
@@ -349,11 +423,9 @@ class _Run:
             return code
         if self._terminated or self._guard.look():
             names = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
-            why = (
-                f"lock {names} was held for its max_hold"
-                if self._overrun
-                else f"the lease of lock {names} could not be kept"
-            )
+            loss = next((lease.loss for lease in leases.values() if lease.loss is not None), None)
+            ending = f"was held for its {self._limit}" if self._limit else "could not be kept"
+            why = f"lock {names} " + (f"was lost: {LOSS_REASONS[loss.reason]}" if loss and not self._limit else ending)
             self._say.error(f"the command was ended (code {code}) because {why}; exit code {LOST}")
             return LOST
         return code

@@ -11,11 +11,14 @@ import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.clock import NANOS, now_ns
+from dlock_core.clock import NANOS, now_ns, wall_ms
+from dlock_core.engine.progress import at_in_words, holder_in_words
 from dlock_core.errors import DLockError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.table import Table
 
     from dlock_core.aio import AsyncLockClient
     from dlock_core.record import LockRecord
@@ -25,16 +28,25 @@ __all__ = [
     "OutputError",
     "Say",
     "WaitLine",
+    "bounded",
     "escape",
+    "held_in_words",
+    "in_words",
+    "lease_in_words",
     "print_facts",
     "print_json",
     "print_rows",
     "print_text",
     "record_facts",
+    "renewed_in_words",
+    "table_of",
 ]
 
 _PROGRESS_S = 1.0
+_LINES_S = 60.0
 _WIDE = 1 << 16
+# An owner of this width leaves 10 characters of 60 to the key in "dlock ls"; longer keys are folded.
+_COLUMN_MAX, _TAIL = 22, 9
 
 
 def escape(text: str) -> str:
@@ -44,12 +56,18 @@ def escape(text: str) -> str:
     )
 
 
+def bounded(text: str) -> str:
+    """Return *text* for a column of a table on a terminal: of a long one the beginning and the end."""
+    short = len(text) <= _COLUMN_MAX or not sys.stdout.isatty()
+    return text if short else f"{text[: _COLUMN_MAX - _TAIL - 1]}…{text[-_TAIL:]}"
+
+
 class Say:
     """Messages on stderr, one line each, begun with the name of the program."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         """Also sets what of the library's log is shown: warnings, all with *verbose*, none with *quiet*."""
-        self._quiet, self._verbose = quiet, verbose
+        self.quiet, self._verbose = quiet, verbose
         self.live = not quiet and sys.stderr.isatty()
         self._line_open = False
         logger = logging.getLogger("dlock")
@@ -63,10 +81,14 @@ class Say:
 
     def warning(self, text: str) -> None:
         """Say what may go wrong."""
-        if not self._quiet:
+        if not self.quiet:
             self._print(text)
 
     note = warning
+
+    def python_warning(self, message: Warning | str, *_: object, **__: object) -> None:
+        """Say what Python warns of, without the place in the code, which is not the user's."""
+        self.warning(str(message).removeprefix("dlock: "))
 
     def detail(self, text: str) -> None:
         """Say what only ``--verbose`` asks for."""
@@ -98,14 +120,17 @@ class _Lines(logging.Handler):
 
 
 class WaitLine:
-    """A line on the terminal, renewed while locks are waited for: for which, who holds it, and how long that has lasted."""
+    """Tells while locks are waited for: for which, who holds it, and how long that has lasted.
+
+    On a terminal it is one line that is renewed each second, elsewhere a line after a second and then one a minute.
+    """
 
     def __init__(self, client: AsyncLockClient, keys: Sequence[str], say: Say) -> None:
-        """Begin, where there is a terminal."""
+        """Begin, unless the user wants to hear of errors only."""
         self._client, self._keys, self._say = client, sorted(keys), say
         import asyncio
 
-        self._task = asyncio.ensure_future(self._show()) if say.live else None
+        self._task = None if say.quiet else asyncio.ensure_future(self._show())
 
     def end(self) -> None:
         """Take the line away."""
@@ -118,21 +143,60 @@ class WaitLine:
         import asyncio
 
         began = now_ns()
+        await asyncio.sleep(_PROGRESS_S)
         while True:
-            await asyncio.sleep(_PROGRESS_S)
             key = next((key for key in self._keys if not self._client.holds(key)), self._keys[0])
             try:
                 record = await self._client.get(key)
             except DLockError:
                 who = "the store does not answer"
             else:
-                held = record is not None and record.held
-                who = (
-                    f"held by {record.owner} (token {record.fencing_token})"
-                    if held and record is not None
-                    else "free, next try soon"
-                )
-            self._say.progress(f"dlock: waiting for {key!r} for {(now_ns() - began) / NANOS:.0f} s: {who}")
+                who = "free, next try soon"
+                if record is not None and record.held:
+                    who = f"{holder_in_words(record)} (token {record.fencing_token})"
+            text = f"waiting for {key!r} for {(now_ns() - began) / NANOS:.0f} s: {who}"
+            if self._say.live:
+                self._say.progress(f"dlock: {text}")
+            else:
+                self._say.note(text)
+            await asyncio.sleep(_PROGRESS_S if self._say.live else _LINES_S)
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration as people say it."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def renewed_in_words(record: LockRecord, age_ms: int | None) -> str:
+    """Say when *record* was last written: by its age, of the store's clock, or else, with a ``~``, by the wall clocks of two hosts."""
+    if age_ms is not None:
+        return f"{in_words(age_ms / 1000)} ago"
+    return "-" if record.times is None else f"~{in_words(max(0.0, _wall_s() - record.times.written_at_s))} ago"
+
+
+def held_in_words(record: LockRecord) -> str:
+    """Say how long the lock is held, or was when it was released, as far as *record* tells by the wall clocks of hosts."""
+    if record.times is None:
+        return "-"
+    end = _wall_s() if record.held and record.broken is None else record.times.written_at_s
+    return in_words(max(0.0, end - record.times.granted_at_s))
+
+
+def _wall_s() -> float:
+    return wall_ms() / 1000
+
+
+def lease_in_words(record: LockRecord, age_ms: int | None) -> str:
+    """Say how much of the lease of *record* is left, or since when its holder must be taken for dead."""
+    if record.lease_ms is None:
+        return "none" if record.held else "-"
+    if age_ms is None:
+        return in_words(record.lease_ms / 1000)
+    left_s = (record.lease_ms - age_ms) / 1000
+    return f"{in_words(left_s)} left" if left_s > 0 else f"ended {in_words(-left_s)} ago"
 
 
 def record_facts(record: LockRecord) -> dict[str, Any]:
@@ -142,6 +206,7 @@ def record_facts(record: LockRecord) -> dict[str, Any]:
         with suppress(UnicodeDecodeError):
             text = record.data.decode()
     broken = None if record.broken is None else {"by": record.broken.by, "at_ms": record.broken.at_ms}
+    granted_at, written_at = (None, None) if record.times is None else map(at_in_words, record.times)
     return {
         "key": record.key,
         "state": record.state.value,
@@ -156,6 +221,9 @@ def record_facts(record: LockRecord) -> dict[str, Any]:
             for name, value in record.attributes
         },
         "broken": broken,
+        "granted_at": granted_at,
+        "written_at": written_at,
+        "waiters": record.waiters,
     }
 
 
@@ -196,15 +264,9 @@ def print_json(value: object) -> None:
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table: fitted to a terminal, one full line a row elsewhere."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     on_terminal = sys.stdout.isatty()
-    table = Table(box=None, show_header=bool(headings), pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(Text(heading), overflow="fold", no_wrap=not on_terminal)
-    for row in rows:
-        table.add_row(*(Text(escape(str(cell))) for cell in row))
+    table = table_of(headings, rows, on_terminal=on_terminal)
     console = Console(
         file=sys.stdout,
         width=None if on_terminal else _WIDE,
@@ -216,6 +278,19 @@ def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     with _writing(), console.capture() as capture:
         console.print(table)
     print_text("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def table_of(headings: Sequence[str], rows: Iterable[Sequence[object]], *, on_terminal: bool) -> Table:
+    """Return a table for a console of rich."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=bool(headings), pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(Text(heading), overflow="fold", no_wrap=not on_terminal)
+    for row in rows:
+        table.add_row(*(Text(escape(str(cell))) for cell in row))
+    return table
 
 
 def print_facts(facts: Mapping[str, object]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import weakref
 from contextlib import nullcontext
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.clock import SYSTEM_CLOCK, Cancellable, Clock
@@ -47,6 +49,7 @@ class AsyncRuntime:
     """Clock, sleep, callbacks and the timer that renews. One loop, one thread: nothing needs a mutex."""
 
     mutex = nullcontext()
+    caller_kind = "task"
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.now = clock.now
@@ -60,6 +63,11 @@ class AsyncRuntime:
         self._sleepers: set[asyncio.Event] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests = asyncio.Semaphore(REQUESTS_MAX)
+
+    def caller(self) -> object | None:
+        """Return an object that stands for the running task and does not keep it alive; None outside of any task."""
+        task = asyncio.current_task()
+        return None if task is None else weakref.ref(task)
 
     async def sleep(self, seconds: float) -> None:
         """Wait, or until the client is closed."""
@@ -115,9 +123,9 @@ class AsyncRuntime:
         self._timer, self._planned = None, NEVER
         jobs: list[Job] = []
         try:
-            jobs = self.engine.renewals.collect()[0]
+            self.engine.renewals.collect(jobs)
             while jobs:
-                self._spawn(self._run(jobs[0]))
+                self._spawn(self._run(jobs[0]), jobs[0])
                 jobs.pop(0)
             self.arm()
         except BaseException:  # a signal handler may raise out of the event loop, which goes on in a notebook
@@ -128,12 +136,8 @@ class AsyncRuntime:
             raise
 
     async def _run(self, job: Job) -> None:
-        try:
-            async with self._requests:
-                await self.engine.renewals.run(job)
-        except BaseException:
-            self.engine.renewals.drop(job)
-            raise
+        async with self._requests:
+            await self.engine.renewals.run(job)
 
     def _call(self, callback: Callable[[Any], object], argument: Any) -> None:
         try:
@@ -153,15 +157,17 @@ class AsyncRuntime:
         except Exception:  # noqa: BLE001  # the user's code; what it raises is logged
             _log.exception("callback %r raised", callback)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], job: Job | None = None) -> None:
         # Without the context variables of whoever armed the timer: a time limit that a driver keeps in one must not bind renewals.
         task = self.loop.create_task(work, context=Context())
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, job))
         self._tasks.add(task)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, job: Job | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
+        if job is not None and (task.cancelled() or error is not None):
+            self.engine.renewals.drop(job)  # here, since a task may be interrupted or cancelled before its first line
         if error is not None:
             _log.error("a task of the client failed", exc_info=error)
 

@@ -12,9 +12,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
+from dlock_core.engine.callers import this_thread
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.process import daemon_thread
-from dlock_core.engine.user_calls import Callbacks, guarded_logger, log_elsewhere, run_in_daemon_thread
+from dlock_core.engine.user_calls import Callbacks, Feed, guarded_logger, log_elsewhere, run_in_daemon_thread
 from dlock_core.timings import NANOS, NEVER, nanoseconds
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ class BlockingStore:
         found: tuple[LockRecord, int] | None = self.store.read_age(key, timeout_s=timeout_s)  # type: ignore[attr-defined]
         return found
 
+    async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """Prune; asked only of a store that can."""
+        count: int = self.store.prune(records, older_than_ms=older_than_ms, dry_run=dry_run, timeout_s=timeout_s)  # type: ignore[attr-defined]
+        return count
+
     async def guarantees(self) -> Guarantees:
         """Say what the store promises."""
         return self.store.guarantees()
@@ -120,6 +126,9 @@ class _Signal:
 class BlockingRuntime:
     """Clock, mutex, sleep, callbacks, and the thread that renews."""
 
+    caller = staticmethod(this_thread)
+    caller_kind = "thread"
+
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.now = clock.now
         self.wall_ms = clock.wall_ms
@@ -140,7 +149,7 @@ class BlockingRuntime:
         self._jobs: deque[Job] = deque()
         self._waiting_jobs: list[Job] = []
         self._callbacks = Callbacks()
-        self._messages = Callbacks(patient=True)
+        self._messages = Feed()
         self._owned = self.mutex._is_owned  # type: ignore[attr-defined]  # what Condition uses
 
     async def sleep(self, seconds: float) -> None:
@@ -202,6 +211,7 @@ class BlockingRuntime:
         # A signal handler may close the client inside of the mutex, without which the thread cannot end.
         if thread is not None and thread is not threading.current_thread() and not self.is_inside():
             thread.join(timeout=1.0)
+        self._messages.close()
 
     def _relieve(self, busy: threading.Thread) -> None:
         """Start a successor of the thread *busy*, whose request may take longer than a lock that came meanwhile can wait."""
@@ -250,7 +260,7 @@ class BlockingRuntime:
     def _renew(self, me: threading.Thread) -> None:
         while self._pause(me):
             try:
-                self._jobs.extend(self.engine.renewals.collect()[0])
+                self.engine.renewals.collect(self._jobs)
             except Exception:  # noqa: BLE001  # our own mistake about one lock must not end the renewals of all others
                 _log.exception("finding what is due failed")
             while (job := self._take(me)) is not None:
@@ -291,7 +301,13 @@ class BlockingRuntime:
         """Do *job* here if its hanging could hurt no other; else on a helper."""
         with self.mutex:
             urgent_at = min((other.urgent_at for other in self._jobs), default=NEVER)
-        hurts = self.now() + job.timeout_ns > urgent_at or job.timeout_ns > self.engine.driver.shortest_lease_ns // 4
+        # The end of a lock that is at risk, and the stop before it, have to be told while its renewal hangs.
+        ends = job.doubtful or self.now() + job.timeout_ns > min(handle.due for handle in job.handles)
+        hurts = (
+            ends
+            or self.now() + job.timeout_ns > urgent_at
+            or job.timeout_ns > self.engine.driver.shortest_lease_ns // 4
+        )
         if hurts and self._hand_over(job):
             return
         me = threading.current_thread()

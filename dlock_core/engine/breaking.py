@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from dlock_core.engine.driver import new_rvn
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
+from dlock_core.events import EventKind, LockEvent
 from dlock_core.lease import break_step
 from dlock_core.states import Break
 
 if TYPE_CHECKING:
+    from dlock_core.engine.driver import Driver
     from dlock_core.record import Broken
     from dlock_core.store import AsyncLockStore
 
@@ -18,7 +20,7 @@ __all__ = ["break_lock"]
 
 
 async def break_lock(
-    store: AsyncLockStore,
+    driver: Driver,
     key: str,
     *,
     fencing_token: int,
@@ -36,9 +38,16 @@ async def break_lock(
         raise ConfigurationError(
             f"fencing_token {fencing_token!r} is not a whole number, 0 or more; get({key!r}) shows it"
         )
-    attempt = Break(key, fencing_token, by, rvn, free_now)
+    is_broken = await _break(driver.store, Break(key, fencing_token, by, rvn, free_now), timeout_s)
+    if is_broken and driver.hook is not None:
+        driver.later(driver.hook.posting(LockEvent(EventKind.BROKEN, key, "", fencing_token)))
+        driver.tell()
+    return is_broken
+
+
+async def _break(store: AsyncLockStore, attempt: Break, timeout_s: float) -> bool:
     while True:
-        record = await store.read(key, timeout_s=timeout_s)
+        record = await store.read(attempt.key, timeout_s=timeout_s)
         decision = break_step(attempt, record, new_rvn())
         if isinstance(decision, bool):
             return decision

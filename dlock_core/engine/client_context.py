@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core.backend import backend_for, redact
+from dlock_core.backend import redact
+from dlock_core.engine.hints import check_keywords, near, unknown_option
 from dlock_core.engine.observations import observation_store
 from dlock_core.engine.owner_probe import SAME_HOST, identity
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
-from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds
+from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds, trusts_server_clock
 from dlock_core.record import LockRecord, State, check_key
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
     AsyncNotify,
+    AsyncPrune,
     AsyncServerClock,
     AtomicMulti,
     BatchRenew,
     Capability,
+    Grade,
     Notify,
+    Prune,
     ServerClock,
     TokenOrder,
 )
-from dlock_core.timings import NANOS, Early, Timings, Traits, Waiting, derive_timings, nanoseconds
+from dlock_core.timings import NANOS, Early, Limits, Timings, Traits, Waiting, derive_timings, nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dlock_core.options import ClientKeywords
-    from dlock_core.store import Guarantees, LockStore
+    from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
-__all__ = ["Ask", "Session", "load_options", "open_store"]
+__all__ = ["CallOptions", "ClientContext"]
 
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
@@ -42,11 +46,12 @@ _METHODS = {
     Capability.BATCH_RENEW: (BatchRenew, AsyncBatchRenew),
     Capability.NOTIFY: (Notify, AsyncNotify),
     Capability.SERVER_CLOCK: (ServerClock, AsyncServerClock),
+    Capability.PRUNE: (Prune, AsyncPrune),
     Capability.ATOMIC_MULTI: (AtomicMulti, AsyncAtomicMulti),
 }
 
 
-class Ask(NamedTuple):
+class CallOptions(NamedTuple):
     """A call's options, resolved."""
 
     options: LockOptions
@@ -57,7 +62,8 @@ def check_capabilities(store: Any) -> None:
     """Refuse what is no store, and a store that declares a capability without its methods, or has them undeclared."""
     if not hasattr(store, "capabilities"):
         raise ConfigurationError(
-            f"{type(store).__name__} is no store; give a URL to connect() or aconnect(), a driver's client to its store: RedisStore(client)"
+            f"{type(store).__name__} is not a store; a URL goes to connect() or aconnect(), a driver's client into its store: "
+            "LockClient(RedisStore(client))"
         )
     for capability, protocols in _METHODS.items():
         present, declared = isinstance(store, protocols), capability in store.capabilities
@@ -72,26 +78,28 @@ def check_capabilities(store: Any) -> None:
             )
 
 
-class Session:
+class ClientContext:
     """A client's options and what follows from them; the same for both colours."""
 
     def __init__(self, options: ClientOptions, *, blocking: bool) -> None:
         self.options = options
+        self.prefix = options.prefix
         self.owner = options.owner or default_owner()
         self.generation = generation()
         self._blocking = blocking
-        self._plans: dict[Any, Ask] = {}
+        self._plans: dict[Any, CallOptions] = {}
         self._notify = False
         self._linearizable = True
+        self.may_lose_grants = False
         self._traits = Traits()
         self._capabilities: frozenset[Capability] | None = None
         self._group: int | None = None
         self.observed_in = observation_store(options.observations)
         self._refuses: dict[str, str] = {}
         # Options that cannot work are refused before anything is opened.
-        self.default = self._ask(options)
+        self.default = self._call_options(options)
 
-    def learn(self, guarantees: Guarantees, capabilities: frozenset[Capability]) -> None:
+    def learn(self, guarantees: Guarantees, store: LockStore | AsyncLockStore) -> None:
         """Take note of what the store is.
 
         Raises:
@@ -100,18 +108,24 @@ class Session:
         """
         for name, reason in guarantees.unsafe:
             if name not in self.options.allow_unsafe:
+                given = near(name, self.options.allow_unsafe)
+                instead = f" in place of {given!r}" if given else ""
                 raise UnsafeStoreError(
-                    f"{guarantees.store} store refused: {reason}; to accept that, put {name!r} into allow_unsafe",
+                    f"{guarantees.store} store refused: {reason}; to accept that, put {name!r} into allow_unsafe{instead}; "
+                    "'dlock doctor' names a remedy",
                     name=name,
                 )
             _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)
-        self._capabilities = capabilities
+        if "prefix" not in self.options.model_fields_set:
+            self.prefix = getattr(store, "default_prefix", "")
+        self._capabilities = capabilities = store.capabilities
         self._notify = Capability.NOTIFY in capabilities
         self._linearizable = guarantees.refusal_linearizable
+        self.may_lose_grants = guarantees.grade is Grade.C
         self._traits = Traits(guarantees.token is not TokenOrder.NONE, guarantees.deletes)
         self._refuses = dict(guarantees.refuses)
         self._plans.clear()
-        self.default = self._ask(self.options)
+        self.default = self._call_options(self.options)
 
     def full_key(self, key: str) -> str:
         """Return *key* with the client's prefix.
@@ -120,8 +134,8 @@ class Session:
         """
         self.check_process()
         if type(key) is not str or not key:
-            raise ConfigurationError(f"key {key!r} is not a text of at least one character")
-        return check_key(self.options.prefix + key)
+            raise ConfigurationError(f"a key must be a str of one character or more, not {key!r}")
+        return check_key(self.prefix + key)
 
     def full_prefix(self, prefix: str) -> str:
         """Return the *prefix* of keys behind the client's; unlike a key it may be empty.
@@ -130,14 +144,14 @@ class Session:
         """
         if type(prefix) is not str:
             raise ConfigurationError(f"prefix {prefix!r} is not a text")
-        return check_key(self.options.prefix + prefix) if prefix else self.options.prefix
+        return check_key(self.prefix + prefix) if prefix else self.prefix
 
     def check_process(self) -> None:
         """Raise LeaseStateError in a forked child."""
         if self.generation != generation():
             raise forked_error("this client")
 
-    def resolve(self, changes: dict[str, Any]) -> Ask:
+    def resolve(self, changes: dict[str, Any]) -> CallOptions:
         """Return the options of one call, checked; the same keywords are checked once.
 
         Raises: ConfigurationError: a name is unknown, a value is out of bounds, or the values do not fit together.
@@ -149,22 +163,23 @@ class Session:
                 names := tuple((name, changes[name], type(changes[name])) for name in sorted(changes))
             )
         except TypeError:  # attributes are a dictionary
-            return self._ask(self._changed(changes))
+            return self._call_options(self._changed(changes))
         if cached is None:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
-            cached = self._plans[names] = self._ask(self._changed(changes))
+            cached = self._plans[names] = self._call_options(self._changed(changes))
         return cached
 
     def _changed(self, changes: dict[str, Any]) -> ClientOptions:
         unknown = sorted(set(changes) - set(LockOptions.model_fields))
         if unknown:
             raise ConfigurationError(
-                f"unknown lock option {unknown[0]!r}; options of a lock: {', '.join(LockOptions.model_fields)}"
+                unknown_option(unknown[0], LockOptions.model_fields, others=ClientOptions.model_fields)
             )
+        check_keywords(changes)
         return self.options.with_(**changes)
 
-    def _ask(self, options: ClientOptions) -> Ask:
+    def _call_options(self, options: ClientOptions) -> CallOptions:
         if self._blocking and options.cancel_on_loss:
             raise UnsupportedError(
                 "cancel_on_loss is for asyncio: a thread cannot be cancelled; use on_lost, lost or ensure() instead"
@@ -185,7 +200,12 @@ class Session:
             max_lease_duration=_s(options.max_lease_duration),
             fail_closed=options.fail_closed,
             auto_renew=options.auto_renew,
-            max_hold=_optional_s(options.max_hold),
+            limits=Limits(
+                _optional_s(options.max_hold),
+                _s(options.stop_grace or 0.0),
+                _optional_s(options.stall_timeout),
+                _s(options.lock_delay),
+            ),
             data=options.data,
             attributes=attributes,
             replace_data=options.replace_data,
@@ -201,13 +221,13 @@ class Session:
             LockRecord("options", State.HELD, "0", 1, self.owner, timings.lease_ms, options.data, attributes)
         except RecordError as error:
             raise ConfigurationError(str(error).partition(": ")[2].partition(";")[0]) from None
-        return Ask(options, timings)
+        return CallOptions(options, timings)
 
     def include_group(self, group: int) -> None:
         """Have the records say that the process group *group* works under the locks, too: the owner lives as long as any of it does."""
         self._group = group
         self._plans.clear()
-        self.default = self._ask(self.options)
+        self.default = self._call_options(self.options)
 
     def _check_probe(self, options: LockOptions) -> None:
         probe = options.owner_probe
@@ -235,7 +255,7 @@ class Session:
         return Early(
             process=None if options.owner_probe is None else identity(self._group),
             probes=options.owner_probe is not None,
-            server_clock=options.server_clock,
+            server_clock=trusts_server_clock(options, has_one=Capability.SERVER_CLOCK in (self._capabilities or ())),
             skew_ns=None if skew is None else nanoseconds(_s(skew)),
             drift_ppm=math.ceil(options.drift_bound * 1_000_000),
         )
@@ -254,7 +274,7 @@ class Session:
         changes: dict[str, Any] = {name: getattr(options, name) for name in LockOptions.model_fields} | {
             "lease_duration": lease_duration
         }
-        return self._ask(self.options.with_(**changes)).timings
+        return self._call_options(self.options.with_(**changes)).timings
 
     def store_timeout_s(self) -> float:
         """Return how long a request about no lock in particular may take."""
@@ -262,7 +282,7 @@ class Session:
 
     def strip(self, record: LockRecord) -> LockRecord:
         """Return *record* as the caller knows it: under the key without the client's prefix."""
-        prefix = self.options.prefix
+        prefix = self.prefix
         if not prefix:
             return record
         return replace_key(record, record.key[len(prefix) :])
@@ -292,19 +312,7 @@ def forked_error(what: str) -> LeaseStateError:
 
 def replace_key(record: LockRecord, key: str) -> LockRecord:
     """Return *record* under another name."""
-    return LockRecord(
-        key,
-        record.state,
-        record.rvn,
-        record.fencing_token,
-        record.owner,
-        record.lease_ms,
-        record.data,
-        record.attributes,
-        record.stamp,
-        record.process,
-        record.broken,
-    )
+    return dataclasses.replace(record, key=key)
 
 
 def check_seconds(value: Any, name: str) -> float:
@@ -362,34 +370,3 @@ def _s(value: Any) -> float:
 
 def _optional_s(value: Any) -> float | None:
     return None if value is None else float(value)
-
-
-def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> ClientOptions:
-    """Return the options that ``connect`` and ``aconnect`` were given.
-
-    Raises: ConfigurationError: they are wrong, or name no store.
-    """
-    if isinstance(url, ClientOptions):
-        loaded = url.with_(**keywords)
-    elif url is None:
-        loaded = ClientOptions.load(**keywords)
-    elif "url" in keywords:
-        raise ConfigurationError("two URLs were given, one as the first argument and one as url=")
-    else:
-        loaded = ClientOptions.load(**cast("ClientKeywords", {**keywords, "url": url}))
-    if loaded.url is None:
-        raise ConfigurationError(
-            "no store is named; give connect() a URL, set DLOCK_URL, or name a TOML file that has url in DLOCK_CONFIG"
-        )
-    return loaded
-
-
-def open_store(options: ClientOptions) -> LockStore:
-    """Open the store of *options* for threads.
-
-    Raises: ConfigurationError: the URL is wrong, or the store is for asyncio alone. StoreError: it cannot be reached.
-    """
-    assert options.url is not None  # checked where the options were loaded
-    url = options.url.get_secret_value()
-    backend = backend_for(url)
-    return backend.open(backend.options.from_url(url, **options._store_settings))  # the loader's own

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.driver import new_rvn
+from dlock_core.engine.event_hook import drain
 from dlock_core.engine.handle import Handle, unresolved_error
-from dlock_core.errors import OutcomeUnknownError
-from dlock_core.states import Cleaning, Releasing, Retry
+from dlock_core.errors import LeaseStateError, OutcomeUnknownError
+from dlock_core.states import Cleaning, Ended, Held, Lost, Releasing, Retry
 from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
@@ -23,11 +24,17 @@ _SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are 
 async def release_all(engine: Engine, until: int) -> list[Exception]:
     """Release everything, going on after errors; return them. Past *until*, or if the store is silent, what is left lapses.
 
-    Interrupted, it leaves the rest to the scheduler.
+    A term or a job of another thread or task is given back by its body alone: this tells the body to stop, and waits for its end for the
+    stop grace. Interrupted, it leaves the rest to the scheduler.
     """
     errors: list[Exception] = []
-    left, silences = list(engine.driver.held.values()), 0
+    caller, silences = engine.runtime.caller(), 0
+    with engine.runtime.mutex:  # no body begins behind it, since the client is closed
+        held = list(engine.driver.held.values())
+        bodies = [handle for handle in held if handle.body_of not in (None, caller)]
+        left = [handle for handle in held if handle.body_of in (None, caller)]
     try:
+        errors += await _end_bodies(engine, bodies, until)
         while left and engine.runtime.now() < until and silences < _SILENCES_MAX:
             began, handle = engine.runtime.now(), left.pop()
             try:
@@ -43,12 +50,34 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
     lapsing = [handle.key for handle in left if handle.state.terms.timings.lease_ms is not None]
     errors += [OutcomeUnknownError(f"no time was left to release lock {key!r}; it lapses", key=key) for key in lapsing]
     await _follow_up(engine, until)
+    await drain(engine.driver)
     errors.extend(
         unresolved_error(handle.state)
         for handle in engine.driver.unresolved()
         if handle.state.terms.timings.lease_ms is None
     )
     return errors
+
+
+async def _end_bodies(engine: Engine, bodies: list[Handle], until: int) -> list[Exception]:
+    """Tell *bodies* to stop; return an error for each that still runs when its stop grace is over, or half of the time *until*."""
+    began = engine.runtime.now()
+    for handle in bodies:
+        engine.driver.tell_closing(handle)
+    for handle in bodies:
+        end = min(began + handle.state.terms.timings.stop_grace_ns, (began + until) // 2)
+        while type(handle.state) is not Ended and (left_ns := end - engine.runtime.now()) > 0:
+            signal = engine.runtime.signal()
+            with engine.runtime.mutex:
+                handle.signals.append(signal)
+                over = type(handle.state) is Ended
+            if not over:
+                await signal.wait(left_ns / NANOS)
+    return [
+        LeaseStateError(f"lock {handle.key!r} was not released, since its body still runs; it lapses")
+        for handle in bodies
+        if type(handle.state) in (Held, Lost)
+    ]
 
 
 async def _follow_up(engine: Engine, until: int) -> None:

@@ -9,18 +9,23 @@ mutex, and done by :meth:`Driver.tell` outside of it.
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 from collections import OrderedDict, deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from dlock_core import lease
 from dlock_core.early import stamped
+from dlock_core.engine.event_hook import EventHook, note_event
+from dlock_core.engine.looks import Look
 from dlock_core.engine.owner_probe import owner_of
+from dlock_core.engine.progress import is_told, tell_grant, tell_loss, tell_release, tell_risk
 from dlock_core.engine.timers import TimerQueue
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import StoreError
+from dlock_core.events import EventKind
 from dlock_core.record import Loss
 from dlock_core.states import (
     Abandon,
@@ -35,12 +40,14 @@ from dlock_core.states import (
     Held,
     LeaseState,
     Lost,
+    Outcome,
     Probe,
     Probed,
     Read,
     Releasing,
     Risk,
     Seeking,
+    Stop,
     Verb,
     Wait,
     Woken,
@@ -71,10 +78,13 @@ class Driver:
     def __init__(self, store: AsyncLockStore, runtime: Runtime) -> None:
         self.store = store
         self.runtime = runtime
+        self.hook: EventHook | None = None
         self.timers = TimerQueue()
         self.held: dict[str, Handle] = {}
         self.following: set[Handle] = set()
         self.shortest_lease_ns = NEVER
+        self.last_error: tuple[str, int] | None = None
+        self._looks: WeakValueDictionary[str, Look] = WeakValueDictionary()
         self._abandoned: OrderedDict[str, None] = OrderedDict()
         self._untold: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._must_arm = False
@@ -88,9 +98,15 @@ class Driver:
 
     def step(self, handle: Handle, event: Event) -> Any:
         """Do what :meth:`advance` does; the caller holds the mutex, and calls :meth:`tell` when it has left it."""
-        moved = None
+        moved: tuple[LeaseState, LeaseState, tuple[Effect, ...]] | None = None
         try:
-            moved = self._next_state(handle, event)
+            while moved is None:
+                old = handle.state
+                state, effects = lease.step(old, event, self.runtime.now())
+                # Python runs handlers at calls and jumps back, so none can come from this comparison to the last assignment.
+                if handle.state is old:
+                    handle.state = state
+                    moved = old, state, effects
             return self._follow(handle, *moved)
         except BaseException:
             if moved is not None:
@@ -103,32 +119,27 @@ class Driver:
         for effect in effects:
             if type(effect) is Risk:
                 self._tell_risk(handle, effect)
+            elif type(effect) is Stop:
+                self._tell_stop(handle, effect)
             elif type(effect) is Abandon:
                 self._remember_abandoned(effect.rvns)
             else:
-                request = self._dated(effect, state)
+                trusted = lease.timings_of(state).early
+                request = effect if trusted.skew_ns is None else stamped(effect, trusted, self.runtime.wall_ms())
         if type(state) is not type(old):
             self._moved(handle, old, state)
         elif type(state) is Held:
             handle.payload = state.payload
-            self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.lease_ns)
-            if handle.watches and state.sent_at != old.sent_at:  # type: ignore[union-attr]  # of one type
+            self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.own_lease_ns)
+            if (handle.watches or self.hook is not None) and state.sent_at != old.sent_at:  # type: ignore[union-attr]  # of one type
                 self._rearm_watches(handle)
-        signals, handle.signals = handle.signals, []
-        for signal in signals:
-            signal.set()
+                note_event(self, EventKind.RENEWED, handle, state.sent_at)
+        if handle.signals:
+            signals, handle.signals = handle.signals, []
+            for signal in signals:
+                signal.set()
         self.schedule(handle)
         return request
-
-    def _next_state(self, handle: Handle, event: Event) -> tuple[LeaseState, LeaseState, tuple[Effect, ...]]:
-        """Move *handle* on; return the state before, the one after, and the effects."""
-        while True:
-            old = handle.state
-            state, effects = lease.step(old, event, self.runtime.now())
-            # Python runs handlers at calls and jumps back, so none can come between this comparison and the assignment.
-            if handle.state is old:
-                handle.state = state
-                return old, state, effects
 
     def later(self, action: Callable[..., object], *arguments: Any) -> None:
         """Note an *action* that may run code of the user, for :meth:`tell`."""
@@ -163,10 +174,6 @@ class Driver:
             self.fail(handle, self.advance(handle, GiveUp(new_rvn())), unknown=False)
         self.settle(handle)
 
-    def _dated(self, request: Any, state: LeaseState) -> Any:
-        trusted = lease.timings_of(state).early
-        return request if trusted.skew_ns is None else stamped(request, trusted, self.runtime.wall_ms())
-
     def settle(self, handle: Handle) -> None:
         """Hand what is left to do over to the scheduler."""
         with self.runtime.mutex:
@@ -191,10 +198,10 @@ class Driver:
     def _moved(self, handle: Handle, old: LeaseState, state: LeaseState) -> None:
         if type(state) is Held:
             self._granted(handle, old, state)
-        elif type(state) is not Lost:
-            self.forget(handle)
-        if type(state) is Lost:
+        elif type(state) is Lost:
             self._tell_loss(handle, state.loss)
+        elif type(old) is Held or type(old) is Lost:
+            self.forget(handle)
         if type(state) is Releasing or type(state) is Cleaning:
             self.following.add(handle)
             if type(handle.state) is Ended:  # a handler has ended it meanwhile
@@ -203,6 +210,10 @@ class Driver:
             self.following.discard(handle)
             if state.loss is not None and type(old) is Releasing and old.loss is None:
                 self._tell_loss(handle, state.loss)
+            elif state.outcome is Outcome.RELEASED:
+                note_event(self, EventKind.RELEASED, handle, handle.granted_at)
+                if is_told():
+                    self.later(tell_release, handle, self.runtime.now())
 
     def forget(self, handle: Handle) -> None:
         """Take *handle* off those that hold their key."""
@@ -216,16 +227,17 @@ class Driver:
         handle.busy = False
         handle.token = state.version.fencing_token
         handle.payload = state.payload
-        self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.lease_ns)
-        if type(old) is Seeking and old.in_flight is not None and old.in_flight.verb is Verb.TAKE:
-            level, text = logging.INFO, "lock %r taken over from a dead holder by %r, token %d"
-        else:
-            level, text = logging.DEBUG, "lock %r acquired by %r, token %d"
-        if _log.isEnabledFor(level):
-            self.later(_log.log, level, text, handle.key, state.timings.owner, state.version.fencing_token)
+        self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.own_lease_ns)
+        handle.granted_at = self.runtime.now()
+        taken = type(old) is Seeking and old.in_flight is not None and old.in_flight.verb is Verb.TAKE
+        note_event(self, EventKind.TAKEN_OVER if taken else EventKind.GRANTED, handle, handle.asked_at)
+        if is_told(taken=taken):
+            self.later(tell_grant, handle, taken)
 
     def schedule(self, handle: Handle) -> None:
         """Put *handle* into the timer queue at the instant at which it next needs attention."""
+        if handle.busy and handle.due == NEVER and not handle.watches:
+            return
         while True:
             state = handle.state
             due = NEVER if handle.busy else lease.due_at(state)
@@ -233,8 +245,9 @@ class Driver:
                 armed = [watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None]
                 due = min([due, *(state.sent_at + safe_ns for safe_ns in armed)])
             if due != handle.due:
+                if due != NEVER:
+                    self._must_arm = True
                 self.timers.put(handle, due)
-                self._must_arm = self._must_arm or due != NEVER
             if handle.state is state:  # else a handler has stepped it meanwhile
                 return
 
@@ -251,17 +264,25 @@ class Driver:
         """
         error: StoreError | None = None
         ids: list[str] = []
+        look: Look | None = None
+        since = NEVER
         try:
             while effect is not None:
                 if type(effect) is Wait:
+                    look, since = look or self._looks.setdefault(handle.key, Look()), self.runtime.now()
                     event = await self._wait(effect, handle.state.terms.ticket)
                 elif type(effect) is Probe:
                     event = await self._probe(effect, handle)
                 else:
-                    ids.append(id_of(effect))
-                    result, age_ms = await self._send(effect, handle.state)
+                    rvn = id_of(effect)
+                    ids.append(rvn)
+                    if look is not None and _is_poll(effect, handle.state):
+                        result = await look.read(since, self.runtime.now, partial(self._send, effect, handle.state))
+                        since = NEVER
+                    else:
+                        result = await self._send(effect, handle.state)
                     error = result if isinstance(result, StoreError) else None
-                    event = self.heard(handle, effect, result, age_ms=age_ms)
+                    event = self.heard(handle, rvn, result, new_rvn())
                 ids.append(event.new_rvn)
                 effect = self.advance(handle, event)
                 more = None if attend is None else await attend(effect, error)
@@ -274,33 +295,32 @@ class Driver:
             raise
         return error
 
-    async def _send(self, request: Any, state: LeaseState) -> tuple[Reply | StoreError, int | None]:
-        """Send one request; return what came of it, and the record's age if that was asked for."""
+    async def _send(self, request: Any, state: LeaseState) -> Reply | StoreError:
+        """Send one request; return the store's reply or its error."""
         timings, kind = lease.timings_of(state), type(request)
         seeks = type(state) is Seeking or type(state) is Confirming
         timeout_s = (timings.acquire_timeout_ns if seeks else timings.timeout_ns) / NANOS
         try:
             if kind is Claim:
-                return await self.store.claim(request, timeout_s=timeout_s), None
+                return await self.store.claim(request, timeout_s=timeout_s)
             if kind is Replace:
-                return await self.store.replace(request, timeout_s=timeout_s), None
+                return await self.store.replace(request, timeout_s=timeout_s)
             if kind is Release:
-                return await self.store.release(request, timeout_s=timeout_s), None
+                return await self.store.release(request, timeout_s=timeout_s)
             if request.aged:
                 found = await self.store.read_age(request.key, timeout_s=timeout_s)  # type: ignore[attr-defined]  # a capability
                 record, age_ms = (None, None) if found is None else found
-                return Reply(applied=False, record=record), age_ms
-            return Reply(applied=False, record=await self.store.read(request.key, timeout_s=timeout_s)), None
+                return Reply(applied=False, record=record, age_ms=age_ms)
+            return Reply(applied=False, record=await self.store.read(request.key, timeout_s=timeout_s))
         except StoreError as error:
-            return error, None
+            return error
 
-    def heard(
-        self, handle: Handle, request: Any, result: Reply | StoreError, rvn: str = "", age_ms: int | None = None
-    ) -> Event:
-        """Return the event that *result* is for the machine; *rvn* is for what may follow from it, if it was drawn already."""
+    def heard(self, handle: Handle, rvn: str, result: Reply | StoreError, drawn: str) -> Event:
+        """Return the event that *result* of the request *rvn* is for the machine; *drawn* is the RVN of what may follow from it."""
         wall_ms: int | None = None
         if isinstance(result, StoreError):
             handle.trouble = str(result)
+            self.last_error = (handle.trouble, self.runtime.now())
             _log.debug("a request for lock %r failed: %s", handle.key, result)
         else:
             handle.trouble, record = "", result.record
@@ -308,10 +328,7 @@ class Driver:
                 _log.warning("the store granted a request for lock %r without a record (clause S7)", handle.key)
             elif record is not None and record.stamp is not None:
                 wall_ms = self.runtime.wall_ms()
-        rvn, drawn = id_of(request), rvn or new_rvn()
-        return lease.heard(
-            rvn, result, drawn, jitter(), self._abandoned, wall_ms=wall_ms, age_ms=age_ms, seen=handle.seen
-        )
+        return lease.heard(rvn, result, drawn, jitter(), self._abandoned, wall_ms=wall_ms, seen=handle.seen)
 
     async def _probe(self, effect: Probe, handle: Handle) -> Event:
         probe = handle.options.owner_probe
@@ -349,8 +366,9 @@ class Driver:
             self.later(_log.info, "lock %r is safe again, %.1f s left", handle.key, left)
             self._rearm_watches(handle)
             return
-        why = f" ({handle.trouble})" if handle.trouble else ""
-        self.later(_log.warning, "lock %r is at risk: a renewal failed, %.1f s left%s", handle.key, left, why)
+        until = self.runtime.now() + int(left * NANOS)
+        note_event(self, EventKind.AT_RISK, handle, self.runtime.now(), until, error=handle.trouble or None)
+        self.later(tell_risk, handle, left, handle.trouble)
         for watch in handle.watches:
             if watch.armed and watch.safe_ns is None:
                 self.fire(watch)
@@ -372,12 +390,39 @@ class Driver:
         for watch in handle.watches:
             watch.armed = True
 
+    def _tell_stop(self, handle: Handle, effect: Stop) -> None:
+        handle.stop_reason = effect.reason
+        left = lease.timings_of(handle.state).stop_grace_ns / NANOS
+        self.later(
+            _log.warning,
+            "lock %r ends in %.1f s (%s); its holder is told to stop",
+            handle.key,
+            left,
+            effect.reason.value,
+        )
+        self._set_stop_signals(handle)
+
+    def tell_closing(self, handle: Handle) -> None:
+        """Tell the holder to stop, since the client is being closed."""
+        with self.runtime.mutex:
+            handle.is_closing = True
+            self.later(_log.info, "the client is being closed; the holder of lock %r is told to stop", handle.key)
+            self._set_stop_signals(handle)
+        self.tell()
+
+    def _set_stop_signals(self, handle: Handle) -> None:
+        signals, handle.stop_signals = handle.stop_signals, []
+        for signal in signals:
+            self.later(signal.set)
+
     def _tell_loss(self, handle: Handle, loss: Loss) -> None:
-        self.later(_log.warning, "lock %r is lost (%s), token %d", handle.key, loss.reason.value, loss.fencing_token)
+        self.later(tell_loss, handle, loss, self.runtime.now())
+        note_event(self, EventKind.LOST, handle, handle.granted_at, record=loss.record, error=loss.reason.value)
         watches, handle.watches = handle.watches, []
         for watch in watches:
             if watch.armed:
                 self.fire(watch)
+        self._set_stop_signals(handle)
         signals, handle.lost_signals = handle.lost_signals, []
         for signal in signals:
             self.later(signal.set)
@@ -397,6 +442,11 @@ def new_rvns() -> Iterator[str]:
     while True:
         many = os.urandom(_DRAWN_AT_ONCE * _RVN_BYTES).hex()
         yield from (many[at : at + 2 * _RVN_BYTES] for at in range(0, len(many), 2 * _RVN_BYTES))
+
+
+def _is_poll(request: Any, state: LeaseState) -> bool:
+    """Whether *request* only looks whether the key is free: it settles no write, and asks for no age."""
+    return type(request) is Read and type(state) is Seeking and not state.pending and not request.aged
 
 
 def id_of(effect: Any) -> str:

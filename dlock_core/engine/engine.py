@@ -10,11 +10,11 @@ request of a held lock is under way, the machine's own state keeps a second one 
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.closing import release_all
 from dlock_core.engine.driver import Driver, new_rvn
+from dlock_core.engine.event_hook import note_event, note_wait
 from dlock_core.engine.handle import (
     Handle,
     Runtime,
@@ -25,7 +25,9 @@ from dlock_core.engine.handle import (
     refused_error,
 )
 from dlock_core.engine.observations import Observations, ObservationStore
+from dlock_core.engine.progress import tell_wait
 from dlock_core.engine.renewals import Renewals
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
     ConfigurationError,
     OutcomeUnknownError,
@@ -34,6 +36,7 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
+from dlock_core.events import EventKind
 from dlock_core.lease import due_at, is_applied, is_valid
 from dlock_core.record import LockRecord, State
 from dlock_core.states import (
@@ -47,6 +50,7 @@ from dlock_core.states import (
     New,
     Payload,
     Probe,
+    Progress,
     Releasing,
     Renew,
     Seeking,
@@ -56,14 +60,14 @@ from dlock_core.states import (
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dlock_core.options import LockOptions
     from dlock_core.store import AsyncLockStore
 
 __all__ = ["Engine"]
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 
 _RENEWAL_TRIES = 2
 
@@ -90,46 +94,73 @@ class Engine:
         others: Sequence[str] = (),
         *,
         view: View,
+        look: Callable[[Handle], object] | None = None,
     ) -> Handle:
         """Obtain *key* for *view*, or raise; cancelled at any point, it leaves nothing but a clean-up that the scheduler follows.
 
         *others* are keys that will be asked for next: if this one must be waited for, they are observed meanwhile, and looked at again
-        when its holder has renewed: most likely the same one holds and renews them.
+        when its holder has renewed: most likely the same one holds and renews them. *look* is called after each step, and ends the wait by
+        raising.
         """
         if self.closed:
             raise closed_error(key)
         ticket = new_rvn()  # names the attempt, and its first write
-        handle = Handle(key, options, New(Terms(key, ticket, timings)))
+        started = self.runtime.now()
+        wall_ns = self.runtime.wall_ms() * 1_000_000 - started
+        handle = Handle(key, options, New(Terms(key, ticket, timings, wall_ns)), started)
         handle.attach(view)
         handle.seen = self._observations.get(key)
-        started, looked_at = self.runtime.now(), -1
         give_up_at = started + timings.wait_ns if give_up_at is None else give_up_at
 
         async def attend(effect: Any, error: StoreError | None) -> None:
-            nonlocal looked_at
             self._keep_observation(handle)
             if isinstance(error, (RecordError, StoreSetupError)):
                 raise error
             if self.closed:
                 await self._leave(handle, effect)
-            if others and type(effect) is Wait and looked_at != handle.changes:
-                looked_at = handle.changes
-                await self._look_ahead(others, timings)
+            if look is not None:
+                look(handle)
+            if type(effect) is Wait:
+                await self._before_wait(handle, effect, others, timings)
 
+        note_event(self.driver, EventKind.REQUESTED, handle, started)
         try:
             effect = self.driver.advance(handle, Begin(ticket, give_up_at, handle.seen))
             error = await self.driver.drive(handle, effect, attend)
-        except BaseException:
-            self.driver.give_up(handle)
-            self._observations.save()
+        except BaseException as problem:
+            self._fail_acquire(handle, problem)
             raise
         # What was granted a moment ago may be lost by now, if this process stood still meanwhile: its lease tells.
         if type(handle.state) in (Held, Lost):
             return handle
-        self.driver.settle(handle)
-        self._observations.note(key, getattr(handle.state, "holder", None))
+        raise self._refused(handle, error)
+
+    def _fail_acquire(self, handle: Handle, problem: BaseException) -> None:
+        """Have the scheduler clean up behind an acquire that *problem* ends."""
+        note_event(
+            self.driver, EventKind.REFUSED, handle, handle.asked_at, error=str(problem) or type(problem).__name__
+        )
+        self.driver.give_up(handle)
         self._observations.save()
-        raise refused_error(handle, self.runtime.now() - started, error)
+
+    def _refused(self, handle: Handle, error: StoreError | None) -> Exception:
+        """End an acquire that was refused; return what it raises."""
+        self.driver.settle(handle)
+        holder = getattr(handle.state, "holder", None)
+        self._observations.note(handle.key, holder)
+        self._observations.save()
+        waited_ns = self.runtime.now() - handle.asked_at
+        refusal = refused_error(handle, waited_ns, error, self.driver.held.get(handle.key), self.runtime)
+        note_event(self.driver, EventKind.REFUSED, handle, handle.asked_at, record=holder, error=str(refusal))
+        self.driver.tell()
+        return refusal
+
+    async def _before_wait(self, handle: Handle, wait: Wait, others: Sequence[str], timings: Timings) -> None:
+        note_wait(self.driver, handle)
+        tell_wait(handle, wait, self.runtime.now())
+        if others and handle.looked_at != handle.changes:
+            handle.looked_at = handle.changes
+            await self._look_ahead(others, timings)
 
     def _keep_observation(self, handle: Handle) -> None:
         state = handle.state
@@ -164,24 +195,8 @@ class Engine:
         if type(handle.state) in (Held, Lost):
             self.driver.fail(handle, self.driver.advance(handle, Free(new_rvn())), unknown=False)
 
-    def join(self, key: str, view: View) -> Handle | None:
-        """Attach *view* to the lock that this client holds reentrantly under *key*, and return that, if there is one.
-
-        Raises: LockLostError: it was lost, and waiting would be for itself.
-        """
-        with self.runtime.mutex:
-            handle = self.driver.held.get(key)
-            # What nobody has in hand is being released by another thread, or was dropped unreleased.
-            if handle is None or not handle.options.reentrant or not handle.is_in_hand():
-                return None
-            self._notice_end(handle)
-            if type(handle.state) is not Lost:
-                handle.attach(view)
-                return handle
-        self.driver.tell()
-        raise lost_error(handle)
-
-    def _notice_end(self, handle: Handle) -> None:
+    def notice_end(self, handle: Handle) -> None:
+        """Lose a lock whose lease has run out, where no thread has noticed yet; the caller holds the mutex."""
         state = handle.state
         if type(state) is Held and not is_valid(state, self.runtime.now()):
             self.driver.step(handle, Due(new_rvn()))
@@ -189,20 +204,21 @@ class Engine:
     def part(self, handle: Handle, view: View) -> bool:
         """Take *view* off *handle*; whether it was the last."""
         with self.runtime.mutex:
-            self._notice_end(handle)
+            self.notice_end(handle)
             last = handle.detach(view)
         self.driver.tell()
         return last
 
     # ---- giving back
 
-    async def release(self, handle: Handle, payload: Payload | None) -> None:
-        """Free the key. Returns when the store acknowledged it, or the lock proved lost (see ``handle.loss``).
+    async def release(self, handle: Handle, payload: Payload | None, view: View | None = None) -> None:
+        """Free the key; where *view* is given, take it off, and free the key if it was the last.
+
+        Returns when the store acknowledged it, or the lock proved lost (see ``handle.loss``), or the client was closed meanwhile, which
+        released it.
 
         Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up.
         """
-        if type(handle.state) not in (Confirming, Held, Lost):
-            return  # the client was closed meanwhile, which released it
         event = Free(new_rvn(), payload)
         until = self.runtime.now() + handle.state.terms.timings.timeout_ns
 
@@ -211,25 +227,38 @@ class Engine:
             repeats = effect is None and type(state) is Releasing and due_at(state) <= self.runtime.now() < until
             return Due(new_rvn()) if repeats else None
 
+        begins = True
         try:
-            effect = self._begin_release(handle, event)
+            begins, effect = self._begin_release(handle, event, view)
+            if not begins:
+                return
             error = await self.driver.drive(handle, effect, attend)
         except BaseException:
             self.driver.interrupted(handle, event.new_rvn)
             raise
         finally:
-            self.driver.settle(handle)
+            if begins:
+                self.driver.settle(handle)
         if type(handle.state) is Releasing and handle.loss is None:
             raise error or OutcomeUnknownError(f"the release of lock {handle.key!r} got no answer", key=handle.key)
 
-    def _begin_release(self, handle: Handle, event: Event) -> Any:
+    def _begin_release(self, handle: Handle, event: Event, view: View | None) -> tuple[bool, Any]:
+        """Return whether a release begins, and its request.
+
+        In one step with the parting: between the two, the scheduler would release what nobody has in hand any more, without the payload.
+        """
+        effect = None
         with self.runtime.mutex:
-            if type(handle.state) not in (Confirming, Held, Lost):
-                return None
-            handle.busy = True
-            effect = self.driver.step(handle, event)
+            if view is not None:
+                view._closed = True
+                self.notice_end(handle)
+            last = view is None or handle.detach(view)
+            begins = last and type(handle.state) in (Confirming, Held, Lost)
+            if begins:
+                handle.busy = True
+                effect = self.driver.step(handle, event)
         self.driver.tell()
-        return effect
+        return begins, effect
 
     # ---- renewing
 
@@ -285,12 +314,13 @@ class Engine:
             await self.renew(handle)
 
     def _check_bound(self, handle: Handle, min_remaining_ns: int) -> None:
-        """Raise ConfigurationError where no renewal could give so much, since ``max_hold`` ends before."""
+        """Raise ConfigurationError where no renewal could give so much, since ``max_hold`` or ``stall_timeout`` ends before."""
         state = handle.state
         if type(state) is Held and state.hold_until - self.runtime.now() < min_remaining_ns:
             left = max(0.0, (state.hold_until - self.runtime.now()) / NANOS)
             raise ConfigurationError(
-                f"lock {handle.key!r} can be held for {left:.2f} s more by its max_hold, {min_remaining_ns / NANOS:.2f} s were asked for"
+                f"lock {handle.key!r} can be held for {left:.2f} s more by its max_hold or stall_timeout, "
+                f"{min_remaining_ns / NANOS:.2f} s were asked for"
             )
 
     def check(self, handle: Handle) -> None:
@@ -300,6 +330,16 @@ class Engine:
             if is_valid(state, self.runtime.now()):
                 return
             self.driver.advance(handle, Due(new_rvn()))
+        if type(handle.state) is not Held:
+            raise lost_error(handle)
+
+    def progress(self, handle: Handle) -> None:
+        """Note that the body works.
+
+        Raises: LockLostError; LeaseStateError after the release.
+        """
+        if type(handle.state) is Held:
+            self.driver.advance(handle, Progress())
         if type(handle.state) is not Held:
             raise lost_error(handle)
 

@@ -6,6 +6,7 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dlock_core.engine.progress import holder_in_words
 from dlock_core.errors import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreError
 from dlock_core.record import Loss, LossReason
 from dlock_core.states import Cleaning, Ended, LeaseState, Lost, Observation, Outcome, Payload, Releasing
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
 
+    from dlock_core.engine.callers import Place
     from dlock_core.options import LockOptions
+    from dlock_core.record import LockRecord
 
 __all__ = [
+    "LOSS_REASONS",
     "Handle",
     "Runtime",
     "Settable",
@@ -25,9 +29,11 @@ __all__ = [
     "View",
     "Watch",
     "closed_error",
+    "interrupted_error",
     "lost_error",
     "refused_error",
     "unresolved_error",
+    "waits_for_itself_error",
 ]
 
 
@@ -52,6 +58,8 @@ class View(Protocol):
 
     _handle: Handle
     _closed: bool
+    _caller: object
+    _place: Place
 
 
 class Runtime(Protocol):
@@ -59,6 +67,11 @@ class Runtime(Protocol):
 
     now: Callable[[], int]
     wall_ms: Callable[[], int]
+    caller_kind: str
+
+    def caller(self) -> object:
+        """Return what stands for the thread or task that calls; None outside of any task."""
+        ...
 
     @property
     def mutex(self) -> AbstractContextManager[object]:
@@ -121,11 +134,17 @@ class Handle:
     """One attempt at a key and what becomes of it: the machine's state, and who wants to hear of changes."""
 
     __slots__ = (
+        "asked_at",
+        "body_of",
         "busy",
         "changes",
         "dropped",
         "due",
+        "granted_at",
+        "has_waited",
+        "is_closing",
         "key",
+        "looked_at",
         "lost_callbacks",
         "lost_signals",
         "options",
@@ -133,14 +152,20 @@ class Handle:
         "seen",
         "signals",
         "state",
+        "stop_reason",
+        "stop_signals",
+        "tell_at",
         "token",
         "trouble",
         "views",
         "watches",
     )
 
-    def __init__(self, key: str, options: LockOptions, state: LeaseState) -> None:
+    def __init__(self, key: str, options: LockOptions, state: LeaseState, asked_at: int) -> None:
         self.key = key
+        self.asked_at = self.granted_at = asked_at
+        self.tell_at = asked_at + NANOS
+        self.has_waited = False
         self.options = options
         self.state = state
         self.due = NEVER
@@ -149,12 +174,18 @@ class Handle:
         # The leases by which callers hold it, weakly: what nobody has in hand is not renewed.
         self.views: list[weakref.ref[View]] = []
         self.changes = 0
+        self.looked_at = -1  # at which of the changes the keys that come next were looked at
         self.token = 0
         # In words: an error would keep frames alive, and with them a lease that was dropped.
         self.trouble = ""
         self.payload = Payload(None, ())
         self.seen: Observation | None = None
         self.lost_signals: list[Settable] = []
+        self.stop_signals: list[Settable] = []
+        self.stop_reason: LossReason | None = None
+        # The thread or task whose block leads, or runs a job; and whether it was told to stop since its client is being closed.
+        self.body_of: object = None
+        self.is_closing = False
         self.signals: list[Signal] = []
         self.lost_callbacks: list[Callable[[Loss], object]] = []
         self.watches: list[Watch] = []
@@ -175,16 +206,41 @@ class Handle:
         views = [found() for found in self.views]
         return any(view is not None and view is not beside and not view._closed for view in views)
 
+    def lease_of(self, caller: object) -> View | None:
+        """Return a lease by which *caller*, a thread or task, has this in hand; None if it has none."""
+        views = [found() for found in self.views]
+        mine = (view for view in views if view is not None and not view._closed and view._caller == caller)
+        return None if caller is None else next(mine, None)
+
     @property
     def is_dropped(self) -> bool:
         """Whether the callers have dropped their leases and released none."""
         return self.dropped or (bool(self.views) and all(found() is None for found in self.views))
+
+    def wrote(self, record: LockRecord) -> bool:
+        """Whether the held *record* is of this grant."""
+        return (record.fencing_token, record.owner) == (self.token, self.state.terms.timings.owner)
 
     @property
     def loss(self) -> Loss | None:
         """What is known of a loss."""
         state = self.state
         return state.loss if isinstance(state, (Lost, Releasing, Ended)) else None
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether the holder was told to stop, or the lock is lost."""
+        return self.is_closing or self.stop_reason is not None or self.loss is not None
+
+
+LOSS_REASONS = {
+    LossReason.EXPIRED: "its lease ran out and was not renewed",
+    LossReason.STOLEN: "another holder took it over",
+    LossReason.BROKEN: "an operator broke it",
+    LossReason.UNREACHABLE: "the store could not be reached before its lease ran out",
+    LossReason.OVERRUN: "it was held longer than max_hold",
+    LossReason.STALLED: "its holder made no progress for stall_timeout",
+}
 
 
 def closed_error(key: str | None = None) -> LeaseStateError:
@@ -193,30 +249,53 @@ def closed_error(key: str | None = None) -> LeaseStateError:
     return LeaseStateError(f"{what}; make a new one with connect()")
 
 
-def lost_error(handle: Handle) -> Exception:
-    """Return what a call on a lease that is not held any more raises."""
-    loss = handle.loss
+def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
+    """Return what a call on a lease that is not held any more raises; *loss* is that of the handle if not given."""
+    loss = loss or handle.loss
     if loss is None:
         return LeaseStateError(f"the lease of lock {handle.key!r} was released; acquire it anew")
-    words = {
-        LossReason.EXPIRED: "its lease ran out and was not renewed",
-        LossReason.STOLEN: "another holder took it over",
-        LossReason.BROKEN: "an operator broke it",
-        LossReason.UNREACHABLE: "the store could not be reached before its lease ran out",
-        LossReason.OVERRUN: "it was held longer than max_hold",
-    }
-    owner = (
-        f"; now {loss.record.owner!r} stands there with token {loss.record.fencing_token}"
-        if loss.record is not None and loss.record.held
-        else ""
-    )
-    what = f"lock {handle.key!r} (token {loss.fencing_token}) was lost: {words[loss.reason]}{owner}"
+    owner, record = "", loss.record
+    if record is not None and record.held:
+        owner = f"; now it is {holder_in_words(record)}, with token {record.fencing_token}"
+        if record.broken is not None:
+            owner = f"; {record.broken.by!r} did, and nobody gets it before one lease is over"
+    what = f"lock {handle.key!r} (token {loss.fencing_token}) was lost: {LOSS_REASONS[loss.reason]}{owner}"
     message = f"{what}; what was done since may clash with another holder's work"
     return LockLostError(message, loss=loss)
 
 
-def refused_error(handle: Handle, waited_ns: int, error: StoreError | None) -> Exception:
-    """Return what an acquire raises that ended without the lock; *error* is the store's last."""
+def interrupted_error(handle: Handle) -> Exception:
+    """Return what leaves a block that was cancelled because its lock was lost, or was about to be."""
+    if handle.is_closing and handle.loss is None:
+        return LeaseStateError(
+            f"the client was closed while the block of lock {handle.key!r} ran; the block was cancelled"
+        )
+    if handle.loss is not None or handle.stop_reason is None:
+        return lost_error(handle)
+    grace_s = handle.state.terms.timings.stop_grace_ns / NANOS
+    return LockLostError(
+        f"lock {handle.key!r} (token {handle.token}) was about to be lost: {LOSS_REASONS[handle.stop_reason]}; "
+        f"its block was cancelled {grace_s:g} s before that, and ended in time",
+        loss=Loss(handle.key, handle.token, handle.stop_reason, None),
+    )
+
+
+def waits_for_itself_error(key: str, holder: View, asking: View, kind: str) -> LeaseStateError:
+    """Return the error of a thread or task (*kind*) that waits for what it holds itself, and so would wait for ever."""
+    return LeaseStateError(
+        f"lock {key!r} is held by this {kind} since {holder._place}, so the acquire at {asking._place} would wait for itself for ever; "
+        "release it first, or give reentrant=True in both places; "
+        f"if another {kind} is to release it, give handover=True in the first place"
+    )
+
+
+def refused_error(
+    handle: Handle, waited_ns: int, error: StoreError | None, own: Handle | None, runtime: Runtime
+) -> Exception:
+    """Return what an acquire raises that ended without the lock.
+
+    *error* is the store's last one, *own* the handle by which this client holds the key.
+    """
     state = handle.state
     assert isinstance(state, (Ended, Cleaning, Releasing))  # our own mistake otherwise
     unreachable = isinstance(state, (Ended, Cleaning)) and state.outcome is Outcome.UNREACHABLE
@@ -234,14 +313,22 @@ def refused_error(handle: Handle, waited_ns: int, error: StoreError | None) -> E
         if timings.must_exist
         else "nobody is known to hold it"
     )
-    who = absent if holder is None else f"held by {holder.owner!r}"
-    if holder is not None and holder.owner == timings.owner and not handle.options.reentrant:
-        who += ", this client's own owner name (code that holds it and asks again waits for itself; reentrant=True joins it)"
+    who = absent if holder is None else f"{holder_in_words(holder)}{_own_holder(own, holder, runtime)}"
     turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
     within = f"within {timeout:.1f} s" if timings.wait_ns else "in one try"
     doubt = "; a write got no answer and is being cleaned up" if unknown else ""
     message = f"could not acquire lock {handle.key!r} {within}: {who}{turnover}{doubt}"
     return AcquireTimeoutError(message, key=handle.key, timeout=timeout, holder=holder, outcome_unknown=unknown)
+
+
+def _own_holder(own: Handle | None, holder: LockRecord, runtime: Runtime) -> str:
+    """Say which thread or task of this client *holder* is, if it is one."""
+    if own is None or not own.wrote(holder):
+        return ""
+    lease, kind = own.lease_of(runtime.caller()), runtime.caller_kind
+    if lease is None:
+        return f", another {kind} of this client"
+    return f", this {kind}, since {lease._place} (reentrant=True in both places joins it)"
 
 
 def _unreachable_error(handle: Handle, error: StoreError) -> StoreError:

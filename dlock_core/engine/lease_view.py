@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from dlock_core.engine.callers import calling_place
 from dlock_core.engine.client_context import check_seconds, forked_error
-from dlock_core.engine.handle import lost_error
+from dlock_core.engine.handle import closed_error, lost_error
 from dlock_core.engine.process import generation
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
@@ -16,13 +17,17 @@ from dlock_core.states import Held, Payload
 from dlock_core.timings import NANOS, NEVER, Timings, nanoseconds
 
 if TYPE_CHECKING:
-    from dlock_core.engine.client_context import Session
-    from dlock_core.engine.engine import Engine
-    from dlock_core.engine.handle import Handle
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["KEEP", "Keep", "LeaseView", "raise_first"]
+    from dlock_core.engine.client_context import ClientContext
+    from dlock_core.engine.engine import Engine
+    from dlock_core.engine.handle import Handle, Settable
+
+__all__ = ["KEEP", "Keep", "LeaseView", "raise_first", "subscribed"]
 
 _log = guarded_logger("dlock.client")
+_S = TypeVar("_S", bound="Settable")
+_T = TypeVar("_T")
 
 
 class Keep:
@@ -43,14 +48,16 @@ class LeaseView:
     It is made before the key is asked for, so that at each instant in which the lock is held something shows whether anybody has it.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_engine", "_handle", "_session", "key")
+    __slots__ = ("__weakref__", "_caller", "_closed", "_context", "_engine", "_handle", "_place", "key")
 
-    def __init__(self, session: Session, engine: Engine, key: str) -> None:
+    def __init__(self, context: ClientContext, engine: Engine, key: str) -> None:
         self.key = key
-        self._session = session
+        self._context = context
         self._engine = engine
         self._handle: Handle  # from the moment in which the key is asked for
         self._closed = False
+        self._caller = engine.runtime.caller()
+        self._place = calling_place()
 
     @property
     def owner(self) -> str:
@@ -67,10 +74,10 @@ class LeaseView:
 
     @property
     def lease_duration(self) -> float:
-        """The lease that the record carries now, in seconds; infinite for a fail-closed lock."""
+        """The lease that counts now, in seconds, without ``lock_delay``; infinite for a fail-closed lock."""
         state = self._handle.state
         timings = state.timings if type(state) is Held else state.terms.timings
-        return float("inf") if timings.lease_ms is None else timings.lease_ms / 1000
+        return float("inf") if timings.lease_ms is None else timings.own_lease_ns / NANOS
 
     @property
     def data(self) -> bytes | None:
@@ -87,7 +94,7 @@ class LeaseView:
         """Whether the lock is held now, by this process's clock. No I/O; false from the deadline on, even if no thread ran."""
         return (
             not self._closed
-            and self._session.generation == generation()
+            and self._context.generation == generation()
             and is_valid(self._handle.state, self._engine.runtime.now())
         )
 
@@ -99,6 +106,21 @@ class LeaseView:
             return 0.0
         end = min(state.deadline, state.hold_until)
         return float("inf") if end >= NEVER else max(0.0, (end - self._engine.runtime.now()) / NANOS)
+
+    def progress(self) -> None:
+        """Say that the work goes on, where the work is: with ``stall_timeout`` the lock is lost so long after the last call. No I/O.
+
+        Raises: LockLostError; LeaseStateError after the release or in a forked child.
+        """
+        self._alive()
+        self._engine.progress(self._handle)
+
+    def watch(self, items: Iterable[_T]) -> Iterator[_T]:
+        """Yield *items*, and call :meth:`progress` at each, before it is handed out, and at their end."""
+        for item in items:
+            self.progress()
+            yield item
+        self.progress()
 
     @property
     def loss(self) -> Loss | None:
@@ -122,7 +144,7 @@ class LeaseView:
             handle, closed = self._handle, self._closed
         except AttributeError:  # never made
             return
-        if closed or self._session.generation != generation() or not is_valid(handle.state, self._engine.runtime.now()):
+        if closed or self._context.generation != generation() or not is_valid(handle.state, self._engine.runtime.now()):
             return
         if handle.is_in_hand(beside=self):
             return
@@ -144,7 +166,7 @@ class LeaseView:
     def _leave_to_scheduler(self) -> None:
         """Have the scheduler release it; the caller is interrupted."""
         handle: Handle | None = getattr(self, "_handle", None)
-        if handle is not None and not self._closed and self._session.generation == generation():
+        if handle is not None and not self._closed and self._context.generation == generation():
             self._closed = True
             if self._engine.part(handle, self):
                 self._engine.discard(handle)
@@ -157,7 +179,7 @@ class LeaseView:
         if isinstance(data, Keep):
             return None
         if data is not None:
-            self._session.check_supported("data")
+            self._context.check_supported("data")
         if data is not None and (type(data) is not bytes or len(data) > DATA_MAX_BYTES):
             what = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
             raise ConfigurationError(
@@ -174,8 +196,24 @@ class LeaseView:
 
     def _check_process(self) -> None:
         # Before any mutex: in a forked child it may be held for ever.
-        if self._session.generation != generation():
+        if self._context.generation != generation():
             raise forked_error(f"the lease of lock {self.key!r}")
+
+    def _begin_body(self) -> None:
+        """Take note that a block works under this lease from now on: closing the client gives the lock back only after its end.
+
+        Raises: LeaseStateError: the client was closed before, which has given the lock back. LockLostError: the lock was lost before, as
+            where the process stood still since the grant; the block must not begin.
+        """
+        with self._engine.runtime.mutex:
+            if self._engine.closed:
+                raise closed_error()
+            self._handle.body_of = self._engine.runtime.caller()
+        try:
+            self._engine.check(self._handle)
+        except LockLostError:
+            self._leave_to_scheduler()
+            raise
 
     def _alive(self) -> None:
         self._check_process()
@@ -194,7 +232,7 @@ class LeaseView:
         if wanted < timings.usable_ns:
             return wanted, None
         # A twentieth more than the least, for the way of the renewal itself.
-        return wanted, self._leased(wanted / NANOS * timings.lease_ns / timings.usable_ns * 1.05)
+        return wanted, self._leased(wanted / NANOS * timings.own_lease_ns / timings.usable_ns * 1.05)
 
     def _leased(self, lease_duration: Any) -> Timings | None:
         """Return this lease's timings with another duration; None for none.
@@ -205,7 +243,7 @@ class LeaseView:
             return None
         if self._handle.options.fail_closed:
             raise ConfigurationError(f"lock {self.key!r} is fail-closed: it has no lease to change")
-        return self._session.with_lease(self._handle.options, check_seconds(lease_duration, "lease_duration"))
+        return self._context.with_lease(self._handle.options, check_seconds(lease_duration, "lease_duration"))
 
     def _leaving(
         self, body_error: BaseException | None, loss: Loss | None, error: Exception | None
@@ -224,6 +262,15 @@ class LeaseView:
                 "the release of lock %r was not confirmed; it is followed up, and lapses at worst: %s", self.key, error
             )
         return None
+
+
+def subscribed(event: _S, signals: list[Settable], *, happened: bool) -> _S:
+    """Return *event*: set if it has *happened*, else one of the *signals* that will be set."""
+    if happened:
+        event.set()
+    else:
+        signals.append(event)
+    return event
 
 
 def raise_first(errors: list[DLockError]) -> None:

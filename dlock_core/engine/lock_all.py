@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dlock_core.engine.joining import obtain
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
 from dlock_core.timings import NANOS
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from dlock_core.options import LockOptions
     from dlock_core.timings import Timings
 
-__all__ = ["acquire_all", "obtain"]
+__all__ = ["acquire_all"]
 
 _log = logging.getLogger("dlock.engine")
 
@@ -50,19 +51,6 @@ async def acquire_all(
             raise
         else:
             return
-
-
-async def obtain(
-    engine: Engine,
-    view: View,
-    key: str,
-    options: LockOptions,
-    timings: Timings,
-    *waiting: Any,
-) -> None:
-    """Obtain *key* for *view*: join the lock that this client holds already, where that was asked for, or acquire it."""
-    if not options.reentrant or engine.join(key, view) is None:
-        await engine.acquire(key, options, timings, *waiting, view=view)
 
 
 def _timed_out(keys: Sequence[str], waited_ns: int, error: LockLostError) -> AcquireTimeoutError:

@@ -6,11 +6,12 @@ The type of an option's field in the options model says how its text is read, so
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
+from dlock_core.engine.hints import check_variables, unknown_option
 from dlock_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ _READERS: dict[object, Callable[[str], Any]] = {
     int: int,
     bytes: str.encode,
     Mapping: _mapping,
-    frozenset: _words,
+    Collection: _words,
     str: str,
 }
 
@@ -74,17 +75,19 @@ def parse_option(name: str, fields: Fields, text: str, where: str) -> Any:
     Raises: ConfigurationError: the text is no such value; the message says *where* it stands.
     """
     types = _types(fields[name].annotation)
+    words = [kind for kind in types if isinstance(kind, str)]
+    if text in words:
+        return text
+    advice = [f"write {word}" for word in words]
     reader = next((_READERS[kind] for kind in _READERS if kind in types), None)
     try:
         if NoneType in types and reader in (int, float) and text.lower() in ("", "none"):
             return None
         if reader is not None:
             return reader(text)
-        if text not in types:
-            raise ValueError(f"write {' or '.join(kind for kind in types if isinstance(kind, str))}")
     except ValueError as error:
-        raise ConfigurationError(f"{where}: {text!r} is not a value of {name} ({error})") from None
-    return text
+        advice.insert(0, str(error))
+    raise ConfigurationError(f"{where}: {text!r} is not a value of {name} ({' or '.join(advice)})")
 
 
 def from_environment(fields: Fields) -> dict[str, Any]:
@@ -93,6 +96,7 @@ def from_environment(fields: Fields) -> dict[str, Any]:
     Raises: ConfigurationError: a variable holds no value of its option.
     """
     found: dict[str, Any] = {}
+    check_variables(os.environ, {name.upper() for name in fields} | {"CONFIG"})
     for name in fields:
         variable = f"DLOCK_{name.upper()}"
         # DLOCK_OWNER is what `dlock run` tells its child; a lock taken inside must not inherit it.
@@ -131,5 +135,5 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
         table["data"] = table["data"].encode()
     unknown = sorted(set(table) - set(fields))
     if unknown:
-        raise ConfigurationError(f"unknown option {unknown[0]!r} in {str(file)!r}; options: {', '.join(fields)}")
+        raise ConfigurationError(unknown_option(unknown[0], fields, where=f" in {str(file)!r}"))
     return table, store

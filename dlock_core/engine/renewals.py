@@ -9,14 +9,16 @@ from dlock_core.engine.driver import id_of, jitter, new_rvns
 from dlock_core.engine.handle import Handle
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import OutcomeUnknownError, StoreError
+from dlock_core.health import health_of
 from dlock_core.states import Due, Free, Held, LeaseState, Renew
 from dlock_core.store import Capability, Replace, Reply
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import MutableSequence, Sequence
 
     from dlock_core.engine.driver import Driver
+    from dlock_core.health import Health
 
 __all__ = ["Job", "Renewals"]
 
@@ -45,8 +47,22 @@ class Renewals:
         batches = Capability.BATCH_RENEW in store.capabilities
         self._batch_limit: int = store.batch_limit if batches else 1  # type: ignore[attr-defined]  # the capability is declared
 
-    def collect(self) -> tuple[list[Job], int]:
-        """Return what is due, the most urgent first, and the instant at which the next is due (NEVER: nothing is).
+    def health(self, prefix: str) -> Health:
+        """Return the health of the client, whose keys begin with *prefix*."""
+        driver = self._driver
+        with driver.runtime.mutex:
+            states = {key.removeprefix(prefix): handle.state for key, handle in driver.held.items()}
+        store = getattr(driver.store, "store", driver.store)  # the one behind the face for threads
+        return health_of(
+            states,
+            driver.runtime.now(),
+            unresolved=len(driver.unresolved()),
+            error=driver.last_error,
+            connections=getattr(store, "connections", None),
+        )
+
+    def collect(self, due: MutableSequence[Job]) -> None:
+        """Add to *due* the jobs that are due, the most urgent first. An interrupt before the caller has a returned list would lose them.
 
         Renewals that are due soon go along with those that are due, as far as a batch has room: it costs the store what one costs.
         """
@@ -54,17 +70,14 @@ class Renewals:
         try:
             with self._driver.runtime.mutex:
                 singles, batch = self._collect(attended)
-                first = self._driver.timers.first()
-                next_due = NEVER if first is None else first.due
             self._driver.tell()
             chunks = range(0, len(batch), self._batch_limit)
             jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
-            jobs.sort(key=lambda job: job.urgent_at)
+            due.extend(sorted(jobs, key=lambda job: job.urgent_at))
         except BaseException:
             for handle, rvn in attended:
                 self._driver.interrupted(handle, rvn)
             raise
-        return jobs, next_due
 
     def _collect(self, attended: list[tuple[Handle, str]]) -> tuple[list[Job], list[tuple[Handle, Any]]]:
         singles: list[Job] = []
@@ -145,7 +158,7 @@ class Renewals:
             results = [OutcomeUnknownError(repr(error))] * len(job.requests)
         following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, new_rvns(), strict=False):
-            effect = self._driver.advance(handle, self._driver.heard(handle, request, result, rvn))
+            effect = self._driver.advance(handle, self._driver.heard(handle, id_of(request), result, rvn))
             if effect is not None:
                 following.append((handle, effect))
         # Once all are told: what follows for one lock may take its time, and no other may lapse over that with its answer unheard.

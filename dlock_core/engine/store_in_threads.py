@@ -77,6 +77,7 @@ class ThreadedStore:
     def __init__(self, store: LockStore) -> None:
         self.store = store
         self.capabilities = store.capabilities
+        self.default_prefix: str = getattr(store, "default_prefix", "")
         self.batch_limit: int = getattr(store, "batch_limit", 1)
         # What keeps or frees a lock never queues behind claims that hang.
         self._claims = ThreadPoolExecutor(CLAIM_THREADS, thread_name_prefix="dlock-claim")
@@ -128,6 +129,11 @@ class ThreadedStore:
     async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Read with the age; asked only of a store that can."""
         return await self._run(partial(self.store.read_age, key), timeout_s)  # type: ignore[attr-defined]
+
+    async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """Prune; asked only of a store that can."""
+        call = partial(self.store.prune, records, older_than_ms=older_than_ms, dry_run=dry_run)  # type: ignore[attr-defined]
+        return await self._run(call, timeout_s)
 
     async def guarantees(self) -> Guarantees:
         """Say what the store promises."""

@@ -32,11 +32,16 @@ class TimerQueue:
         """Make *handle* due at *due*, and at no other instant; NEVER takes it off."""
         if due == handle.due:
             return
-        self.live += (due != NEVER) - (handle.due != NEVER)
-        handle.due = due
-        if due != NEVER:
-            self._puts += 1
-            heapq.heappush(self._heap, (due, next(self._order), handle))
+        before = handle.due
+        try:
+            handle.due = due
+            if due != NEVER:
+                self._puts += 1
+                heapq.heappush(self._heap, (due, next(self._order), handle))
+        except BaseException:
+            handle.due = before  # a signal that raises came before the entry: who repeats the step puts it
+            raise
+        self.live += (due != NEVER) - (before != NEVER)
         if len(self._heap) > 2 * self.live + _SLACK:
             puts = self._puts
             kept = [entry for entry in self._heap if entry[2].due == entry[0]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
 import threading
@@ -12,23 +13,36 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.process import daemon_thread
+from dlock_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
 else:
     _Adapter = logging.LoggerAdapter
 
-__all__ = ["Callbacks", "guarded_logger", "log_elsewhere", "run_in_daemon_thread"]
+__all__ = ["Callbacks", "Feed", "check_colour", "guarded_logger", "log_elsewhere", "run_in_daemon_thread"]
 
 CALLBACK_LIMIT_S = 0.25
 _BACKLOG_MAX = 1_000
+_LOOK_S = 0.01
+_LINGER_S = 1.0
+
+
+def check_colour(function: object, *, asynchronous: bool) -> None:
+    """Check that the asyncio client decorates a coroutine function, and the blocking client any other.
+
+    Raises: ConfigurationError: it is the other way round.
+    """
+    if inspect.iscoroutinefunction(function) != asynchronous:
+        what, client = ("not a coroutine function", "blocking") if asynchronous else ("a coroutine function", "asyncio")
+        raise ConfigurationError(f"{function!r} is {what}; decorate it by the {client} client")
 
 
 _here = threading.local()  # *post* hands a log record over, in a thread that no handler may delay
 
 
 class _GuardedLogger(_Adapter):
-    def log(self, level: int, msg: object, *args: Any, exc_info: Any = None, **kwargs: Any) -> None:
+    def log(self, level: int, msg: object, *args: Any, exc_info: Any = None, extra: Any = None, **kwargs: Any) -> None:
         logger = self.logger
         if not logger.isEnabledFor(level):
             return
@@ -37,7 +51,7 @@ class _GuardedLogger(_Adapter):
             exc_info = sys.exc_info()
         elif isinstance(exc_info, BaseException):
             exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
-        record = logger.makeRecord(logger.name, level, path, line, msg, args, exc_info, function)
+        record = logger.makeRecord(logger.name, level, path, line, msg, args, exc_info, function, extra)
         post = getattr(_here, "post", None)
         if post is None:
             self._handle(record)
@@ -89,13 +103,11 @@ def run_in_daemon_thread(function: Callable[[Any], Any], argument: Any) -> Futur
 class Callbacks:
     """Runs the user's callbacks in order, each on a thread of its own.
 
-    A callback is waited for for :data:`CALLBACK_LIMIT_S`. While one takes longer the others are not waited for at all. *patient*: all are
-    called on one thread instead, however long they take, and what is too much is forgotten.
+    A callback is waited for for :data:`CALLBACK_LIMIT_S`. While one takes longer the others are not waited for at all.
     """
 
-    def __init__(self, *, patient: bool = False) -> None:
-        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque(maxlen=_BACKLOG_MAX if patient else None)
-        self._patient = patient
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque()
         self._turn = threading.Lock()  # held by the thread that empties the queue, and never waited for
 
     @property
@@ -127,10 +139,6 @@ class Callbacks:
             while self._queue:
                 late = [done for done in late if not done.is_set()]
                 callback, argument = self._queue[0]
-                if self._patient:
-                    self._queue.popleft()
-                    callback(argument)
-                    continue
                 done = threading.Event()
                 daemon_thread("dlock-callback", _call, callback, argument, done).start()
                 self._queue.popleft()
@@ -156,3 +164,79 @@ def _call(callback: Callable[[Any], object], argument: Any, done: threading.Even
         _log.exception("callback %r raised", callback)
     finally:
         done.set()
+
+
+class Feed:
+    """Runs functions in order on one thread, however long they take; of too many that wait the oldest are forgotten.
+
+    The thread looks for more every :data:`_LOOK_S` while there is more, so that a busy program wakes nobody. Then it sleeps until it is
+    woken, and ends after :data:`_LINGER_S`. The functions may not raise.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque(maxlen=_BACKLOG_MAX)
+        self._turn = threading.Lock()  # held by the thread, and never waited for
+        self._wake = threading.Event()
+        self._is_busy = self._is_asleep = self._is_closed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
+        return not self._queue and not self._is_busy
+
+    def post(self, function: Callable[[Any], object], argument: Any) -> None:
+        """Run *function* with *argument* soon."""
+        self._queue.append((function, argument))
+        if self._is_asleep or len(self._queue) == _BACKLOG_MAX // 2:
+            self._wake.set()
+        elif not self._turn.locked():
+            self._start()
+
+    def close(self) -> None:
+        """End the thread after what waits; a later post starts another one, which ends as soon."""
+        self._is_closed = True
+        self._wake.set()
+
+    def _start(self) -> None:
+        if not self._queue or not self._turn.acquire(blocking=False):
+            return
+        try:
+            daemon_thread("dlock-feed", self._run).start()
+        except BaseException as error:
+            self._turn.release()
+            if not isinstance(error, RuntimeError):
+                raise
+            _log.warning("%r is not called yet: %s", self._queue[0][0], error)
+
+    def _run(self) -> None:
+        try:
+            is_awake = True
+            while is_awake:
+                self._empty()
+                is_awake = self._has_more(_LOOK_S) or self._sleep()
+        finally:
+            self._turn.release()
+        self._start()  # for what was posted since the last look
+
+    def _empty(self) -> None:
+        self._is_busy = True
+        try:
+            while self._queue:
+                function, argument = self._queue.popleft()
+                function(argument)
+        finally:
+            self._is_busy = False
+
+    def _has_more(self, wait_s: float) -> bool:
+        if not self._is_closed:
+            self._wake.wait(wait_s)
+        return bool(self._queue)
+
+    def _sleep(self) -> bool:
+        """Return whether something was posted before the thread has to end."""
+        self._is_asleep = True
+        try:
+            return bool(self._queue) or self._has_more(_LINGER_S)
+        finally:
+            self._is_asleep = False
+            self._wake.clear()

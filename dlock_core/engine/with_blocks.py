@@ -2,35 +2,75 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
+from dlock_core.engine.hints import warn
 from dlock_core.engine.lease_view import raise_first
+from dlock_core.engine.user_calls import check_colour
 from dlock_core.errors import DLockError, LeaseStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.client import Lease, LockClient
+    from dlock_core.engine.client_context import ClientContext
     from dlock_core.options import LockKeywords
 
-__all__ = ["AsyncLock", "AsyncLockAll", "Lock", "LockAll"]
+__all__ = ["AsyncLock", "AsyncLockAll", "Lock", "LockAll", "async_locked", "locked"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
-class Lock:
-    """What ``with client.lock(key) as lease`` enters: asked for on entry, once."""
+class _OneUse:
+    """What is entered once, and tells whoever treats it as a lease, or never enters it, what it is."""
 
-    __slots__ = ("_client", "_key", "_lease", "_options", "_used")
+    __slots__ = ("_asked", "_method", "_used")
 
-    def __init__(self, client: LockClient, key: str, options: LockKeywords) -> None:
-        self._client, self._key, self._options = client, key, options
-        self._lease: Lease | None = None
+    def __init__(self, method: str, asked: object) -> None:
+        self._method, self._asked = method, asked
         self._used = False
 
-    def __enter__(self) -> Lease:
+    def _use(self) -> None:
         if self._used:
-            raise LeaseStateError(f"this lock({self._key!r}) was used before; call lock() anew for each block")
+            raise LeaseStateError(f"this {self} was used before; call {self._method}() anew for each block")
         self._used = True
+
+    def __str__(self) -> str:
+        return f"{self._method}({self._asked!r})"
+
+    def __bool__(self) -> bool:
+        self._used = True  # the program is told
+        raise LeaseStateError(
+            f"{self} is neither true nor false, it acquires where a with block enters it: with client.{self} as …; "
+            "for a yes or no: if (lease := client.try_acquire(key)) is not None"
+        )
+
+    def acquire(self, *_: object, **__: object) -> NoReturn:
+        self._used = True
+        raise LeaseStateError(
+            f"{self} acquires where a with block enters it; without a block: lease = client.acquire(key)"
+        )
+
+    def __del__(self) -> None:
+        if not getattr(self, "_used", True):  # a signal that raises may come before it is set
+            warn(f"{self} was never entered, so nothing was locked; write: with client.{self} as …", RuntimeWarning)
+
+
+class Lock(_OneUse):
+    """What ``with client.lock(key) as lease`` enters: asked for on entry, once."""
+
+    __slots__ = ("_client", "_key", "_lease", "_options")
+
+    def __init__(self, client: LockClient, key: str, options: LockKeywords) -> None:
+        super().__init__("lock", key)
+        self._client, self._key, self._options = client, key, options
+        self._lease: Lease | None = None
+
+    def __enter__(self) -> Lease:
+        self._use()
         self._lease = lease = self._client.acquire(self._key, **self._options)
         return lease
 
@@ -39,18 +79,16 @@ class Lock:
             self._lease.__exit__(kind, body_error, trace)
 
 
-class LockAll:
+class LockAll(_OneUse):
     """``with client.lock_all(keys) as leases``: all or none."""
 
     def __init__(self, client: LockClient, keys: list[str], options: LockKeywords) -> None:
+        super().__init__("lock_all", keys)
         self._client, self._keys, self._options = client, keys, options
         self._leases: dict[str, Lease] = {}
-        self._used = False
 
     def __enter__(self) -> Mapping[str, Lease]:
-        if self._used:
-            raise LeaseStateError(f"this lock_all({self._keys!r}) was used before; call lock_all() anew for each block")
-        self._used = True
+        self._use()
         self._leases = self._client._acquire_all(self._keys, self._options)  # the client's own helper
         return self._leases
 
@@ -70,18 +108,16 @@ class LockAll:
         raise_first(errors)
 
 
-class AsyncLock:
+class AsyncLock(_OneUse):
     """What ``async with client.lock(key) as lease`` enters: asked for on entry, once."""
 
     def __init__(self, client: AsyncLockClient, key: str, options: LockKeywords) -> None:
+        super().__init__("lock", key)
         self._client, self._key, self._options = client, key, options
         self._lease: AsyncLease | None = None
-        self._used = False
 
     async def __aenter__(self) -> AsyncLease:
-        if self._used:
-            raise LeaseStateError(f"this lock({self._key!r}) was used before; call lock() anew for each block")
-        self._used = True
+        self._use()
         self._lease = lease = await self._client.acquire(self._key, **self._options)
         try:
             return await lease.__aenter__()
@@ -94,18 +130,62 @@ class AsyncLock:
             await self._lease.__aexit__(kind, body_error, trace)
 
 
-class AsyncLockAll:
+def locked(
+    client: LockClient, context: ClientContext, key: str, options: LockKeywords
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return the decorator ``client.locked(key)``.
+
+    Raises: ConfigurationError: an option or the key is wrong.
+    """
+    _check(context, key, options)
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        check_colour(function, asynchronous=False)
+
+        @functools.wraps(function)
+        def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
+            with Lock(client, key, options):
+                return function(*args, **keywords)
+
+        return call
+
+    return decorate
+
+
+def async_locked(
+    client: AsyncLockClient, context: ClientContext, key: str, options: LockKeywords
+) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Awaitable[_R]]]:
+    """Return the twin of :func:`locked`."""
+    _check(context, key, options)
+
+    def decorate(function: Callable[_P, Awaitable[_R]]) -> Callable[_P, Awaitable[_R]]:
+        check_colour(function, asynchronous=True)
+
+        @functools.wraps(function)
+        async def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
+            async with AsyncLock(client, key, options):
+                return await function(*args, **keywords)
+
+        return call
+
+    return decorate
+
+
+def _check(context: ClientContext, key: str, options: LockKeywords) -> None:
+    context.full_key(key)
+    context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+
+
+class AsyncLockAll(_OneUse):
     """What ``async with client.lock_all(keys) as leases``: all or none."""
 
     def __init__(self, client: AsyncLockClient, keys: list[str], options: LockKeywords) -> None:
+        super().__init__("lock_all", keys)
         self._client, self._keys, self._options = client, keys, options
         self._leases: dict[str, AsyncLease] = {}
-        self._used = False
 
     async def __aenter__(self) -> Mapping[str, AsyncLease]:
-        if self._used:
-            raise LeaseStateError(f"this lock_all({self._keys!r}) was used before; call lock_all() anew for each block")
-        self._used = True
+        self._use()
         self._leases = await self._client._acquire_all(self._keys, self._options)  # the client's own helper
         try:
             for lease in self._leases.values():

@@ -5,6 +5,10 @@
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
 :class:`Backend`                            the object behind an entry point
+:class:`Lane`                               threads for calls of a driver that keeps to no time-out
+:class:`Waits`, :class:`Watch` and twins    waiters by key, woken by one stream of news from the server
+:class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
+:class:`Pool` and its async twin            both together, and a connection kept for renewals
 :func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
 =========================================== ==========================================================================================
 """
@@ -15,6 +19,7 @@ from dlock_core.kit.exchange import (
     AsyncBatches,
     AsyncExchangeStore,
     AsyncLink,
+    AsyncPrunes,
     AsyncReadsAge,
     Batches,
     BatchResults,
@@ -22,30 +27,50 @@ from dlock_core.kit.exchange import (
     Exchange,
     ExchangeStore,
     Link,
+    Prunes,
     ReadsAge,
     Verbs,
 )
-from dlock_core.kit.forks import Forkable, watch_forks, watched
+from dlock_core.kit.forks import BeginsAnew, Forkable, watch_forks, watched
+from dlock_core.kit.lane import Lane
 from dlock_core.kit.outcome import matches, outcome, tokens_exhausted, written
+from dlock_core.kit.removal import may_be_removed
+from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
+from dlock_core.kit.watch import AsyncWaits, AsyncWatch, News, Waits, Watch
 
 __all__ = [
     "AsyncBatches",
     "AsyncExchangeStore",
     "AsyncLink",
+    "AsyncPool",
+    "AsyncPrunes",
     "AsyncReadsAge",
+    "AsyncSeats",
+    "AsyncWaits",
+    "AsyncWatch",
     "Backend",
     "BatchResults",
     "Batches",
+    "BeginsAnew",
     "Call",
     "Exchange",
     "ExchangeStore",
     "Forkable",
+    "Lane",
     "Link",
+    "News",
     "Plain",
+    "Pool",
+    "Prunes",
     "ReadsAge",
+    "Seats",
+    "Shelf",
     "Verbs",
+    "Waits",
+    "Watch",
     "damaged",
     "matches",
+    "may_be_removed",
     "outcome",
     "packed",
     "payload_of",

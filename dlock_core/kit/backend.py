@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from dlock_core.backend import StoreOptions
     from dlock_core.store import AsyncLockStore, LockStore
@@ -14,9 +14,12 @@ __all__ = ["Backend"]
 
 
 class Backend:
-    """A :class:`~dlock_core.backend.StoreBackend`. Both functions get an instance of *options*; *extra* names the pip extra of the driver.
+    """A :class:`~dlock_core.backend.StoreBackend`. The functions get an instance of *options*; *extra* names the pip extra of the driver.
 
-    Without *aopen_store* asyncio clients use the store of *open_store* through threads.
+    Without *aopen_store* asyncio clients use the store of *open_store* through threads. *policy* states the rights that the server's
+    user needs, for ``dlock doctor --policy``: text, or a function that returns what is printed as JSON. *remedies* says by the name of an
+    unsafe trait what to do about it, for ``dlock doctor``. With *learns* a store is asked for its guarantees when it is opened, since only
+    then it knows its capabilities.
     """
 
     def __init__(
@@ -24,18 +27,41 @@ class Backend:
         options: type[StoreOptions],
         *,
         open_store: Callable[[Any], LockStore],
-        aopen_store: Callable[[Any], Awaitable[AsyncLockStore]] | None = None,
+        aopen_store: Callable[[Any], AsyncLockStore] | None = None,
+        learns: bool = False,
         extra: str = "",
+        policy: str | Callable[[Any], object] | None = None,
+        remedies: Mapping[str, str] | None = None,
     ) -> None:
         self.options = options
         self.extra = extra
+        self.policy = policy
+        self.remedies = remedies or {}
         self._open = open_store
         self._aopen = aopen_store
+        self._learns = learns
 
     def open(self, options: Any) -> LockStore:
         """Open the store for threads."""
-        return self._open(options)
+        store = self._open(options)
+        try:
+            if self._learns:
+                store.guarantees()
+        except BaseException:
+            store.close()
+            raise
+        return store
 
     def aopen(self, options: Any) -> Awaitable[AsyncLockStore] | None:
         """Open the store for asyncio; None where there is none."""
-        return None if self._aopen is None else self._aopen(options)
+        return None if self._aopen is None else self._opened(self._aopen, options)
+
+    async def _opened(self, open_store: Callable[[Any], AsyncLockStore], options: Any) -> AsyncLockStore:
+        store = open_store(options)
+        try:
+            if self._learns:
+                await store.guarantees()
+        except BaseException:
+            await store.close()
+            raise
+        return store

@@ -3,8 +3,8 @@
 :func:`plain_of` turns a record into eight plain values (numbers, text, bytes), :func:`record_of` turns them back. An adapter says only
 where each value lies in its rows. A store that keeps a whole record as one value uses :func:`packed` and :func:`unpacked`.
 
-``context`` is JSON text of everything that no condition compares: stamp, process, broken, session, beat, members; empty where the record
-has none of them. ``payload`` is attributes (JSON), a newline, ``-`` or ``+``, and the data; empty where there is neither.
+``context`` is JSON text of everything that no condition compares: stamp, process, broken, session, beat, members, delay, times; empty where
+the record has none of them. ``payload`` is attributes (JSON), a newline, ``-`` or ``+``, and the data; empty where there is neither.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from dlock_core.record import (
     SessionRef,
     Stamp,
     State,
+    Times,
     newer_format,
 )
 
@@ -62,7 +63,16 @@ def plain_of(record: LockRecord) -> Plain:
         record.fencing_token,
         record.owner,
         record.lease_ms,
-        _context_of(record.stamp, record.process, record.broken, record.session, record.beat, record.members),
+        _context_of(
+            record.stamp,
+            record.process,
+            record.broken,
+            record.session,
+            record.beat,
+            record.members,
+            record.delay_ms,
+            record.times,
+        ),
         payload_of(record.data, record.attributes),
     )
 
@@ -166,6 +176,8 @@ def _context_of(  # noqa: PLR0917  # the order of the record's own fields
     session: SessionRef | None,
     beat: Beat | None,
     members: Members | None,
+    delay_ms: int | None,
+    times: Times | None,
 ) -> str:
     parts: dict[str, Any] = {}
     if stamp is not None:
@@ -184,15 +196,19 @@ def _context_of(  # noqa: PLR0917  # the order of the record's own fields
             [list(ref) for ref in members.sessions],
             [list(each) for each in members.members],
         ]
+    if delay_ms is not None:
+        parts["delay"] = delay_ms
+    if times is not None:
+        parts["times"] = list(times)
     return json.dumps(parts) if parts else ""
 
 
 @lru_cache(maxsize=1024)
 def _read_context(text: str) -> tuple[Any, ...]:
-    """Return the six parts, in the order of the fields of :class:`~dlock_core.record.LockRecord`.
+    """Return the parts, in the order of the fields of :class:`~dlock_core.record.LockRecord`.
 
     A part that this version does not know is an error: it may change what the record means. The record itself checks the values of
-    session, beat and members.
+    session, beat, members and delay.
     """
     if text == "":
         return _NO_CONTEXT
@@ -246,5 +262,7 @@ _READERS: dict[str, Callable[[Any], object]] = {
     "session": _read_session,
     "beat": _read_beat,
     "members": _read_members,
+    "delay": lambda value: _typed([value], int)[0],
+    "times": lambda fields: Times(*_typed(fields, int, int)),
 }
 _NO_CONTEXT = (None,) * len(_READERS)

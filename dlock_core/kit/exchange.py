@@ -14,10 +14,12 @@ The time-out of a verb is one deadline for all requests of its exchange.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from dlock_core.store import Connections
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -29,6 +31,7 @@ __all__ = [
     "AsyncBatches",
     "AsyncExchangeStore",
     "AsyncLink",
+    "AsyncPrunes",
     "AsyncReadsAge",
     "BatchResults",
     "Batches",
@@ -36,6 +39,7 @@ __all__ = [
     "Exchange",
     "ExchangeStore",
     "Link",
+    "Prunes",
     "ReadsAge",
     "Verbs",
 ]
@@ -124,12 +128,26 @@ class AsyncLink(Protocol):
 
 
 class _Face:
-    """What both colours share: the state of being open, and what an error that leaves an exchange becomes."""
+    """What both colours share: being open, the count of requests (but for those that are ``is_local``), and what errors become."""
 
     capabilities: frozenset[Capability]
     _verbs: Verbs
+    _link: Any
     _open = True
     _link_closed = False
+
+    def __init__(self, verbs: Verbs, link: Any) -> None:
+        self._verbs = verbs
+        self._link = link
+        self.requests: defaultdict[str, int] = defaultdict(int)
+
+    @property
+    def connections(self) -> Connections | None:
+        """Those of the pools of the link together, if it names its ``pools``: else the driver has connections of its own."""
+        pools = getattr(self._link, "pools", None)
+        if pools is None:
+            return None
+        return Connections(*map(sum, zip((0, 0, 0), *(pool.connections for pool in pools), strict=True)))
 
     def _begin(self, call: Call) -> float:
         """Return the deadline of *call* on the monotonic clock.
@@ -140,11 +158,12 @@ class _Face:
             raise StoreUnavailableError(f"the {self._verbs.name} store was closed; open a new one", key=call.key)
         return time.monotonic() + call.timeout_s
 
-    def _failed(self, error: Exception, call: Call) -> Exception:
-        """Return the error that leaves the verb in place of *error*."""
-        if isinstance(error, StoreError):
-            return error
-        return self._verbs.trouble(error, call) or error
+    def _raise(self, error: Exception, call: Call) -> NoReturn:
+        """Raise *error*, or the error of dlock for it, from the verb."""
+        trouble = None if isinstance(error, StoreError) else self._verbs.trouble(error, call)
+        if trouble is None:
+            raise error
+        raise trouble from error
 
 
 def _left_s(deadline: float) -> float:
@@ -157,9 +176,10 @@ def _left_s(deadline: float) -> float:
 class ExchangeStore(_Face):
     """A store for threads made of *verbs* and a *link*. Optional capabilities are mixed in: :class:`Batches`, :class:`ReadsAge`."""
 
+    _link: Link
+
     def __init__(self, verbs: Verbs, link: Link) -> None:
-        self._verbs = verbs
-        self._link = link
+        super().__init__(verbs, link)
 
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Create the record if nobody holds the key."""
@@ -198,23 +218,22 @@ class ExchangeStore(_Face):
             self._link_closed = True
 
     def _run(self, exchange: Exchange[_T], call: Call) -> _T:
-        answer, error = None, None
+        deadline = self._begin(call)
+        step: Callable[[Any], Any] = exchange.send
+        answer: Any = None
         try:
-            deadline = self._begin(call)
             while True:
-                request = exchange.send(answer) if error is None else exchange.throw(error)
+                request = step(answer)
+                self.requests[call.verb] += not getattr(request, "is_local", False)
                 try:
-                    answer, error = self._link.send(request, _left_s(deadline)), None
+                    answer, step = self._link.send(request, _left_s(deadline)), exchange.send
                 except Exception as failure:  # noqa: BLE001  # the exchange decides what it means
-                    answer, error = None, failure
+                    answer, step = failure, exchange.throw
         except StopIteration as end:
             result: _T = end.value
             return result
-        except Exception as failure:
-            raised = self._failed(failure, call)
-            if raised is failure:
-                raise
-            raise raised from failure
+        except Exception as failure:  # noqa: BLE001  # it is raised again
+            self._raise(failure, call)
         finally:
             exchange.close()
 
@@ -222,9 +241,10 @@ class ExchangeStore(_Face):
 class AsyncExchangeStore(_Face):
     """The async twin of :class:`ExchangeStore`. A cancelled verb may or may not be applied."""
 
+    _link: AsyncLink
+
     def __init__(self, verbs: Verbs, link: AsyncLink) -> None:
-        self._verbs = verbs
-        self._link = link
+        super().__init__(verbs, link)
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """As :meth:`ExchangeStore.claim`."""
@@ -264,23 +284,22 @@ class AsyncExchangeStore(_Face):
             self._link_closed = True
 
     async def _run(self, exchange: Exchange[_T], call: Call) -> _T:
-        answer, error = None, None
+        deadline = self._begin(call)
+        step: Callable[[Any], Any] = exchange.send
+        answer: Any = None
         try:
-            deadline = self._begin(call)
             while True:
-                request = exchange.send(answer) if error is None else exchange.throw(error)
+                request = step(answer)
+                self.requests[call.verb] += not getattr(request, "is_local", False)
                 try:
-                    answer, error = await self._link.send(request, _left_s(deadline)), None
+                    answer, step = await self._link.send(request, _left_s(deadline)), exchange.send
                 except Exception as failure:  # noqa: BLE001  # the exchange decides what it means
-                    answer, error = None, failure
+                    answer, step = failure, exchange.throw
         except StopIteration as end:
             result: _T = end.value
             return result
-        except Exception as failure:
-            raised = self._failed(failure, call)
-            if raised is failure:
-                raise
-            raise raised from failure
+        except Exception as failure:  # noqa: BLE001  # it is raised again
+            self._raise(failure, call)
         finally:
             exchange.close()
 
@@ -330,6 +349,28 @@ class AsyncReadsAge:
         """As :meth:`ReadsAge.read_age`."""
         found: tuple[LockRecord, int] | None = await self._run(self._verbs.read_age(key), Call("read", key, timeout_s))
         return found
+
+
+class Prunes:
+    """Mix into an :class:`ExchangeStore` whose verbs have ``prune`` (clauses P1 to P3)."""
+
+    def prune(self: Any, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+        """Remove those of *records* that are free, unchanged and old enough; return how many they are."""
+        exchange = self._verbs.prune(records, older_than_ms=older_than_ms, dry_run=dry_run)
+        count: int = self._run(exchange, Call("prune", None, timeout_s))
+        return count
+
+
+class AsyncPrunes:
+    """The async twin of :class:`Prunes`."""
+
+    async def prune(
+        self: Any, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float
+    ) -> int:
+        """As :meth:`Prunes.prune`."""
+        exchange = self._verbs.prune(records, older_than_ms=older_than_ms, dry_run=dry_run)
+        count: int = await self._run(exchange, Call("prune", None, timeout_s))
+        return count
 
 
 class BatchResults:

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from dlock_core.engine.process import members
 
-__all__ = ["Forkable", "watch_forks", "watched"]
+__all__ = ["BeginsAnew", "Forkable", "watch_forks", "watched"]
 
 
 class Forkable(Protocol):
@@ -26,6 +26,16 @@ class Forkable(Protocol):
     def after_fork_in_child(self) -> None:
         """Begin anew; no other thread is left that could release a mutex."""
         ...
+
+
+class BeginsAnew:
+    """Base of an object without a mutex, whose copy in a forked child begins anew: :meth:`after_fork_in_child` is all that it writes."""
+
+    def before_fork(self) -> None:
+        """Do nothing: there is no mutex."""
+
+    def after_fork_in_parent(self) -> None:
+        """Do nothing: the parent goes on with what it has."""
 
 
 _watched: WeakSet[Forkable] = WeakSet()

@@ -87,6 +87,8 @@ def written(record: LockRecord, token: int, kept: LockRecord | None) -> LockReco
         record.session,
         record.beat,
         record.members,
+        record.delay_ms,
+        record.times,
     )
 
 

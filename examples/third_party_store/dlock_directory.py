@@ -23,8 +23,6 @@ from dlock_core.record import LockRecord
 
 __all__ = ["DirectoryOptions", "DirectoryStore", "backend"]
 
-LOOK_EVERY_S = 0.001
-
 
 class DirectoryStore:
     """Locks in the directory *path*, which ``provision()`` makes."""
@@ -101,7 +99,7 @@ class DirectoryStore:
                     if time.monotonic() > deadline:
                         message = f"another process kept {key!r} locked for {timeout_s} s"
                         raise errors.StoreUnavailableError(message, key=key) from error
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(0.001)  # flock has no time-out
             yield
 
     def _file(self, key: str, kind: str) -> Path:

@@ -6,27 +6,18 @@ import pytest
 from dlock_conformance import LockClientConformance, LockStoreConformance, StoreHarness
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> StoreHarness:
-    """Give each test a directory of its own."""
-    return StoreHarness(f"directory://{tmp_path}", several_processes=True, restart=lambda: None)
+class _OnDirectory:
+    @pytest.fixture
+    def harness(self, tmp_path: Path) -> StoreHarness:
+        """Give each test a directory of its own."""
+        return StoreHarness(f"directory://{tmp_path}", several_processes=True, restart=lambda: None)
 
 
-class TestDirectoryStore(LockStoreConformance):
+class TestDirectoryStore(_OnDirectory, LockStoreConformance):
     """Every clause of the port."""
 
     colours = ("sync",)
 
-    @pytest.fixture
-    def harness(self, directory: StoreHarness) -> StoreHarness:
-        """As above."""
-        return directory
 
-
-class TestDirectoryClient(LockClientConformance):
+class TestDirectoryClient(_OnDirectory, LockClientConformance):
     """What users see, by both clients."""
-
-    @pytest.fixture
-    def harness(self, directory: StoreHarness) -> StoreHarness:
-        """As above."""
-        return directory

@@ -15,7 +15,7 @@ from dlock_core.record import LockRecord, State
 from dlock_core.states import Cleaning, Confirming, Held, Lost, Outcome, Read, Releasing, Seeking, Sent, Verb
 from dlock_core.store import Claim, Expect
 from dlock_core.timings import NEVER, Timings
-from proof.explore.world import KEY, NOW, TICK, Client, Ghost, Request, Slot, rvn_of
+from proof.explore.world import KEY, NOW, TICK, Client, Ghost, Removal, Request, Slot, expects_absence, rvn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -46,16 +46,20 @@ TOKEN = 50
 _AHEAD = {"deadline", "renew_at", "hold_until", "until", "retry_at", "give_up_at", "failing_since", "ends_at"}
 _BEHIND = {"sent_at", "seen_at", "written_at"}
 _TRIES_MAX = 2
-_RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord))
+_RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord) if each.compare)
 
 
 class Store(NamedTuple):
-    """What the store holds: the record, since when, whether its writer is *dead*, and, where refusals may be stale, the one before."""
+    """What the store holds: the record, since when, whether its writer is *dead*, and, where refusals may be stale, the one before.
+
+    *removed*: nothing stands, and the record that stood here last was removed.
+    """
 
     record: LockRecord | None = None
     previous: LockRecord | None = None
     written_at: int = NOW
     dead: bool = False
+    removed: bool = False
 
 
 def _rebuilt(value: Any, leaf: Callable[[str, Any], Any], field: str = "") -> Any:
@@ -198,7 +202,9 @@ def swept(client: Client, store: Store) -> Client:
     # each time.
     writes = {rvn_of(request) for request in under_way if type(request) is not Claim and may_apply(request, record)}
     ghosts = tuple(
-        ghost for ghost in client.ghosts if may_apply(ghost.request, record, writes - {rvn_of(ghost.request)})
+        ghost
+        for ghost in client.ghosts
+        if expects_absence(client, ghost.request) or may_apply(ghost.request, record, writes - {rvn_of(ghost.request)})
     )
     standing = {record.rvn for record in (store.record, store.previous) if record is not None}
     alive = standing | set(rvns_in((client.slots, ghosts)))
@@ -211,6 +217,8 @@ def may_apply(request: Request, record: LockRecord | None, writes: Collection[st
     """Whether the store would apply *request* now, or after one of *writes* was applied once more."""
     if isinstance(request, Read):
         return False
+    if isinstance(request, Removal):
+        return True  # what it does to another version is what a world that removes records looks at
     expected = request.expect if isinstance(request, Claim) else request.expected
     if expected is Expect.ANY:
         return True

@@ -91,6 +91,10 @@ SCENARIOS: dict[str, Scenario] = {
         Rules(faults=0, deaths=1, probes=True, solo=True), (*_DEATHS, "lost: expired", "late request applied: claim")
     ),
     "server-clock": Scenario(Rules(faults=0, aged=True), (*_GRANTS, "taken over by the store's clock")),
+    "prune": Scenario(
+        Rules(breaks=1, late=1, ticks=3, heartbeat=False),
+        ("record removed", "takeover", "late grant", "lost claim adopted", "copy applied: claim"),
+    ),
     "abandon-both": Scenario(Rules(ticks=2, attempts=2, abandons=1, copies=False, faults=0), _ABANDON),
     "break-fault": Scenario(
         Rules(breaks=1, ticks=3), ("takeover after a break", "lost: broken", "lost renewal adopted")
@@ -110,6 +114,10 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "2x6x2": Scenario(Rules(ticks=6, faults=2), (*_FAULTS, "copy applied: claim")),
     "3x4x1": Scenario(Rules(leases=(2, 2, 2)), (*_FAULTS, "copy applied: claim")),
+    "prune-fault": Scenario(
+        Rules(breaks=1, late=1, ticks=3, faults=2, heartbeat=False, copies=False),
+        ("record removed", "takeover", "late request applied: claim", "own orphan taken over"),
+    ),
     "twice": Scenario(Rules(ticks=3, attempts=2, faults=0), _GRANTS),
 }
 
@@ -120,6 +128,7 @@ NIGHTLY = (
     "server-clock-fault",
     "2x6x2",
     "3x4x1",
+    "prune-fault",
     "twice",
 )
 QUICK = tuple(name for name in SCENARIOS if name not in NIGHTLY)

@@ -6,16 +6,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
 from dlock_core.early import STEP_NS
+from dlock_core.kit import removal
 from dlock_core.record import Broken, LockRecord, OwnerState, State
 from dlock_core.states import Read, Verb
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from proof.explore.canonical import TOKEN, Store, cleared, orphaned, rebased
-from proof.explore.world import NEW_RVN, NOW, TICK, Client, Ghost, Request, Rules, Slot
+from proof.explore.world import (
+    NEW_RVN,
+    NOW,
+    TICK,
+    Client,
+    Ghost,
+    Removal,
+    Request,
+    Rules,
+    Slot,
+    expects_absence,
+    ghost_of,
+    is_too_late,
+    rvn_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Landed", "Op", "break_move", "land", "ops", "perform"]
+__all__ = ["Landed", "Op", "land", "operator_move", "ops", "perform"]
 
 
 class Op(NamedTuple):
@@ -37,16 +52,17 @@ class Landed(NamedTuple):
     violation: str | None = None
 
 
-def perform(record: LockRecord | None, request: Request) -> tuple[bool, LockRecord | None]:
-    """Do *request* on *record*: clauses S2 to S9."""
+def perform(record: LockRecord | None, request: Request, floor: int = TOKEN) -> tuple[bool, LockRecord | None]:
+    """Do *request* on *record*: clauses S2 to S9. The tokens of these worlds begin at the *floor*."""
     match request:
+        case Removal():
+            raise AssertionError("a removal is not a step of a client")
         case Read():
             return False, record
         case Claim():
             if not _may_claim(record, request):
                 return False, record
-            # The store's own floor is where the tokens of these worlds begin.
-            token = max(TOKEN if record is None else record.fencing_token + 1, request.record.fencing_token)
+            token = max(floor if record is None else record.fencing_token + 1, request.record.fencing_token)
             kept = record if request.keep_payload and record is not None and record.state is not State.GONE else None
             return True, _written(request.record, token, kept)
         case Replace() | Release():
@@ -94,6 +110,8 @@ def ops(client: Client, rules: Rules) -> Iterator[Op]:
                 yield Op(f"{slot.number}.probe-{owner.value}", 0, owner.value, index)
         if slot.request is None:
             continue
+        if type(slot.request) is not Read and is_too_late(client, slot.request, slot.state.in_flight.sent_at):  # type: ignore[union-attr]
+            continue
         yield Op(f"{slot.number}.apply", 0, "apply", index)
         if type(slot.request) is Read:
             continue
@@ -106,9 +124,12 @@ def ops(client: Client, rules: Rules) -> Iterator[Op]:
         yield Op(f"{ghost.number}.late{index}", 0, "ghost", index)
 
 
-def break_move(store: Store, rules: Rules) -> Client | None:
-    """Return the operator with a break of the record that stands on its way."""
+def operator_move(store: Store, rules: Rules) -> Client | None:
+    """Return the operator with a break of the record that stands on its way, or with its removal."""
     record = store.record
+    if rules.late is not None:
+        listed = record is not None and record.state is not State.HELD
+        return Client(None, ghosts=(Ghost(0, Removal(record)),)) if listed and record is not None else None
     if record is None or record.state is not State.HELD or record.broken is not None:
         return None
     by = Broken("operator", 0)
@@ -129,13 +150,15 @@ def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
         else (slot.number, slot.request)
     )
     assert request is not None
+    if isinstance(request, Removal):
+        return _removed(client, request, store, rules)
     if op.kind == "stale":
         # A former primary looks into its own past; what it refuses is applied nowhere.
         applied, record = perform(store.previous, request)
         if applied or record is None:
             return None
     else:
-        applied, record = perform(store.record, request)
+        applied, record = perform(store.record, request, floor_of(store))
     reply = Reply(applied, record)
     if slot is None:
         ghosts = client.ghosts[: op.place] + client.ghosts[op.place + 1 :]
@@ -150,7 +173,7 @@ def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
         return None
     if not applied or record is None:
         return Landed(after, store, 0, _refused_notes(op))
-    problem = _relation(client, number, request, store, record)
+    problem = _relation(client, number, request, store, record) or _over(client, op, request)
     grant = type(request) is Claim or (
         type(request) is Replace and store.record is not None and record.fencing_token != store.record.fencing_token
     )
@@ -163,6 +186,37 @@ def land(client: Client, op: Op, store: Store, rules: Rules) -> Landed | None:
     if client.dead:
         new = orphaned(new)
     return Landed(rebased(after, rise), new, rise, notes, problem)
+
+
+def _removed(operator: Client, request: Removal, store: Store, rules: Rules) -> Landed | None:
+    """Remove the record as the stores do: by clause P1."""
+    standing, listed = store.record, request.record
+    assert rules.late is not None
+    age_ms, older_than_ms = (NOW - store.written_at) // TICK, rules.late + 1
+    after = operator._replace(ghosts=())
+    if not removal.may_be_removed(standing, listed, age_ms, older_than_ms):
+        return Landed(after, store, 0)
+    assert standing is not None
+    problem = (
+        None if standing.version == listed.version else "I3: a record was removed that had changed since it was listed"
+    )
+    return Landed(after, Store(removed=True), 0, ("record removed",), problem)
+
+
+def floor_of(store: Store) -> int:
+    """Return the least token that the store gives: more than any that it has removed."""
+    return TOKEN + store.removed
+
+
+def _over(client: Client, op: Op, request: Request) -> str | None:
+    """I5: no claim of an absent key is applied when its attempt is over, unless its sender knows that it may be."""
+    if op.kind != "ghost" or not expects_absence(client, request):
+        return None
+    ghost = client.ghosts[op.place]
+    known = (
+        ghost.copy or rvn_of(request) in client.abandoned or any(slot.number == ghost.number for slot in client.slots)
+    )
+    return None if known else "I5: a write of an attempt that is over was applied"
 
 
 def _probed(client: Client, op: Op, slot: Slot, store: Store) -> Landed | None:
@@ -188,13 +242,15 @@ def _answered(client: Client, op: Op, slot: Slot, reply: Reply, age: int | None)
     slots = (*client.slots[: op.place], slot._replace(reply=reply, age=age), *client.slots[op.place + 1 :])
     ghosts = client.ghosts
     if op.kind == "apply+copy" and slot.request is not None:
-        ghosts = (*ghosts, Ghost(slot.number, slot.request, copy=True))
+        ghosts = (*ghosts, ghost_of(client, slot, copy=True))
     return client._replace(slots=slots, ghosts=ghosts)
 
 
 def _relation(client: Client, number: int, request: Request, store: Store, new: LockRecord) -> str | None:
     """I2 and I3: what may follow what in the record."""
     old = store.record
+    if old is None and store.removed and new.fencing_token <= TOKEN:
+        return "I2: a token was given again after its record was removed"
     if old is None:
         return None if type(request) is Claim else "I3: something other than a claim made the record"
     if new.rvn == old.rvn:

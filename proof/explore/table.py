@@ -142,17 +142,17 @@ class Table:
         if operator:
             yield from self._by_store(here, -1, operator)
         if breaks and not operator:
-            broken = store_model.break_move(self.stores[store[0]], self.rules)
-            if broken is not None:
-                number, names = self.form(broken)
+            moving = store_model.operator_move(self.stores[store[0]], self.rules)
+            if moving is not None:
+                number, names = self.form(moving)
                 sources = tuple(_NEW if name == NEW_RVN else store[1][int(name[1:])] for name in names)
                 yield Step(
-                    "operator.break",
+                    "operator.break" if self.rules.late is None else "operator.list",
                     self._named((ticks, faults, breaks - 1), store, parts, (number, sources)),
                     (),
                     None,
                 )
-        if ticks:
+        if ticks and not any(world.knows_of_absence(self.clients[part[0]]) for part in parts):
             aged = tuple([self._older(part) for part in parts])
             after = self._named((ticks - 1, faults, breaks), self._older_store(store), aged, operator)
             yield Step("tick", after, (), None)
@@ -275,6 +275,7 @@ class Table:
         known = self._olders.get(part[0])
         if known is None:
             later = world.restaged(canonical.aged(self.clients[part[0]], 1, self.rules.span_ns))
+            later = world.without_late(later)
             known = self._olders[part[0]] = self._image(later)
         return known[0], tuple([part[1][source] for source in known[1]])
 
@@ -324,7 +325,8 @@ class Table:
             fail_closed = client.timings is not None and client.timings.lease_ms is None
             for ghost in client.ghosts:
                 known = ghost.copy or world.rvn_of(ghost.request) in client.abandoned
-                if ghost.number == local.closed and (fail_closed or not known):
+                lands = not world.expects_absence(client, ghost.request) or record is None
+                if ghost.number == local.closed and lands and (fail_closed or not known):
                     return "I5: an attempt is over, and a write of it may still be applied"
         return None
 

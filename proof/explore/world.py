@@ -42,7 +42,7 @@ from dlock_core.states import (
     Wait,
     Woken,
 )
-from dlock_core.store import Claim, Release, Replace, Reply
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_core.timings import NEVER, Early, Timings, derive_timings
 from proof import watch
 
@@ -71,7 +71,14 @@ NOW = 1_000 * TICK
 NEW_RVN = "#new"
 KEY = "k"
 
-Request: TypeAlias = Claim | Replace | Release | Read
+
+class Removal(NamedTuple):
+    """The operator's request to remove *record*, which was listed, if it stands unchanged and nobody wrote it for long enough."""
+
+    record: LockRecord
+
+
+Request: TypeAlias = Claim | Replace | Release | Read | Removal
 
 
 class Rules(NamedTuple):
@@ -79,6 +86,8 @@ class Rules(NamedTuple):
 
     *deaths*: whether a client may die, once. *probes*: owners are asked for, and who answers knows the truth, or does not.
     *aged*: the store tells ages, by a clock that may have stepped as far as it is trusted not to.
+    *late*: the operator does not break locks, but removes free records that nobody wrote for longer than so many ticks. A claim that
+    expects an absent key lands within as many ticks of the answer that it rests on, or never.
     """
 
     leases: tuple[int | None, ...] = (2, 2)
@@ -98,11 +107,12 @@ class Rules(NamedTuple):
     deaths: int = 0
     probes: bool = False
     aged: bool = False
+    late: int | None = None
 
     @property
     def span_ns(self) -> int:
         """Beyond this age instants are not told apart."""
-        return (max((lease or 0) for lease in (*self.leases, self.relet)) + 1) * TICK
+        return (max((lease or 0) for lease in (*self.leases, self.relet, self.late)) + 1) * TICK
 
 
 class Slot(NamedTuple):
@@ -127,12 +137,13 @@ class Slot(NamedTuple):
 class Ghost(NamedTuple):
     """A request that nobody waits for and that may still be applied.
 
-    *copy*: it was doubled on its way, so its sender knows nothing of it.
+    *copy*: it was doubled on its way, so its sender knows nothing of it. *sent_at* counts only where records are removed.
     """
 
     number: int
     request: Request
     copy: bool = False
+    sent_at: int = NEVER
 
 
 class Client(NamedTuple):
@@ -150,6 +161,9 @@ class Client(NamedTuple):
     grantee: int | None = None  # the attempt to which the current token was granted
     deaths: int = 0
     dead: bool = False
+    late_ns: int | None = (
+        None  # within this time of being sent a claim of an absent key is applied; None: records are never removed
+    )
 
 
 class Move(NamedTuple):
@@ -182,7 +196,6 @@ def timings_of(rules: Rules, lease: int | None) -> Timings:
         max_lease_duration=3600,
         fail_closed=lease is None,
         auto_renew=rules.heartbeat,
-        max_hold=None,
         data=None,
         attributes=(),
         replace_data=True,
@@ -206,12 +219,43 @@ def newcomer(rules: Rules, number: int) -> Client:
         abandons=rules.abandons,
         relets=rules.relets if rules.relet else 0,
         deaths=rules.deaths,
+        late_ns=None if rules.late is None else rules.late * TICK,
     )
 
 
 def rvn_of(request: Request) -> str:
     """Return what *request* writes, or the id of a read."""
     return request.rvn if type(request) is Read else request.record.rvn  # type: ignore[union-attr]  # mypy does not narrow by type()
+
+
+def ghost_of(client: Client, slot: Slot, *, copy: bool = False) -> Ghost:
+    """Return the request of *slot* as one that nobody waits for."""
+    assert slot.request is not None
+    in_flight = getattr(slot.state, "in_flight", None) if expects_absence(client, slot.request) else None
+    return Ghost(slot.number, slot.request, copy, NEVER if in_flight is None else in_flight.sent_at)
+
+
+def expects_absence(client: Client, request: Request | None) -> bool:
+    """Whether *request* could be applied once more after a removal of the record that refuses it."""
+    return client.late_ns is not None and type(request) is Claim and request.expect is Expect.ABSENT
+
+
+def is_too_late(client: Client, request: Request | None, sent_at: int) -> bool:
+    """Whether *request* was sent so long ago that it does not land any more."""
+    return client.late_ns is not None and expects_absence(client, request) and NOW - sent_at > client.late_ns
+
+
+def without_late(client: Client) -> Client:
+    """Return *client* without the ghosts that do not land any more."""
+    ghosts = tuple(ghost for ghost in client.ghosts if not is_too_late(client, ghost.request, ghost.sent_at))
+    return client if len(ghosts) == len(client.ghosts) else client._replace(ghosts=ghosts)
+
+
+def knows_of_absence(client: Client) -> bool:
+    """Whether an answer that shows an absent key is on its way back, in a world that removes records: it is used before time passes."""
+    return client.late_ns is not None and any(
+        slot.reply is not None and slot.reply.record is None for slot in client.slots
+    )
 
 
 # ---- what a client can do by itself ---------------------------------------------------------------------------------------------------
@@ -235,12 +279,13 @@ def moves(client: Client, rules: Rules) -> Iterator[Move]:
 def _die(client: Client) -> Move:
     """End the process: nothing of it goes on but what was sent, of which the store knows nothing yet."""
     under_way = tuple(
-        Ghost(slot.number, slot.request, slot.doubled)
+        ghost_of(client, slot, copy=slot.doubled)
         for slot in client.slots
         if slot.request is not None and type(slot.request) is not Read
     )
     held = any(type(slot.state) in (Confirming, Held) for slot in client.slots)
-    dead = Client(client.timings, ghosts=client.ghosts + under_way, grantee=client.grantee, dead=True)
+    ghosts = client.ghosts + under_way
+    dead = Client(client.timings, ghosts=ghosts, grantee=client.grantee, dead=True, late_ns=client.late_ns)
     notes = ("owner died",) if held else ("died without the lock",)
     return Move("die", 0, dead, notes, died=client.grantee is not None)
 
@@ -251,7 +296,7 @@ def _events(client: Client, slot: Slot, rules: Rules) -> Iterator[tuple[str, int
     in_flight = getattr(state, "in_flight", None)
     rvn = "" if in_flight is None else in_flight.rvn
     if request is not None:
-        ghosts = () if type(request) is Read else (Ghost(slot.number, request, slot.doubled),)
+        ghosts = () if type(request) is Read else (ghost_of(client, slot, copy=slot.doubled),)
         yield "timeout", 1, Failure(rvn, unknown=True, new_rvn=NEW_RVN), ghosts
         if ghosts and not slot.doubled:
             yield "refused-service", 1, Failure(rvn, unknown=False, new_rvn=NEW_RVN), ()
@@ -292,7 +337,7 @@ def _advance(client: Client, index: int, choice: tuple[str, int], event: Event, 
     if type(event) in (Answer, Failure) or _forgotten(slot, state):
         if type(event) not in (Answer, Failure) and slot.request is not None and type(slot.request) is not Read:
             # Nobody waits for it any more, and the store does not know that.
-            ghosts = (Ghost(slot.number, slot.request, slot.doubled),)
+            ghosts = (ghost_of(client, slot, copy=slot.doubled),)
         slot = slot._replace(request=None, reply=None, doubled=False, probed=None, owner=None, age=None)
     problem = watch.problem(slot.state, event, state, NOW)
     notes = tuple(watch.notes(slot.state, event, state, effects, NOW))

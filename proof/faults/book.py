@@ -50,11 +50,16 @@ class Book:
         self.children: dict[str, int] = {}
         self.taken: Counter[str] = Counter()
         self.balances: Counter[str] = Counter()
+        self.bodies_over: dict[tuple[str, int], int] = {}
+        self.pauses: set[tuple[str, int]] = set()
+        self.slots_begun: list[tuple[str, int, int]] = []
+        self.slots_finished: list[tuple[str, int, int]] = []
         self.changed = threading.Condition()
         self._newest: dict[str, Grant] = {}
         self._of_key: defaultdict[str, list[Grant]] = defaultdict(list)
         self._waits: dict[tuple[str, str], int] = {}
         self._fences: Counter[str] = Counter()
+        self._slots: Counter[str] = Counter()
 
     def waiting(self, key: str, who: str, at: int) -> None:
         """A holder begins to wait for the lock."""
@@ -80,6 +85,34 @@ class Book:
         with self.changed:
             self.ends[key, token] = why, at
             self.changed.notify_all()
+
+    def body_over(self, key: str, token: int, at: int, paused: bool) -> None:  # noqa: FBT001  # called by position
+        """The body of a leader, or of a run of a job, has ended; *paused*: before that it did not look at the clock for the stop grace."""
+        with self.changed:
+            self.bodies_over[key, token] = at
+            if paused:
+                self.pauses.add((key, token))
+
+    def slot(self, key: str) -> int:
+        """Return the slot of the job that is due."""
+        with self.changed:
+            return self._slots[key] + 1
+
+    def slot_begun(self, key: str, slot: int, token: int) -> None:
+        """A run of a job begins."""
+        with self.changed:
+            self.slots_begun.append((key, slot, token))
+
+    def slot_finished(self, key: str, slot: int, token: int) -> None:
+        """A run of a job was finished, and the store has said so."""
+        with self.changed:
+            self.slots_finished.append((key, slot, token))
+        self.slot_done(key, slot)
+
+    def slot_done(self, key: str, slot: int) -> None:
+        """The record of the job says that *slot* was finished; the next one is due."""
+        with self.changed:
+            self._slots[key] = max(self._slots[key], slot)
 
     def cancelled(self, key: str, at: int) -> None:
         """An operation on the key was cancelled."""
@@ -171,7 +204,8 @@ class Finding(NamedTuple):
 
     *early*: grants while the lease before was valid; *disordered*: grants whose wait began after a grant with a greater token; *stale*:
     effects of an earlier grant after a later one; *lost*: fenced effects that the balance does not show; *unheard*: tokens that nobody
-    was told of.
+    was told of; *beside*: bodies that ran on after the next one had begun; *paused*: bodies that did so after they had not looked at the
+    clock for longer than the stop grace, since they got no processor; *again*: slots that were begun after they were finished.
     """
 
     grants: int
@@ -181,6 +215,9 @@ class Finding(NamedTuple):
     effects: int
     lost: int
     unheard: int
+    beside: int
+    paused: int
+    again: int
     stale: dict[str, int]
 
 
@@ -195,15 +232,31 @@ def check(book: Book) -> Finding:
     for grant in grants:
         repeated += grant.token in by_key[grant.key]
         by_key[grant.key][grant.token] = grant
-    early = unheard = disordered = 0
+    early = unheard = disordered = beside = paused = 0
     for key, granted in by_key.items():
         for before, after in pairwise(sorted(granted)):
             unheard += after - before - 1
             if (end := valid_until.get((key, before))) is not None:
                 why, at = ends.get((key, before), ("", end))
                 early += granted[after].at < (min(end, at) if why == "released" else end)
+            if book.bodies_over.get((key, before), 0) > granted[after].at:
+                paused += (key, before) in book.pauses
+                beside += (key, before) not in book.pauses
         disordered += _disordered(list(granted.values()))
-    return Finding(len(grants), repeated, early, disordered, len(effects), lost, unheard, stale)
+    counts = (len(grants), repeated, early, disordered, len(effects), lost, unheard, beside, paused, _again(book))
+    return Finding(*counts, stale)
+
+
+def _again(book: Book) -> int:
+    """Count the runs that an earlier grant had finished, by the slot."""
+    with book.changed:
+        begun, finished = list(book.slots_begun), list(book.slots_finished)
+    by_key: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for key, slot, token in finished:
+        by_key[key].append((slot, token))
+    return sum(
+        any(done >= slot and earlier < token for done, earlier in by_key.get(key, ())) for key, slot, token in begun
+    )
 
 
 def _effects(effects: list[Effect]) -> tuple[dict[str, int], dict[tuple[str, int], int]]:

@@ -32,6 +32,9 @@ _PATIENCE_LEASES = 3.0
 _CROWD = ("sync", "async")
 _FILE_BYTES = 16_384
 _STANDARD_STREAMS = 3
+_ASLEEP_MAX = 1  # parties that stand still between two deaths of a chain, so that others are left to wait
+_STUTTERS = 20
+_RUNS_LEASES = 1 / 150
 _LOSSES = 3  # of replies, of each key in a round
 
 
@@ -45,8 +48,8 @@ class Stage:
         self.nursery, self.rng, self.lease_s = nursery, rng, size.lease_s
         self.trials = 0
         self.delays: list[float] = []
-        # The proxy has threads for each connection, and the machine has more to do.
-        count = -(-size.keys // 3) if cell.proxied else size.keys
+        self.asleep: list[Party] = []
+        count = -(-size.keys // cell.keys_part)
         runs = size.run_keys if cell.commands else 0
         self.keys = tuple(f"{cell.name}/{number}" for number in range(count + runs))
         kinds = [kind or rng.choice(_CROWD) for kind in cell.kinds]
@@ -139,6 +142,7 @@ class Stage:
 
 
 def _kill(stage: Stage) -> None:
+    stage.pass_leases(stage.cell.leases)  # in which bodies come to their end
     victims = stage.victims()
     at = now()
     for party in victims:
@@ -162,6 +166,51 @@ def _stop(stage: Stage) -> None:
         party.go_on()
     stage.pass_leases(0.25)  # the holder goes on, and has its stale effects
     stage.trials += len(held)
+
+
+def _stutter(stage: Stage) -> None:
+    """Stop the holder, and then let it run for a moment only, again and again, for a lease: as a machine does that has far too much to do.
+
+    None of the later pauses is as long as the stop grace. A process is caught between its grant and its body, too.
+    """
+    victims = stage.victims()
+    for party in victims:
+        party.stop()
+    stage.resource.settle()
+    held = stage.held(victims)
+    stage.pass_leases(stage.cell.leases)
+    for _ in range(_STUTTERS):
+        for party in victims:
+            party.go_on()
+        stage.pass_leases(_RUNS_LEASES)
+        for party in victims:
+            party.signal(signal.SIGSTOP)
+        stage.pass_leases(1 / _STUTTERS)
+    for party in victims:
+        party.go_on()
+    stage.pass_leases(0.25)
+    stage.trials += len(held)
+
+
+def _chain(stage: Stage) -> None:
+    """Kill or stop the holder, and the one that takes over from it, and so on; one that was stopped goes on some deaths later."""
+    [party, *_] = stage.victims()
+    at = now()
+    kills = stage.rng.random() < 0.5
+    if kills:
+        party.kill()
+        stage.resource.settle_of(party.who)
+    else:
+        party.stop()
+        stage.resource.settle()
+    held = stage.held([party])
+    if kills:
+        stage.replace(party)
+    else:
+        stage.asleep.append(party)
+    stage.taken_over(held, at)
+    if len(stage.asleep) > _ASLEEP_MAX:
+        stage.asleep.pop(0).go_on()
 
 
 def _hog(stage: Stage) -> None:
@@ -223,7 +272,7 @@ def _server(stage: Stage) -> None:
         stage.store.go_on()
     elif stage.cell.name == "server-kill":
         stage.store.restart()
-    elif stage.cell.name == "black-hole":
+    elif stage.cell.name in _CUT_OFF:
         stage.store.proxy.begin(Cut.HANG)
         stage.pass_leases(stage.cell.leases)
         stage.store.proxy.heal()
@@ -269,7 +318,10 @@ def _kill_peer(stage: Stage) -> None:
 
 
 class Cell(NamedTuple):
-    """A fault. *control*: what must show for the run to count; *kinds*: the parties, None for any; *may_fall*: which are disturbed."""
+    """A fault. *control*: what must show for the run to count; *kinds*: the parties, None for any; *may_fall*: which are disturbed.
+
+    *lease_s* is the lease, where it is not that of the store's other cells.
+    """
 
     name: str
     round: Callable[[Stage], None]
@@ -281,6 +333,19 @@ class Cell(NamedTuple):
     server: bool = False
     proxied: bool = False
     only: str | None = None
+    lease_s: float | None = None
+
+    @property
+    def keys_part(self) -> int:
+        """By what the number of keys of the store is divided, so that the machine has time to answer."""
+        if self.name == "chain":
+            return 6  # twice as many parties, and how soon they take over counts
+        return 3 if self.proxied else 1  # the proxy has threads for each connection
+
+    @property
+    def of_bodies(self) -> bool:
+        """Whether leaders or runners of jobs are disturbed."""
+        return bool(set(self.kinds) & {*_LEADERS, *_RUNNERS, "deaf", "deaf-runner", "forgetful"})
 
     @property
     def peer(self) -> bool:
@@ -288,12 +353,17 @@ class Cell(NamedTuple):
         return self.name.startswith("peer")
 
 
+_LEADERS = ("leader", "aleader")
+_RUNNERS = ("runner", "arunner")
+_CUT_OFF = ("black-hole", "leader-cut-off", "deaf-leader")
+_SHORT_S = 0.6
 _PEERS: tuple[str | None, ...] = ("peer", "peer")
 
 CELLS = {
     cell.name: cell
     for cell in (
         Cell("kill", _kill, commands=True),
+        Cell("chain", _chain, kinds=(None,) * 4),
         Cell("stop-0.5", _stop, 0.5, commands=True),
         Cell("stop-1.1", _stop, 1.1, "naive", commands=True),
         Cell("stop-2", _stop, 2, "naive", commands=True),
@@ -301,6 +371,17 @@ CELLS = {
         Cell("hasty", _stop, 0.8, "early", kinds=("sync", "hasty"), may_fall=("sync",)),
         Cell("gil-hog", _hog, 2, "naive"),
         Cell("fork", _fork, control="copies that were valid in the parent"),
+        Cell("leader-kill", _kill, kinds=_LEADERS, may_fall=_LEADERS),
+        Cell("leader-stop-2", _stop, 2, "naive", kinds=_LEADERS, may_fall=_LEADERS),
+        Cell("leader-cut-off", _server, 2, kinds=_LEADERS, may_fall=_LEADERS, server=True, proxied=True),
+        Cell("deaf-leader", _server, 2, "beside", ("deaf", "deaf"), ("deaf",), server=True, proxied=True),
+        Cell("deaf-leader-stop", _stop, 2, "beside", ("deaf", "deaf"), ("deaf",)),
+        Cell("runner-kill", _kill, 2, kinds=_RUNNERS, may_fall=_RUNNERS),
+        Cell("runner-stop-2", _stop, 2, "naive", kinds=_RUNNERS, may_fall=_RUNNERS),
+        Cell("runner-stop-2-short", _stop, 2, "naive", _RUNNERS, _RUNNERS, only="redis", lease_s=_SHORT_S),
+        Cell("runner-stutter-short", _stutter, 2, "naive", _RUNNERS, _RUNNERS, only="redis", lease_s=_SHORT_S),
+        Cell("deaf-runner-stop", _stop, 2, "beside", ("deaf-runner",) * 2, ("deaf-runner",)),
+        Cell("forgetful-runner", _kill, 2, "again", ("forgetful",) * 2, ("forgetful",)),
         Cell("cancel", _cancel, control="naive", kinds=("cancelled", None)),
         Cell("disk-full", _limit, 2, "naive", only="sqlite"),
         Cell("no-descriptors", _limit, 2, "errors of the store", ("reopening", None), ("reopening",), only="sqlite"),

@@ -30,16 +30,25 @@ _PR_SET_PDEATHSIG = 1
 _LIMIT_S = 60.0
 _LOOK_EVERY_S = 0.002
 _NEEDED = (
-    *("boto3", "pymongo", "redis", "redis.asyncio"),
+    *("boto3", "psycopg", "pymongo", "redis", "redis.asyncio"),
     *(
         "dlock_core.command.app",
         "dlock_core.command.run",
         "dlock_sqlite.store",
         "dlock_dynamodb",
         "dlock_mongodb",
+        "dlock_mysql",
+        "dlock_postgres",
         "dlock_redis",
     ),
-    *("proof.faults.cancelled", "proof.faults.dlock_run", "proof.faults.redis_py", "proof.faults.party"),
+    *(
+        "proof.faults.cancelled",
+        "proof.faults.dlock_run",
+        "proof.faults.job_runners",
+        "proof.faults.leaders",
+        "proof.faults.redis_py",
+        "proof.faults.party",
+    ),
 )
 
 

@@ -1,9 +1,10 @@
 """What a party does: a process that works on many keys at once, each in a thread or a task: acquire, have effects, release.
 
-It is forked by ``nursery.py``. The kinds: ``sync``, ``async``, ``run`` (``dlock run`` around commands that have effects), ``hasty``
-(a negative control that takes over after half a lease), ``reopening`` (opens its store for each turn), ``cancelled`` (asyncio, whose tasks
-are cancelled at any await), ``peer…`` (redis-py's Lock). SIGUSR1 lets a party keep its interpreter's lock to itself for two leases,
-SIGUSR2 lets it fork where it stands.
+It is forked by ``nursery.py``. The kinds: ``sync``, ``async``, ``run`` (``dlock run`` around commands that have effects), ``hasty`` (a
+negative control that takes over after half a lease), ``reopening`` (opens its store for each turn), ``cancelled`` (asyncio, whose tasks
+are cancelled at any await), ``leader``, ``aleader`` and ``deaf`` (elections), ``runner``, ``arunner``, ``deaf-runner`` and ``forgetful``
+(jobs), ``peer…`` (redis-py's Lock). SIGUSR1 lets a party keep its
+interpreter's lock to itself for two leases, SIGUSR2 lets it fork where it stands.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import traceback
 from collections.abc import Coroutine
 from contextlib import closing
+from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core import LockClient, aconnect, connect
@@ -41,6 +43,16 @@ _WAITS_S = 20
 _HOG_LEASES = 2.0
 _CHILD_S = 300
 _LOOKS_S = 0.02
+# The kinds of parties that have a module of their own: its name, and the function that does the work.
+_IN_MODULES = {
+    "run": ("dlock_run", "run"),
+    **dict.fromkeys(("peer", "peer-default", "peer-cancelled"), ("redis_py", "peer")),
+    **dict.fromkeys(("leader", "deaf"), ("leaders", "lead")),
+    "aleader": ("leaders", "lead_in_tasks"),
+    **dict.fromkeys(("runner", "deaf-runner", "forgetful"), ("job_runners", "run_jobs")),
+    "arunner": ("job_runners", "run_in_tasks"),
+    "cancelled": ("cancelled", "cancelled"),
+}
 
 
 class Order(NamedTuple):
@@ -97,20 +109,13 @@ def work(order: Order, line: Line) -> None:
     signal.signal(signal.SIGUSR1, lambda *_: _keep_the_gil(order.lease_s))
     # Not in the handler: it may have interrupted a thread that has a mutex which a fork takes.
     signal.signal(signal.SIGUSR2, lambda *_: scene.asked_to_fork.set())
-    if order.kind == "run":
-        from proof.faults.dlock_run import run
-
-        run(scene)
-    elif order.kind.startswith("peer"):
-        from proof.faults.redis_py import peer
-
-        peer(scene)
+    if order.kind in _IN_MODULES:
+        module, function = _IN_MODULES[order.kind]
+        works = getattr(import_module(f"proof.faults.{module}"), function)(scene)
+        if isinstance(works, Coroutine):
+            asyncio.run(works)
     elif order.kind == "async":
         asyncio.run(_async(scene))
-    elif order.kind == "cancelled":
-        from proof.faults.cancelled import cancelled
-
-        asyncio.run(cancelled(scene))
     elif order.kind == "reopening":
         in_threads(scene, _reopening_key)
     else:

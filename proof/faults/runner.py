@@ -3,8 +3,10 @@
 A cell is a store and a fault. In each round a process that holds many keys is disturbed, or the store is, while other processes wait for
 the same keys: each key that is held then is a trial. All write what they do to one book (``book.py``), whose history is checked at
 the end: no token twice or out of order, no grant while the lease before was valid, no stale effect and no lost update where the fence was.
-The same effects without the fence are the negative controls; a waiter that counts half a lease, a copy of a lease that was forked, and
-redis-py's Lock are more: where none of them fails, the cell proves nothing.
+Bodies of leaders and of jobs never run beside the next, and no slot of a job is begun after it was finished.
+The same effects without the fence are the negative controls; a waiter that counts half a lease, a copy of a lease that was forked, bodies
+that do not look at the end of their lease, a job that releases without its mark, and redis-py's Lock are more: where none of them fails,
+the cell proves nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import bisect
 import json
+import os
 import random
 import sqlite3
 import tempfile
@@ -28,7 +31,7 @@ from proof.faults.book import CONTROLS, Book, Finding, check
 from proof.faults.book_server import Resource
 from proof.faults.cells import CELLS, Cell, Stage
 from proof.faults.nursery import Nursery
-from proof.faults.stores import STORES, Disturbed, Size, open_store
+from proof.faults.stores import BODIES, STORES, Disturbed, Size, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,13 +43,16 @@ _MEMORY = Path("/dev/shm")  # noqa: S108  # the folders in it are made as any te
 _FOLDERS = _MEMORY if _MEMORY.is_dir() else None
 # Where a control has not failed: times as many trials, and as many as are tried in any case.
 _MORE, _MOST = 10, 500
+# One lease and a poll are due. A machine that has more to do than it can may add to that; a lock that nobody takes over adds more.
+_TAKEOVER_LEASES_MAX = 4.0
+_ONE_BODY = ("leader-kill", "leader-cut-off")
 
 
 def run_cell(
     store_name: str, cell: Cell, trials: int, store: Disturbed, nursery: Nursery, *, size: Size | None = None
 ) -> dict[str, Any]:
     """Run the trials of one cell, and more until its control has failed; return what it showed."""
-    began, book, size = time.monotonic(), Book(), size or STORES[store_name]
+    began, book, size = time.monotonic(), Book(), size or size_of(store_name, cell)
     rng = random.Random(f"{store_name} {cell.name}")
     broken: list[str] = []
     with tempfile.TemporaryDirectory(prefix="dlock-proof-") as folder, ExitStack() as stack:
@@ -74,10 +80,25 @@ def run_cell(
         "trials": stage.trials,
         "delays": sorted(stage.delays or (after_cancels(book, size.lease_s) if cell.name == "cancel" else ())),
         "seconds": time.monotonic() - began,
+        "load": os.getloadavg()[0],
+        "keys": size.keys,
         "notes": dict(sorted(book.notes.items())),
     }
     wrong = [*missing(cell, finding, book), *([] if cell.peer else wrong_with(cell, finding, book))]
-    return told | finding._asdict() | {"wrong": broken + wrong + damage(store)}
+    return told | finding._asdict() | {"wrong": broken + wrong + late(cell, told["delays"], book) + damage(store)}
+
+
+def size_of(store_name: str, cell: Cell) -> Size:
+    """Return the size of a cell on a store."""
+    size = (BODIES if cell.of_bodies else STORES)[store_name]
+    return size if cell.lease_s is None else size._replace(lease_s=cell.lease_s)
+
+
+def late(cell: Cell, delays: Sequence[float], book: Book) -> list[str]:
+    """Return which takeover of a chain of deaths came too late, though another waited and the store answered all the time."""
+    if cell.name != "chain" or book.notes["errors of the store"] or max(delays, default=0) <= _TAKEOVER_LEASES_MAX:
+        return []
+    return [f"a takeover came {delays[-1]:.1f} leases after the death of a holder; one lease and a poll are due"]
 
 
 def after_cancels(book: Book, lease_s: float) -> list[float]:
@@ -110,7 +131,7 @@ def missing(cell: Cell, finding: Finding, book: Book) -> list[str]:
     """Return which control has not failed."""
     if cell.control is None:
         return []
-    seen = {**finding.stale, "early": finding.early, **book.notes}.get(cell.control, 0)
+    seen = {**finding._asdict(), **finding.stale, **book.notes}.get(cell.control, 0)
     what = f"{cell.control} effect came stale" if cell.control in CONTROLS else f"{cell.control!r} was seen"
     return [] if seen else [f"no {what}, so this run proves nothing"]
 
@@ -123,6 +144,10 @@ def wrong_with(cell: Cell, finding: Finding, book: Book) -> list[str]:
         "stale effects where the fence was": finding.stale["fenced"],
         "fenced effects are lost": finding.lost,
         "grants while the lease before was valid": 0 if cell.control == "early" else finding.early,
+        "bodies ran on beside the next": 0 if cell.control == "beside" else finding.beside,
+        "slots were begun after they were finished": 0 if cell.control == "again" else finding.again,
+        # Of bodies that were neither stopped nor deaf: each has ended before the next one has begun.
+        "effects of a body beside the next": finding.stale["naive"] if cell.name in _ONE_BODY else 0,
         "copies of forked children were in use": book.notes["copies in use"],
     }
     return [f"{count} {what}" for what, count in counts.items() if count]
@@ -133,7 +158,7 @@ def possible(store_name: str, cell: Cell) -> bool:
     return cell.only in (None, store_name) and not (cell.server and store_name == "sqlite")
 
 
-def run_store(name: str, trials: int, cells: Sequence[Cell], kept: Path) -> list[str]:
+def run_store(name: str, trials: int, cells: Sequence[Cell], kept: Path, code: str = "") -> list[str]:
     """Run *cells* on one store and keep what each showed in *kept*; return what is wrong with the store: its server is missing.
 
     Each cell has a server of its own: a small one grows slow by what the cells before have left in it.
@@ -146,7 +171,7 @@ def run_store(name: str, trials: int, cells: Sequence[Cell], kept: Path) -> list
                 return [f"{name}: {error}"]
             told = run_cell(name, cell, trials, store, stack.enter_context(closing(Nursery())))
         print(line_of(told), flush=True)
-        (kept / f"{name}-{cell.name}.json").write_text(json.dumps(told))
+        (kept / f"{name}-{cell.name}.json").write_text(json.dumps(told | {"code": code}))
     return []
 
 
@@ -158,12 +183,18 @@ def found_in(kept: Path, name: str, cell: Cell) -> dict[str, Any] | None:
 
 
 def run_cells(
-    stores: Sequence[str], trials: int, only: Sequence[str] | None = None, *, jobs: int = 2, kept: Path | None = None
+    stores: Sequence[str],
+    trials: int,
+    only: Sequence[str] | None = None,
+    *,
+    jobs: int = 2,
+    kept: Path | None = None,
+    code: str = "",
 ) -> dict[str, Any]:
-    """Run all cells, or *only* those named, on *stores*, so many stores at once.
+    """Run all cells, or *only* those named, on *stores*, so many stores at once; *code* names the version that is disturbed.
 
-    What each cell shows is left in the folder *kept*; one that is there, with as many trials and nothing wrong, is not run again. With no
-    trials at all, nothing is run.
+    What each cell shows is left in the folder *kept*, in the place of what it showed before; one that was run with this code, with as many
+    trials and nothing wrong, is not run again. With no trials at all, nothing is run.
     """
     if unknown := [name for name in stores if name not in STORES]:
         raise SystemExit(f"unknown store {unknown[0]!r} for the fault cells; these are there: {', '.join(STORES)}")
@@ -173,14 +204,16 @@ def run_cells(
         folder.mkdir(parents=True, exist_ok=True)
         left = {
             name: [
-                cell for cell in asked if possible(name, cell) and not _is_done(found_in(folder, name, cell), trials)
+                cell
+                for cell in asked
+                if possible(name, cell) and not _is_done(found_in(folder, name, cell), trials, code)
             ]
             for name in stores
         }
         with ThreadPoolExecutor(jobs) as pool:
             # Those with long leases take longest, and begin.
             begun = [
-                pool.submit(run_store, name, trials, left[name], folder)
+                pool.submit(run_store, name, trials, left[name], folder, code)
                 for name in sorted(stores, key=lambda name: -STORES[name].lease_s)
                 if left[name]
             ]
@@ -190,14 +223,17 @@ def run_cells(
     return {"cells": found, "wrong": wrong}
 
 
-def _is_done(told: dict[str, Any] | None, trials: int) -> bool:
-    return not trials or (told is not None and told["trials"] >= trials and not told["wrong"])
+def _is_done(told: dict[str, Any] | None, trials: int, code: str) -> bool:
+    if not trials or told is None:
+        return not trials
+    return told["trials"] >= trials and not told["wrong"] and told.get("code", "") == code
 
 
 def line_of(told: dict[str, Any]) -> str:
     """Return what a cell showed, on one line."""
     stale = ", ".join(f"{kind} {count}" for kind, count in told["stale"].items())
-    counts = f"{told['trials']} trials, {told['grants']} grants, {told['effects']} effects; stale: {stale}; early: {told['early']}"
+    counts = f"{told['trials']} trials, {told['grants']} grants, {told['effects']} effects; stale: {stale}"
+    counts += "".join(f"; {what}: {told[what]}" for what in ("early", "beside", "paused", "again"))
     pace = f"{told['seconds']:.0f} s, {told['trials'] / told['seconds']:.1f} trials/s"
     notes = "".join(f"; {what}: {count}" for what, count in told["notes"].items())
     return f"{told['store']:8} {told['cell']:16} {counts}; {pace}{notes}{''.join('; WRONG: ' + each for each in told['wrong'])}"

@@ -10,7 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -25,7 +25,7 @@ from tests.backends import is_request
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["STORES", "Disturbed", "Size", "open_store"]
+__all__ = ["BODIES", "STORES", "Disturbed", "Size", "open_store"]
 
 _SCRIPTS = Path(__file__).parents[2] / "tools" / "servers"
 _ANSWERS_S = 60.0
@@ -48,7 +48,15 @@ STORES = {
     # Nothing wakes who waits there: all that poll at the pace of the defaults would have this machine do nothing else.
     "dynamodb": Size(1.5, 24, 1, polls=10),
     "mongodb": Size(1.0, 20, 1),
+    "mysql": Size(1.0, 24, 1, polls=10),
+    "postgres": Size(1.0, 24, 2),
 }
+# A busy machine leaves a process without a processor for longer than the stop grace of a shorter lease; bodies that pause prove nothing.
+_LEASE_OF_BODIES_S = 2.0
+# With that lease more keys ask the store no more often.
+_KEYS_OF_BODIES = STORES | {"dynamodb": STORES["dynamodb"]._replace(keys=48, polls=4)}
+BODIES = {name: size._replace(lease_s=max(_LEASE_OF_BODIES_S, size.lease_s)) for name, size in _KEYS_OF_BODIES.items()}
+"""The sizes of the cells whose holders are bodies, of elections and of jobs."""
 
 
 class Disturbed(Protocol):
@@ -156,13 +164,13 @@ class _Redis:
 
 
 class _Scripted:
-    """A server that its script in ``tools/servers`` installs, starts and kills: DynamoDB Local, or the stand-in for MongoDB."""
+    """A server that its script in ``tools/servers`` installs, starts and kills: of all kinds but Redis, MongoDB as a stand-in."""
 
     file: Path | None = None
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name, self._port = name, str(_free_port())
-        self._script = _SCRIPTS / {"dynamodb": "dynamodb-local.sh", "mongodb": "mongo-wire.sh"}[name]
+        self._script = _SCRIPTS / RECIPES[name].script
         # DynamoDB Local takes any credentials, and boto3 insists on some.
         for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             os.environ.setdefault(variable, "testing")
@@ -181,6 +189,10 @@ class _Scripted:
     def _url(self, address: str) -> str:
         if self._name == "dynamodb":
             return f"dynamodb://eu-west-1/dlock-proof?endpoint_url={quote(f'http://{address}', safe='')}"
+        if self._name == "mysql":
+            return f"mysql://root@{address}/locks?ssl_mode=disabled"
+        if self._name == "postgres":
+            return f"postgresql://postgres@{address}/postgres?sslmode=disable"
         return f"mongodb://{address}/dlock-proof?directConnection=true"
 
     def _run(self, verb: str) -> str:
@@ -200,7 +212,12 @@ class _Scripted:
         return done.stdout.strip()
 
     def _signal(self, number: int) -> None:
-        os.kill(int(self._run("pid")), number)
+        server = int(self._run("pid"))
+        # PostgreSQL has a process for each connection.
+        children = Path(f"/proc/{server}/task/{server}/children").read_text(encoding="ascii").split()
+        for each in (server, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
 
     def stop(self) -> None:
         """Stop the server's process."""

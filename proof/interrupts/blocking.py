@@ -17,6 +17,7 @@ from typing import NamedTuple
 from dlock_core import DLockError, LockStore
 from dlock_core.client import Lease, LockClient
 from dlock_core.engine.blocking_runtime import run_blocking
+from dlock_core.engine.renewals import Job
 from dlock_core.testing import FakeClock, FaultyStore
 from proof.interrupts.points import Tracer
 
@@ -59,7 +60,9 @@ class _Scene:
     def run_due(self) -> None:
         """Do what the renewing thread does, where it has not come to it yet."""
         engine = self.client._engine
-        for job in engine.renewals.collect()[0]:
+        due: list[Job] = []
+        engine.renewals.collect(due)
+        for job in due:
             run_blocking(engine.renewals.run(job))
         until = time.monotonic() + _REST_S
         while any(self._in_flight(lease) for lease in self.live()) and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""The points of our code at which Python may run something else, and a tracer that acts at one of them.
+"""The points of our code, and of the drivers, at which Python may run something else, and a tracer that acts at one of them.
 
 Python runs signal handlers and switches threads after a call, on entry to a function, and at a jump back; nowhere else. An act that
 raises must leave from where Python would: a point whose next instruction has another exception handler than the call is moved
@@ -8,6 +8,7 @@ to the instruction before the call.
 from __future__ import annotations
 
 import dis
+import site
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -20,15 +21,17 @@ __all__ = ["Tracer", "points_of"]
 
 _CALLS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME"}
 _ROOT = Path(__file__).parents[2]
-_OURS = tuple(str(_ROOT / name) for name in ("dlock_core/", "dlock_sqlite/", "dlock_redis/"))
+_OURS = tuple(f"{path}/" for path in _ROOT.glob("dlock_*") if path.is_dir())
+_DRIVERS = ("boto3", "botocore", "psycopg", "pymongo", "pymysql", "redis")
+_PACKAGES = tuple(f"{Path(folder) / name}/" for folder in site.getsitepackages() for name in _DRIVERS)
 # The tools of a test: what they do has no twin in production.
 _NOT_OURS = (str(_ROOT / "dlock_core" / "testing.py"),)
 
 
 @cache
 def points_of(code: CodeType) -> frozenset[int]:
-    """Return the offsets of the instructions before which something else may run in *code*; none if the code is not ours."""
-    if not code.co_filename.startswith(_OURS) or code.co_filename.startswith(_NOT_OURS):
+    """Return the offsets of the instructions before which something else may run in *code*; none if it is neither ours nor a driver's."""
+    if not code.co_filename.startswith(_OURS + _PACKAGES) or code.co_filename.startswith(_NOT_OURS):
         return frozenset()
     bytecode = dis.Bytecode(code)
     entries: list[Any] = bytecode.exception_entries  # type: ignore[attr-defined]  # there since 3.11
@@ -54,10 +57,13 @@ class Tracer:
         self._at = at
         self.count = 0
         self.where = ""
+        # Kept here: CPython 3.11 may call a bound method that settrace(None) has let go of, and crash.
+        self._on_call = self._call
+        self._on_opcode = self._local
 
     def watch(self) -> None:
         """Begin, in this thread."""
-        sys.settrace(self._call)
+        sys.settrace(self._on_call)
 
     def end(self) -> None:
         """End, in this thread."""
@@ -67,7 +73,7 @@ class Tracer:
         if not points_of(frame.f_code):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self._local
+        return self._on_opcode
 
     def _local(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "opcode" and frame.f_lasti in points_of(frame.f_code):
@@ -76,4 +82,4 @@ class Tracer:
                 self.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
                 sys.settrace(None)
                 self._act()
-        return self._local
+        return self._on_opcode

@@ -1,73 +1,89 @@
 """One trial of the asyncio colour, as :mod:`proof.interrupts.blocking` makes them: an operation in a task, and an act at one point of it.
 
 The act may be an exception that leaves the event loop, as a signal handler's does in a loop that has no handler of its own; the loop
-then goes on, as in a notebook. Time is virtual.
+then goes on, as in a notebook. Time is virtual, and a server's answers take what they take.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
-from dlock_core import DLockError
+from dlock_core import AsyncLockStore, DLockError
 from dlock_core.aio import AsyncLease, AsyncLockClient
-from dlock_core.memory import AsyncMemoryStore, MemorySpace
 from dlock_core.testing import AsyncFaultyStore, FakeClock
 from proof.interrupts.blocking import LEASE_S, Verdict
 from proof.interrupts.points import Tracer
 
-__all__ = ["ACTS", "OPERATIONS", "try_point"]
+__all__ = ["ACTS", "OPERATIONS", "OpenStore", "try_point"]
 
+OpenStore: TypeAlias = Callable[[], Awaitable[AsyncLockStore]]
 _STEPS = 8
 _HANG_S = 5.0
 _TURNS = 12
+_GLANCES, _GLANCE_S = 1000, 0.0005
 
 
 class _Scene:
-    """Two clients of one space; the caller of one of them holds *leases*."""
+    """Two clients of one store; the caller of one of them holds *leases*."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str) -> None:
+        self.key = key
         self.clock = FakeClock()
-        self.space = MemorySpace()
-        self.client, self.other = self._client(), self._client()
+        self.stores: list[AsyncLockStore] = []
+        self.client: AsyncLockClient
+        self.other: AsyncLockClient
         self.leases: list[AsyncLease] = []
         self.bystander: list[AsyncLease] = []
         self.task: asyncio.Task[None]
         self.tasks: list[asyncio.Task[None]] = []
         self.wrong: list[str] = []
 
-    def _client(self) -> AsyncLockClient:
-        return self.clock.aclient(AsyncFaultyStore(AsyncMemoryStore(self.space)), lease_duration=LEASE_S)
+    async def _client(self, open_store: OpenStore) -> AsyncLockClient:
+        self.stores.append(await open_store())
+        return await self.clock.aclient(AsyncFaultyStore(self.stores[-1]), lease_duration=LEASE_S)
 
-    async def open(self, operation: str) -> None:
+    async def open(self, open_store: OpenStore, operation: str) -> None:
         """Open the clients, and acquire what the *operation* works on."""
-        await self.client
-        await self.other
-        self.bystander.append(await self.client.acquire("bystander"))
+        self.client, self.other = await self._client(open_store), await self._client(open_store)
+        self.bystander.append(await self.client.acquire(f"{self.key}-bystander"))
         if operation not in ("acquire", "lock_all"):
-            self.leases.append(await self.client.acquire("k"))
+            self.leases.append(await self.client.acquire(self.key))
+
+    async def close(self) -> None:
+        """Close the clients' stores, which they do not own."""
+        for store in self.stores:
+            await store.close()
 
     async def pass_time(self) -> None:
         """Let a part of a lease pass, with everything done in its time."""
         self.clock.advance(LEASE_S / _STEPS)
         for _ in range(_TURNS):
             await asyncio.sleep(0)
+        for _ in range(_GLANCES):
+            if not any(_in_flight(lease) for lease in self.leases):
+                return
+            await asyncio.sleep(_GLANCE_S)  # a server has not answered yet
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Do *work* in a task beside the operation."""
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
 
+def _in_flight(lease: AsyncLease) -> bool:
+    return getattr(lease._handle.state, "in_flight", None) is not None
+
+
 async def _acquire(scene: _Scene) -> None:
-    scene.leases.append(await scene.client.acquire("k", timeout=0))
+    scene.leases.append(await scene.client.acquire(scene.key, timeout=0))
 
 
 async def _lock_all(scene: _Scene) -> None:
-    async with scene.client.lock_all(["k", "more"], timeout=0) as leases:
-        scene.leases.append(leases["k"])
+    async with scene.client.lock_all([scene.key, f"{scene.key}-more"], timeout=0) as leases:
+        scene.leases.append(leases[scene.key])
 
 
 async def _renew(scene: _Scene) -> None:
@@ -116,13 +132,16 @@ async def _quietly(work: Coroutine[Any, Any, None]) -> None:
         await work
 
 
-def try_point(operation: str, act: str, at: int) -> Verdict:
-    """Have *act* done at point *at* of *operation*, and say what is wrong then; *at* 0 counts the points only."""
+def try_point(open_store: OpenStore, key: str, operation: str, act: str, at: int) -> Verdict:
+    """Have *act* done at point *at* of *operation* on *key*, and say what is wrong then; *at* 0 counts the points only.
+
+    *open_store* opens a store for the running event loop, for each of two clients; they meet the same records.
+    """
     with asyncio.Runner() as runner:
-        loop, scene = runner.get_loop(), _Scene()
+        loop, scene = runner.get_loop(), _Scene(key)
         complaints: list[str] = []
         loop.set_exception_handler(lambda _, context: complaints.append(f"the loop complains: {context['message']}"))
-        loop.run_until_complete(scene.open(operation))
+        loop.run_until_complete(scene.open(open_store, operation))
         tracer = Tracer(lambda: ACTS[act](scene), at)
         scene.task = loop.create_task(_operate(scene, operation))
         with suppress(KeyboardInterrupt, asyncio.CancelledError):
@@ -132,6 +151,7 @@ def try_point(operation: str, act: str, at: int) -> Verdict:
             finally:
                 tracer.end()
         loop.run_until_complete(_check(scene))
+        loop.run_until_complete(scene.close())
         del scene.task
         gc.collect(0)
     return Verdict(tracer.count, tracer.where, [*scene.wrong, *complaints])
@@ -171,7 +191,7 @@ async def _check_key(scene: _Scene) -> None:
         return
     for _ in range(_STEPS + 3):
         await scene.pass_time()
-        taken = await scene.other.try_acquire("k")
+        taken = await scene.other.try_acquire(scene.key)
         if taken is not None:
             if live[0].is_valid or not scene.client._engine.closed:
                 scene.wrong.append("another got the lock of a live lease")
@@ -183,7 +203,7 @@ async def _check_key(scene: _Scene) -> None:
 
 async def _expect_free(scene: _Scene, when: str, steps: int) -> None:
     for _ in range(steps):
-        taken = await scene.other.try_acquire("k")
+        taken = await scene.other.try_acquire(scene.key)
         if taken is not None:
             if any(lease.is_valid for lease in scene.leases):
                 scene.wrong.append(f"two leases are valid {when}")

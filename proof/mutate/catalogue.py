@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from proof.mutate.claims import CLAIMS, TIME
 from proof.mutate.early import EARLY
+from proof.mutate.elections import ELECTIONS
+from proof.mutate.ends import ENDS
 from proof.mutate.mutant import HOLDING, RELEASE, SEEKING, TIMINGS, WORLDS, Mutant
+from proof.mutate.pruning import PRUNING
+from proof.mutate.shell import SHELL
 
 __all__ = ["MUTANTS", "WORLDS", "Mutant"]
 
@@ -13,8 +17,8 @@ _RENEWALS = (
         "renewal keeps the RVN",
         "rule 3, hazard 7",
         "_send_renewal",
-        "_record(terms.key, timings, new_rvn, token,",
-        "_record(terms.key, timings, state.version.rvn, token,",
+        "_record(terms, timings, new_rvn, token,",
+        "_record(terms, timings, state.version.rvn, token,",
         "plain",
     ),
     Mutant(
@@ -228,7 +232,7 @@ _PLANS = (
         "fresh enough by the lease",
         "F5",
         "_durations",
-        "usable_ns // 2",
+        "(usable_ns + stop_grace_ns) // 2",
         "lease_ns // 2",
         f"{TIMINGS}grant_at_once_is_fresh_enough_under_any_drift_bound",
         "timings",
@@ -236,9 +240,9 @@ _PLANS = (
     Mutant(
         "lease is cut, not rounded",
         "rule 1",
-        "_lease_ms",
-        "round(lease_duration * 1000)",
-        "int(lease_duration * 1000)",
+        "_milliseconds",
+        "round(seconds * 1000)",
+        "int(seconds * 1000)",
         f"{TIMINGS}lease_is_rounded_to_whole_milliseconds_once",
         "timings",
     ),
@@ -253,4 +257,15 @@ _PLANS = (
     ),
 )
 
-MUTANTS: tuple[Mutant, ...] = (*TIME, *CLAIMS, *_RENEWALS, *_RELEASES, *_PLANS, *EARLY)
+MUTANTS: tuple[Mutant, ...] = (
+    *TIME,
+    *CLAIMS,
+    *_RENEWALS,
+    *_RELEASES,
+    *_PLANS,
+    *EARLY,
+    *ENDS,
+    *ELECTIONS,
+    *PRUNING,
+    *SHELL,
+)

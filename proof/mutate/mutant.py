@@ -42,6 +42,8 @@ WORLDS: dict[str, Rules] = {
     "stale": Rules(ticks=3, stale=True, copies=False),
     "probed": Rules(ticks=2, faults=0, deaths=1, probes=True, solo=True),
     "aged": Rules(ticks=3, faults=0, aged=True),
+    "prune": Rules(breaks=1, late=1, ticks=1, faults=2, heartbeat=False, copies=False),
+    "prune-twice": Rules(leases=(2,), breaks=1, late=1, ticks=4, faults=0, heartbeat=False, attempts=2),
     "mixed": Rules(leases=(None, 2), abandons=1, copies=False, ticks=3),
 }
 

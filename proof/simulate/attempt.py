@@ -121,14 +121,19 @@ class Run:
                 self.abandoned.update(effect.rvns)  # type: ignore[union-attr]
             elif kind is not Risk:
                 self._send(effect)  # type: ignore[arg-type]  # what is left are requests
-        if type(state) in _GRANTED or type(before) in _GRANTED:
-            self._watch_hold(before, clock)
+        self._watch(before, clock)
         if type(state) is not type(before):
             self._changed(before, clock)
         until = min(waits, lease.due_at(state))
         if until <= clock and type(event) is Due and not effects and state == before:
             sim.violate("I8: what is due changes nothing, and is due again at once")
         self._schedule(until, clock)
+
+    def _watch(self, before: LeaseState, clock: int) -> None:
+        if type(self.state) is Seeking:
+            self.sim.watch_wait(self)
+        if type(self.state) in _GRANTED or type(before) in _GRANTED:
+            self._watch_hold(before, clock)
 
     def _watch_hold(self, before: LeaseState, clock: int) -> None:
         sim, state = self.sim, self.state

@@ -57,6 +57,7 @@ class Knobs(NamedTuple):
     cut: float = 0.5
     settles: bool = False
     notifies: bool = False  # the store wakes waiters at each write, as far as nothing is lost
+    prunes: bool = False  # an operator asks for the removal of each record that was free when it was listed
     stops: bool = False  # clocks that stand still while their process is suspended, as CLOCK_MONOTONIC does
     rates: tuple[float, ...] = (1.0, 1.0)
     leases: tuple[float, ...] = (LEASE_S, LEASE_S)
@@ -123,7 +124,6 @@ def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool) -> Timings
         max_lease_duration=3600,
         fail_closed=False,
         auto_renew=True,
-        max_hold=None,
         data=None,
         attributes=(),
         replace_data=True,

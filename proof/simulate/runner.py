@@ -25,7 +25,18 @@ from proof.simulate.schedule import Sim
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["EVENTS", "Outcome", "Task", "Totals", "code_version", "main", "run_seed", "run_seeds", "simulate"]
+__all__ = [
+    "EVENTS",
+    "Outcome",
+    "Task",
+    "Totals",
+    "code_version",
+    "finished",
+    "main",
+    "run_seed",
+    "run_seeds",
+    "simulate",
+]
 
 EVENTS = 150
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,8 @@
 
 What is checked where, by the names of the invariants: I1 at each step that leaves a lease valid, at each grant and at each use of a lease;
 I2 and I3 at each write (``store.py``); I4 at each effect; I5, I6 and I8 at each step of the machine (``watch.py``, ``attempt.py``);
-I7 at the end of each eighth schedule, after the faults have stopped.
+I7 at the end of each eighth schedule, after the faults have stopped, and at each step of a wait in a schedule whose only faults
+are clients that die and stand still.
 """
 
 from __future__ import annotations
@@ -22,9 +23,15 @@ from proof.simulate.store import Resources, SimStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dlock_core.record import Version
+
 __all__ = ["Agent", "Sim"]
 
 _TRYING = (New, Seeking, Confirming, Held)
+# A takeover is a poll, a refused claim of another's, a read and the write that takes over: a way there and back each.
+_WAYS = 8
+_QUICK = 0.1  # of a second: with slower requests their time-outs decide when a takeover comes
+_LATE_NS_PER_MS = 1_020_000  # a lease, by a clock that is slow
 
 
 class Sim:
@@ -37,6 +44,7 @@ class Sim:
         self.delay_ns = int(knobs.delay * NANOS)
         self.loss, self.doubled = knobs.loss, knobs.doubled
         self.trouble = knobs.pause + knobs.crash
+        self.prompt = knobs.mode is Mode.LINEARIZABLE and not knobs.loss and knobs.delay <= _QUICK
         self.now = 0
         self.heap: list[tuple[int, int, Any, Any]] = []
         self.turn = self.events = self.ids = 0
@@ -112,6 +120,25 @@ class Sim:
     def _break_lands(self, request: Any) -> None:
         self.store.meet(request, None)
 
+    def remove_later(self, version: Version) -> None:
+        """Have an operator, who has listed this free *version*, ask for its removal.
+
+        It may be young: a prune asks for an age because of claims that expect an absent key, and no lock with a lease sends these.
+        """
+        self.at(int(self.random() * self.delay_ns), self._removal_lands, version)
+
+    def _removal_lands(self, version: Version) -> None:
+        self.store.remove(version)
+
+    def watch_wait(self, run: Run) -> None:
+        """I7 among deaths: a held record stands no longer than a lease, a poll and its requests while one client waits undisturbed."""
+        knobs, record = self.knobs, self.store.record
+        if record is None or record.lease_ms is None or not self.prompt:
+            return
+        bound = record.lease_ms * _LATE_NS_PER_MS + int(knobs.poll * NANOS) + _WAYS * self.delay_ns
+        if self.now - max(self.store.written_at, run.began_at, run.agent.paused_until) > bound:
+            self.violate("I7: a held record stood longer than a takeover takes, and a client waited all the time")
+
     # -- the end of all faults
 
     def settle(self) -> None:
@@ -140,8 +167,9 @@ class Sim:
         return entry[2]
 
     def _wake_all(self) -> None:
-        """Drop the requests on the way, copies and breaks too, and end all pauses: what a client has put off comes now."""
-        under_way = {each.__name__ for each in (Run.arrive, Run.arrive_again, Sim._break, Sim._break_lands)}
+        """Drop the requests on the way, copies and those of operators too, and end all pauses: what a client has put off comes now."""
+        operators = (Sim._break, Sim._break_lands, Sim._removal_lands)
+        under_way = {each.__name__ for each in (Run.arrive, Run.arrive_again, *operators)}
         entries = [entry for entry in self.heap if self.action_of(entry).__name__ not in under_way]
         paused = {agent.paused_until for agent in self.agents}
         self.heap = [(self.now if at in paused else at, turn, action, about) for at, turn, action, about in entries]

@@ -9,6 +9,7 @@ from dlock_core.record import LockRecord, State, Version
 from dlock_core.states import Read
 from dlock_core.store import Claim, Reply
 from dlock_core.timings import NANOS
+from proof.explore.canonical import TOKEN
 from proof.explore.store_model import perform
 from proof.simulate.knobs import Mode
 
@@ -34,6 +35,7 @@ class SimStore:
         self.sim = sim
         self.knobs = sim.knobs
         self.record: LockRecord | None = None
+        self.floor, self.removed = TOKEN, 0  # the least first token of a key; how often its record was removed
         self.history: list[LockRecord | None] = [None]
         self.written_at = 0
         self.writes: list[tuple[int, LockRecord]] = []
@@ -75,16 +77,29 @@ class SimStore:
             stale = self._stale(request)
             if stale is not None:
                 return stale
-        applied, record = perform(self.record, request)
+        applied, record = perform(self.record, request, self.floor)
         if applied and record is not None:
             self._written(request, record, run)
         return Reply(applied, record)
+
+    def remove(self, version: Version) -> None:
+        """Remove the record if it has that *version*, of which it was free; the next token is greater all the same."""
+        if self.record is not None and self.record.version == version:
+            self.floor = self.floor_above(self.record)
+            self.record = None
+            self.history.append(None)
+            self.removed += 1
+
+    @staticmethod
+    def floor_above(record: LockRecord) -> int:
+        """Return the least token of a claim that follows the removal of *record*."""
+        return record.fencing_token + 1
 
     def _stale(self, request: Request) -> Reply | None:
         reads = type(request) is Read
         if (reads and self.knobs.mode is not Mode.STALE_READ) or self.sim.random() >= _STALE:
             return None
-        applied, record = perform(self.history[-2], request)
+        applied, record = perform(self.history[-2], request, self.floor)
         # What a former primary would accept is no acknowledged write: only its refusals and reads come back.
         return None if applied or (record is None and not reads) else Reply(applied=False, record=record)
 
@@ -111,6 +126,8 @@ class SimStore:
         self.record, self.written_at = record, now
         if self.knobs.notifies:
             self.sim.notify()
+        if self.knobs.prunes and record.state is not State.HELD:
+            self.sim.remove_later(record.version)
 
     def _granted(self, request: Request, record: LockRecord, run: Run | None) -> None:
         sim, token, old = self.sim, record.fencing_token, self.record

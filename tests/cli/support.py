@@ -22,8 +22,9 @@ class Shell:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"sqlite:///{folder / 'locks.db'}"
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("DLOCK_")}
-        self.environment = {**inherited, "DLOCK_URL": self.url}
+        # pytest-xdist says how wide a terminal is, also to a program that has one of its own.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("DLOCK_", "COLUMNS"))}
+        self.environment = {**inherited, "DLOCK_URL": self.url, "XDG_STATE_HOME": str(folder)}
         self.started: list[subprocess.Popen[str]] = []
 
     def start(

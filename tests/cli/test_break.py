@@ -23,9 +23,16 @@ def test_break_quarantines_and_says_what_that_means(dlock: Command, client: Lock
         assert record is not None
         assert (record.held, record.fencing_token) == (True, 2)
         assert record.broken is not None
-        assert "quarantined" in dlock("ls")[1]
+        for shown in (dlock("ls")[1], dlock("show", "k")[1]):
+            assert "quarantined, " in shown
+            assert "nobody" in shown
+        assert record.owner not in dlock("ls")[1]
+        _, _, told = dlock("run", "--no-wait", "k", "--", "true")
         other.close()
     assert (code, err) == (0, "")
+    assert (
+        f"in one try: held by nobody: {record.owner!r} broke it, and one lease after that it is free, broken " in told
+    )
     assert "token 1 -> 2" in out
     assert "nobody gets it for one lease (20 s)" in out
     assert "SET fence = 2 WHERE id = ... AND fence < 2" in out
@@ -58,7 +65,7 @@ def test_break_with_an_old_token_breaks_nothing(dlock: Command, client: LockClie
         assert lease.ensure() == 2
     assert (code, out) == (1, "")
     assert err.startswith(
-        f"dlock: lock 'k' was not broken: token 1 is not its present one: '{lease.owner}' holds it with token 2"
+        f"dlock: lock 'k' was not broken: token 1 is not its present one: it is held by '{lease.owner}' since "
     )
 
 
@@ -111,7 +118,7 @@ def test_break_by_number_breaks_nothing_that_has_changed_since(dlock: Command, c
     assert record is not None
     assert (code, out, with_its_token) == (1, "", 1)
     assert err.startswith(
-        f"dlock: lock 'k' was not broken: its record is not {shown} any more: '{lease.owner}' holds it"
+        f"dlock: lock 'k' was not broken: its record is not {shown} any more: it is held by '{lease.owner}' since "
     )
     assert f"as {record.rvn}; see 'dlock show'" in err
 

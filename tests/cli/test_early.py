@@ -59,7 +59,7 @@ def test_lock_of_a_dead_process_is_waited_for_without_the_flag(shell: Shell) -> 
 def test_runs_that_try_once_go_on_with_each_others_observations(shell: Shell) -> None:
     """The second takes over what the first saw a lease ago."""
     killed(shell.holding("--lease", "1"))
-    once = ("run", "--no-wait", "--observations", "seen", "k", "--", "echo", "ran")
+    once = ("run", "--no-wait", "--no-server-clock", "--observations", "seen", "k", "--", "echo", "ran")
     assert shell.run(*once).returncode == 75
     time.sleep(1.1)  # a lease has to pass in real time
 
@@ -72,18 +72,18 @@ def test_first_run_takes_over_by_wall_clocks(shell: Shell) -> None:
     """It has seen nothing, and need not."""
     killed(shell.holding("--lease", "1", "--clock-skew", "0.2"))
     time.sleep(1.3)  # lease, drift and skew have to pass in real time
-    assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 75
+    assert shell.run("run", "--no-wait", "--no-server-clock", "k", "--", "true").returncode == 75
 
-    assert shell.run("run", "--no-wait", "--clock-skew", "0.2", "k", "--", "true").returncode == 0
+    assert shell.run("run", "--no-wait", "--no-server-clock", "--clock-skew", "0.2", "k", "--", "true").returncode == 0
 
 
 def test_first_run_takes_over_by_the_stores_clock(shell: Shell) -> None:
     """It has seen nothing, and the holder knew of no such option."""
     killed(shell.holding("--lease", "1"))
     time.sleep(2.1)  # the lease, and the second by which the clock may step, have to pass in real time
-    assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 75
+    assert shell.run("run", "--no-wait", "--no-server-clock", "k", "--", "true").returncode == 75
 
-    assert shell.run("run", "--no-wait", "--server-clock", "k", "--", "true").returncode == 0
+    assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 0
 
 
 # A cron job, without the time that an interpreter takes to start: a new process each 0.3 s that tries once, and says from when to when.
@@ -99,7 +99,7 @@ while time.monotonic() - began < 6 * lease:
     pid = os.fork()
     if pid == 0:
         kept = {"file": "seen", "mapping": json.loads(seen.read_text()) if seen.exists() else {}, "nothing": None}[keeps]
-        with connect(url, observations=kept) as client:
+        with connect(url, observations=kept, server_clock=False) as client:
             asked = time.monotonic()
             lock = client.try_acquire("k")
             print(asked, time.monotonic(), flush=True)
@@ -139,6 +139,18 @@ def test_cron_takes_over_a_dead_owners_lock_one_lease_after_its_first_try(shell:
     assert code == 0
     assert tries[-1][1] >= tries[0][0] + lease
     assert tries[-2][0] < tries[0][1] + lease
+
+
+def test_runs_that_try_once_keep_what_they_see_for_the_user(shell: Shell) -> None:
+    """In the directory for state, which only the user may enter, a file for each store."""
+    killed(shell.holding("--lease", "600"))
+
+    shell.run("run", "--no-wait", "k", "--", "true")
+    shell.run("run", "--no-wait", "--url", f"sqlite:///{shell.folder}/another.db", "k", "--", "true")
+
+    folder = shell.folder / "dlock"
+    assert folder.stat().st_mode & 0o077 == 0
+    assert len(list(folder.glob("observations-*.json"))) == 1
 
 
 def test_cron_that_keeps_nothing_never_takes_over(shell: Shell) -> None:

@@ -161,6 +161,7 @@ def test_a_broken_lock_ends_the_child(shell: Shell, options: list[str]) -> None:
     code, _, err = finish(process)
     assert code == 76
     assert "was lost (broken)" in err
+    assert "was lost: an operator broke it; exit code 76" in err
 
 
 def test_on_lost_warn_leaves_the_child_alone(shell: Shell) -> None:

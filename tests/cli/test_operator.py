@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dlock_core import LockRecord, State, connect
-from dlock_core.command.show import escape, print_rows, record_facts
-from dlock_core.errors import RecordError
-from dlock_core.record import Broken
+from dlock_core.clock import wall_ms
+from dlock_core.command.show import escape, held_in_words, print_rows, record_facts, renewed_in_words
+from dlock_core.errors import AcquireTimeoutError, LockLostError, RecordError
+from dlock_core.record import Broken, Times
 from tests.cli.operator_support import Command
 from tests.cli.support import PATIENCE_S, Shell
 
@@ -51,17 +56,61 @@ def test_ls_lists_what_is_stored(dlock: Command, client: LockClient) -> None:
     with client.lock("app/b"), client.lock("app/a"), client.lock("other"):
         code, out, err = dlock("ls", "app/")
 
-    rows = [row.split()[:3] for row in out.splitlines()]
+    rows = [row.split() for row in out.splitlines()]
     assert (code, err) == (0, "")
-    assert rows == [["KEY", "STATE", "TOKEN"], ["app/a", "held", "1"], ["app/b", "held", "1"]]
+    assert rows[0] == ["KEY", "OWNER", "HELD", "RENEWED", "LEASE"]
+    assert [row[0] for row in rows[1:]] == ["app/a", "app/b"]
+    assert all(row[2] in "012" and row[3:] == ["s", "0", "s", "ago", "20", "s", "left"] for row in rows[1:])
 
 
-def test_ls_held_leaves_out_what_is_free(dlock: Command, client: LockClient) -> None:
+def test_ls_fits_a_narrow_terminal(dlock: Command, client: LockClient) -> None:
+    """With a key and an owner of usual length."""
+    with client.lock("billing/42"):
+        assert max(map(len, dlock("ls")[1].splitlines())) <= 60 + len(client._context.owner) - 22
+
+
+def test_ls_and_show_tell_how_many_wait(dlock: Command, client: LockClient) -> None:
+    """Where the store knows; a table in which nobody waits has no column for it."""
+    with connect(client.options) as other:
+        lease = client.acquire("k")
+        assert "WAIT" not in dlock("ls")[1]
+        threads = [threading.Thread(target=lambda: other.acquire("k", timeout=60).release()) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 60
+        while (record := client.get("k")) is None or record.waiters != 2:
+            assert time.monotonic() < until
+            time.sleep(0.01)  # the threads tell nobody that they wait
+
+        listed, shown = dlock("ls")[1], dlock.json("show", "k")
+        with connect(client.options) as third, pytest.raises(AcquireTimeoutError, match="2 waiting for it"):
+            third.acquire("k", timeout=0)
+
+        lease.release()
+        for thread in threads:
+            thread.join()
+    assert [row.split()[-1] for row in listed.splitlines()] == ["WAIT", "2"]
+    assert shown["waiters"] == 2
+
+
+def test_ls_and_show_tell_a_dead_holder(dlock: Command, client: LockClient) -> None:
+    """The store's clock says that the lease has ended, though the record still says held."""
+    lease = client.acquire("k", lease_duration=0.05, auto_renew=False)
+    time.sleep(0.1)  # by the store's clock, which nobody can set
+
+    for command in (("ls",), ("show", "k")):
+        assert re.search(r"ended \d+ s ago", dlock(*command)[1])
+    assert dlock.json("ls")[0]["age_ms"] >= 50
+    with pytest.raises(LockLostError):
+        lease.release()
+
+
+def test_ls_shows_what_is_held_and_with_all_what_is_free(dlock: Command, client: LockClient) -> None:
     """A free record keeps its token, and is of no interest to most."""
     with client.lock("free"):
         pass
     with client.lock("held"):
-        everything, held = dlock.json("ls"), dlock.json("ls", "--held")
+        everything, held = dlock.json("ls", "--all"), dlock.json("ls")
 
     assert [record["key"] for record in everything] == ["free", "held"]
     assert [record["key"] for record in held] == ["held"]
@@ -90,7 +139,7 @@ def test_ls_shows_what_came_before_a_foreign_record(
 
 def test_ls_of_an_empty_store_prints_the_heading_or_an_empty_list(dlock: Command, url: str) -> None:
     """Nothing is not an error."""
-    assert dlock("ls") == (0, "KEY  STATE  TOKEN  OWNER  LEASE\n", "")
+    assert dlock("ls") == (0, "KEY  OWNER  HELD  RENEWED  LEASE\n", "")
     assert dlock.json("ls") == []
 
 
@@ -112,6 +161,10 @@ def test_show_prints_every_fact_as_json(dlock: Command, client: LockClient) -> N
         "data_base64": "/wA=",
         "attributes": {"a": 1, "b": {"base64": "AQ=="}, "c": "text", "d": True},
         "broken": None,
+        "granted_at": facts["granted_at"],
+        "written_at": facts["granted_at"],
+        "waiters": None,
+        "age_ms": facts["age_ms"],
     }
 
 
@@ -122,9 +175,52 @@ def test_show_prints_facts_in_lines(dlock: Command, client: LockClient) -> None:
 
     facts = dict(row.split(maxsplit=1) for row in out.splitlines() if not row.startswith(" "))
     assert code == 0
-    assert facts.keys() == {"key", "state", "fencing_token", "owner", "rvn", "data", "attributes", "lease"}
-    assert (facts["data"], facts["lease"], facts["attributes"]) == ("text", "20 s", "a=1")
+    held = {
+        "key",
+        "state",
+        "fencing_token",
+        "owner",
+        "rvn",
+        "data",
+        "attributes",
+        "granted",
+        "lease",
+        "held",
+        "written",
+    }
+    assert facts.keys() == held
+    assert (facts["data"], facts["lease"], facts["attributes"]) == ("text", "20 s left", "a=1")
     assert "b='two'" in out
+
+
+def test_show_and_ls_tell_the_last_owner_and_how_long_it_held_the_lock(dlock: Command, client: LockClient) -> None:
+    """After the release, which is what the record's time of writing and its age are then about."""
+    with client.lock("k"):
+        pass
+
+    shown, listed, facts = dlock("show", "k")[1], dlock("ls", "--all")[1], dlock.json("show", "k")
+    for told in (shown, listed):
+        assert client._context.owner in told
+        assert re.search(r"\d s ago", told)
+    assert re.search(r"^last owner +", shown, re.MULTILINE)
+    assert re.search(r"^granted at +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, by its owner's clock$", shown, re.MULTILINE)
+    assert (facts["owner"], facts["state"]) == (client._context.owner, "free")
+    assert facts["granted_at"] <= facts["written_at"]
+
+
+def test_times_without_a_clock_of_the_store_are_marked_as_those_of_hosts() -> None:
+    """They may be as wrong as the clocks of two hosts; a record without times says nothing, an absurd one breaks nothing."""
+    now_s = wall_ms() // 1000
+    record = LockRecord("k", State.HELD, "r", 1, "o", 1000, times=Times(now_s - 7200, now_s - 600))
+
+    assert (renewed_in_words(record, None), renewed_in_words(record, 3000)) == ("~10 min ago", "3 s ago")
+    assert held_in_words(record) == "2 h"
+    assert held_in_words(replace(record, state=State.FREE, lease_ms=None)) == "110 min"
+    assert (renewed_in_words(replace(record, times=None), None), held_in_words(replace(record, times=None))) == (
+        "-",
+        "-",
+    )
+    assert record_facts(replace(record, times=Times(2**60, -(2**70))))["granted_at"] == f"{2**60} s after 1970"
 
 
 def test_show_of_binary_data_says_how_much(dlock: Command, client: LockClient) -> None:
@@ -137,7 +233,7 @@ def test_show_of_binary_data_says_how_much(dlock: Command, client: LockClient) -
 
 def test_show_of_an_unknown_key_exits_with_1(dlock: Command, url: str) -> None:
     """Nothing there is told from trouble."""
-    assert dlock("show", "k") == (1, "", "dlock: nothing is stored under key 'k'; 'dlock ls' lists what is\n")
+    assert dlock("show", "k") == (1, "", "dlock: nothing is stored under key 'k'; 'dlock ls --all' lists what is\n")
     assert dlock("show", "k", "-o", "json")[:2] == (1, "null\n")
 
 
@@ -211,7 +307,7 @@ def test_doctor_prints_the_policy_of_the_backend(
     """Text as it is, a document as JSON, a function of the store's options as what it gives."""
     from dlock_sqlite import backend
 
-    monkeypatch.setattr(type(backend), "policy", staticmethod(policy) if callable(policy) else policy, raising=False)
+    monkeypatch.setattr(backend, "policy", policy)
 
     code, out, _ = dlock("doctor", "--policy")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dlock_core import connect
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
@@ -101,11 +102,27 @@ def test_a_wait_shows_its_progress_and_can_be_interrupted(terminal: Terminal, sh
     """Who holds it, and for how long we have waited; Ctrl-C gives up."""
     shell.holding("--owner", "the holder")
     terminal.type(f"{RUN} k -- true\n")
-    terminal.expect(r"waiting for 'k' for 1 s: held by the holder \(token 1\)")
+    terminal.expect(r"waiting for 'k' for 1 s: held by 'the holder' since ")
 
     terminal.type("\x03")
 
     terminal.expect("SIGINT while waiting for 'k'")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 130\r\n")
+
+
+def test_top_shows_the_locks_until_it_is_interrupted(terminal: Terminal, shell: Shell) -> None:
+    """It looks again by itself: a lock that is taken meanwhile comes."""
+    terminal.type(f"{RUN.removesuffix('run')}top --every 100ms\n")
+    terminal.expect(r"0 held")
+    shell.holding("--owner", "the holder")
+    terminal.expect(r"1 held")
+    terminal.expect(r"RENEWALS")
+    terminal.expect(r"the holder")
+
+    terminal.type("\x03")
+
+    terminal.expect(r"ready\$ ")
     terminal.type("echo code $?\n")
     terminal.expect(r"code 130\r\n")
 
@@ -156,3 +173,19 @@ def test_freeing_at_once_asks_first_and_does_nothing_where_the_answer_is_no(term
     terminal.type("echo code $?\n")
     terminal.expect(r"code 1\r\n")
     assert shell.held()
+
+
+def test_ls_fits_60_columns_also_with_long_owners_and_keys(terminal: Terminal, shell: Shell) -> None:
+    """An owner is shown by its beginning and its end, a key in full, over several lines."""
+    key, owner = f"billing/{'0123456789' * 9}/end", f"build-agent.{'x' * 200}.internal:9f3c"
+    with connect(shell.url, owner=owner) as client, client.lock(key), client.lock("k"):
+        for options in ("", " --all"):
+            terminal.type(f"stty cols 60; clear; dlock ls{options}; echo 'that is' all\n")
+            terminal.expect("KEY")
+            shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.expect("that is all\r\n"))
+
+            rows = shown.splitlines()[1:-1]
+            assert max(map(len, rows)) <= 60, shown
+            assert key in "".join(row.split()[0] for row in rows if row[:1].strip()), shown
+            assert "build" in shown, shown
+            assert "9f3c" in shown, shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dlock_core import lease
-from dlock_core.record import Broken, LockRecord, State, Version
+from dlock_core.record import Broken, LockRecord, LossReason, State, Version
 from dlock_core.states import (
     Answer,
     Begin,
@@ -22,17 +22,19 @@ from dlock_core.states import (
     New,
     Observation,
     Payload,
+    Progress,
     Read,
     Releasing,
     Renew,
     Risk,
     Seeking,
+    Stop,
     Terms,
     Wait,
     Woken,
 )
 from dlock_core.store import Claim, Release, Replace, Reply
-from dlock_core.timings import Timings, derive_timings
+from dlock_core.timings import Limits, Timings, derive_timings
 
 __all__ = ["LEASE", "SECOND", "Attempt", "broken", "free", "held", "holding", "timings"]
 
@@ -52,7 +54,6 @@ def timings(**options: Any) -> Timings:
         "max_lease_duration": 3600,
         "fail_closed": False,
         "auto_renew": True,
-        "max_hold": None,
         "data": None,
         "attributes": (),
         "replace_data": True,
@@ -61,7 +62,8 @@ def timings(**options: Any) -> Timings:
         "notify": False,
         "refusals_linearizable": True,
     }
-    return derive_timings(**settings | options)
+    limits = Limits(**{name: options.pop(name) for name in Limits._fields if name in options})
+    return derive_timings(**settings | options, limits=limits)
 
 
 def held(rvn: str, token: int = 1, *, lease: float | None = LEASE, owner: str = "other") -> LockRecord:
@@ -141,6 +143,10 @@ class Attempt:
         """Ask for a renewal."""
         return self.send(Renew(self.new_rvn, new_timings, payload))
 
+    def progress(self) -> Attempt:
+        """Say that the body works."""
+        return self.send(Progress())
+
     def free(self, payload: Payload | None = None) -> Attempt:
         """Give the key back."""
         return self.send(Free(self.new_rvn, payload))
@@ -178,6 +184,11 @@ class Attempt:
     def risks(self) -> list[bool]:
         """What the last step told about the risk."""
         return [effect.at_risk for effect in self.effects if isinstance(effect, Risk)]
+
+    @property
+    def stops(self) -> list[LossReason]:
+        """Why the last step told the holder to stop."""
+        return [effect.reason for effect in self.effects if isinstance(effect, Stop)]
 
     @property
     def valid(self) -> bool:

@@ -13,16 +13,18 @@ if TYPE_CHECKING:
 
 
 class Batches(MemoryStore):
-    """Notes the size of each batch; *answer* may put something else in place of the results, or raise."""
+    """Notes the size and the time-out of each batch; *answer* may put something else in place of the results, or raise."""
 
     def __init__(self, *args: Any, answer: Callable[[Sequence[Any]], Any] | None = None) -> None:
         super().__init__(*args)
         self.sizes: list[int] = []
+        self.timeouts: list[float] = []
         self.answer = answer
 
     def replace_many(self, requests: Sequence[Any], *, timeout_s: float) -> Any:
         """Do each replace."""
         self.sizes.append(len(requests))
+        self.timeouts.append(timeout_s)
         results = super().replace_many(requests, timeout_s=timeout_s)
         return results if self.answer is None else self.answer(results)
 
@@ -33,11 +35,13 @@ class AsyncBatches(AsyncMemoryStore):
     def __init__(self, *args: Any, answer: Callable[[Sequence[Any]], Any] | None = None) -> None:
         super().__init__(*args)
         self.sizes: list[int] = []
+        self.timeouts: list[float] = []
         self.answer = answer
 
     async def replace_many(self, requests: Sequence[Any], *, timeout_s: float) -> Any:
         """Do each replace."""
         self.sizes.append(len(requests))
+        self.timeouts.append(timeout_s)
         results = await super().replace_many(requests, timeout_s=timeout_s)
         return results if self.answer is None else self.answer(results)
 

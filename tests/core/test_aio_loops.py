@@ -128,7 +128,7 @@ def test_closed_client_is_collected() -> None:
 
 
 def test_blocking_client_works_inside_a_running_loop() -> None:
-    """It needs no loop and minds none."""
+    """It needs no loop and minds none; that the loop stands still meanwhile is told once."""
 
     async def use() -> int:
         with connect("memory://in-a-loop") as client, client.lock("k") as lease:

@@ -64,14 +64,14 @@ def test_unknown_scheme_lists_the_installed() -> None:
 )
 def test_url_without_a_scheme_says_how_to_write_one(url: str) -> None:
     """What is no URL is not guessed at."""
-    with pytest.raises(ConfigurationError, match="is not a store URL; write it as scheme://"):
+    with pytest.raises(ConfigurationError, match="is not a URL, since it does not begin with scheme://"):
         connect(url)
 
 
 @pytest.mark.parametrize("url", [5, b"memory://", None.__class__, ["memory://"]])
 def test_url_of_another_type_is_refused(url: Any) -> None:
     """A URL is text."""
-    with pytest.raises(ConfigurationError, match="not str"):
+    with pytest.raises(ConfigurationError, match="url must be a str"):
         connect(url)
 
 
@@ -227,7 +227,7 @@ def test_query_key_that_nobody_knows_is_an_error() -> None:
         connect("memory://x?leas_duration=5")
 
 
-@pytest.mark.parametrize("url", ["memory://x/path", "memory://x#f", "memory://u@x", "memory://x?y=1"])
+@pytest.mark.parametrize("url", ["memory://x/path", "memory://x#f", "memory://u@x"])
 def test_memory_url_takes_a_name_and_nothing_else(url: str) -> None:
     """What the store does not understand it does not ignore."""
     with pytest.raises(ConfigurationError, match="has more than a name; write memory:// or memory://name"):

@@ -142,7 +142,7 @@ def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pyte
 
     with FakeClock() as clock:
         store = MemoryStore()
-        client = clock.client(store, lease_duration=20, fail_closed=True)
+        client = clock.client(store, fail_closed=True)
         store.claim = store.read = fail  # type: ignore[assignment, method-assign]
         for number in range(3):
             with pytest.raises(StoreError):
@@ -230,7 +230,7 @@ async def test_close_ends_a_wait_for_a_lock(world: World) -> None:
 @pytest.mark.parametrize("store", ["memory://", object()], ids=["url", "other"])
 def test_client_of_what_is_no_store_says_what_takes_it(kind: type[LockClient], store: Any) -> None:
     """A URL goes to ``connect()``, a driver's client to a store."""
-    with pytest.raises(ConfigurationError, match=r"is no store.*connect\(\)"):
+    with pytest.raises(ConfigurationError, match=r"is not a store.*connect\(\)"):
         kind(store)
 
 

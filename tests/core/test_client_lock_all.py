@@ -54,7 +54,7 @@ async def test_lock_all_holds_none_if_one_cannot_be_had(world: World) -> None:
         ([], "at least one key"),
         (["a", "b", "a"], "'a' is asked for twice"),
         ("abc", r"write \['abc'\]"),
-        ([""], "at least one character"),
+        ([""], "one character or more, not ''"),
     ],
 )
 async def test_lock_all_of_bad_keys_is_refused_at_once(world: World, keys: Any, message: str) -> None:

@@ -8,9 +8,7 @@ import pytest
 
 from dlock_core import (
     KEEP,
-    AcquireTimeoutError,
     ConfigurationError,
-    LeaseStateError,
     LockLostError,
     LossReason,
     UnsupportedError,
@@ -187,86 +185,3 @@ async def test_cancel_on_loss_is_refused_where_nothing_can_be_cancelled(world: W
         with pytest.raises(UnsupportedError, match="cancel_on_loss"):
             await client.acquire("k", cancel_on_loss=True)
         assert not world.store.requests
-
-
-@both_colours
-async def test_reentrant_lock_is_counted_and_keeps_its_token(world: World) -> None:
-    """The same client enters again without a request; the key is free when the last view has left."""
-    async with world.client(reentrant=True) as client:
-        async with client.lock("k") as outer:
-            async with client.lock("k", timeout=0) as inner:
-                assert inner.fencing_token == outer.fencing_token
-            assert not inner.is_valid
-            assert outer.is_valid
-            assert client.holds("k")
-
-        assert not client.holds("k")
-        assert world.store.requests == {"claim": 1, "release": 1}
-
-
-@both_colours
-async def test_reentrant_view_released_twice_counts_once(world: World) -> None:
-    """Each view gives back its own share."""
-    async with world.client(reentrant=True) as client:
-        outer, inner = await client.acquire("k"), await client.acquire("k")
-
-        await inner.release()
-        await inner.release()
-
-        assert outer.is_valid
-        with pytest.raises(LeaseStateError, match="was released"):
-            await inner.ensure()
-        await outer.release()
-        assert not client.holds("k")
-
-
-@both_colours
-async def test_reentrancy_joins_only_what_opted_in_and_only_in_the_same_client(world: World) -> None:
-    """A lock that was not taken as reentrant, and one of another client, are simply held."""
-    async with world.client() as a, world.client() as b:
-        plain = await a.acquire("plain")
-        shared = await a.acquire("shared", reentrant=True)
-
-        assert await a.try_acquire("plain", reentrant=True) is None
-        assert await a.try_acquire("shared") is None
-        assert await b.try_acquire("shared", reentrant=True) is None
-        assert plain.is_valid
-        assert shared.is_valid
-
-
-@both_colours
-async def test_acquire_that_waits_for_its_own_client_says_how_to_join(world: World) -> None:
-    """Code that asks again for what it holds would wait for ever, and see a name that it may not know for its own."""
-    async with world.client() as client, world.client() as other:
-        lease = await client.acquire("k")
-
-        with pytest.raises(AcquireTimeoutError, match=r"this client's own owner name .*reentrant=True joins it"):
-            await client.acquire("k", timeout=0)
-        with pytest.raises(AcquireTimeoutError) as caught:
-            await other.acquire("k", timeout=0)
-        assert lease.is_valid
-
-    assert "reentrant" not in str(caught.value)
-
-
-@both_colours
-async def test_reentrant_acquire_of_a_lost_lock_raises_its_loss(world: World) -> None:
-    """Queueing would be waiting for oneself; every view is told, the inner one at the end of its block too."""
-    async with world.client(reentrant=True, auto_renew=False, lease_duration=10) as client:
-
-        async def inner() -> None:
-            async with client.lock("k"):
-                await world.jump(10)
-
-        async def outer() -> None:
-            async with client.lock("k"):
-                with pytest.raises(LockLostError):
-                    await inner()
-                with pytest.raises(LockLostError) as caught:
-                    await client.acquire("k")
-                assert caught.value.loss.reason is LossReason.EXPIRED
-
-        with pytest.raises(LockLostError):
-            await outer()
-        lease = await client.acquire("k", timeout=0)
-        assert lease.fencing_token == 2

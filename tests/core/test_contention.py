@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import (
-    LeaseStateError,
-)
+from dlock_core import AsyncLockClient, LeaseStateError
 from dlock_core.clock import now_ns
-from dlock_core.memory import MemoryStore
+from dlock_core.memory import AsyncMemoryStore, MemoryStore
 from tests.core.hold_support import Boom
 from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
+
+WAKE_UPS = 5
 
 
 @both_colours
@@ -38,14 +39,14 @@ async def test_same_owner_in_two_clients_is_two_holders(world: World) -> None:
 @both_colours
 async def test_requests_get_a_share_of_the_lease_as_their_time(world: World) -> None:
     """Whatever the driver's own time-outs are: half a lease to obtain, a sixth to renew or release, and never above the cap (hazard 33)."""
-    for options, claim, other in (
-        ({"lease_duration": 6}, 3, 1),
-        ({"lease_duration": 600}, 10, 10),
-        ({"lease_duration": 6, "request_timeout": 0.5}, 0.5, 0.5),
-        ({"lease_duration": 6, "fail_closed": True}, 3, 1),
+    for options, fail_closed, claim, other in (
+        ({"lease_duration": 6}, False, 3, 1),
+        ({"lease_duration": 600}, False, 10, 10),
+        ({"lease_duration": 6, "request_timeout": 0.5}, False, 0.5, 0.5),
+        ({"lease_duration": 6}, True, 3, 1),
     ):
         store = world.hooked_store(lambda *_: None)
-        async with world.client(store, **options) as client, client.lock("k") as lease:
+        async with world.client(store, **options) as client, client.lock("k", fail_closed=fail_closed) as lease:
             await lease.renew()
 
         assert dict(store.timeouts) == {"claim": claim, "replace": other, "release": other}
@@ -70,6 +71,30 @@ async def test_hazard_21_herd_of_waiters_is_spread_and_has_one_winner(world: Wor
         assert sum(client.holds("k") for client in clients) == 1
         for client in clients:
             await client.close()
+        for spawned in waiting:
+            with contextlib.suppress(LeaseStateError):
+                await spawned.result()
+
+
+@async_only
+async def test_waiters_of_one_client_look_as_often_as_one_does(world: World) -> None:
+    """Each is told of the release, and of the holder's death, as early as a lone waiter; a write never rests on the look of another."""
+    async with world.client(lease_duration=20) as holder:
+        lease = await holder.acquire("k")
+        store = world.another_store()
+        client = await world.client(store, lease_duration=20)
+        waiting = [world.spawn(client.acquire("k", timeout=60)) for _ in range(100)]
+        await world.live(20)
+        looks = store.requests["read"]
+        assert 20 / 0.5 <= looks <= 2 * (10 + 20 / 0.25)
+
+        await lease.release()
+        await world.live(1)
+
+        [first] = [spawned for spawned in waiting if spawned.done]
+        assert (await first.result()).fencing_token > lease.fencing_token
+        assert store.requests["claim"] <= 100 + 100
+        await client.close()
         for spawned in waiting:
             with contextlib.suppress(LeaseStateError):
                 await spawned.result()
@@ -159,3 +184,26 @@ def test_context_managers_of_the_scenarios_are_real(tmp_path: object) -> None:
         with contextlib.suppress(Boom):
             run_scenario(colour, failing)
             pytest.fail("the scenario did not fail")
+
+
+@async_only
+async def test_wake_ups_use_up_no_retries(world: World) -> None:
+    """A store may wake at each renewal, too; only waits to their end are the polls that the option counts."""
+
+    class Restless(AsyncMemoryStore):
+        waits = 0
+
+        async def wait(self, record: Any, *, ticket: str, timeout_s: float) -> None:
+            self.waits += 1
+            if self.waits > WAKE_UPS:
+                woken.set()
+                await super().wait(record, ticket=ticket, timeout_s=timeout_s)
+
+    woken = asyncio.Event()
+    async with AsyncLockClient(Restless(world.space)) as client:
+        held = await client.acquire("k")
+        second = asyncio.create_task(client.acquire("k", retries=1))
+        await asyncio.wait({second, asyncio.create_task(woken.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        await held.release()
+
+        await (await second).release()

@@ -12,12 +12,12 @@ from dlock_core.store import Claim
 from proof.explore import store_model, table
 from proof.explore.canonical import TOKEN
 from proof.explore.search import explore
-from proof.explore.world import Request, Rules
+from proof.explore.world import Removal, Request, Rules
 
 
 def perform_without_token(record: LockRecord | None, request: Request) -> tuple[bool, LockRecord | None]:
     """Do *request* on *record*; a version is the RVN alone, and every record says the same token."""
-    if isinstance(request, Read):
+    if isinstance(request, (Read, Removal)):
         return False, record
     if isinstance(request, Claim):
         applied = store_model._may_claim(record, request)
@@ -30,7 +30,7 @@ def perform_without_token(record: LockRecord | None, request: Request) -> tuple[
 def without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the explorer's store forget tokens; what it checks about their order is left out, that no two leases are valid is not."""
 
-    def perform(record: LockRecord | None, request: Request) -> tuple[bool, LockRecord | None]:
+    def perform(record: LockRecord | None, request: Request, _: int) -> tuple[bool, LockRecord | None]:
         return perform_without_token(record, request)
 
     def nothing(*_: Any) -> None:
@@ -64,7 +64,7 @@ def test_explore_without_tokens_never_finds_two_valid_leases() -> None:
 def test_explore_without_tokens_finds_what_a_store_that_does_not_compare_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the RVN in the condition of a write two leases are valid, and the explorer says so."""
 
-    def careless(record: LockRecord | None, request: Request) -> tuple[bool, LockRecord | None]:
+    def careless(record: LockRecord | None, request: Request, _: int) -> tuple[bool, LockRecord | None]:
         if isinstance(request, (Read, Claim)):
             return perform_without_token(record, request)
         if record is None or record.state is not State.HELD:

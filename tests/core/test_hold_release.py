@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
     from dlock_core import AsyncLockClient
+    from dlock_core.engine.renewals import Job
     from tests.core.worlds import World
 
 
@@ -195,3 +196,27 @@ async def test_entering_a_released_lease_is_refused(world: World) -> None:
         with pytest.raises(LeaseStateError, match="was released"):
             async with lease:
                 pytest.fail("the block ran")
+
+
+@both_colours
+async def test_renewals_come_not_between_the_end_of_a_lease_and_its_release(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewal that was due just then released the lock without the data, since nobody had it in hand any more."""
+    async with world.client(lease_duration=20) as client:
+        lease = await client.acquire("k", data=b"before")
+        engine = client._engine  # where the scheduler could come in between
+        release = engine.release
+
+        async def late_release(*arguments: Any) -> None:
+            world.clock.advance(6)
+            due: list[Job] = []
+            engine.renewals.collect(due)
+            for job in due:
+                await engine.renewals.run(job)
+            await release(*arguments)
+
+        monkeypatch.setattr(engine, "release", late_release)
+        await lease.release(data=b"after")
+
+    assert world.space.records["k"].data == b"after"

@@ -103,7 +103,7 @@ async def test_renew_of_a_stolen_lock_raises_the_loss_with_what_stands_there(wor
         await steal(world, lease)
 
         with pytest.raises(
-            LockLostError, match="another holder took it over; now 'thief' stands there with token 3"
+            LockLostError, match=r"another holder took it over; now it is held by 'thief'.*, with token 3"
         ) as caught:
             await lease.renew()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dlock_core.memory import MemoryStore
-from proof.interrupts import tasks
-from proof.interrupts.__main__ import blocking_cells, on_threads, sweep, task_cells
+from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
+from proof.interrupts.__main__ import blocking_cells, in_tasks, on_threads, sweep, task_cells
+from proof.interrupts.tasks import OpenStore
 
 CLOSE, APART = 9, 71
 
@@ -25,7 +25,17 @@ def test_nothing_that_runs_inside_of_an_operation_breaks_it(operation: str, act:
 @pytest.mark.parametrize(("operation", "act"), task_cells())
 def test_nothing_that_runs_inside_of_a_task_breaks_it(operation: str, act: str) -> None:
     """As with threads; an exception may leave the event loop, which then goes on."""
-    swept = sweep(tasks.try_point, operation, act, 2 * CLOSE if act == "raise" else APART)
+    swept = sweep(in_tasks(one_space), operation, act, 2 * CLOSE if act == "raise" else APART)
 
     assert swept.points > CLOSE
     assert not swept.wrong
+
+
+def one_space() -> OpenStore:
+    """Return what opens stores that meet the same records."""
+    space = MemorySpace()
+
+    async def open_store() -> AsyncMemoryStore:
+        return AsyncMemoryStore(space)
+
+    return open_store

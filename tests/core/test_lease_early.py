@@ -204,6 +204,32 @@ def test_single_try_ends_where_the_owner_is_not_dead() -> None:
     assert attempt.state.outcome is Outcome.DENIED
 
 
+def test_dead_owners_lock_with_a_delay_is_taken_over_the_delay_later() -> None:
+    """What the owner sent before it died may still be at work; the delay is there for that (L1)."""
+    record = replace(held("x", 7), delay_ms=3000)
+    attempt = probed(shown(seeking(PROBES, timeout=60.0), record), OwnerState.DEAD)
+    assert attempt.wait_s is not None
+
+    attempt.at(102.999).due()
+    assert attempt.asks is Read
+    probed(shown(attempt, record), OwnerState.DEAD)
+    assert attempt.wait_s == pytest.approx(103)
+    attempt.at(103).due()
+
+    assert attempt.request.expected == Version("x", 7)
+
+
+def test_delay_counts_anew_from_another_version() -> None:
+    """The owner that died was another one."""
+    attempt = probed(shown(seeking(PROBES, timeout=60.0), replace(held("x", 7), delay_ms=3000)), OwnerState.DEAD)
+    attempt.at(102).due()
+
+    probed(shown(attempt, replace(held("y", 8), delay_ms=3000)), OwnerState.DEAD)
+
+    attempt.at(104.9).due()
+    assert attempt.asks is Read
+
+
 @pytest.mark.parametrize("record", [held("x", lease=None), broken("x", 2)], ids=["fail-closed", "quarantine"])
 def test_owner_whose_death_ends_no_lease_is_not_asked_for(record: LockRecord) -> None:
     """A lock without a lease is for the operator; a quarantine is of the one before, who is not named any more."""

@@ -30,11 +30,11 @@ def outcome(attempt: Attempt) -> Outcome:
 
 
 def test_release_leaves_a_tombstone_with_the_token() -> None:
-    """A fresh RVN, the same token, no owner, no lease, the payload kept."""
+    """A fresh RVN, the same token, the last owner, no lease, the payload kept."""
     attempt = holding(token=6).at(1).free()
 
     assert attempt.request == Release(
-        LockRecord("k", State.FREE, "f3", 6, "", None), Version("f1", 6), keep_payload=True
+        LockRecord("k", State.FREE, "f3", 6, "me", None), Version("f1", 6), keep_payload=True
     )
     assert outcome(attempt.grant()) is Outcome.RELEASED
 
@@ -300,6 +300,7 @@ def test_break_now_frees_at_once() -> None:
 
     assert request is not None
     assert (request.record.state, request.record.fencing_token, request.record.lease_ms) == (State.FREE, 5, None)
+    assert request.record.owner == held("b").owner
 
 
 def test_break_of_a_lock_without_a_lease_frees_at_once() -> None:

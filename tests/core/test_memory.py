@@ -87,6 +87,7 @@ def test_what_is_promised_is_what_a_dictionary_can() -> None:
             Capability.BATCH_RENEW,
             Capability.NOTIFY,
             Capability.SERVER_CLOCK,
+            Capability.PRUNE,
         }
     )
 

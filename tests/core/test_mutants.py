@@ -17,7 +17,7 @@ def test_mutants_follow_the_code() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_mutants_are_killed_by_exploration() -> None:
     """A survivor would be a rule that nothing checks."""
     explored = [mutant for mutant in MUTANTS if mutant.by in WORLDS]
@@ -29,7 +29,7 @@ def test_mutants_are_killed_by_exploration() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_mutants_are_killed_by_the_tests_named() -> None:
     """Where an exploration cannot see it, a test does."""
     tested = [mutant for mutant in MUTANTS if mutant.by not in WORLDS]

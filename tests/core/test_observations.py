@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections import ChainMap, UserDict
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from dlock_conformance.records import held
 
 from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError
-from dlock_core.engine.observations import SAVED_MAX
+from dlock_core.engine.observations import SAVED_MAX, ObservationMapping, Observations
 from dlock_core.memory import MemoryStore
+from dlock_core.record import Version
+from dlock_core.states import Observation
+from dlock_core.timings import NANOS
 from tests.core.early_support import dies
 from tests.core.worlds import both_colours
 
@@ -212,3 +218,28 @@ async def test_answers_that_say_absent_do_not_begin_the_observation_anew(
         lease = await waiter.result()
         assert lease.fencing_token == token + 1
         await lease.release()
+
+
+def test_sight_of_the_next_holder_replaces_that_of_the_last() -> None:
+    """The earlier of two sights counts where both are of one version, and of that alone."""
+    kept = ObservationMapping({}, "boot")
+    for rvn, seen_at in (("last", 1 * NANOS), ("next", 2 * NANOS), ("next", 3 * NANOS)):
+        kept.save({"k": Observation(Version(rvn, 1), 60 * NANOS, seen_at)}, 4 * NANOS)
+
+    found = kept.load(4 * NANOS)["k"]
+
+    assert (found.version.rvn, found.seen_at) == ("next", 2 * NANOS)
+
+
+def test_answers_that_show_one_record_do_not_begin_its_observation_anew() -> None:
+    """The time of a dead holder runs from the first of them."""
+    clock = itertools.count(1)
+    runtime: Any = SimpleNamespace(now=lambda: next(clock), mutex=threading.Lock())
+    seen, record = Observations(runtime, None), held("k")
+
+    for _ in range(3):
+        seen.note("k", record)
+
+    found = seen.get("k")
+    assert found is not None
+    assert found.seen_at == 1

@@ -35,9 +35,13 @@ SOURCES: dict[str, tuple[tuple[Any, str, str, str], tuple[Any, Any, Any, Any]]] 
     ),
     "only_if_exists": ((True, "yes", "on", "true"), (True, True, True, True)),
     "delete_on_release": ((True, "1", "TRUE", "true"), (True, True, True, True)),
-    "reentrant": ((True, "true", "1", "true"), (True, True, True, True)),
+    "reentrant": ((True, "client", "1", '"client"'), (True, "client", True, "client")),
+    "handover": ((True, "true", "1", "true"), (True, True, True, True)),
     "fail_closed": ((True, "true", "1", "true"), (True, True, True, True)),
     "max_hold": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "stop_grace": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "stall_timeout": ((1, "2", "3", "4"), (1, 2, 3, 4)),
+    "lock_delay": ((1, "2", "3", "4"), (1, 2, 3, 4)),
     "clock_skew": ((1, "2", "3", "4"), (1, 2, 3, 4)),
     "server_clock": ((True, "true", "1", "true"), (True, True, True, True)),
     "owner_probe": (("same-host", "same-host", "same-host", '"same-host"'), ("same-host",) * 4),
@@ -66,7 +70,7 @@ def toml(path: Path, text: str) -> Path:
 
 def resolved(name: str, *, client: LockClient, **call: Any) -> Any:
     """Return what a call of *client* with these keywords works with."""
-    return getattr(client._session.resolve(call).options, name)
+    return getattr(client._context.resolve(call).options, name)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -205,7 +209,7 @@ def test_path_given_wins_over_the_environments(tmp_path: Path, monkeypatch: pyte
         ("colour = 5\n", r"unknown option 'colour' in .*dlock\.toml'; options: lease_duration"),
         ("[lease_duration]\nx = 1\n", "lease_duration"),
         ("store = 5\n", r"\[store\] in .* is not a table"),
-        ("url = 5\n", "url is int, not str"),
+        ("url = 5\n", "url must be a str, such as 'redis://localhost', not int"),
         ("lease_duration = '20'\n", "lease_duration: str is not a duration"),
         ("lease_duration = inf\n", "lease_duration: inf is not a finite"),
         ("lease_duration = true\n", "lease_duration: bool is not"),
@@ -253,9 +257,9 @@ def test_empty_url_is_a_mistake_and_not_none_at_all(monkeypatch: pytest.MonkeyPa
     """A variable that came out empty must not choose another store."""
     monkeypatch.setenv("DLOCK_URL", "memory://of-the-environment")
 
-    with pytest.raises(ConfigurationError, match="not a store URL"):
+    with pytest.raises(ConfigurationError, match="not a URL"):
         connect("")
-    with pytest.raises(ConfigurationError, match="not a store URL"):
+    with pytest.raises(ConfigurationError, match="not a URL"):
         connect(url="")
 
 
@@ -300,6 +304,7 @@ ANYTHING = st.one_of(
 )
 
 
+@pytest.mark.filterwarnings("ignore:dlock. lease_duration")
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.one_of(st.sampled_from(CLIENT_FIELDS), st.text(max_size=8)), ANYTHING, max_size=4))
 def test_any_options_are_accepted_or_a_configuration_error(options: dict[str, Any]) -> None:
@@ -319,6 +324,7 @@ def test_any_options_are_accepted_or_a_configuration_error(options: dict[str, An
             lease.release()
 
 
+@pytest.mark.filterwarnings("ignore:dlock. lease_duration")
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.one_of(st.sampled_from(LOCK_FIELDS), st.text(max_size=8)), ANYTHING, max_size=3))
 def test_any_call_options_are_accepted_or_a_configuration_error(options: dict[str, Any]) -> None:

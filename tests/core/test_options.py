@@ -32,6 +32,9 @@ DURATIONS = [
     "poll_period",
     "heartbeat_period",
     "max_hold",
+    "stop_grace",
+    "stall_timeout",
+    "lock_delay",
     "clock_skew",
     "request_timeout",
     "max_lease_duration",
@@ -44,7 +47,7 @@ FLAGS = [
     "replace_data",
     "only_if_exists",
     "delete_on_release",
-    "reentrant",
+    "handover",
     "fail_closed",
     "cancel_on_loss",
 ]
@@ -68,17 +71,22 @@ def test_options_are_the_contracts() -> None:
         "only_if_exists": False,
         "delete_on_release": False,
         "reentrant": False,
+        "handover": False,
         "fail_closed": False,
         "max_hold": None,
+        "stop_grace": None,
+        "stall_timeout": None,
+        "lock_delay": 0.0,
         "cancel_on_loss": False,
         "clock_skew": None,
-        "server_clock": False,
+        "server_clock": None,
         "owner_probe": None,
     }
     own = {name: value for name, value in ClientOptions().model_dump().items() if name not in LOCK_FIELDS}
     assert own == {
         "url": None,
         "prefix": "",
+        "provision": False,
         "owner": None,
         "request_timeout": None,
         "drift_bound": 0.01,
@@ -86,6 +94,7 @@ def test_options_are_the_contracts() -> None:
         "allow_unsafe": frozenset(),
         "token_floor": 1,
         "observations": None,
+        "on_event": None,
     }
 
 
@@ -227,7 +236,7 @@ def test_bad_duration_is_refused_by_name(name: str, value: Any, message: str) ->
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("name", sorted(set(DURATIONS) - {"timeout"}))
+@pytest.mark.parametrize("name", sorted(set(DURATIONS) - {"timeout", "stop_grace", "lock_delay"}))
 @pytest.mark.parametrize("value", [0, 0.0, timedelta(0), 1e-9, 0.0005, 5e-324])
 def test_duration_that_is_none_is_refused(name: str, value: Any) -> None:
     """Nothing shorter than the unit of the record: it would round to nothing, and a loop to no pause."""
@@ -261,20 +270,20 @@ def test_flag_takes_a_truth_value_only(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"data": "text"}, "data: "),
+        ({"data": "text"}, "^data: give bytes$"),
         ({"data": b"x" * 65_537}, "data: 65537 bytes exceed 65536"),
         ({"data": bytearray(b"x")}, "data: "),
         ({"attributes": [("a", 1)]}, "attributes: "),
-        ({"attributes": {"a": 1.5}}, "attributes"),
+        ({"attributes": {"a": 1.5}}, "^attributes: give a str or an int or True or False or bytes$"),
         ({"attributes": {"a": None}}, "attributes"),
         ({"attributes": {1: "a"}}, "attributes"),
         ({"retries": -1}, "retries: -1 is not a number of tries; give a whole number, 0 or more"),
         ({"retries": True}, "retries: True is not"),
         ({"retries": 1.5}, "retries: 1.5 is not"),
-        ({"owner_probe": "host"}, "owner_probe: 'host' is no probe; give 'same-host', or a function of a record"),
+        ({"owner_probe": "host"}, "owner_probe: 'host' is not a probe; give 'same-host', or a function of a record"),
         ({"observations": 5}, "observations: 5 is neither a path nor a mapping that can be written"),
         ({"observations": MappingProxyType({})}, r"observations: mappingproxy\(\{\}\) is neither"),
-        ({"prefix": None}, "prefix: "),
+        ({"prefix": None}, "^prefix: give a str$"),
         ({"owner": 5}, "owner: "),
         ({"url": 5}, "url: "),
         ({"drift_bound": -0.1}, r"drift_bound=-0\.1 must be 0 or more and less than 0\.5"),
@@ -290,10 +299,13 @@ def test_flag_takes_a_truth_value_only(name: str, value: Any) -> None:
         ({"token_floor": 2**53 - 1}, "token_floor=9007199254740991 must be from 1 to 9007199254740990"),
         ({"token_floor": True}, "token_floor: "),
         ({"token_floor": 1.5}, "token_floor: "),
-        ({"allow_unsafe": [1]}, "allow_unsafe: a name is a text"),
-        ({"allow_unsafe": [["a"]]}, "allow_unsafe: a name is a text"),
+        ({"allow_unsafe": [1]}, "allow_unsafe: each name must be a str, such as 'redis-replica'"),
+        ({"allow_unsafe": [["a"]]}, "allow_unsafe: each name must be a str, such as 'redis-replica'"),
         ({"allow_unsafe": {"a": 1}}, "allow_unsafe: "),
-        ({"leas_duration": 5}, "unknown option 'leas_duration'; options: lease_duration, timeout, "),
+        (
+            {"leas_duration": 5},
+            "unknown option 'leas_duration': perhaps 'lease_duration' is meant; options: lease_duration, timeout, ",
+        ),
     ],
     ids=repr,
 )
@@ -307,7 +319,7 @@ def test_bad_option_is_refused_by_name(options: dict[str, Any], message: str) ->
     ("options", "message"),
     [
         (
-            {"lease_duration": 100_000, "max_lease_duration": 200_000},
+            {"lease_duration": timedelta(seconds=100_000), "max_lease_duration": 200_000},
             r"100000000 ms; 1 ms to 86400000 ms \(24 h\) are possible",
         ),
         (
@@ -340,6 +352,7 @@ def test_options_that_cannot_work_are_refused_before_anything_is_sent(options: d
     assert not space.records
 
 
+@pytest.mark.filterwarnings("ignore:dlock. lease_duration=86400 is 24.0 hours")
 @pytest.mark.parametrize("lease", [0.001, 0.01, 0.1, 1, 20, 3600, 86400])
 def test_default_shares_of_a_lease_fit_for_every_lease(lease: float) -> None:
     """A shorter or longer lease needs no other setting."""
@@ -363,7 +376,7 @@ def test_more_kinds_of_calls_than_are_remembered_still_work() -> None:
         for number in range(600):
             with client.lock("k", lease_duration=5 + number % 300) as lease:
                 assert lease.lease_duration == 5 + number % 300
-        assert len(client._session._plans) <= 256
+        assert len(client._context._plans) <= 256
 
 
 def test_call_options_are_checked_against_the_clients() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proof import __main__ as proof_main
-from proof import report
+from proof import report, tables
 from proof.mutate import general
 from proof.mutate.explained import EXPLAINED
 
@@ -42,9 +42,23 @@ def test_page_says_what_was_not_run() -> None:
     assert told.count("Not run.") == len(proof_main.STAGES)
 
 
+def test_stage_that_was_not_run_keeps_its_section_and_the_version_that_it_ran_on() -> None:
+    """Whoever has run one stage leaves the others as they stand."""
+    first = {"version": "aa", "quick": False, "at": "then", "seconds": 1, "machine": "m", "load": 0, "result": {}}
+    first["result"] = {"wrong": ["a fault that it must find"], "found": {}}
+    codes = dict.fromkeys(proof_main.STAGES, "aa")
+    before = report.page({"power": first}, codes)
+
+    again = report.page({}, codes | {"power": "bb"}, before)
+
+    assert "- What the simulation must find: a fault that it must find" in again
+    assert again.replace("aa (now bb)", "aa") == before
+    assert report.page({}, codes, again) == before
+
+
 def test_histogram_leaves_out_the_empty_ends() -> None:
     """The first and the last bar stand for something."""
-    lines = report.histogram([0, 1, 0, 2, 0], 0.1, "L")
+    lines = tables.histogram([0, 1, 0, 2, 0], 0.1, "L")
 
     assert [line.split()[0] for line in lines[1:-2]] == ["0.10", "0.20", "0.30"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from proof.faults import runner as faults
 from proof.faults.book import Book, check
 from proof.faults.book_line import Line
 from proof.faults.book_server import Resource
+from proof.faults.leaders import Looks
 from proof.faults.nursery import Nursery
 from proof.faults.stores import STORES, Size, open_store
 
@@ -111,6 +113,70 @@ def test_history_of_a_grant_after_a_release_is_not_early() -> None:
     assert check(book).early == 0
 
 
+@pytest.mark.parametrize(("paused", "beside"), [(False, 1), (True, 0)])
+def test_history_shows_a_body_beside_the_next_and_counts_one_that_had_paused_apart(
+    *, paused: bool, beside: int
+) -> None:
+    """A body that ended before the next one began is neither."""
+    book = Book()
+    book.granted("k", 1, "a", 100)
+    book.granted("k", 2, "b", 160)
+    book.body_over("k", 1, 160, paused)
+    assert (check(book).beside, check(book).paused) == (0, 0)
+
+    book.body_over("k", 1, 161, paused)
+    assert (check(book).beside, check(book).paused) == (beside, 1 - beside)
+
+
+@pytest.mark.parametrize(
+    ("looks", "over", "paused"),
+    [
+        ((10, 20, 30), 40, False),
+        ((25, 50), 75, False),  # never longer than the grace
+        ((10, 40), 45, True),
+        ((10, 40, 60, 80, 100, 120), 140, True),  # a lease to notice it
+        ((10, 40, 60, 80, 100, 120), 141, False),  # it ran, and went on for longer than a lease
+        ((10,), 40, True),  # not even a look came between
+        ((10, 40, 60, 80, 100, 120, 150), 155, True),
+    ],
+)
+def test_body_has_just_paused_if_it_did_not_look_for_longer_than_its_grace(
+    looks: tuple[int, ...], over: int, *, paused: bool
+) -> None:
+    """Since nothing can tell a body to stop that does not run."""
+    body = Looks(100, 0, left_s=100e-9)
+    for at in looks:
+        body.look(at)
+
+    assert body.has_just_paused(over) is paused
+
+
+@pytest.mark.parametrize(
+    ("left_s", "over", "paused"),
+    [(26e-9, 20, False), (25e-9, 20, True), (0, 20, True), (0, 100, True), (0, 120, False)],
+)
+def test_body_has_just_paused_if_it_began_when_its_lease_was_over(left_s: float, over: int, *, paused: bool) -> None:
+    """Its process stood still between the grant and the body; it has a lease to notice that, as after any pause."""
+    body = Looks(100, 0, left_s)
+    for at in range(20, over, 20):
+        body.look(at)
+
+    assert body.has_just_paused(over) is paused
+
+
+def test_history_shows_a_slot_that_was_begun_after_it_was_finished() -> None:
+    """A run that begins with a later token, of that slot or of an earlier one; one that had died may be begun again."""
+    book = Book()
+    assert book.slot("k") == 1
+    for token in (1, 2):
+        book.slot_begun("k", 1, token)
+    book.slot_finished("k", 1, 2)
+    assert (check(book).again, book.slot("k")) == (0, 2)
+
+    book.slot_begun("k", 1, 3)
+    assert check(book).again == 1
+
+
 def test_cancellation_is_followed_by_the_next_grant_of_a_key_that_nobody_had() -> None:
     """What another holds at that time tells nothing of the one that was cancelled."""
     book = Book()
@@ -155,7 +221,13 @@ def tried(store: str, cell: str, folder: Path, nursery: Nursery) -> dict[str, An
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("cell", ["kill", "hasty", "gil-hog", "fork", "cancel", "disk-full"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        *("kill", "hasty", "gil-hog", "fork", "cancel", "disk-full"),
+        *("leader-kill", "deaf-leader-stop", "runner-kill", "forgetful-runner"),
+    ],
+)
 def test_faults_of_holders_on_a_file_break_only_the_controls(cell: str, tmp_path: Path, nursery: Nursery) -> None:
     """A few trials on real processes, and more until the control has failed; ``make faults`` runs hundreds."""
     told = tried("sqlite", cell, tmp_path, nursery)
@@ -166,13 +238,28 @@ def test_faults_of_holders_on_a_file_break_only_the_controls(cell: str, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("cell", ["stop-2", "server-kill", "black-hole", "cut-replies", "peer-stop-2"])
+@pytest.mark.parametrize(
+    "cell",
+    ["chain", "stop-2", "server-kill", "black-hole", "cut-replies", "peer-stop-2", "leader-cut-off", "runner-stop-2"],
+)
 def test_faults_of_a_server_break_nothing_but_a_peer(cell: str, tmp_path: Path, nursery: Nursery) -> None:
-    """Redis, killed and restarted, not answering for two leases, or with replies lost; and redis-py's own Lock."""
+    """Holders killed and stopped in a chain; Redis killed, restarted, silent for two leases, its replies lost; and redis-py's own Lock."""
     told = tried("redis", cell, tmp_path, nursery)
 
     assert told["wrong"] == []
     assert told["grants"] > 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_body_that_does_not_run_for_two_leases_is_counted_apart(tmp_path: Path, nursery: Nursery) -> None:
+    """It overlaps the next one, as no lease can prevent, and ends as soon as it runs again."""
+    cell = faults.CELLS["leader-stop-2"]._replace(control="paused")
+    with open_store("sqlite", tmp_path) as opened:
+        told = faults.run_cell("sqlite", cell, 4, opened, nursery, size=SIZE)
+
+    assert told["wrong"] == []
+    assert (told["paused"] > 0, told["beside"]) == (True, 0)
 
 
 def test_faults_name_the_stores_that_can_be_disturbed() -> None:
@@ -192,3 +279,26 @@ def test_a_missing_server_is_told_as_wrong(monkeypatch: pytest.MonkeyPatch) -> N
     told = faults.run_cells(["redis"], 1)
 
     assert told == {"cells": [], "wrong": ["redis: there is no redis server; install one"]}
+
+
+def test_cell_is_run_again_on_another_version_and_its_newest_run_alone_counts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What was wrong with an earlier run is wrong no more; a run of this version with nothing wrong stays."""
+    runs: list[str] = []
+
+    def run_store(name: str, trials: int, cells: Any, kept: Path, code: str) -> list[str]:
+        runs.append(code)
+        told = {"store": name, "cell": cells[0].name, "trials": trials, "code": code}
+        wrong = ["1 bodies ran on beside the next"] if code == "old" else []
+        (kept / f"{name}-{cells[0].name}.json").write_text(json.dumps(told | {"wrong": wrong}))
+        return []
+
+    monkeypatch.setattr(faults, "run_store", run_store)
+    found = [
+        faults.run_cells(["sqlite"], 3, ["runner-kill"], kept=tmp_path, code=code) for code in ("old", "new", "new")
+    ]
+
+    assert runs == ["old", "new"]
+    assert [len(each["wrong"]) for each in found] == [1, 0, 0]
+    assert [cell["code"] for cell in found[-1]["cells"]] == ["new"]

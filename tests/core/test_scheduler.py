@@ -65,6 +65,27 @@ async def test_batches_are_no_larger_than_the_store_allows(world: World) -> None
 
 
 @both_colours
+async def test_batch_has_the_time_out_of_its_shortest_lease(world: World) -> None:
+    """With the longest one a store that hangs would cost the short lease of a batch its lock."""
+    store = batches(world)
+
+    async def timeout_of(*durations: float) -> float:
+        async with world.client(store) as client:
+            leases = [
+                await client.acquire(f"k{duration}", lease_duration=duration, heartbeat_period=2)
+                for duration in durations
+            ]
+            await world.live(3)
+            assert all(lease.is_valid for lease in leases)
+        return float(store.timeouts[-1])
+
+    short, long = await timeout_of(10, 10.5), await timeout_of(40, 40.5)
+
+    assert short < long
+    assert await timeout_of(40, 10) == await timeout_of(10, 40) == short
+
+
+@both_colours
 async def test_renewals_due_soon_go_along_with_one_that_is_due(world: World) -> None:
     """A batch costs the store what one costs, so neighbours share one."""
     store = batches(world)
@@ -129,6 +150,25 @@ async def test_most_urgent_renewal_goes_first(world: World) -> None:
 
         assert all(lease.is_valid for lease in leases)
         assert order == ["k12", "k16", "k30", "k40"]
+
+
+@both_colours
+async def test_batch_is_as_urgent_as_its_most_urgent_lock(world: World) -> None:
+    """A lock that can wait holds up none that goes along with it."""
+    store = batches(world)
+    store.batch_limit = 3
+    async with world.client(store) as client:
+        # In the order in which they fall due: a batch of three, of which the last would lapse first of all, and a batch of two.
+        lives = [(100, 1), (100, 2), (12, 3), (30, 5), (30, 5)]
+        leases = [
+            await client.acquire(f"k{number}", lease_duration=length, heartbeat_period=period)
+            for number, (length, period) in enumerate(lives)
+        ]
+
+        await world.jump(10)
+
+        assert all(lease.is_valid for lease in leases)
+        assert store.sizes[:2] == [3, 2]
 
 
 @both_colours

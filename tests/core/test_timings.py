@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dlock_core.errors import ConfigurationError
@@ -90,6 +92,76 @@ def test_rule_13_counts_two_requests_one_back_off_lateness_and_margin() -> None:
 def test_rule_13_counts_the_request_timeout_that_was_given() -> None:
     """A shorter one leaves room for a longer heartbeat."""
     assert timings(heartbeat_period=7, request_timeout=0.5).timeout_ns == 500_000_000
+
+
+def test_rule_13_counts_the_stop_grace_and_names_the_most_that_fits() -> None:
+    """A quarter of the lease fits beside the defaults; the error names the grace, and a heartbeat where that is what breaks the sum."""
+    assert timings(stop_grace=2.5).stop_grace_ns == 2_500_000_000
+    assert timings(stop_grace=2.85).stop_grace_ns == 2_850_000_000
+    with pytest.raises(
+        ConfigurationError, match=r"stop_grace 2\.86 s = .*stop_grace is what breaks it: at most 2\.85 s"
+    ):
+        timings(stop_grace=2.86)
+    with pytest.raises(ConfigurationError, match=r"heartbeat_period is what breaks it: at most 2\.85 s"):
+        timings(stop_grace=2.5, heartbeat_period=6)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"auto_renew": False, "stop_grace": 9.8},
+            r"stop_grace=9\.8 s must be shorter than the usable part of lease_duration, 9\.8 s",
+        ),
+        ({"max_hold": 2, "stop_grace": 2}, r"stop_grace=2 s must be shorter than max_hold, 2 s"),
+        ({"stall_timeout": 2, "stop_grace": 2}, r"stop_grace=2 s must be shorter than stall_timeout, 2 s"),
+    ],
+)
+def test_stop_grace_that_begins_before_the_hold_is_refused(options: dict[str, Any], told: str) -> None:
+    """The message names the option and what it exceeds."""
+    with pytest.raises(ConfigurationError, match=told):
+        timings(**options)
+
+    assert timings(**options | {"stop_grace": 1.9}).stop_grace_ns == 1_900_000_000
+
+
+def test_grant_is_handed_out_with_half_of_the_time_before_the_stop() -> None:
+    """A grant that is handed out late must not be told to stop at once."""
+    assert timings(stop_grace=2.8).handout_min_ns == 6_300_000_000
+
+
+@pytest.mark.parametrize(("lease", "delay"), [(10, 5), (1, 0.25), (20, 60)])
+def test_lock_delay_lengthens_the_lease_in_the_record_and_not_its_use(lease: float, delay: float) -> None:
+    """Waiters wait for both; the clocks may drift during both (L1)."""
+    made = timings(lease_duration=lease, lock_delay=delay)
+
+    assert (made.lease_ms, made.delay_ms) == (round((lease + delay) * 1000), round(delay * 1000))
+    assert made.usable_ns == pytest.approx(((lease + delay) * 0.98 - delay) * SECOND)
+    assert made.own_lease_ns == lease * SECOND
+    plain = timings(lease_duration=lease)
+    assert (made.period_ns, made.timeout_ns, made.backoff_ns) == (plain.period_ns, plain.timeout_ns, plain.backoff_ns)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"lease_duration": 1, "lock_delay": 60}, "lock_delay=60 s is too long for lease_duration=1 s"),
+        ({"lease_duration": 4, "lock_delay": 60}, r"lock_delay is what breaks it: at most 57 s"),
+        ({"lease_duration": 86400, "max_lease_duration": 86400, "lock_delay": 1}, "together exceed 86400 s"),
+    ],
+)
+def test_lock_delay_that_does_not_fit_is_refused(options: dict[str, Any], told: str) -> None:
+    """The message names the option and its bound."""
+    with pytest.raises(ConfigurationError, match=told):
+        timings(**{"max_lease_duration": 86400, **options})
+
+
+def test_lock_without_a_lease_has_no_delay() -> None:
+    """Nobody waits for its end."""
+    assert (timings(fail_closed=True, lock_delay=5).lease_ms, timings(fail_closed=True, lock_delay=5).delay_ms) == (
+        None,
+        0,
+    )
 
 
 def test_rule_13_does_not_bind_a_lease_that_is_renewed_by_hand() -> None:

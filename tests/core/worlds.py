@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import pytest
 
 from dlock_core.client import Lease, LockClient
+from dlock_core.client_once import Once
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
@@ -38,7 +39,22 @@ _GLANCE_S = 0.0005
 _TICKS_MAX = 500
 
 _COROUTINES = frozenset(
-    ("acquire", "try_acquire", "get", "break_lock", "guarantees", "provision", "close", "ensure", "renew", "release")
+    (
+        *(
+            "acquire",
+            "try_acquire",
+            "get",
+            "break_lock",
+            "prune",
+            "guarantees",
+            "provision",
+            "close",
+            "ensure",
+            "renew",
+            "release",
+        ),
+        *("campaign", "try_campaign", "leader", "proclaim", "resign"),
+    )
 )
 
 
@@ -445,10 +461,12 @@ class _Face:
         value = getattr(self._inner, name)
         if name in _COROUTINES:
             return _as_coroutine(value)
-        if name in ("lock", "lock_all"):
+        if name in ("lock", "lock_all", "once"):
             return lambda *args, **options: _ContextFace(value(*args, **options))
+        if name == "election":
+            return lambda *args, **options: _ElectionFace(value(*args, **options))
         if name == "scan":
-            return functools.partial(_scan, value)
+            return functools.partial(_iterated, value)
         return value
 
     def __repr__(self) -> str:
@@ -460,6 +478,31 @@ class _Face:
 
     async def __aexit__(self, *exc: object) -> None:
         self._inner.__exit__(*exc)
+
+
+class _ElectionFace(_Face):
+    """The body of a term is a coroutine function, as in the twin."""
+
+    def observe(self, **options: Any) -> AsyncIterator[Any]:
+        return _iterated(self._inner.observe, **options)
+
+    async def run(self, body: Callable[[Any], Coroutine[Any, Any, Any]], **options: Any) -> None:
+        def blocking_body(term: Any) -> None:
+            run_blocking(body(_Face(term)))
+
+        blocking_body.__qualname__ = getattr(body, "__qualname__", repr(body))
+        self._inner.run(blocking_body, **options)
+
+
+class _OnceFace(_Face):
+    """The run of a job: its lease and the finish are as in the twin."""
+
+    @property
+    def lease(self) -> Any:
+        return _faced(self._inner.lease)
+
+    async def finish(self, *result: Any) -> None:
+        self._inner.finish(*result)
 
 
 class _ContextFace:
@@ -476,6 +519,8 @@ class _ContextFace:
 def _faced(value: Any) -> Any:
     if isinstance(value, Lease):
         return _Face(value)
+    if isinstance(value, Once):
+        return _OnceFace(value)
     if isinstance(value, dict):
         return {key: _faced(item) for key, item in value.items()}
     return value
@@ -488,9 +533,9 @@ def _as_coroutine(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]
     return call
 
 
-async def _scan(scan: Callable[..., Any], *args: Any) -> AsyncIterator[Any]:
-    for record in scan(*args):
-        yield record
+async def _iterated(call: Callable[..., Any], *args: Any, **options: Any) -> AsyncIterator[Any]:
+    for item in call(*args, **options):
+        yield item
 
 
 def raw(lease: AsyncLease) -> Any:

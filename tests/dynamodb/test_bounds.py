@@ -19,7 +19,6 @@ from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableE
 from dlock_core.record import State, Version
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_dynamodb import DynamoDBStore
-from dlock_dynamodb._lane import Lane
 from tests.dynamodb.support import Stub, claimed, operation_of, record, session, stubbed
 
 # What a busy machine may add.
@@ -128,6 +127,33 @@ def test_a_name_that_is_not_resolved_holds_a_verb_for_its_time_out_only(
     assert stub.requests == []
 
 
+def test_making_a_client_holds_a_verb_for_its_time_out_only(
+    stub: Stub, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """boto3 reads its models from the disk for it; and nothing is sent for a caller who has gone."""
+    go = threading.Event()
+    stub.says((200, {}))
+    store = DynamoDBStore(session(), table="locks", endpoint_url=stub.endpoint)
+    create = store._link._create
+
+    def slow(seconds: float) -> Any:
+        go.wait(60)
+        return create(seconds)
+
+    monkeypatch.setattr(store._link, "_create", slow)
+
+    began = time.monotonic()
+    with pytest.raises(OutcomeUnknownError):
+        store.claim(Claim(record(key), Expect.ANY), timeout_s=0.4)
+    took = time.monotonic() - began
+    go.set()
+    assert store.read(key, timeout_s=3) is None
+    store.close()
+
+    assert took < 0.4 + SLACK_S
+    assert [name for name, _ in stub.requests] == ["GetItem"]
+
+
 def half(answer: bytes) -> tuple[int, bytes, int | None]:
     """Announce the whole answer, send a half and close: what a connection that breaks leaves."""
     return len(answer), answer[: len(answer) // 2], None
@@ -206,31 +232,3 @@ def test_waiters_that_hang_leave_room_for_renewals_and_releases(
     assert took < 5
     assert at_once == 16
     assert seen == {"read"}
-
-
-def test_a_lane_has_no_more_threads_than_its_width_and_uses_them_again() -> None:
-    """And raises what a call raises."""
-    lane, names = Lane(4), set[str]()
-
-    def note() -> None:
-        names.add(str(threading.get_ident()))
-
-    with ThreadPoolExecutor(16) as pool:
-        for _ in pool.map(lambda _: lane.run(note, 10), range(200)):
-            pass
-    with pytest.raises(ZeroDivisionError):
-        lane.run(lambda: 1 // 0, 10)
-
-    assert 1 <= len(names) <= 4
-
-
-def test_a_lane_without_threads_makes_the_calls_on_those_of_its_callers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the interpreter ends, and a lock is released then."""
-
-    def none_left(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", none_left)
-    lane = Lane(2)
-
-    assert [lane.run(lambda: 7, 1) for _ in range(5)] == [7] * 5

@@ -40,6 +40,31 @@ def test_a_lock_is_taken_refused_and_handed_on(url: str, key: str) -> None:
             assert lease.fencing_token == 2
 
 
+def test_cost_counts_requests_and_the_units_that_are_billed(url: str, key: str) -> None:
+    """A refused write is billed as one that was done; a batch of renewals by the row."""
+    with connect(url, lease_duration=60) as one, connect(url, lease_duration=60) as other, one.lock(key) as lease:
+        assert other.try_acquire(key) is None
+        other.get(key)
+        before = one.cost().units["write"]
+        lease.renew()
+
+        assert (before, one.cost().units["write"]) == (1, 2)
+        assert one.cost().requests["replace"] == 1
+        assert other.cost().units == {"read": 1, "write": 1}
+
+
+def test_cost_of_tasks_is_that_of_their_threads(url: str, key: str) -> None:
+    """The async client counts what its store for threads sends."""
+
+    async def main() -> float:
+        async with aconnect(url, lease_duration=60) as client:
+            async with client.lock(key):
+                pass
+            return client.cost().units["write"]
+
+    assert asyncio.run(main()) == 2
+
+
 def test_tasks_take_it_in_turn(url: str, key: str) -> None:
     """The async client runs the same store on threads."""
 

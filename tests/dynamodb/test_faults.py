@@ -288,3 +288,21 @@ class TestErrors:
 
         with pytest.raises(OutcomeUnknownError, match="it was written"):
             told.claim(Claim(record(key), Expect.ANY), timeout_s=10)
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_a_mistake_of_dlock_itself_comes_out(
+        self, told: DynamoDBStore, stub: Stub, key: str, monkeypatch: pytest.MonkeyPatch, verb: str
+    ) -> None:
+        """It is no trouble with the server: told as such, nobody would ever look for it."""
+
+        def wrong(*_: object) -> None:
+            raise TypeError("a mistake")
+
+        stub.says(
+            (200, {"Item": {"key": {"S": key}}, "Items": [{"key": {"S": key}}], "Attributes": {"key": {"S": key}}})
+        )
+        for name in ("record", "statement"):
+            monkeypatch.setattr(type(told._verbs.rows), name, wrong)
+
+        with pytest.raises(TypeError, match="a mistake"):
+            ask(told, verb, key, Version("r", 1))(10)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
-from dlock_core import AcquireTimeoutError, LockClient
+from dlock_core import AcquireTimeoutError, ClientOptions, LockClient
 from dlock_core.errors import OutcomeUnknownError
 from dlock_core.testing import FaultyStore
 from dlock_dynamodb import DynamoDBStore
@@ -16,7 +15,7 @@ from tests.dynamodb.support import comes_true, session
 
 TABLE = "dlock-tests-late-claims"
 # Request time-outs follow from the lease that the lock would have.
-OPTIONS: dict[str, Any] = {"fail_closed": True, "lease_duration": 6, "poll_period": 0.1}
+OPTIONS = ClientOptions(fail_closed=True, lease_duration=6, poll_period=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def late(store: DynamoDBStore) -> FaultyStore:
 
 def test_a_late_claim_of_a_waiter_is_its_grant(store: DynamoDBStore, late: FaultyStore) -> None:
     """Its claim lands after another's release: the waiter knows it for its own, and does not wait for itself."""
-    with LockClient(store, **OPTIONS) as other, LockClient(late, **OPTIONS) as waiter, ThreadPoolExecutor(1) as pool:
+    with LockClient(store, OPTIONS) as other, LockClient(late, OPTIONS) as waiter, ThreadPoolExecutor(1) as pool:
         held = other.acquire("waiter")
         late.delay("claim")
 
@@ -51,7 +50,7 @@ def test_a_late_claim_of_a_waiter_is_its_grant(store: DynamoDBStore, late: Fault
 
 def test_a_late_claim_that_was_given_up_is_given_back(store: DynamoDBStore, late: FaultyStore) -> None:
     """Although another held the lock in between, and its row is gone: what lands then is removed again."""
-    with LockClient(store, **OPTIONS) as other, LockClient(late, **OPTIONS) as gone:
+    with LockClient(store, OPTIONS) as other, LockClient(late, OPTIONS) as gone:
         held = other.acquire("given-up")
         late.delay("claim")
         with pytest.raises((AcquireTimeoutError, OutcomeUnknownError)):
@@ -66,7 +65,7 @@ def test_a_late_claim_that_was_given_up_is_given_back(store: DynamoDBStore, late
 
 def test_a_late_claim_beside_a_grant_is_taken_back_at_the_next_acquire(store: DynamoDBStore, late: FaultyStore) -> None:
     """It lands after the release of the very lease that came of a second claim; this client knows it by its number."""
-    with LockClient(late, **OPTIONS) as client:
+    with LockClient(late, OPTIONS) as client:
         late.delay("claim")
         client.acquire("beside", timeout=60).release()
 

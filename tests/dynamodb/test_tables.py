@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from dlock_core import connect
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.record import State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
@@ -37,6 +40,20 @@ class TestTables:
         freed = store.release(Release(record(key, State.FREE), renewed.record.version), timeout_s=10)
         assert freed.applied
         assert store.guarantees().unsafe == ()
+
+    def test_connect_makes_a_missing_table_where_it_is_told_to(self, open_store: OpenStore) -> None:
+        """``client.provision()`` can't be reached without the table; the message says both ways to make it."""
+        name = f"dlock-tests-{secrets.token_hex(8)}"
+        options = open_store().options
+        url = f"dynamodb://{options.region}/{name}?endpoint_url={quote(str(options.endpoint_url), safe='')}"
+
+        with pytest.raises(StoreSetupError, match=rf"'dlock init --url dynamodb://.*{name}.*provision=True") as caught:
+            connect(url)
+        with connect(url, provision=True) as client, client.lock("k") as lease:
+            assert lease.is_valid
+        with connect(url) as client:
+            assert client.get("k") is not None
+        assert "dlock init" in str(caught.value)
 
     def test_a_missing_table_names_the_command(self, open_store: OpenStore, key: str) -> None:
         """No verb makes it."""

@@ -28,7 +28,7 @@ RACING = 8
 # A file is cheap to hammer; a server of the tests has the other processor.
 COUNTING = {"sqlite": 8}
 # The time-out of a renewal is a part of the lease, and servers are slower than a file.
-LEASE_S = {"sqlite": 0.8, "redis": 2.0, "dynamodb": 5.0, "mongodb": 2.0}
+LEASE_S = {"sqlite": 0.8, "redis": 2.0, "dynamodb": 5.0, "mongodb": 2.0, "mysql": 2.0, "postgres": 2.0}
 ATTEMPTS = 5
 LATE_S = 0.1
 # What a busy machine may add to a takeover before it counts as none.

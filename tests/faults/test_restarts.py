@@ -28,7 +28,13 @@ class OwnServer(ScriptedServer):
     """A server that nobody else uses; it keeps its data over a crash."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        script = {"redis": "redis.sh", "dynamodb": "dynamodb-local.sh", "mongodb": "mongo-wire.sh"}[name]
+        script = {
+            "redis": "redis.sh",
+            "dynamodb": "dynamodb-local.sh",
+            "mongodb": "mongo-wire.sh",
+            "mysql": "mariadb.sh",
+            "postgres": "postgres.sh",
+        }[name]
         super().__init__(script, DLOCK_DDB_DIR=str(folder))
         self._crashes = name != "dynamodb"
         at = f"127.0.0.1:{self.port}"
@@ -36,6 +42,8 @@ class OwnServer(ScriptedServer):
             "redis": f"redis://{at}/0",
             "dynamodb": f"http://{at}",
             "mongodb": f"mongodb://{at}/?directConnection=true",
+            "mysql": f"mysql://root@{at}/locks",
+            "postgres": f"postgresql://postgres@{at}/postgres",
         }
         self.url = served_url(Server(name, urls[name], script))
 

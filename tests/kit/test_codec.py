@@ -29,6 +29,7 @@ from dlock_core.record import (
     SessionRef,
     Stamp,
     State,
+    Times,
 )
 
 # A busy machine is no fault of the codec.
@@ -63,7 +64,8 @@ def members(draw: st.DrawFn) -> Members:
 def records(draw: st.DrawFn) -> LockRecord:
     """Return any record."""
     session, shared = draw(st.none() | SESSIONS), draw(st.none() | members())
-    lease = st.none() if session or shared else st.none() | st.integers(1, LEASE_MAX_MS)
+    lease = draw(st.none() if session or shared else st.none() | st.integers(1, LEASE_MAX_MS))
+    delay = st.none() if lease is None or lease == 1 else st.none() | st.integers(1, lease - 1)
     process = st.builds(ProcessIdentity, st.text(max_size=9), INTEGERS, INTEGERS, INTEGERS, st.none() | INTEGERS)
     return LockRecord(
         draw(NAMES),
@@ -71,7 +73,7 @@ def records(draw: st.DrawFn) -> LockRecord:
         draw(st.text(min_size=1, max_size=64)),
         draw(TOKENS),
         draw(st.text(max_size=20)),
-        draw(lease),
+        lease,
         draw(st.none() | st.binary(max_size=99)),
         tuple(sorted(draw(st.dictionaries(NAMES, VALUES, max_size=4)).items())),
         draw(st.none() | st.builds(Stamp, INTEGERS, NAMES)),
@@ -80,6 +82,8 @@ def records(draw: st.DrawFn) -> LockRecord:
         session,
         draw(st.none() | st.builds(Beat, st.text(min_size=1, max_size=64), st.lists(NOTES, max_size=3).map(tuple))),
         shared,
+        draw(delay),
+        draw(st.none() | st.builds(Times, INTEGERS, INTEGERS)),
     )
 
 
@@ -123,6 +127,8 @@ DAMAGED_PARTS: dict[str, list[Any]] = {
     "stamp": [None, {}, [], [1], ["1", "r"], [1, 2], [True, "r"], [1, "r", 2]],
     "process": [None, [], ["b"], ["b", 1, 2, "3", None], ["b", 1, 2, 3, "4"], [1, 1, 2, 3, 4]],
     "broken": [[], [1, 1], ["a"], "ab"],
+    "delay": [None, 0, -1, True, "1", [], 1000],
+    "times": [None, {}, [], [1], ["1", 2], [1, None], [True, 1], [1, 2, 3]],
     "session": ["ab", {"a": 1, "b": 2}, ["s"], ["", 1], ["s", 0], ["s", LEASE_MAX_MS + 1], ["s", True], [1, 1]],
     "beat": [[], ["r"], ["", []], ["r", {}], ["r", [1]], ["r", [["k", 1, "stop", "me"]]], {"r": 1, "": 2}],
     "members": [

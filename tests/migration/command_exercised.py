@@ -28,6 +28,9 @@ def dlock_run(shop: Shop) -> None:
     key = f"{shop.prefix}k"
     done = run("run", "--url", shop.url, key, "--", "sh", "-c", "echo $DLOCK_KEY $DLOCK_FENCING_TOKEN; exit 7")
 
+    if shop.url.startswith("memory:"):
+        assert done.returncode == 64  # no other process would see the lock
+        return
     assert done.returncode == 7, done.stderr
     said, token = done.stdout.split()
     assert said == key

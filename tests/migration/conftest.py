@@ -15,7 +15,7 @@ from dlock_core.store import LockStore
 from tests.migration.shop import Shop
 
 EMBEDDED = ("memory", "sqlite")
-STORES = (*EMBEDDED, "redis", "dynamodb", "mongodb")
+STORES = (*EMBEDDED, "redis", "dynamodb", "mongodb", "mysql")
 
 
 def url_of(name: str, folder: Path) -> str:

@@ -271,7 +271,7 @@ def request_timeout(shop: Shop) -> None:
     client = shop.client(request_timeout=0.5)
 
     assert (
-        client._session.default.timings.timeout_ns == client._session.default.timings.acquire_timeout_ns == 500_000_000
+        client._context.default.timings.timeout_ns == client._context.default.timings.acquire_timeout_ns == 500_000_000
     )
 
 

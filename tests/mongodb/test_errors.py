@@ -177,7 +177,7 @@ def test_host_that_is_not_found_is_named() -> None:
 @pytest.mark.parametrize("error", [errors.InvalidName(), errors.OperationFailure("", 26)], ids=repr)
 def test_a_command_that_is_recommended_can_be_run(error: Exception) -> None:
     """``dlock init`` and ``dlock doctor`` take the URL as an option, and no argument."""
-    assert re.search(r"`dlock (init|doctor) --url URL`", str(error_of(error, None, writes=False)))
+    assert re.search(r"[`']dlock (init|doctor) --url URL[`']", str(error_of(error, None, writes=False)))
 
 
 @pytest.mark.parametrize("code", [64, 79, 91, 100, 10107, 11600, 11602, 189])

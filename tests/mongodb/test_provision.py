@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from dlock_core.errors import StoreSetupError
+from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.store import Grade
 from dlock_mongodb.provision import Conversation, Facts, Names, inspection, provisioning
 
@@ -123,7 +123,7 @@ def test_what_only_speaks_the_language_is_called_so() -> None:
     ("answers", "match"),
     [
         ({"hello": {**HELLO, "maxWireVersion": 8}}, "wire version"),
-        ({"hello": {**HELLO, "isWritablePrimary": False}}, "not the primary"),
+        ({"hello": {**HELLO, "isWritablePrimary": False, "primary": "b"}}, "not the primary"),
         ({"listCollections": cursor({**COLLECTION, "type": "view", "options": {"viewOn": "x"}})}, "viewOn"),
         ({"listCollections": cursor({**COLLECTION, "type": "timeseries"})}, "timeseries"),
         ({"listCollections": cursor({**COLLECTION, "options": {"collation": {"locale": "en"}}})}, "collation"),
@@ -143,6 +143,12 @@ def test_what_does_not_fit_is_named(answers: dict[str, Any], match: str) -> None
     """Before anything is locked."""
     with pytest.raises(StoreSetupError, match=match):
         Pretended(**answers).talk(inspection(NAMES))
+
+
+def test_an_election_is_no_fault_of_the_set_up() -> None:
+    """With directConnection the driver asks a server that is no primary; while the set has none, trying again may help."""
+    with pytest.raises(StoreUnavailableError, match="electing"):
+        Pretended(hello={**HELLO, "isWritablePrimary": False}).talk(inspection(NAMES))
 
 
 def test_a_claim_that_overwrites_a_held_lock_is_found_out() -> None:

@@ -14,10 +14,11 @@ import pytest
 from pymongo import AsyncMongoClient
 from pymongo.errors import PyMongoError
 
+from dlock_core.kit import AsyncWatch, Watch
 from dlock_core.record import LockRecord
 from dlock_core.store import Replace
 from dlock_mongodb import AsyncMongoDBStore
-from dlock_mongodb._watch import AsyncWatch, Watch
+from dlock_mongodb._watch import news_of
 from dlock_mongodb._wire import SOUGHT
 from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, Face, any_claim, fresh, held
 
@@ -155,7 +156,7 @@ def test_a_stream_that_the_server_ended_is_left_and_wakes_who_waits() -> None:
         def watch(self, *_: object, **__: object) -> Ended:
             return stream
 
-    watch: Any = Watch(Collection())
+    watch: Any = Watch(news_of(Collection()))
     watch.wait("k", LONG_S, lambda: False)
     watch.close()
 
@@ -174,7 +175,7 @@ def test_a_stream_that_the_server_ended_does_not_keep_the_event_loop() -> None:
         return False
 
     async def main() -> None:
-        watch = AsyncWatch(Collection())
+        watch = AsyncWatch(news_of(Collection()))
         await watch.wait("k", LONG_S, no)
         await watch.close()
 

@@ -151,7 +151,7 @@ class Server:
 def idle(store: Any) -> list[Any]:
     """Return the connections of *store* to its only server that are kept for the next claim or read."""
     [node] = store._link.servers._nodes.values()
-    links: list[Any] = node.pools[False]._idle
+    links: list[Any] = node.pools[False].shelf._connections
     return links
 
 
@@ -274,3 +274,27 @@ def version(record: LockRecord | None) -> Version:
     """Return the version of a record that is there."""
     assert record is not None
     return record.version
+
+
+BRACES = ["plain", "{tag}a", "a{tag}b", "a{b", "a}b", "{}a", "a{}{b}", "}{"]
+
+
+def exercise(store: Any, prefix: str) -> None:
+    """Go through every verb and a wait."""
+    for ending in BRACES:
+        key = f"{prefix}{ending}"
+        record = renew(store, granted(store, key)).record
+        assert record is not None
+        assert store.read(key, timeout_s=5.0) == record
+        store.wait(record, ticket="t", timeout_s=0.05)
+        assert release(store, record).applied
+        began = time.monotonic()
+        store.wait(record, ticket="t", timeout_s=5.0)
+        assert time.monotonic() - began < 2.0
+        assert claim(store, key, ticket="t").applied
+    records = [store.read(f"{prefix}{ending}", timeout_s=5.0) for ending in BRACES]
+    results = store.replace_many(
+        [Replace(held(each.key, each.fencing_token), each.version) for each in records], timeout_s=5.0
+    )
+    assert all(result.applied for result in results)
+    assert {each.key for each in store.scan(prefix, timeout_s=5.0)} == {f"{prefix}{ending}" for ending in BRACES}

@@ -124,6 +124,19 @@ def test_client_cannot_bring_its_retries_and_time_outs() -> None:
     client.close()
 
 
+def test_a_server_is_found_without_parsing_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 fails at times where several threads call ast.parse at once, and several threads may be the first to ask a server."""
+    client = redis.Redis()
+    pool = client.connection_pool
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ast.parse", None)
+        source = source_of(pool.connection_class, pool.connection_kwargs)
+
+    assert source.settings["retry_on_error"] == []
+    client.close()
+
+
 @pytest.mark.parametrize(
     ("store", "client"), [(RedisStore, redis.asyncio.Redis()), (AsyncRedisStore, redis.Redis()), (RedisStore, 5)]
 )

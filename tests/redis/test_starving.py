@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -14,7 +15,7 @@ import redis.asyncio
 
 from dlock_core import AcquireTimeoutError, AsyncLockClient, LockClient
 from dlock_redis import AsyncRedisStore, RedisStore
-from tests.redis.support import Server
+from tests.redis.support import Server, granted, renew
 
 HELD, BUSY, THREADS, TASKS = 20, 5, 150, 400
 LEASE_S, WAIT_S = 4.0, 7.0
@@ -114,7 +115,7 @@ def test_waiters_share_one_connection(narrow: Server) -> None:
         threads = [threading.Thread(target=wait) for _ in range(30)]
         for each in threads:
             each.start()
-        while (admin.hget("busy", "queue") or b"").count(b"\x1e") < len(threads):
+        while (admin.hget("dlock:busy", "queue") or b"").count(b"\x1e") < len(threads):
             threading.Event().wait(0.01)  # they come when they like
         subscribed = admin.client_list(_type="pubsub")
         assert len(subscribed) == 1
@@ -122,3 +123,12 @@ def test_waiters_share_one_connection(narrow: Server) -> None:
         lease.release()
         for each in threads:
             each.join()
+
+
+def test_connections_are_counted(store: Any, key: str) -> None:
+    """One request at a time needs one of them, and a renewal another."""
+    assert store.connections == (0, 0, 0)
+    record = granted(store, key)
+    assert store.connections == (0, 1, 24)
+    renew(store, record)
+    assert store.connections == (0, 2, 24)

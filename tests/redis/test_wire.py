@@ -95,7 +95,7 @@ def test_row_of_a_newer_format_is_held() -> None:
 
 def test_refusal_of_a_kept_key_shows_it_held_by_the_first_waiter() -> None:
     """So the engine waits, where it would claim a free key again and again."""
-    shown = wire.read_row("k", [*row(EMPTY), 1])
+    shown = wire.read_row("k", [*row(EMPTY), -1])
 
     assert shown is not None
     assert (shown.state, shown.version) == (State.HELD, EMPTY.version)

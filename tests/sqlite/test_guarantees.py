@@ -13,6 +13,7 @@ from dlock_core.errors import (
 )
 from dlock_core.store import Grade
 from dlock_sqlite import SqliteStore, provision
+from tests.cli.operator_support import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +61,19 @@ class TestGuarantees:
         assert "nfs4" in reason
         assert str(path) in reason
         assert said.grade is Grade.C
+        assert not path.exists()
+
+    def test_doctor_examines_a_file_that_is_refused(
+        self, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With the reason, the remedy, and the name that accepts it; the exit code tells, and no file is made."""
+        self._mounted(path, monkeypatch, "nfs4")
+
+        code, out, err = Command(capsys)("doctor", "--url", f"sqlite:///{path}")
+
+        assert (code, err) == (1, "")
+        for words in ("REFUSED", "sqlite-network-filesystem: ", "remedy: put the file on a local disk", "-> C:"):
+            assert words in out
         assert not path.exists()
 
     def test_a_file_in_memory_is_not_durable(

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Containers on a machine that reaches no image registry: packs Redis and DynamoDB Local, as they are installed here, into images of the
-# publishers' names, and runs a command beside a Podman that has them. What the command then finds is a container, but not the publisher's.
+# Containers on a machine that reaches no image registry: packs Redis, PostgreSQL and DynamoDB Local, as they are installed here, into
+# images of the publishers' names, and runs a command beside a Podman that has them. What the command then finds is a container, but not
+# the publisher's.
 #
 #   local-images.sh run COMMAND...   install Podman and the servers if needed, pack, serve Docker's API, run COMMAND, end the service
 #   local-images.sh purge            remove the images and all other traces
@@ -49,7 +50,7 @@ keep() { # keep FILE...: each goes into the image under its own path, with the l
     local file
     for file in "$@"; do
         cp -L --parents "$file" "$root"
-        { ldd "$file" 2>/dev/null || true; } | grep -o '/[^ ]*' | while read -r library; do cp -L --parents "$library" "$root"; done
+        { ldd "$file" 2>/dev/null | grep -o '/[^ ]*' || true; } | while read -r library; do cp -L --parents "$library" "$root"; done
     done
 }
 
@@ -69,6 +70,32 @@ prepare_redis() {
     keep "$(command -v redis-server)" /bin/sh
     # As the publisher's image: reachable from outside of the container.
     printf '#!/bin/sh\nexec "$@" --protected-mode no\n' >"$root/entry"
+    chmod 755 "$root/entry"
+}
+
+prepare_postgres() {
+    local bin home library
+    bin=$("$here/postgres.sh" install postgres)
+    home=$(dirname "$bin")
+    mkdir -p "$root/usr/share/postgresql" "$root$home"
+    cp -r "/usr/share/postgresql/$(basename "$home")" "$root/usr/share/postgresql/"
+    cp -r "$home/lib" "$root$home/"
+    rm -rf "$root$home"/lib/{bitcode,llvmjit*} # to compile statements takes 100 MB more
+    for library in "$root$home"/lib/*.so; do keep "$home/lib/$(basename "$library")"; done
+    keep "$bin"/{postgres,initdb} /bin/sh /usr/share/zoneinfo/UTC
+    echo 'postgres:x:70:70::/data:/bin/sh' >"$root/etc/passwd"
+    chown 70:70 "$root/data"
+    # As the publisher's image with POSTGRES_HOST_AUTH_METHOD=trust; arguments after the first go to the server.
+    cat >"$root/entry" <<END
+#!/bin/sh
+set -e
+if [ ! -f /data/PG_VERSION ]; then
+    $bin/initdb -D /data -U postgres -A trust -E UTF8 --locale=C --no-sync
+    echo 'host all all all trust' >>/data/pg_hba.conf
+fi
+shift
+exec $bin/postgres -D /data -h '*' -k '' "\$@"
+END
     chmod 755 "$root/entry"
 }
 
@@ -92,6 +119,8 @@ prepare_dynamodb() {
 images() {
     pack redis prepare_redis 'ENTRYPOINT ["/entry"]' 'CMD ["/usr/bin/redis-server"]' 'ENV PATH=/usr/bin:/bin' 'WORKDIR /data' 'EXPOSE 6379'
     podman tag localhost/redis localhost/redis:7
+    pack postgres prepare_postgres 'ENTRYPOINT ["/entry"]' 'CMD ["postgres"]' 'USER postgres' 'ENV TZ=UTC' 'WORKDIR /data' 'EXPOSE 5432' 'STOPSIGNAL SIGINT'
+    podman tag localhost/postgres "localhost/postgres:$(basename "$(dirname "$("$here/postgres.sh" install postgres)")")"
     pack amazon/dynamodb-local prepare_dynamodb 'ENTRYPOINT ["/entry"]' 'WORKDIR /data' 'EXPOSE 8000'
 }
 

@@ -1,4 +1,9 @@
 # One server on one port, for the scripts that source this. They have functions die, answers and pid, and the variables run, port and patience_s.
+# DLOCK_SERVER_DATA is the folder of the data, such as one in memory: a disk that others keep busy may take seconds for one fsync.
+if [[ -n ${DLOCK_SERVER_DATA:-} ]]; then
+    mkdir -p "$DLOCK_SERVER_DATA"
+    run=$DLOCK_SERVER_DATA/${run##*/}
+fi
 
 launched() { # PID: keep it, and wait until the server answers
     local server=$1 until=$((SECONDS + patience_s))
@@ -25,5 +30,5 @@ stop() {
         for _ in {1..100}; do pid >/dev/null || break; sleep 0.05; done
         ! pid >/dev/null || crash
     fi
-    rm -rf "$run.pid" "$run.data" "$run.log"
+    rm -rf "$run.pid" "$run.data" "$run.log" "$run.sql" "$run.tmp"
 }

@@ -10,10 +10,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import ReadTimeoutError
-
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import watch_forks
+from dlock_core.kit.forks import BeginsAnew, watch_forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +22,13 @@ _IDLE_S = 10.0
 
 
 class _Job:
-    """A call for a caller who may give it up before it begins: then nothing is sent."""
+    """A call for a caller who may give it up: before it begins nothing is sent, after that its answer goes to *late*."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._turn, self._done = threading.Lock(), threading.Lock()
+    def __init__(self, call: Callable[[], Any], late: Callable[[Any], object] | None) -> None:
+        self._call, self._late = call, late
+        # Who takes it decides: whether the call is made or given up, and whether its answer goes to the caller or is late.
+        self._turn, self._fate = threading.Lock(), threading.Lock()
+        self._done = threading.Lock()
         self._done.acquire()
         self._answer: Any = None
         self._error: BaseException | None = None
@@ -40,21 +40,35 @@ class _Job:
             self._answer = self._call()
         except BaseException as error:  # noqa: BLE001  # the caller raises it
             self._error = error
+        if not self._fate.acquire(blocking=False):
+            self._hand_over()
         self._done.release()
 
     def result(self, timeout_s: float) -> Any:
-        if not self._done.acquire(timeout=timeout_s):
+        try:
+            came = self._done.acquire(timeout=timeout_s)
+        except BaseException:  # of a signal handler
+            self._leave()
+            raise
+        if not came:
             if self._turn.acquire(blocking=False):
-                raise StoreUnavailableError(
-                    f"no thread was free to send a request to DynamoDB within {timeout_s:.3g} s; nothing was sent"
-                )
-            raise ReadTimeoutError(endpoint_url="")
+                raise StoreUnavailableError(f"no thread was free within {timeout_s:.3g} s; nothing was sent")
+            self._leave()
+            raise TimeoutError(f"no end of the call within {timeout_s:.3g} s")
         if self._error is not None:
             raise self._error
         return self._answer
 
+    def _leave(self) -> None:
+        if not self._fate.acquire(blocking=False):
+            self._hand_over()  # the answer came at the same instant
 
-class Lane:
+    def _hand_over(self) -> None:
+        if self._late is not None and self._error is None:
+            self._late(self._answer)
+
+
+class Lane(BeginsAnew):
     """Up to *width* threads. One that had nothing to do for some seconds ends."""
 
     def __init__(self, width: int) -> None:
@@ -62,24 +76,20 @@ class Lane:
         self.after_fork_in_child()
         watch_forks(self)
 
-    def run(self, call: Callable[[], Any], timeout_s: float) -> Any:
+    def run(self, call: Callable[[], Any], timeout_s: float, late: Callable[[Any], object] | None = None) -> Any:
         """Return what *call* returns, or raise what it raises, within *timeout_s*.
+
+        *late* is called with what *call* returns when nobody waits for it any more.
 
         Raises:
             StoreUnavailableError: no thread was free; *call* was not begun and never will be.
-            ReadTimeoutError: *call* was begun and is not over.
+            TimeoutError: *call* was begun and is not over.
         """
-        job = _Job(call)
+        job = _Job(call, late)
         self._jobs.put(job)
         if not _taken(self._idle) and _taken(self._places):
             self._start()
         return job.result(timeout_s)
-
-    def before_fork(self) -> None:
-        """Do nothing: there is no mutex, and a forked child begins anew."""
-
-    def after_fork_in_parent(self) -> None:
-        """Do nothing: the threads go on."""
 
     def after_fork_in_child(self) -> None:
         """Begin without threads; a forked child has none of its parent's."""
@@ -89,7 +99,7 @@ class Lane:
 
     def _start(self) -> None:
         try:
-            threading.Thread(target=self._work, name="dlock-dynamodb", daemon=True).start()
+            threading.Thread(target=self._work, name="dlock-lane", daemon=True).start()
         except RuntimeError:  # the process gets no more threads: its callers make the calls themselves, one each
             self._places.append(None)
             try:

@@ -1,0 +1,189 @@
+"""S13 to S22, where a connection is shared: callers at once, calls that were given up, and what is left when all are over."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlock_conformance.faults import Fault
+from dlock_conformance.needs import needs
+from dlock_conformance.records import fresh, held
+from dlock_conformance.subject import Subject
+from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError
+from dlock_core.record import LockRecord
+from dlock_core.store import Claim, Expect
+
+__all__ = ["ConnectionClauses"]
+
+SHORT_S, LONG_S, SLACK_S = 0.25, 8.0, 2.0
+CALLERS, CALLS = 8, 25
+# Threads and connections that a store has left to end by themselves are gone after so many seconds.
+ENDED_S = 5.0
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+class ConnectionClauses:
+    """Clauses that a store can break though each condition is right."""
+
+    @needs("hang")
+    def test_s15_a_late_answer_is_taken_by_no_other_call(self, trial: Trial) -> None:
+        """The answer to a call whose time-out was over comes when another call waits for its own."""
+        after_giving_up(trial, lambda store, key: trial.tried(lambda: store.read(key, timeout_s=SHORT_S)))
+
+    @needs("hang", "async")
+    def test_s15_the_answer_to_a_cancelled_call_is_taken_by_no_other(self, trial: Trial) -> None:
+        """As where its time-out was over."""
+        after_giving_up(trial, lambda store, key: cancelled(store, "read", key))
+
+    def test_s15_callers_at_once_get_their_own_answers(self, trial: Trial) -> None:
+        """Each reads a key of its own, on one store."""
+        store = trial.store
+        records = [trial.hold(trial.key()) for _ in range(CALLERS)]
+        wrong: list[tuple[LockRecord, object]] = []
+
+        def read_often(record: LockRecord) -> None:
+            ask = store.calling_read(record.key)
+            for _ in range(CALLS):
+                came = trial.tried(ask)
+                if not isinstance(came, StoreError) and (came is None or came.key != record.key):
+                    wrong.append((record, came))
+
+        callers = [threading.Thread(target=read_often, args=(record,), daemon=True) for record in records]
+        for each in callers:
+            each.start()
+        for each in callers:
+            each.join()
+
+        if wrong:
+            trial.fail(
+                "of callers at once one got the answer to the read of another", expected=wrong[0][0], came=wrong[0][1]
+            )
+
+    @needs("hang")
+    def test_s13_a_call_that_hangs_holds_up_no_other(self, trial: Trial) -> None:
+        """Two calls have no answer; the one with the shorter time-out ends first, whichever came first."""
+        store = trial.disturbed(Fault.HANG)
+        patient = threading.Thread(
+            target=trial.tried, args=(lambda: store.read(trial.key(), timeout_s=LONG_S),), daemon=True
+        )
+
+        with trial.fault(Fault.HANG):
+            patient.start()
+            time.sleep(SHORT_S)  # it is under way; if not, the clause is tried less hard
+            began = time.monotonic()
+            trial.ended(lambda: store.read(trial.key(), timeout_s=SHORT_S), LONG_S + SLACK_S)
+            took = time.monotonic() - began
+        patient.join()
+
+        trial.require(
+            took <= SHORT_S + SLACK_S,
+            f"a read with timeout_s={SHORT_S} took {took:.2f} s, while another one with {LONG_S:g} s had no answer",
+        )
+
+    @needs("notify")
+    @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE])
+    def test_s17_a_wait_without_a_server_ends_in_time_and_lets_nothing_out(self, trial: Trial, fault: Fault) -> None:
+        """It returns, or raises a StoreError; the waiter asks again in both cases."""
+        store = trial.disturbed(fault)
+        record = trial.hold(trial.key())
+
+        with trial.fault(fault):
+            began = time.monotonic()
+            trial.ended(lambda: store.wait(record, ticket=fresh(), timeout_s=SHORT_S), SHORT_S + 4 * SLACK_S)
+            took = time.monotonic() - began
+
+        trial.require(took <= SHORT_S + SLACK_S, f"a wait with timeout_s={SHORT_S} took {took:.2f} s without a server")
+
+    @needs("hang", "async")
+    @pytest.mark.parametrize("verb", ["claim", "read", "scan"])
+    def test_s17_a_cancelled_call_ends_as_a_cancelled_task(self, trial: Trial, verb: str) -> None:
+        """CancelledError is the caller's, and becomes no other error."""
+        store = trial.disturbed(Fault.HANG)
+        key = trial.key()
+        request = Claim(held(key), Expect.ANY) if verb == "claim" else key
+
+        with trial.fault(Fault.HANG):
+            came = cancelled(store, verb, request)
+
+        trial.require(
+            came is None, f"a {verb} that is cancelled while it has no answer must raise CancelledError", came=came
+        )
+
+    def test_s22_a_store_that_is_closed_leaves_no_thread_and_no_descriptor(self, trial: Trial) -> None:
+        """Whoever opens and closes stores for years has no more of them at the end than at the beginning."""
+        trial.hold(trial.key())
+        use_and_close(trial)
+        threads, descriptors = threading.active_count(), open_descriptors()
+
+        for _ in range(3):
+            use_and_close(trial)
+
+        until = time.monotonic() + ENDED_S
+        left = (1, 1)
+        while max(left) > 0 and time.monotonic() < until:
+            left = (threading.active_count() - threads, open_descriptors() - descriptors)
+            time.sleep(0.05)
+        trial.require(
+            max(left) <= 0,
+            f"three stores were opened, used and closed: {left[0]} threads and {left[1]} descriptors more than before",
+        )
+
+
+def after_giving_up(trial: Trial, give_up: Callable[[Subject, str], object]) -> None:
+    """Fail if a read that follows one that was given up returns anything but the record of its own key.
+
+    That a connection has to be made anew, and fails, is no fault here.
+    """
+    store = trial.disturbed(Fault.HANG)
+    first, second = trial.hold(trial.key()), trial.hold(trial.key())
+    for _ in range(3):
+        with trial.fault(Fault.HANG):
+            give_up(store, first.key)
+        for _ in range(3):
+            came = trial.tried(lambda: store.read(second.key))
+            if not isinstance(came, StoreError):
+                wrong = "a read returned the late answer to another one, which had been given up"
+                trial.exactly(second, came, wrong)
+
+
+def cancelled(store: Subject, verb: str, request: Any) -> BaseException | str | None:
+    """Cancel a call that has no answer; return None if it ended as cancelled, otherwise how it ended."""
+
+    async def call() -> Any:
+        made = getattr(store.raw, verb)(request, timeout_s=LONG_S)
+        return [each async for each in made] if verb == "scan" else await made
+
+    async def scene() -> BaseException | str | None:
+        task = asyncio.ensure_future(call())
+        await asyncio.sleep(SHORT_S)
+        task.cancel()
+        await asyncio.wait([task], timeout=SLACK_S)
+        if task.cancelled():
+            return None
+        return task.exception() or "an answer" if task.done() else "it goes on"
+
+    return store.loop.run(scene())
+
+
+def use_and_close(trial: Trial) -> None:
+    """Open a store of its own, ask it for something, and close it."""
+    store = trial.open()
+    key = trial.key()
+    record = trial.hold(key, store=store)
+    if trial.harness.gives("notify"):
+        trial.tried(lambda: store.wait(record, ticket=fresh(), timeout_s=SHORT_S / 5))
+    store.close()
+    gc.collect()
+
+
+def open_descriptors() -> int:
+    """Return how many descriptors this process has open; 0 on a system that does not tell."""
+    return sum(1 for _ in _DESCRIPTORS.iterdir()) if _DESCRIPTORS.is_dir() else 0

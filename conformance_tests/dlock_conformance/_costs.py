@@ -1,0 +1,138 @@
+"""S23: what a verb costs, in each of its branches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+
+from dlock_conformance._claiming import EXPECTS, prepare
+from dlock_conformance.needs import needs
+from dlock_conformance.records import fresh, held, next_version, tombstone
+from dlock_conformance.trial import Trial
+from dlock_core.record import State, Version
+from dlock_core.store import Claim, Release, Replace
+
+__all__ = ["CostClauses"]
+
+# Brings a key into a state, and returns the call that is counted.
+Prepared: TypeAlias = Callable[[Trial], Callable[[], object]]
+
+
+def claiming(standing: str, expect: str = "any", **flags: Any) -> Prepared:
+    """Return a claim of a key in the state *standing*."""
+
+    def prepared(trial: Trial) -> Callable[[], object]:
+        key, record = prepare(trial, standing, data=b"x")
+        version = Version(fresh(), 1) if record is None else record.version
+        request = Claim(held(key), EXPECTS[expect](version), **flags)
+        return lambda: trial.store.claim(request)
+
+    return prepared
+
+
+def changing(
+    kind: type[Replace | Release], standing: str = "held", *, stale: bool = False, keep: bool = False, **frees: State
+) -> Prepared:
+    """Return a replace or release of a record in the state *standing*; *frees* gives the state of the tombstone that it writes."""
+
+    def prepared(trial: Trial) -> Callable[[], object]:
+        key, record = prepare(trial, standing, data=b"x")
+        record = record or held(key)
+        version = Version(fresh(), record.fencing_token) if stale else record.version
+        request = kind(tombstone(record, **frees) if frees else next_version(held(key)), version, keep)
+        return lambda: trial.store.send(request)
+
+    return prepared
+
+
+def reading(verb: str, standing: str) -> Prepared:
+    """Return a read of a key in the state *standing*."""
+
+    def prepared(trial: Trial) -> Callable[[], object]:
+        key, _ = prepare(trial, standing, data=b"x")
+        return lambda: getattr(trial.store, verb)(key)
+
+    return prepared
+
+
+def renewing(most: int, *, stale: bool = False, keep: bool = False) -> Prepared:
+    """Return a batch of at most *most* renewals, of which the first may expect a version that does not stand."""
+
+    def prepared(trial: Trial) -> Callable[[], object]:
+        records = [trial.hold(trial.key()) for _ in range(min(most, getattr(trial.store.raw, "batch_limit", 1)))]
+        batch = [Replace(next_version(record), record.version, keep) for record in records]
+        if stale:
+            batch[0] = batch[0]._replace(expected=Version(fresh(), 1))
+        return lambda: trial.store.replace_many(batch)
+
+    return prepared
+
+
+# Scans cost a request for each page, and are not counted.
+BRANCHES: dict[str, dict[str, Prepared]] = {
+    "claim": {
+        "claim": claiming("absent"),
+        "claim_of_free": claiming("free"),
+        "claim_of_gone": claiming("gone"),
+        "claim_of_version": claiming("free", "its_version"),
+        "claim_keeping": claiming("free", keep_payload=True),
+        "claim_of_existing": claiming("free", must_exist=True),
+        "claim_refused": claiming("held"),
+        "claim_refused_by_free": claiming("free", "absent"),
+        "claim_refused_by_version": claiming("free", "another_rvn"),
+        "claim_refused_by_absence": claiming("absent", must_exist=True),
+    },
+    "replace": {
+        "replace": changing(Replace),
+        "replace_keeping": changing(Replace, keep=True),
+        "replace_freeing": changing(Replace, state=State.FREE),
+        "replace_refused": changing(Replace, stale=True),
+        "replace_refused_by_free": changing(Replace, "free"),
+        "replace_refused_by_absence": changing(Replace, "absent"),
+    },
+    "release": {
+        "release": changing(Release, state=State.FREE),
+        "release_gone": changing(Release, state=State.GONE),
+        "release_keeping": changing(Release, keep=True, state=State.FREE),
+        "release_refused": changing(Release, stale=True, state=State.FREE),
+        "release_refused_by_free": changing(Release, "free", state=State.FREE),
+        "release_refused_by_absence": changing(Release, "absent", state=State.FREE),
+    },
+    "read": {
+        "read": reading("read", "held"),
+        "read_of_gone": reading("read", "gone"),
+        "read_of_absence": reading("read", "absent"),
+    },
+    "read_age": {"read_age": reading("read_age", "held"), "read_age_of_absence": reading("read_age", "absent")},
+    "replace_many": {
+        "replace_many": renewing(5),
+        "replace_many_of_one": renewing(1),
+        "replace_many_keeping": renewing(5, keep=True),
+        "replace_many_refused": renewing(5, stale=True),
+    },
+}
+
+
+class CostClauses:
+    """Clauses of requests to the server."""
+
+    @needs("count_requests")
+    @pytest.mark.parametrize("verb", BRANCHES)
+    def test_s23_a_verb_costs_one_request(self, trial: Trial, verb: str) -> None:
+        """Granted or refused, in each of its branches: the record comes with the reply, and nothing is asked first."""
+        count = trial.hook("count_requests")
+        costs = trial.facts["requests"] = dict[str, int]()
+        for branch, prepared in BRANCHES[verb].items():
+            prepared(trial)()  # the first call may have to load a script, or to find out about the server
+            ask = prepared(trial)
+
+            before = count()
+            ask()
+            cost = costs[branch] = count() - before
+
+            # Some servers say which of a batch was refused, but not by what: one read tells it of all.
+            most = 2 if branch == "replace_many_refused" else 1
+            wrong = f"a {branch.replace('_', ' ')} cost {cost} requests to the server; it may cost {most}"
+            trial.require(1 <= cost <= most, wrong)

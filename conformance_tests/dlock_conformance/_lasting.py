@@ -1,0 +1,151 @@
+"""S18: tokens go up for ever, and nothing removes the record that keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dlock_conformance.needs import needs
+from dlock_conformance.records import held, next_version, tombstone
+from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError
+from dlock_core.record import TOKEN_MAX, LockRecord, State
+from dlock_core.store import Claim, Expect, Replace, TokenOrder
+
+__all__ = ["LastingClauses"]
+
+# Some who let records expire do so after a number of leases.
+HANDS = 12
+
+
+class LastingClauses:
+    """Clauses of the life of a key."""
+
+    def test_s18_the_token_never_goes_back(self, trial: Trial) -> None:
+        """Through every way in which a key changes hands."""
+        record = trial.hold(trial.key())
+        tokens = [record.fencing_token]
+        for way in ("free", "takeover", "gone", "break", "gone", "free", "takeover", "gone"):
+            if way == "takeover":
+                record = trial.renew(record, fencing_token=record.fencing_token + 1)
+            else:
+                if way == "break":
+                    request = Replace(tombstone(record, fencing_token=record.fencing_token + 1), record.version)
+                    trial.granted(trial.store.replace(request), "a replace")
+                else:
+                    trial.free(record, State(way))
+                record = trial.hold(record.key)
+            tokens.append(record.fencing_token)
+
+            trial.require(
+                tokens[-1] > tokens[-2],
+                f"after a change of hands by {way} the token must be greater; the tokens were {tokens}",
+            )
+
+    def test_s18_a_deleted_key_keeps_its_token(self, trial: Trial) -> None:
+        """``gone`` hides the record; the next holder must still get a greater token than any before."""
+        record = trial.hold(trial.key(), token=41)
+
+        trial.free(record, State.GONE)
+        again = trial.hold(record.key, store=trial.other)
+
+        trial.require(
+            again.fencing_token > record.fencing_token,
+            f"token {record.fencing_token} was granted before the deletion",
+            came=again,
+        )
+
+    def test_s18_the_last_token_is_not_passed(self, trial: Trial) -> None:
+        """Where the numbers end the key is never granted again: a token that wraps would let old holders win."""
+        record = trial.hold(trial.key(), token=TOKEN_MAX - 1)
+        for _ in range(3):
+            free = trial.free(record)
+            came = trial.tried(lambda key=free.key: trial.other.claim(Claim(held(key), Expect.ANY)))  # type: ignore[misc]  # bound on purpose
+            if isinstance(came, StoreError):
+                break
+            record = trial.granted(came, "a claim of a tombstone")
+            wrong = f"after token {free.fencing_token} a claim must get a greater one, up to {TOKEN_MAX}, or raise"
+            trial.require(record.fencing_token > free.fencing_token, wrong, came=record)
+        else:
+            trial.fail(f"three grants after token {TOKEN_MAX - 1} were possible", came=record)
+
+        trial.exactly(free, trial.store.read(free.key), "a claim that could not be given a token changed the record")
+
+    @needs("restart")
+    def test_s18_what_was_answered_survives_a_restart(self, trial: Trial) -> None:
+        """Held, free and gone, with their tokens, and the next grant counts on."""
+        restart: Callable[[], None] = trial.hook("restart")
+        if not trial.store.guarantees().durable:
+            trial.skip("guarantees() says that the store is not durable")
+        written = [trial.hold(trial.key(), data=b"x"), trial.free(trial.hold(trial.key(), token=9))]
+        written += [trial.renew(trial.hold(trial.key(), lease_ms=1)), trial.free(trial.renew(trial.hold(trial.key())))]
+        if trial.harness.gives("batch_renew"):
+            before = trial.hold(trial.key())
+            written.append(next_version(before, owner="renewed in a batch"))
+            trial.store.replace_many([Replace(written[-1], before.version)])
+        gone = trial.free(trial.hold(trial.key(), token=90), State.GONE)
+        trial.other.close()
+
+        restart()
+
+        store = trial.open()
+        for record in (*written, gone):
+            trial.exactly(
+                record,
+                store.read(record.key),
+                "a write was answered, and is lost after a restart, though guarantees() says durable",
+            )
+        again = trial.hold(gone.key, store=store)
+        trial.require(again.fencing_token > gone.fencing_token, "the token went back by a restart", came=again)
+
+    @needs("restart")
+    def test_s18_a_restart_repeats_no_token(self, trial: Trial) -> None:
+        """Where tokens are said to be ordered they are, also over lost records."""
+        restart: Callable[[], None] = trial.hook("restart")
+        if trial.store.guarantees().token is TokenOrder.NONE:
+            trial.skip("guarantees() says that tokens have no order")
+        if not trial.store.guarantees().durable and not trial.harness.token_floor:
+            trial.skip("guarantees() says that the store is not durable, and it has no floor for tokens")
+        record = trial.hold(trial.key(), token=1)
+        record = trial.hold(trial.free(record).key)
+        trial.free(record)
+
+        restart()
+
+        again = trial.hold(record.key, store=trial.open())
+        trial.require(
+            again.fencing_token > record.fencing_token,
+            f"token {record.fencing_token} was granted before the restart",
+            came=again,
+        )
+
+    @needs("expires")
+    def test_s18_nothing_that_was_written_ends_by_itself(self, trial: Trial) -> None:
+        """Whatever wrote it, and however short its lease: with a record its token would end, and begin again."""
+        expires: Callable[[str], bool] = trial.hook("expires")
+        for what, record in written_in_every_way(trial).items():
+            wrong = f"the server will remove a record that {what} wrote, and its token with it"
+            trial.require(not expires(record.key), wrong, came=record)
+
+
+def written_in_every_way(trial: Trial) -> dict[str, LockRecord]:
+    """Return a record for each way in which one is written last, each with a short lease and a key of its own."""
+
+    def fresh_one() -> LockRecord:
+        return trial.hold(trial.key(), lease_ms=1)
+
+    broken, often = fresh_one(), fresh_one()
+    trial.store.replace(Replace(tombstone(broken, fencing_token=broken.fencing_token + 1), broken.version))
+    for _ in range(HANDS):
+        often = trial.hold(trial.free(often).key, lease_ms=1)
+    ways = {
+        "a claim": fresh_one(),
+        "a renewal": trial.renew(fresh_one()),
+        "a release": trial.free(fresh_one()),
+        "a release that hides it": trial.free(fresh_one(), State.GONE),
+        "a break": broken,
+        "a claim of a tombstone": often,
+    }
+    if trial.harness.gives("batch_renew"):
+        record = ways["a batch"] = fresh_one()
+        trial.store.replace_many([Replace(next_version(record), record.version)])
+    return ways

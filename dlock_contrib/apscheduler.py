@@ -1,0 +1,73 @@
+"""APScheduler 3: an executor that runs each job on one of the hosts that schedule it, once for each scheduled time.
+
+    scheduler = BackgroundScheduler(executors={"default": OnceExecutor(shared_client("redis://host/0"))})
+    scheduler.add_job(make_report, "cron", hour=2, id="report")
+
+All hosts run the same program. A host that dies is no gap: another one takes the job over while it watches, or at the next scheduled time.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from typing import TYPE_CHECKING, Any, Unpack
+
+from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.executors.base import run_job
+from apscheduler.executors.pool import ThreadPoolExecutor
+
+from dlock_core import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from apscheduler.events import JobExecutionEvent
+    from apscheduler.job import Job
+
+    from dlock_core import LockClient, LockKeywords
+
+__all__ = ["OnceExecutor"]
+
+_RANDOM_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is published without types
+    """A pool of threads in which a job runs only if no host has run it for the same scheduled time: by :meth:`dlock_core.LockClient.once`.
+
+    The key is *prefix* and the job's id, the slot is the scheduled time. A job that raises leaves its time due. *max_workers* is the number
+    of threads; the options are those of ``once``.
+    """
+
+    def __init__(
+        self, client: LockClient, *, prefix: str = "jobs/", max_workers: int = 10, **options: Unpack[LockKeywords]
+    ) -> None:
+        super().__init__(max_workers)
+        self._client, self._prefix, self._options = client, prefix, options
+
+    def _do_submit_job(self, job: Job, run_times: Sequence[dt.datetime]) -> None:
+        if _RANDOM_ID.fullmatch(job.id):
+            raise ConfigurationError(
+                f"job {job.name!r} has an id that APScheduler drew; give it one that all hosts know: add_job(…, id='report')"
+            )
+        future = self._pool.submit(self._run, job, run_times)
+        future.add_done_callback(lambda done: self._over(job.id, done))
+
+    def _over(self, job_id: str, done: Any) -> None:
+        error = done.exception()
+        if error is None:
+            self._run_job_success(job_id, done.result())
+        else:
+            self._run_job_error(job_id, error, error.__traceback__)
+
+    def _run(self, job: Job, run_times: Sequence[dt.datetime]) -> list[JobExecutionEvent]:
+        events: list[JobExecutionEvent] = []
+        for run_time in run_times:
+            slot = run_time.astimezone(dt.UTC).isoformat(timespec="milliseconds")
+            with self._client.once(self._prefix + job.id, slot=slot, **self._options) as run:
+                if run.lease is None:
+                    self._logger.info('Job "%s" (scheduled at %s) runs, or ran, elsewhere', job, run_time)
+                    continue
+                events += run_job(job, job._jobstore_alias, [run_time], self._logger.name)
+                if events[-1].code != EVENT_JOB_EXECUTED:  # it raised, or this host came too late
+                    run.lease.release()  # the time stays due
+        return events

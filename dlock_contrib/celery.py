@@ -1,0 +1,110 @@
+"""Celery: tasks that must not overlap.
+
+A task of the class :class:`LockedTask` holds a lock while it runs, whichever worker runs it. The key is made of the task's arguments.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from contextvars import ContextVar
+from string import Formatter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from celery import Celery, Task
+
+from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, LockKeywords, shared_client
+
+if TYPE_CHECKING:
+    from dlock_core import Lease, LockClient
+
+__all__ = ["LockedTask"]
+
+_log = logging.getLogger("dlock.celery")
+_running: ContextVar[Lease | None] = ContextVar("dlock_celery_lease", default=None)
+
+
+class LockedTask(Task):  # type: ignore[misc]  # celery is published without types
+    """The base of a task that holds a lock while it runs: ``@app.task(base=LockedTask, lock_key="report/{customer}")``.
+
+    *lock_key* is the key, with the names of arguments in braces. *lock_client* is a client of :func:`dlock_core.shared_client`; by default,
+    that of ``DLOCK_URL``. *lock_options* are options of ``acquire``; without a ``timeout`` the task does not wait for the lock.
+
+    *when_held* says what happens while another task holds the lock. "retry": the task comes back after ``default_retry_delay`` seconds, but
+    only ``max_retries`` times, and then fails with AcquireTimeoutError. "ignore": the task is dropped, and its result is None.
+    """
+
+    abstract = True
+    lock_key: ClassVar[str | None] = None
+    lock_client: ClassVar[LockClient | None] = None
+    lock_options: ClassVar[LockKeywords] = {}
+    when_held: ClassVar[Literal["retry", "ignore"]] = "retry"
+    _signature: ClassVar[inspect.Signature]  # of the function, without the task itself
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Check the task's settings when its app registers it.
+
+        Raises: ConfigurationError: the task has no key, or a setting is wrong.
+        """
+        signature = inspect.signature(cls.run)
+        arguments = list(signature.parameters.values())
+        if not isinstance(inspect.getattr_static(cls, "run"), staticmethod):
+            del arguments[0]  # the task itself
+        cls._signature = signature.replace(parameters=arguments)
+        parameters = list(cls._signature.parameters)
+        if not cls.lock_key:
+            name = parameters[0] if parameters else "name"
+            raise ConfigurationError(
+                f"task {cls.name} has no lock_key; write @app.task(base=LockedTask, lock_key='{cls.__name__}/{{{name}}}')"
+            )
+        fields = [
+            field.partition(".")[0].partition("[")[0]
+            for _, field, _, _ in Formatter().parse(cls.lock_key)
+            if field is not None
+        ]
+        for field in fields:
+            if field not in parameters:
+                raise ConfigurationError(
+                    f"lock_key {cls.lock_key!r} of task {cls.name} names {field!r}, which is not an argument of the task; "
+                    f"it has {', '.join(parameters) or 'none'}"
+                )
+        if cls.when_held not in ("retry", "ignore"):
+            raise ConfigurationError(f"when_held={cls.when_held!r} of task {cls.name} must be 'retry' or 'ignore'")
+        if cls.lock_client is None:
+            cls.lock_client = shared_client()
+
+    @property
+    def lease(self) -> Lease:
+        """The lease of the run that asks: its fencing token, ``ensure()``. With ``bind=True`` the task's first argument has it.
+
+        Raises: LeaseStateError: the task does not run.
+        """
+        lease = _running.get()
+        if lease is None:
+            raise LeaseStateError(f"task {self.name} does not run here, so it holds no lock")
+        return lease
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the task under its lock."""
+        assert self.lock_client is not None  # the class was bound to an app
+        assert self.lock_key is not None
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        key = self.lock_key.format_map(bound.arguments)
+        options = self.lock_options
+        if "timeout" not in self.lock_client.options.model_fields_set:
+            options = {"timeout": 0, **options}
+        try:
+            lease = self.lock_client.acquire(key, **options)
+        except AcquireTimeoutError as error:
+            if self.when_held == "retry":
+                raise self.retry(exc=error) from error
+            _log.info("task %s is dropped: %s", self.name, error)
+            return None
+        with lease:
+            token = _running.set(lease)
+            try:
+                return super().__call__(*args, **kwargs)
+            finally:
+                _running.reset(token)

@@ -1,0 +1,40 @@
+"""FastAPI: a lock as a dependency of a path operation.
+
+locks = Locks("redis://host/0")
+app = FastAPI(lifespan=locks.lifespan)
+
+@app.post("/orders/{order}/pay")
+async def pay(order: str, lease: Annotated[AsyncLease, locks.held("order/{order}")]): ...
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+from fastapi import Depends, Request
+
+from dlock_contrib import starlette
+from dlock_core import AsyncLease
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from dlock_core import LockKeywords
+
+__all__ = ["Locks"]
+
+
+class Locks(starlette.Locks):
+    """As :class:`dlock_contrib.starlette.Locks`, and a dependency."""
+
+    def held(self, key: str, **options: Unpack[LockKeywords]) -> Any:
+        """Return a dependency: the operation runs while it holds *key*, with the names of path parameters in braces, and gets the lease.
+
+        The lock is released before the answer is sent, so a lock that was lost meanwhile is an error of the request.
+        """
+
+        async def dependency(request: Request) -> AsyncIterator[AsyncLease]:
+            async with self.hold(request, key, **options) as lease:
+                yield lease
+
+        return Depends(dependency, scope="function")

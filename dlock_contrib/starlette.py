@@ -1,0 +1,98 @@
+"""Starlette: a client that lives as long as the application, and locks whose refusal is an answer to the request.
+
+    locks = Locks("redis://host/0")
+    app = Starlette(routes=[...], lifespan=locks.lifespan)
+
+    async def pay(request):
+        async with locks.hold(request, "order/{order}") as lease: ...
+
+FastAPI has a dependency on top: :mod:`dlock_contrib.fastapi`.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Unpack
+
+from starlette.exceptions import HTTPException
+
+from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, aconnect
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import HTTPConnection
+
+    from dlock_core import AsyncLease, AsyncLockClient, ClientKeywords, ClientOptions, LockKeywords
+
+__all__ = ["Locks"]
+
+
+class Locks:
+    """The locks of an application; safe to make where a module is imported.
+
+    It takes what :func:`dlock_core.aconnect` takes. A request whose lock is held by another one is answered with *status*, 409 or 423, and
+    with *retry_after* seconds as ``Retry-After``.
+    """
+
+    def __init__(
+        self,
+        url: str | ClientOptions | None = None,
+        /,
+        *,
+        status: int = 409,
+        retry_after: float = 1,
+        **options: Unpack[ClientKeywords],
+    ) -> None:
+        self._url, self._options = url, options
+        self._status, self._retry_after = status, retry_after
+        self._client: AsyncLockClient | None = None
+
+    @asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:
+        """Open the client, and close it when the application ends: as ``lifespan=locks.lifespan``, or inside of a lifespan of your own.
+
+        Raises: as :func:`dlock_core.aconnect`.
+        """
+        async with aconnect(self._url, **self._options) as client:
+            self._client = client
+            yield
+        self._client = None
+
+    @property
+    def client(self) -> AsyncLockClient:
+        """The client.
+
+        Raises: LeaseStateError: the lifespan has not begun, or is over.
+        """
+        if self._client is None:
+            raise LeaseStateError(
+                "the locks are not open; give the application their lifespan: FastAPI(lifespan=locks.lifespan), or Starlette"
+            )
+        return self._client
+
+    @asynccontextmanager
+    async def hold(
+        self, request: HTTPConnection, key: str, **options: Unpack[LockKeywords]
+    ) -> AsyncIterator[AsyncLease]:
+        """Hold *key*, with the names of path parameters in braces, while the block runs; without a ``timeout`` it does not wait.
+
+        Raises: HTTPException: another one holds the lock. As :meth:`dlock_core.LockClient.acquire` otherwise.
+        """
+        client = self.client
+        if "timeout" not in client.options.model_fields_set:
+            options = {"timeout": 0, **options}
+        try:
+            full = key.format_map(request.path_params)
+        except KeyError as error:
+            raise ConfigurationError(
+                f"key {key!r} names {error}, which is not a path parameter of {request.url.path}"
+            ) from None
+        try:
+            lease = await client.acquire(full, **options)
+        except AcquireTimeoutError as error:
+            headers = {"Retry-After": str(math.ceil(self._retry_after))}
+            raise HTTPException(self._status, f"{full} is in use; try again later", headers) from error
+        async with lease:
+            yield lease

@@ -1,0 +1,85 @@
+"""Jobs that run once per slot, for asyncio: the twin of :mod:`dlock_core.client_once`."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
+
+from dlock_core.aio import AsyncLease
+from dlock_core.engine.jobs import JobRun
+from dlock_core.engine.user_calls import check_colour
+from dlock_core.errors import DLockError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from dlock_core.aio import AsyncLockClient
+
+__all__ = ["AsyncOnce"]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class AsyncOnce(JobRun):
+    """The twin of :class:`dlock_core.Once`, for one event loop."""
+
+    def __init__(self, client: AsyncLockClient, *job: Any) -> None:
+        super().__init__(client._context, *job)
+        self._client = client
+        self._job = job
+
+    @property
+    def lease(self) -> AsyncLease | None:
+        """As :attr:`dlock_core.Once.lease`."""
+        return self._lease if isinstance(self._lease, AsyncLease) else None
+
+    async def finish(self, result: bytes | None = None) -> None:
+        """As :meth:`dlock_core.Once.finish`."""
+        await self._finish(self._client._engine, result)
+
+    async def __aenter__(self) -> Self:
+        """As :meth:`dlock_core.Once.__enter__`."""
+        client, engine = self._client, self._client._open_engine
+        await self._decide(engine, lambda: AsyncLease(client._context, engine, self.key))
+        if self.lease is not None:
+            try:
+                await self.lease.__aenter__()
+            except BaseException:
+                self.lease._leave_to_scheduler()
+                raise
+        return self
+
+    async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
+        """As :meth:`dlock_core.Once.__exit__`."""
+        lease = self.lease
+        if lease is None:
+            return
+        error: DLockError | None = None
+        if body_error is None and not lease._closed:
+            try:
+                await self.finish()
+            except DLockError as failure:
+                error = failure
+            body_error = lease._leaving(None, lease.loss, error)
+            await lease.__aexit__(None, None, None)  # what is left of a cancellation of the body
+            if body_error is not None:
+                raise body_error
+            return
+        await lease.__aexit__(kind, body_error, trace)
+
+    def __call__(self, function: Callable[_P, Awaitable[_R]], /) -> Callable[_P, Awaitable[_R | None]]:
+        """As :meth:`dlock_core.Once.__call__`, of a coroutine function."""
+        check_colour(function, asynchronous=True)
+
+        @functools.wraps(function)
+        async def call(*args: _P.args, **keywords: _P.kwargs) -> _R | None:
+            async with AsyncOnce(self._client, *self._job) as job:
+                if not job.due:
+                    return None
+                value: _R = await function(*args, **keywords)
+                if isinstance(value, bytes):
+                    await job.finish(value)
+                return value
+
+        return call

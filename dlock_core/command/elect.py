@@ -1,0 +1,133 @@
+"""``dlock elect``: campaign, run the command while this process leads, and campaign again.
+
+A term is one ``dlock run``, with an event loop, a client and a guard of its own. Between two terms this process has one thread and no
+connection, which is when the next command may be forked.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dlock_core.command.app import BUSY, NO_PROCESS, CommandBehindDashes
+from dlock_core.command.child import FORWARDED
+from dlock_core.command.options import (
+    DURATION,
+    SIGNALLED,
+    check_shared,
+    client_options,
+    configuration_source,
+    connection_options,
+    option,
+)
+from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, grace_within, hold
+from dlock_core.command.show import Say
+from dlock_core.errors import DLockError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core.options import ClientOptions
+
+__all__ = ["elect"]
+
+_ENDING = {signal.Signals[name] for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM") if hasattr(signal, name)}
+_START_PERIOD_S = 1.0
+_THREADS_END_S = 5.0
+
+
+@click.command("elect", cls=CommandBehindDashes)
+@click.argument("key", metavar="KEY")
+@connection_options
+@option("--lease", "lease_duration", type=DURATION, metavar="TIME")
+@click.option("--value", type=os.fsencode, metavar="TEXT", help="Text that observers see while this process leads.")
+@click.option("--once", is_flag=True, help="Lead one term, and exit with the command's code.")
+@click.option(
+    "--grace",
+    type=DURATION,
+    metavar="TIME",
+    help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
+)
+@option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
+@option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each step.")
+@click.pass_context
+def elect(  # click hands the options over by name
+    ctx: click.Context,
+    /,
+    *,
+    key: str,
+    value: bytes | None,
+    once: bool,
+    grace: float | None,
+    quiet: bool,
+    verbose: bool,
+    **given: Any,
+) -> int:
+    """Run COMMAND while this process leads KEY; when it has ended, campaign again. No shell is involved.
+
+    COMMAND gets TERM when the leadership cannot be kept, and KILL before another may lead. A signal to dlock goes to COMMAND; HUP, INT,
+    QUIT and TERM also end dlock, with the code of COMMAND. The other exit codes are those of 'dlock run'.
+    """
+    argv: list[str] = ctx.obj or []
+    if not argv:
+        raise click.UsageError("no command is given; write it after '--', as in: dlock elect KEY -- ./leader", ctx)
+    if not hasattr(os, "fork"):
+        raise UnsupportedError("dlock elect needs processes as POSIX systems have them; this system has none")
+    options = client_options(**given, data=value, auto_renew=True, cancel_on_loss=False, reentrant=False)
+    check_shared(options)
+    options = options.with_(timeout=None)
+    say = Say(quiet=quiet, verbose=verbose)
+    say.detail(f"configuration: {configuration_source(given['url'])}")
+    try:
+        return _Terms(key, argv, grace_within(options, grace), say).lead(options, once=once)
+    except OSError as error:
+        if isinstance(error, DLockError):
+            raise
+        say.error(f"no process can be started: {error.strerror}")
+        return NO_PROCESS
+
+
+class _Terms:
+    """The terms of one process, one after the other."""
+
+    def __init__(self, key: str, argv: Sequence[str], grace: float, say: Say) -> None:
+        self._say = say
+        self._request = Request((key,), argv, grace, warn_only=False, held_code=BUSY, on_signal=self._heard)
+        self._ending: signal.Signals | None = None
+
+    def lead(self, options: ClientOptions, *, once: bool) -> int:
+        """Return the exit code."""
+        on_background_write = signal.getsignal(signal.SIGTTOU)
+        while True:
+            began = time.monotonic()
+            code = hold(self._request, options, self._say)
+            if once or self._ending is not None or code in (CANNOT_RUN, NOT_FOUND):
+                return code
+            self._say.detail(f"the command has ended with code {code}; campaigning again")
+            # The end of hold() has blocked the signals, so that none replaces the code.
+            time.sleep(max(0.0, began + _START_PERIOD_S - time.monotonic()))
+            if pending := signal.sigpending() & _ENDING:
+                return SIGNALLED + int(min(pending))
+            _rest()
+            # The next command must not inherit what this process has set for itself.
+            signal.signal(signal.SIGTTOU, on_background_write)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+
+    def _heard(self, number: signal.Signals) -> None:
+        if number in _ENDING:
+            self._ending = number
+
+
+def _rest() -> None:
+    """Wait until the threads of the last term have ended: the next command is forked."""
+    until = time.monotonic() + _THREADS_END_S
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, until - time.monotonic()))

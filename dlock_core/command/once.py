@@ -1,0 +1,180 @@
+"""``dlock once``: run the command once per slot, on whichever host comes first."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import click
+
+from dlock_core.command.app import BUSY, NO_PROCESS, CommandBehindDashes
+from dlock_core.command.options import DURATION, client_options, configuration_source, connection_options, option
+from dlock_core.command.run import Request, Run, grace_within, hold
+from dlock_core.command.show import Say
+from dlock_core.errors import DLockError, LockLostError, UnsupportedError
+from dlock_core.record import DATA_MAX_BYTES
+
+if TYPE_CHECKING:
+    from dlock_core.aio import AsyncLockClient
+    from dlock_core.aio_once import AsyncOnce
+
+__all__ = ["once"]
+
+_CHUNK = 65_536
+
+
+@click.command("once", cls=CommandBehindDashes)
+@click.argument("key", metavar="KEY")
+@connection_options
+@click.option("--slot", required=True, metavar="TEXT", help="Name of this run; slots grow, as dates do.")
+@option("--lease", "lease_duration", type=DURATION, metavar="TIME")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    metavar="TIME",
+    help="Seconds to wait for the end of another run; by default until that was seen to be alive.",
+)
+@click.option(
+    "--at-least-for",
+    type=DURATION,
+    default=0,
+    metavar="TIME",
+    help="No other run begins so soon after the beginning of this one, by the wall clocks.",
+)
+@click.option("--at-most-for", type=DURATION, metavar="TIME", help="Longest time of a run; without limit by default.")
+@click.option(
+    "--keep-output", is_flag=True, help="Keep stdout of COMMAND, at most 64 KiB, and print it where the slot is done."
+)
+@click.option(
+    "--grace",
+    type=DURATION,
+    metavar="TIME",
+    help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
+)
+@option("--lock-delay", "lock_delay", type=DURATION, metavar="TIME")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Print each step.")
+@click.pass_context
+def once(  # click hands the options over by name
+    ctx: click.Context,
+    /,
+    *,
+    key: str,
+    slot: str,
+    timeout: float | None,
+    at_least_for: float,
+    at_most_for: float | None,
+    keep_output: bool,
+    grace: float | None,
+    quiet: bool,
+    verbose: bool,
+    **given: Any,
+) -> int:
+    """Run COMMAND unless the slot of the job KEY was finished, here or elsewhere; no shell is involved.
+
+    The exit code is 0 where the slot was finished before, or the last run began too short a time ago (--at-least-for), 75 where another
+    process is at it, else that of COMMAND. A COMMAND that ends with another code than 0 leaves the slot due. The other exit codes are those
+    of 'dlock run'.
+    """
+    argv: list[str] = ctx.obj or []
+    if not argv:
+        raise click.UsageError(
+            "no command is given; write it after '--', as in: dlock once KEY --slot \"$(date +%F)\" -- make report", ctx
+        )
+    if not hasattr(os, "fork"):
+        raise UnsupportedError("dlock once needs processes as POSIX systems have them; this system has none")
+    options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
+    say = Say(quiet=quiet, verbose=verbose)
+    say.detail(f"configuration: {configuration_source(given['url'])}")
+    request = Request((key,), argv, grace_within(options, grace), warn_only=False, held_code=BUSY)
+    try:
+        with tempfile.TemporaryFile() as output:
+            job = _Job(slot, timeout, at_least_for, at_most_for, output if keep_output else None)
+            stdout = output.fileno() if keep_output else None
+            code = hold(request, options, say, partial(_OnceRun, job), stdout=stdout)
+            output.seek(0)
+            while part := output.read(_CHUNK):
+                sys.stdout.buffer.write(part)
+            sys.stdout.buffer.flush()
+            return code
+    except OSError as error:
+        if isinstance(error, DLockError):
+            raise
+        say.error(f"no process can be started: {error.strerror}")
+        return NO_PROCESS
+
+
+class _Job(NamedTuple):
+    """What ``dlock once`` adds to a run. *output* is the file that stdout of the command goes to."""
+
+    slot: str
+    timeout: float | None
+    at_least_for: float
+    at_most_for: float | None
+    output: BinaryIO | None
+
+
+class _OnceRun(Run):
+    """A run whose lock is that of a job; it finishes the slot when the command has ended with 0."""
+
+    def __init__(self, job: _Job, *run: Any) -> None:
+        super().__init__(*run)
+        self._job = job
+
+    async def _locked(self, client: AsyncLockClient) -> int:
+        [key] = self._request.keys
+        job = self._job
+        waiting: dict[str, Any] = {} if job.timeout is None else {"timeout": job.timeout}
+        self._say.detail(f"looking at {self._name()}")
+        limits: dict[str, Any] = {"at_least_for": job.at_least_for, "at_most_for": job.at_most_for}
+        async with client.once(key, slot=job.slot, **limits, **waiting) as run:
+            if self._signal is not None:
+                raise asyncio.CancelledError
+            if run.due:
+                return await self._run(run)
+            if run.busy:
+                self._say.error(
+                    f"{self._name()} is not known to be done, and another process is at it; nothing was run"
+                )
+                return BUSY
+            if str(run.last_slot) < job.slot:
+                self._say.note(
+                    f"{self._name()} stays due, and nothing was run: slot {run.last_slot!r} was begun too short a time ago (--at-least-for)"
+                )
+                return 0
+            self._say.detail(f"nothing was run: {run.last_slot!r} of {self._names()} was finished")
+            if job.output is not None:
+                job.output.write(run.result or b"")
+            return 0
+
+    async def _run(self, run: AsyncOnce) -> int:
+        lease = run.lease
+        assert lease is not None  # it is due
+        self._running = True
+        code = await self._command({run.key: lease})
+        self._over = True
+        try:
+            if code == 0:
+                await run.finish(self._result())
+            else:
+                await lease.release()
+        except LockLostError as error:
+            return self._lost_code(error, code)
+        if code:
+            self._say.note(f"{self._name()} stays due: the command ended with code {code}")
+        return code
+
+    def _result(self) -> bytes | None:
+        if self._job.output is None:
+            return None
+        result = os.pread(self._job.output.fileno(), DATA_MAX_BYTES + 1, 0)
+        if len(result) > DATA_MAX_BYTES:
+            self._say.warning(f"the output is longer than {DATA_MAX_BYTES} bytes (64 KiB); only so much of it is kept")
+        return result[:DATA_MAX_BYTES]
+
+    def _name(self) -> str:
+        return f"slot {self._job.slot!r} of {self._names()}"

@@ -1,0 +1,93 @@
+"""``dlock top``: the locks that are held, looked at again and again."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from dlock_core.client import connect
+from dlock_core.command.operator import facts_of, looked_up, rows_of
+from dlock_core.command.options import DURATION, client_options, connection_options, output_option
+from dlock_core.command.show import escape, print_json, print_rows, table_of
+from dlock_core.errors import StoreError
+
+if TYPE_CHECKING:
+    from dlock_core.client import LockClient
+    from dlock_core.record import LockRecord
+
+__all__ = ["Board", "top"]
+
+
+class Board:
+    """What has been seen of the locks so far: a lock's renewals are the changes of its record under one token since the first look."""
+
+    def __init__(self, client: LockClient, prefix: str) -> None:
+        self._client, self._prefix = client, prefix
+        self._seen: dict[str, tuple[LockRecord, int]] = {}
+        self.records: list[tuple[LockRecord, int | None]] = []
+        self.trouble: StoreError | None = None
+
+    def look(self) -> None:
+        """Look at the store; where it does not answer, the last look stays."""
+        try:
+            self.records, self.trouble = looked_up(self._client, self._prefix, everything=False)
+        except StoreError as error:
+            self.trouble = error
+            return
+        self._seen = {record.key: (record, self._count(record)) for record, _ in self.records}
+
+    def _count(self, record: LockRecord) -> int:
+        before, count = self._seen.get(record.key, (record, 0))
+        if (before.fencing_token, before.owner) != (record.fencing_token, record.owner):
+            return 0
+        return count + (before.rvn != record.rvn)
+
+    @property
+    def renewals(self) -> list[int]:
+        """Those that were seen of each record."""
+        return [self._seen[record.key][1] for record, _ in self.records]
+
+    def rows(self) -> tuple[list[str], list[list[object]]]:
+        """Return the table of ``dlock ls``, with the renewals."""
+        headings, rows = rows_of(self.records, everything=False)
+        return [*headings, "RENEWALS"], [[*row, count] for row, count in zip(rows, self.renewals, strict=True)]
+
+
+@click.command("top")
+@click.argument("prefix_of_key", default="", metavar="[PREFIX]")
+@connection_options
+@click.option("--every", type=DURATION, default=2.0, metavar="TIME", help="Pause between two looks; 2s.")
+@click.option("--once", is_flag=True, help="Look once, as in a pipe or with -o json.")
+@output_option
+def top(prefix_of_key: str, every: float, once: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # as ls
+    """Show the held locks whose key begins with PREFIX, and look again and again, until Ctrl-C. Each look reads all of them."""
+    if not 0.1 <= every <= 86_400:  # noqa: PLR2004  # as the message says
+        raise click.BadParameter("must be from 100ms to 1d", param_hint="'--every'")
+    with connect(client_options(**given)) as client:
+        board = Board(client, prefix_of_key)
+        if not (once or output == "json" or not sys.stdout.isatty()):
+            _follow(board, every)
+        board.look()
+        if output == "json":
+            print_json([facts_of(*aged) for aged in board.records])
+        else:
+            print_rows(*rows_of(board.records, everything=False))
+        if board.trouble is not None:
+            raise board.trouble
+
+
+def _follow(board: Board, every_s: float) -> NoReturn:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(screen=True, auto_refresh=False) as live:
+        while True:
+            board.look()
+            trouble = "" if board.trouble is None else f"  {board.trouble}"
+            line = Text(escape(f"{time.strftime('%X')}  {len(board.records)} held{trouble}"), no_wrap=True)
+            live.update(Group(line, "", table_of(*board.rows(), on_terminal=True)), refresh=True)
+            time.sleep(every_s)

@@ -1,0 +1,225 @@
+"""Jobs that run once per slot: what both colours do, written once as coroutines."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dlock_core.engine.client_context import check_seconds
+from dlock_core.engine.handle import lost_error
+from dlock_core.engine.user_calls import guarded_logger
+from dlock_core.errors import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    DLockError,
+    LeaseStateError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+)
+from dlock_core.once import NOTHING, Finished, SlotSource, Verdict, check_slot, finished_in, judge, mark
+from dlock_core.record import DATA_MAX_BYTES, Loss, LossReason
+from dlock_core.states import Ended, Outcome, Seeking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dlock_core.engine.client_context import ClientContext
+    from dlock_core.engine.engine import Engine
+    from dlock_core.engine.handle import Handle
+    from dlock_core.engine.lease_view import LeaseView
+    from dlock_core.once import Slot
+    from dlock_core.record import LockRecord, Version
+    from dlock_core.states import Payload
+
+__all__ = ["JobRun"]
+
+_log = guarded_logger("dlock.client")
+
+# The record carries the mark of the job and nothing else, and it must stay.
+_OWN: dict[str, Any] = {
+    "data": None,
+    "attributes": {},
+    "replace_data": False,
+    "delete_on_release": False,
+    "reentrant": False,
+    "fail_closed": False,
+}
+
+
+class _HolderLivesError(Exception):
+    """The holder was seen to renew: waiting is over, for who does not wait for the end of its run."""
+
+
+class JobRun:
+    """One try of one process to run a job: what the record said, and the lease while this process runs it."""
+
+    def __init__(  # noqa: PLR0917  # called by the clients' once() alone
+        self,
+        context: ClientContext,
+        key: str,
+        slot: SlotSource,
+        at_least_for: Any,
+        at_most_for: Any,
+        options: dict[str, Any],
+    ) -> None:
+        self.key = key
+        self._context = context
+        self._full_key = context.full_key(key)
+        self._source = slot
+        # A callable is asked when the run begins.
+        self._slot: Slot = "" if callable(slot) else check_slot(key, slot)
+        refused = sorted(options.keys() & (_OWN.keys() | {"max_hold"}))
+        if refused:
+            raise ConfigurationError(
+                f"once() takes no {refused[0]}: the record of a job keeps its last slot and result; at_most_for bounds the run"
+            )
+        context.check_supported("data", "attributes", "replace_data")
+        at_least_s = check_seconds(at_least_for, "at_least_for")
+        at_most_s = None if at_most_for is None else check_seconds(at_most_for, "at_most_for")
+        if at_most_s is not None and at_least_s > at_most_s:
+            raise ConfigurationError(f"at_least_for={at_least_s:g} s exceeds at_most_for={at_most_s:g} s")
+        self._at_least_ms = round(at_least_s * 1000)
+        waits = {"timeout": options.get("timeout")}
+        self._until_renewed = "timeout" not in options
+        self._call = context.resolve({**options, **_OWN, **waits, "max_hold": at_most_s})
+        self._began_ms = 0
+        self._finished: Finished = NOTHING
+        self._lease: LeaseView | None = None
+        self._used = False
+        self.due = False
+        self.busy = False
+
+    @property
+    def result(self) -> bytes | None:
+        """The result of the slot that was finished last."""
+        return self._finished.result
+
+    @property
+    def last_slot(self) -> Slot | None:
+        """The slot that was finished last; None if there is none."""
+        return self._finished.slot
+
+    def __repr__(self) -> str:
+        """Name the job, the slot and what came of it."""
+        state = "due" if self.due else "busy" if self.busy else "not due"
+        return f"<{type(self).__name__} {self.key!r} slot {self._slot!r} {state}>"
+
+    async def _decide(self, engine: Engine, new_lease: Callable[[], LeaseView]) -> None:
+        """Find out whether the slot is due, and take the job if it is.
+
+        Raises: as an acquire does; RecordError: the record carries what no job has left there; ConfigurationError: the slot is of another
+            type than the last.
+        """
+        if self._used:
+            raise LeaseStateError(f"this once({self.key!r}) was used before; call once() anew for each run")
+        self._used = True
+        self._slot = check_slot(self.key, self._source)
+        try:
+            record = await engine.read(self._full_key, self._context.store_timeout_s())
+        except (StoreUnavailableError, OutcomeUnknownError):
+            record = None  # the acquire that follows asks for as long as a lease, and the payload of its grant decides
+        if not self._is_due(engine, record):
+            return
+        lease = new_lease()
+        try:
+            await self._take(engine, lease, record)
+        except BaseException:
+            lease._leave_to_scheduler()  # its other half
+            raise
+
+    async def _take(self, engine: Engine, lease: LeaseView, record: LockRecord | None) -> None:
+        call, look = self._call, _Watch().look if self._until_renewed else None
+        self._began_ms = engine.runtime.wall_ms()
+        if record is not None and record.held and record.lease_ms is None and self._until_renewed:
+            self.busy = True  # a lock without a lease, which shows no sign of life
+            return
+        try:
+            await engine.acquire(self._full_key, call.options, call.timings, view=lease, look=look)
+        except (AcquireTimeoutError, _HolderLivesError):
+            self.busy = True
+            return
+        # Another process may have finished the slot since the read: the payload of the grant decides.
+        handle = lease._handle  # its other half
+        try:
+            due = self._is_due(engine, handle.payload)
+        except DLockError:
+            await self._give_back(engine, lease)
+            raise
+        if due:
+            lease._begin_body()
+            self._lease, self.due = lease, True
+        else:
+            await self._give_back(engine, lease)
+
+    def _is_due(self, engine: Engine, payload: Payload | LockRecord | None) -> bool:
+        self._finished = finished_in(self.key, payload)
+        last = self._finished.slot
+        verdict = judge(self.key, self._finished, self._slot, engine.runtime.wall_ms())
+        if verdict is Verdict.DONE and last != self._slot:
+            _log.warning(
+                "slot %r of job %r lies before %r, which was finished, so it is not run; slots must grow",
+                self._slot,
+                self.key,
+                last,
+            )
+        return verdict is Verdict.DUE
+
+    async def _give_back(self, engine: Engine, lease: LeaseView) -> None:
+        """Release with the payload kept."""
+        await engine.release(lease._handle, None, lease)  # its other half
+
+    async def _finish(self, engine: Engine, result: bytes | None) -> None:
+        """Release with the slot and its *result*, in one write."""
+        lease = self._lease
+        if lease is None or lease._closed:
+            raise LeaseStateError(
+                f"job {self.key!r} is not running here: it was not due, or it was finished or released before"
+            )
+        if result is not None and (type(result) is not bytes or len(result) > DATA_MAX_BYTES):
+            what = f"{len(result)} bytes" if type(result) is bytes else type(result).__name__
+            raise ConfigurationError(
+                f"the result of job {self.key!r} is {what}; at most {DATA_MAX_BYTES} bytes are possible, or None"
+            )
+        lease._alive()  # its other half
+        handle, not_before_ms = lease._handle, self._began_ms + self._at_least_ms
+        payload = mark(self._slot, result, at_ms=engine.runtime.wall_ms(), not_before_ms=not_before_ms)
+        await engine.release(handle, payload, lease)
+        self._check_written(handle, payload)
+        self._finished = Finished(self._slot, result, not_before_ms)
+
+    def _check_written(self, handle: Handle, written: Payload) -> None:
+        """Check that the release has left *written*. For a plain lock a release that finds another holder has done its work.
+
+        Raises: LockLostError: another process took the job over before the release arrived. OutcomeUnknownError: nobody can tell.
+        """
+        if handle.loss is not None:
+            raise lost_error(handle)
+        state = handle.state
+        ended = type(state) is Ended and state.outcome is Outcome.RELEASED
+        record = state.holder if type(state) is Ended else None
+        if ended and (record is None or (record.data, record.attributes) == written):
+            return
+        last = None if record is None else finished_in(self.key, record).slot
+        if record is not None and (last is None or last <= self._slot):  # type: ignore[operator]  # of one type, or no job
+            raise lost_error(handle, Loss(record.key, handle.token, LossReason.STOLEN, record))
+        why = "the store did not answer in time" if record is None else f"slot {last!r} was finished meanwhile"
+        raise OutcomeUnknownError(
+            f"it is not known whether slot {self._slot!r} of job {self.key!r} was finished by this run: {why}",
+            key=self.key,
+        )
+
+
+class _Watch:
+    """Ends a wait when the version of the held record has changed: whoever holds it is alive."""
+
+    def __init__(self) -> None:
+        self._first: Version | None = None
+
+    def look(self, handle: Handle) -> None:
+        """Raise _HolderLivesError if the holder was seen to renew."""
+        state = handle.state
+        if type(state) is not Seeking or state.seen is None:
+            return
+        if self._first is None:
+            self._first = state.seen.version
+        elif state.seen.version != self._first:
+            raise _HolderLivesError

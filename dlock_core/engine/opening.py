@@ -1,0 +1,94 @@
+"""From what ``connect`` is given to options and a store."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, cast
+
+from dlock_core.backend import backend_for
+from dlock_core.engine.client_context import describe
+from dlock_core.engine.hints import check_keywords, near
+from dlock_core.errors import ConfigurationError, StoreSetupError
+from dlock_core.options import ClientOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from dlock_core.engine.client_context import ClientContext
+    from dlock_core.options import ClientKeywords
+    from dlock_core.store import AsyncLockStore, LockStore
+
+__all__ = ["learn_store", "load_options", "open_store", "whole_commands"]
+
+
+def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> ClientOptions:
+    """Return the options that ``connect`` and ``aconnect`` were given.
+
+    Raises: ConfigurationError: they are wrong, or name no store.
+    """
+    check_keywords(keywords)
+    if isinstance(url, ClientOptions):
+        loaded = url.with_(**keywords)
+    elif url is None:
+        loaded = ClientOptions.load(**keywords)
+    elif "url" in keywords:
+        raise ConfigurationError("two URLs were given, one as the first argument and one as url=")
+    else:
+        loaded = ClientOptions.load(**cast("ClientKeywords", {**keywords, "url": url}))
+    if loaded.url is None:
+        raise ConfigurationError(
+            "no store is named; give connect() a URL, set DLOCK_URL, or name a TOML file that has url in DLOCK_CONFIG"
+        )
+    if loaded.allow_unsafe:
+        _check_traits(loaded)
+    return loaded
+
+
+def _check_traits(options: ClientOptions) -> None:
+    """Refuse a misspelt trait; that of another store is none, since stores may share their options.
+
+    Raises: ConfigurationError: ``allow_unsafe`` has a name that resembles a trait of the store.
+    """
+    assert options.url is not None  # asked by the caller
+    known: Collection[str] = getattr(backend_for(options.url.get_secret_value()), "remedies", ())
+    for name in options.allow_unsafe:
+        if name not in known and (meant := near(name, known)):
+            raise ConfigurationError(
+                f"allow_unsafe: the store has no trait {name!r}; perhaps {meant!r} is meant; it has {', '.join(known)}"
+            )
+
+
+def open_store(options: ClientOptions) -> LockStore:
+    """Open the store of *options* for threads, and create what it lacks if they say so.
+
+    Raises: ConfigurationError: the URL is wrong, or the store is for asyncio alone. StoreError: it cannot be reached.
+    """
+    assert options.url is not None  # checked where the options were loaded
+    url = options.url.get_secret_value()
+    backend = backend_for(url)
+    store = backend.open(backend.options.from_url(url, **options._store_settings))  # the loader's own
+    try:
+        if options.provision:
+            store.provision()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+@contextmanager
+def whole_commands(options: ClientOptions) -> Iterator[None]:
+    """Have an error name the whole command line that mends it; an adapter does not know the URL that the store was opened with."""
+    try:
+        yield
+    except StoreSetupError as error:
+        command = f"'dlock init --url {describe(options)}', or connect(..., provision=True),"
+        raise StoreSetupError(str(error).replace("'dlock init --url URL'", command), key=error.key) from error.__cause__
+
+
+async def learn_store(context: ClientContext, store: AsyncLockStore, *, is_own: bool) -> None:
+    """Let the *context* of an asyncio client learn what the *store* is; its own store first creates what it lacks, if that is wanted."""
+    with whole_commands(context.options):
+        if is_own and context.options.provision:
+            await store.provision()
+        context.learn(await store.guarantees(), store)

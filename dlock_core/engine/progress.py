@@ -1,0 +1,112 @@
+"""How the log follows one lock: its wait, its grant, its risk, its loss, its release."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from dlock_core.engine.event_hook import log_fields
+from dlock_core.engine.user_calls import guarded_logger
+from dlock_core.events import EventKind
+from dlock_core.states import Seeking
+from dlock_core.timings import NANOS, NEVER
+
+if TYPE_CHECKING:
+    from dlock_core.engine.handle import Handle
+    from dlock_core.record import LockRecord, Loss
+    from dlock_core.states import Wait
+
+__all__ = [
+    "at_in_words",
+    "holder_in_words",
+    "is_told",
+    "tell_grant",
+    "tell_loss",
+    "tell_release",
+    "tell_risk",
+    "tell_wait",
+]
+
+_log = guarded_logger("dlock.engine")
+
+# A store that notifies is asked again after so long.
+_PAUSE_NS = 2 * NANOS
+# How often a wait is told where no lease says it.
+_WITHOUT_LEASE_NS = 20 * NANOS
+
+
+def tell_wait(handle: Handle, wait: Wait, now: int) -> None:
+    """Log that the caller waits: after a second, and then once a lease. A long pause between two looks is told before it begins."""
+    state = handle.state
+    if type(state) is not Seeking or (now < handle.tell_at and wait.until <= handle.tell_at + _PAUSE_NS):
+        return
+    lease_ns = state.terms.timings.lease_ns if state.seen is None else state.seen.lease_ns
+    handle.tell_at = max(now, handle.tell_at) + (lease_ns if lease_ns < NEVER else _WITHOUT_LEASE_NS)
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    why = "nobody holds it, but it cannot be had yet"
+    if state.failing_since is not None:
+        why = f"the store does not answer ({handle.trouble})"
+    elif state.shown is not None and state.shown.held:
+        why = f"{holder_in_words(state.shown)}, token {state.shown.fencing_token}"
+    waited_s = (now - handle.asked_at) / NANOS
+    fields = log_fields(EventKind.WAITING, handle, waited_s, record=state.shown, error=handle.trouble or None)
+    _log.info("waiting for lock %r, for %.1f s now: %s", handle.key, waited_s, why, extra=fields)
+
+
+def holder_in_words(record: LockRecord) -> str:
+    """Say who holds the lock of a *record* that is held, since when by the holder's wall clock, and how many wait, as far as it tells."""
+    if record.broken is not None:
+        return f"held by nobody: {record.broken.by!r} broke it, and one lease after that it is free"
+    since = ""
+    if record.times is not None:
+        granted_at_s, written_at_s = record.times
+        renewed = "" if written_at_s == granted_at_s else f", renewed {at_in_words(written_at_s)}"
+        since = f" since {at_in_words(granted_at_s)}{renewed}"
+    waiting = f", {record.waiters} waiting for it" if record.waiters else ""
+    return f"held by {record.owner!r}{since}{waiting}"
+
+
+def at_in_words(at_s: int) -> str:
+    """Return the instant *at_s*, in seconds since 1970, as people write it; one that no calendar has, as the number."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+    except (OSError, OverflowError, ValueError):  # the record is another's, and says what it likes
+        return f"{at_s} s after 1970"
+
+
+def is_told(*, taken: bool = False) -> bool:
+    """Whether the log wants to hear of a grant or release: of one that was *taken* over sooner than of another."""
+    return _log.isEnabledFor(logging.INFO if taken else logging.DEBUG)
+
+
+def tell_grant(handle: Handle, taken: bool) -> None:  # noqa: FBT001  # called by position
+    """Log a grant, and how long it was waited for."""
+    level, how = (logging.INFO, "taken over from a dead holder") if taken else (logging.DEBUG, "acquired")
+    owner, waited_s = handle.state.terms.timings.owner, (handle.granted_at - handle.asked_at) / NANOS
+    fields = log_fields(EventKind.TAKEN_OVER if taken else EventKind.GRANTED, handle, waited_s)
+    _log.log(
+        level, f"lock %r {how} by %r, token %d, after %.3f s", handle.key, owner, handle.token, waited_s, extra=fields
+    )
+
+
+def tell_release(handle: Handle, now: int) -> None:
+    """Log a release, and how long the lock was held."""
+    held_s = (now - handle.granted_at) / NANOS
+    fields = log_fields(EventKind.RELEASED, handle, held_s)
+    _log.debug("lock %r released, token %d, held for %.3f s", handle.key, handle.token, held_s, extra=fields)
+
+
+def tell_risk(handle: Handle, left_s: float, trouble: str) -> None:
+    """Log that a renewal failed, and how long the lock still lasts."""
+    why = f" ({trouble})" if trouble else ""
+    fields = log_fields(EventKind.AT_RISK, handle, left_s, error=trouble or None)
+    _log.warning("lock %r is at risk: a renewal failed, %.1f s left%s", handle.key, left_s, why, extra=fields)
+
+
+def tell_loss(handle: Handle, loss: Loss, now: int) -> None:
+    """Log a loss and its reason."""
+    reason, held_s = loss.reason.value, (now - handle.granted_at) / NANOS
+    fields = log_fields(EventKind.LOST, handle, held_s, record=loss.record, error=reason)
+    _log.warning("lock %r is lost (%s), token %d", handle.key, reason, loss.fencing_token, extra=fields)

@@ -1,0 +1,282 @@
+"""The waiters of a client, by key, and the one stream of news from the server that wakes them.
+
+The stream is opened when somebody first waits, and closed when nobody has waited for a while. News of a key wake, in each client, the one
+who has waited there longest. A stream that breaks wakes everybody: they try, and whoever waits again opens it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from dlock_core.kit.exchange import Call
+from dlock_core.kit.forks import BeginsAnew, watch_forks
+from dlock_core.store import Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Iterable
+
+    from dlock_core.record import LockRecord
+
+__all__ = ["AsyncWaits", "AsyncWatch", "News", "Waits", "Watch"]
+
+# How long closing waits for the stream to end.
+_CLOSE_S = 1.0
+_IDLE_ROUNDS = 60
+Wake: TypeAlias = "Callable[[], None]"
+
+
+class News(NamedTuple):
+    """Where the news come from. For asyncio, what *open* and the methods of a stream return is awaited.
+
+    *open* gives a stream: ``try_next()`` gives news, or None after half a second at most without any; ``alive`` is false once there will
+    be no more; ``close()`` ends it. *keys* says which keys news are about. An error in *trouble* ends the stream, any other is a bug.
+    """
+
+    open: Callable[[], Any]
+    keys: Callable[[Any], Iterable[str]]
+    trouble: tuple[type[Exception], ...]
+
+
+class Queues:
+    """The waiters of each key, first come first woken."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._queues: dict[str, deque[Wake]] = {}
+
+    def enter(self, key: str, wake: Wake) -> None:
+        """Queue *wake* for the next news of *key*."""
+        with self._mutex:
+            self._queues.setdefault(key, deque()).append(wake)
+
+    def leave(self, key: str, wake: Wake, *, used: bool) -> None:
+        """Take *wake* out of the queue; if it was woken and has not *used* that, wake the next one."""
+        with self._mutex:
+            queue = self._queues.get(key, deque())
+            if wake in queue:
+                queue.remove(wake)
+            elif not used and queue:
+                queue.popleft()()
+            if not queue:
+                self._queues.pop(key, None)
+
+    def wake(self, key: str) -> None:
+        """Wake the first who waits for *key*."""
+        with self._mutex:
+            if queue := self._queues.get(key):
+                queue.popleft()()
+
+    def wake_all(self) -> None:
+        """Wake everybody."""
+        with self._mutex:
+            for queue in self._queues.values():
+                while queue:
+                    queue.popleft()()
+
+    def __contains__(self, key: str) -> bool:
+        """Whether anybody waits for *key*."""
+        return key in self._queues
+
+    def __bool__(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._queues)
+
+
+class _Run:
+    """One run of the stream. The event *opened* is set once it is open, or *error* says why it is not."""
+
+    def __init__(self, opened: threading.Event | asyncio.Event) -> None:
+        self.opened: Any = opened
+        self.error: Exception | None = None
+        self.worker: Any = None
+
+
+class _Stream(BeginsAnew):
+    """The stream, the same for both colours: :meth:`_follow` yields the results of methods of a driver, which asyncio has to await."""
+
+    def __init__(self, news: News) -> None:
+        self._news = news
+        self._closed = False
+        self.after_fork_in_child()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Begin without a stream: the thread that follows it is the parent's, and so is its connection."""
+        self.queues = Queues()
+        self._mutex = threading.Lock()
+        self._run: _Run | None = None
+
+    def _follow(self, run: _Run) -> Generator[Any, Any, None]:
+        idle = 0
+        stream = None
+        try:
+            stream = yield self._news.open()
+            run.opened.set()
+            while stream.alive and not self._closed and idle < _IDLE_ROUNDS:
+                news = yield stream.try_next()
+                for key in () if news is None else self._news.keys(news):
+                    self.queues.wake(key)
+                idle = 0 if self.queues else idle + 1
+        except self._news.trouble as error:
+            run.error = error
+        finally:
+            if stream is not None:
+                yield stream.close()
+            with self._mutex:
+                self._run = None
+            run.opened.set()
+            self.queues.wake_all()
+
+
+class Watch(_Stream):
+    """For threads: a thread of its own follows the stream."""
+
+    def wait(self, key: str, timeout_s: float, is_free: Callable[[], bool]) -> None:
+        """Return when *key* was released or renewed, at *timeout_s*, or at once if it *is_free*, asked when no news can be missed."""
+        end = time.monotonic() + timeout_s
+        woken = threading.Event()
+        wake, used = woken.set, False
+        self.queues.enter(key, wake)
+        try:
+            used = (self._open(end) and is_free()) or woken.wait(_left(end))
+        finally:
+            self.queues.leave(key, wake, used=used)
+
+    def close(self) -> None:
+        """End the stream, and every wait; may be repeated."""
+        self._closed = True
+        if (run := self._run) is not None:
+            run.worker.join(_CLOSE_S)
+        self.queues.wake_all()
+
+    def _open(self, end: float) -> bool:
+        with self._mutex:
+            run = self._run
+            if run is None:
+                run = self._run = _Run(threading.Event())
+                # A context of its own: the stream must not inherit the time-out of the call that opens it.
+                run.worker = threading.Thread(
+                    target=Context().run, args=(self._work, run), name="dlock-watch", daemon=True
+                )
+                run.worker.start()
+        opened: bool = run.opened.wait(_left(end))
+        if run.error is not None:
+            raise run.error
+        return opened
+
+    def _work(self, run: _Run) -> None:
+        steps, came = self._follow(run), None
+        with suppress(StopIteration):
+            while True:
+                came = steps.send(came)
+
+
+class AsyncWatch(_Stream):
+    """For the tasks of one event loop: a task of its own follows the stream."""
+
+    async def wait(self, key: str, timeout_s: float, is_free: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+        """As :meth:`Watch.wait`; a cancelled waiter passes an unused wake-up on."""
+        woken = asyncio.Event()
+        wake, used = woken.set, False
+        self.queues.enter(key, wake)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._open()
+                used = await is_free() or await woken.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.queues.leave(key, wake, used=used)
+
+    async def close(self) -> None:
+        """As :meth:`Watch.close`."""
+        self._closed = True
+        self.queues.wake_all()
+        if (run := self._run) is not None:
+            # A task that is cancelled while a driver connects may leave the socket open.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await run.opened.wait()
+            run.worker.cancel()
+            await asyncio.gather(run.worker, return_exceptions=True)
+        self.queues.wake_all()
+
+    async def _open(self) -> None:
+        run = self._run
+        if run is None:
+            run = self._run = _Run(asyncio.Event())
+            run.worker = asyncio.get_running_loop().create_task(self._work(run), context=Context())
+        await run.opened.wait()
+        if run.error is not None:
+            raise run.error
+
+    async def _work(self, run: _Run) -> None:
+        steps = self._follow(run)
+        with suppress(StopIteration):
+            awaited = steps.send(None)
+            while True:
+                try:
+                    came = await awaited
+                except BaseException as error:  # noqa: BLE001  # also a cancellation is the generator's to handle
+                    awaited = steps.throw(error)
+                else:
+                    awaited = steps.send(came)
+
+
+class _Wait(Protocol):
+    def __call__(self, record: LockRecord, *, ticket: str, timeout_s: float) -> Any: ...
+
+
+class _Waits:
+    """A store without ``wait``, until :meth:`_notify` is called."""
+
+    wait: _Wait
+    _wait: _Wait
+    # How long asking whether a key is free may take: longer, and the waiter goes without the answer.
+    _asking_max_s = threading.TIMEOUT_MAX
+
+    def _notify(self: Any, watch: Watch | AsyncWatch) -> None:
+        """Wait on *watch* from now on. To be called once it is known that the server sends news."""
+        self._link.watch = watch
+        self.wait = self._wait
+        self.capabilities |= {Capability.NOTIFY}
+
+    def _is_free(self: Any, key: str, deadline: float) -> Any:
+        """Ask whether *key* is free; for asyncio the answer is awaited."""
+        left_s = max(deadline - time.monotonic(), 0.001)
+        return self._run(self._verbs.is_free(key), Call("read", key, min(left_s, self._asking_max_s)))
+
+
+class Waits(_Waits):
+    """Mix into an :class:`ExchangeStore` that waits on a :class:`Watch` (clauses N1 to N3); its verbs have ``is_free``."""
+
+    def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        call = Call("read", record.key, timeout_s)
+        deadline = self._begin(call)
+        try:
+            self._link.watch.wait(record.key, timeout_s, partial(self._is_free, record.key, deadline))
+        except Exception as error:  # noqa: BLE001  # it is raised again
+            self._raise(error, call)
+
+
+class AsyncWaits(_Waits):
+    """The async twin of :class:`Waits`."""
+
+    async def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        call = Call("read", record.key, timeout_s)
+        deadline = self._begin(call)
+        try:
+            await self._link.watch.wait(record.key, timeout_s, partial(self._is_free, record.key, deadline))
+        except Exception as error:  # noqa: BLE001  # it is raised again
+            self._raise(error, call)
+
+
+def _left(end: float) -> float:
+    return min(max(0.0, end - time.monotonic()), threading.TIMEOUT_MAX)

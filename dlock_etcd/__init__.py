@@ -1,0 +1,26 @@
+"""Locks in etcd, through gRPC: ``etcd://HOST:2379/ROOT``. Needs the extra ``etcd``."""
+
+from __future__ import annotations
+
+from dlock_core.backend import missing_driver
+
+try:
+    import google.protobuf.descriptor_pool  # noqa: F401
+    import grpc.aio  # noqa: F401
+except ImportError as error:
+    raise missing_driver("etcd", "grpcio>=1.60 and protobuf>=4.25", error) from error
+
+from dlock_core.kit import Backend
+from dlock_etcd.options import EtcdStoreOptions
+from dlock_etcd.provision import policy
+from dlock_etcd.store import AsyncEtcdStore, EtcdStore
+
+__all__ = ["AsyncEtcdStore", "EtcdStore", "EtcdStoreOptions", "backend"]
+
+backend = Backend(
+    EtcdStoreOptions,
+    open_store=EtcdStore,
+    aopen_store=AsyncEtcdStore,
+    extra="etcd",
+    policy=lambda options: policy(options.root),
+)

@@ -1,0 +1,89 @@
+"""What each error of gRPC, by its code, and each text of etcd means for the request that it answers: one table."""
+
+from __future__ import annotations
+
+import grpc
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+
+__all__ = ["TROUBLE", "error_of", "no_token", "setup_error", "was_never_sent"]
+
+TROUBLE = (grpc.RpcError, OSError)
+_Code = grpc.StatusCode
+_RIGHT = "its user lacks a right; see `dlock doctor --policy --url URL`"
+
+# What says that a request was certainly not applied, now or later: the code, and how the text begins. What is not here is unknown:
+# "etcdserver: request timed out", since etcd may apply the write when a majority is back; and "etcdserver: mvcc: database space exceeded",
+# which is also the answer to the write that has filled the space, and was applied.
+REFUSED: tuple[tuple[grpc.StatusCode, str, type[StoreError], str], ...] = (
+    (_Code.UNAVAILABLE, "failed to connect to all addresses", StoreUnavailableError, "check host, port and TLS"),
+    (_Code.UNAVAILABLE, "DNS resolution failed", StoreUnavailableError, "check the host's name"),
+    (_Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", StoreUnavailableError, "name a voting member"),
+    (_Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", StoreUnavailableError, "etcd is overloaded"),
+    (_Code.INVALID_ARGUMENT, "etcdserver: request is too large", RecordError, "raise --max-request-bytes"),
+    (_Code.INVALID_ARGUMENT, "etcdserver: too many operations", StoreSetupError, "leave --max-txn-ops at 128 or more"),
+    (
+        _Code.INVALID_ARGUMENT,
+        "etcdserver: user name is empty",
+        StoreSetupError,
+        "etcd asks for a user: etcd://USER:PASSWORD@HOST",
+    ),
+    (_Code.INVALID_ARGUMENT, "etcdserver: authentication failed", StoreSetupError, "check user and password"),
+    (_Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", StoreUnavailableError, "users were changed"),
+    (
+        _Code.FAILED_PRECONDITION,
+        "etcdserver: authentication is not enabled",
+        StoreSetupError,
+        "leave user and password out, or enable authentication",
+    ),
+    (_Code.PERMISSION_DENIED, "", StoreSetupError, _RIGHT),
+    (_Code.UNAUTHENTICATED, "", StoreSetupError, "check user and password"),
+    (_Code.UNIMPLEMENTED, "", StoreSetupError, "what answers there has no API of etcd 3.4 or newer"),
+)
+_TOKEN_TROUBLE = (
+    "etcdserver: invalid auth token",
+    "etcdserver: user name is empty",
+    "etcdserver: revision of auth store is old",
+)
+
+
+def _row(error: Exception) -> tuple[grpc.StatusCode, str, type[StoreError], str] | None:
+    if not isinstance(error, grpc.RpcError):
+        return None
+    said = _said(error)
+    return next((row for row in REFUSED if error.code() is row[0] and said.startswith(row[1])), None)
+
+
+def was_never_sent(error: Exception) -> bool:
+    """Whether there was no connection that a request could have been sent on."""
+    row = _row(error)
+    return row is not None and row in REFUSED[:2]
+
+
+def no_token(error: Exception) -> bool:
+    """Whether the request lacks a token, or the one that it had has ended."""
+    return isinstance(error, grpc.RpcError) and _said(error).startswith(_TOKEN_TROUBLE)
+
+
+def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
+    """Return dlock's error for one of the driver, or None if it is not the driver's. A read that got no answer wrote nothing."""
+    if not isinstance(error, TROUBLE):
+        return None
+    row, shown = _row(error), "the locks" if key is None else f"lock {key!r}"
+    if row is not None:
+        kind, hint = row[2:]
+        return kind(f"etcd was not asked, or refused, nothing was written to {shown}: {_said(error)}; {hint}", key=key)
+    said = _said(error) or f"{type(error).__name__}, no answer in time"
+    if writes:
+        return OutcomeUnknownError(f"etcd did not confirm a write to {shown}, it may be applied: {said}", key=key)
+    return StoreUnavailableError(f"etcd could not be asked about {shown}, nothing was written: {said}", key=key)
+
+
+def setup_error(what: str, mend: str) -> StoreSetupError:
+    """Return the error of a server that does not fit, with what mends it."""
+    return StoreSetupError(f"etcd cannot keep locks here: {what}; {mend}")
+
+
+def _said(error: Exception) -> str:
+    details = getattr(error, "details", None)
+    return str((details() if callable(details) else error) or "").strip().partition("\n")[0]

@@ -1,0 +1,156 @@
+"""The links: how a request reaches a member of the cluster and its answer comes back, for threads and for asyncio.
+
+A channel of gRPC carries all requests of a client at once, so nothing that waits can starve a renewal. Each request is sent once; one that
+certainly was not sent, since there was no connection, is tried on the other members, and for a moment on a member that comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.kit import BeginsAnew, watch_forks
+from dlock_etcd._errors import was_never_sent
+
+if TYPE_CHECKING:
+    from dlock_etcd._schema import Request
+
+__all__ = ["AsyncLink", "ThreadLink"]
+
+# How long a request waits for a member to come back, and how often it looks.
+_PATIENCE_S = 1.0
+_LOOK_EVERY_S = 0.05
+_OPTIONS = (
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_receive_message_length", -1),
+    # A channel of its own for each store: the others of the process may have other time-outs.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+# The channels of a parent that a forked child has a copy of. The child must not even free them: the threads that serve them are not there.
+_LEFT_BEHIND: list[object] = []
+
+
+class _Link(BeginsAnew):
+    """The channels of a link, and its stream of news. A channel of the user's own is the only one."""
+
+    watch: Any = None
+    _grpc: Any
+
+    def __init__(self, targets: tuple[str, ...], credentials: Any, channel: Any) -> None:
+        self._targets, self._credentials, self._owned = targets, credentials, channel is None
+        self._channels: dict[int, Any] = {} if channel is None else {0: channel}
+        self._members = max(len(targets), 1)
+        self._member = 0
+        self._forked = False
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Refuse every request: gRPC does not survive a fork."""
+        _LEFT_BEHIND.extend(self._channels.values())
+        self._channels, self._forked = {}, True
+
+    def stream(self, request: Request) -> Any:
+        """Begin a stream of answers."""
+        method = request.method
+        return self._channel().unary_stream(
+            method.path, request_serializer=method.write, response_deserializer=method.read
+        )(request.message, metadata=request.metadata)
+
+    def _channel(self) -> Any:
+        if self._forked:
+            raise StoreUnavailableError(
+                "etcd was not asked, nothing was written: gRPC does not survive a fork; open the client in the child"
+            )
+        channel = self._channels.get(self._member)
+        if channel is None:
+            target = f"dns:///{self._targets[self._member]}"
+            if self._credentials is None:
+                channel = self._grpc.insecure_channel(target, options=_OPTIONS)
+            else:
+                channel = self._grpc.secure_channel(target, self._credentials, options=_OPTIONS)
+            channel = self._channels.setdefault(self._member, channel)
+        return channel
+
+    def _call(self, request: Request, deadline: float) -> Any:
+        method = request.method
+        ask = self._channel().unary_unary(
+            method.path, request_serializer=method.write, response_deserializer=method.read
+        )
+        timeout_s = max(deadline - time.monotonic(), 0.001)
+        try:
+            return ask(request.message, timeout=timeout_s, metadata=request.metadata)
+        except (ValueError, grpc.aio.UsageError) as error:
+            raise StoreUnavailableError(f"etcd was not asked, nothing was written: {error}") from error
+
+    def _turn(self, error: Exception, deadline: float) -> float | None:
+        """Go to the next member; return how long to wait before the request that had *error* is sent there, or None if it must not be."""
+        self._member = (self._member + 1) % self._members
+        if not was_never_sent(error) or time.monotonic() + _LOOK_EVERY_S > deadline:
+            return None
+        return _LOOK_EVERY_S if self._member == 0 else 0.0
+
+
+class ThreadLink(_Link):
+    """The link for threads."""
+
+    _grpc = grpc
+
+    def send(self, request: Request, timeout_s: float) -> Any:
+        """Send *request* once."""
+        deadline = time.monotonic() + timeout_s
+        patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
+        while True:
+            try:
+                return self._call(request, deadline)
+            except grpc.RpcError as error:
+                pause_s = self._turn(error, patience)
+                if pause_s is None:
+                    raise
+            time.sleep(pause_s)
+
+    def close(self) -> None:
+        """Close all channels but that of the user."""
+        if self.watch is not None:
+            self.watch.close()
+        for channel in list(self._channels.values()) if self._owned else ():
+            channel.close()
+
+
+class AsyncLink(_Link):
+    """The link for the tasks of one event loop."""
+
+    _grpc = grpc.aio
+
+    async def send(self, request: Request, timeout_s: float) -> Any:
+        """As :meth:`ThreadLink.send`."""
+        deadline = time.monotonic() + timeout_s
+        patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
+        while True:
+            try:
+                return await self._call(request, deadline)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                raise ConnectionAbortedError("the channel was closed") from error
+            except grpc.RpcError as error:
+                pause_s = self._turn(error, patience)
+                if pause_s is None:
+                    raise
+            await asyncio.sleep(pause_s)
+
+    async def close(self) -> None:
+        """As :meth:`ThreadLink.close`."""
+        if self.watch is not None:
+            await self.watch.close()
+        for channel in list(self._channels.values()) if self._owned else ():
+            await channel.close()

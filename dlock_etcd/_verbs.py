@@ -1,0 +1,180 @@
+"""Every verb as one exchange: which transactions it sends, and what their answers mean. The same for threads and for asyncio."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from dlock_core.errors import RecordError, StoreError
+from dlock_core.kit import BatchResults, outcome
+from dlock_core.store import Reply
+from dlock_etcd import _schema, _wire
+from dlock_etcd._errors import TROUBLE, error_of, no_token
+from dlock_etcd._schema import TXN, Request
+from dlock_etcd.provision import inspection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from dlock_core.kit import Call, Exchange
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Claim, Guarantees, Release, Replace
+
+__all__ = ["EtcdVerbs"]
+
+# The server's own limit for a request is 1.5 MiB.
+_BATCH_BYTES = 1 << 20
+
+
+class EtcdVerbs:
+    """Everything that the stores know of etcd."""
+
+    name = "etcd"
+
+    def __init__(self, root: str, user: str, password: str) -> None:
+        self.keys = _wire.Keys(root)
+        self._user, self._password = user, password
+        self._token = ""
+        # What the cluster has reached, as its last answer said.
+        self._revision = 0
+
+    def claim(self, request: Claim) -> Exchange[Reply]:
+        """One transaction; one more where a token above the cluster's revision stands, or was asked for."""
+        key = request.record.key
+        txn, record = _wire.claim(self.keys, request, self._revision), None
+        while True:
+            answer = yield from self._transacted(txn)
+            # Not self._revision: another thread's answer may have come meanwhile.
+            token = answer.header.revision if record is None else record.fencing_token
+            came = _wire.judged(request._replace(record=record or request.record), answer, token)
+            if isinstance(came, Reply):
+                return came
+            decided = outcome(came.record(key), request, floor=self._revision + 1)
+            record = decided.record
+            if not decided.applied or record is None:
+                return decided
+            txn = _wire.exact(self.keys, record, self._revision, came.revision)
+
+    def replace(self, request: Replace) -> Exchange[Reply]:
+        """One transaction."""
+        return self._step(request)
+
+    def release(self, request: Release) -> Exchange[Reply]:
+        """One transaction."""
+        return self._step(request)
+
+    def _step(self, request: Replace | Release) -> Exchange[Reply]:
+        answer = yield from self._transacted(_wire.step(self.keys, request, self._revision))
+        return _settled(request, answer)
+
+    def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
+        """One transaction, with one inside of it for each request; more where they are large."""
+        results = BatchResults(requests)
+        steps = [_wire.step(self.keys, request, self._revision) for request in requests]
+        first, size = 0, 0
+        sizes = [txn.ByteSize() for txn in steps]
+        for number, each in enumerate(sizes):
+            if size and size + each > _BATCH_BYTES:
+                yield from self._batch(results, requests, steps, range(first, number))
+                first, size = number, 0
+            size += each
+        if steps:
+            yield from self._batch(results, requests, steps, range(first, len(steps)))
+        return results.as_list()
+
+    def _batch(
+        self, results: BatchResults, requests: Sequence[Replace], steps: Sequence[Any], numbers: range
+    ) -> Exchange[None]:
+        try:
+            answer = yield from self._transacted(_wire.batch([steps[number] for number in numbers]))
+        except TROUBLE as error:
+            if len(numbers) == len(requests):
+                raise
+            for number in numbers:
+                problem = error_of(error, requests[number].record.key, writes=True)
+                assert problem is not None
+                problem.__cause__ = error
+                results.fail((number,), problem)
+            return
+        for number, each in zip(numbers, _wire.batch_answers(answer), strict=True):
+            results.settle(number, partial(_settled, requests[number], each))
+
+    def read(self, key: str) -> Exchange[LockRecord | None]:
+        """Linearizable, as each transaction is."""
+        answer = yield from self._transacted(_wire.read(self.keys, key))
+        return _wire.shown(answer.responses).record(key)
+
+    def is_free(self, key: str) -> Exchange[bool]:
+        """Whether a claim of *key* is worth trying."""
+        try:
+            record = yield from self.read(key)
+        except RecordError:
+            return True  # the claim says so
+        return record is None or not record.held
+
+    def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
+        """In the order of keys. The first record that cannot be read is raised after all others were given."""
+        after: str | None = None
+        more = True
+        faults: list[RecordError] = []
+
+        def page() -> Exchange[Iterable[LockRecord]]:
+            nonlocal after, more
+            rows, more = _wire.rows(self.keys, (yield from self._transacted(_wire.page(self.keys, prefix, after))))
+            after = rows[-1].key if rows else None
+            return list(_readable(rows, faults))
+
+        while more:
+            yield page()
+        if faults:
+            raise faults[0]
+
+    def guarantees(self) -> Exchange[Guarantees]:
+        """Ask the member that answers for itself and its cluster."""
+        return (yield from inspection(self._asked))
+
+    def provision(self) -> Exchange[None]:
+        """Make nothing: there is nothing to make. Whether etcd is there, and lets its user in, is seen."""
+        yield from self.guarantees()
+        yield from self.read("")
+
+    def trouble(self, error: Exception, call: Call) -> StoreError | None:
+        """Return dlock's error for one of gRPC's."""
+        return error_of(error, call.key, writes=call.writes)
+
+    def watched(self) -> Request:
+        """Return the request for the news of all locks."""
+        start = self.keys.head("")
+        return _schema.watch(start, _wire.behind(start))._replace(token=self._token)
+
+    def _transacted(self, txn: Any) -> Exchange[Any]:
+        answer = yield from self._asked(Request(TXN, txn))
+        self._revision = answer.header.revision
+        return answer
+
+    def _asked(self, request: Request) -> Exchange[Any]:
+        """Send *request*, as the user. What etcd answers to one without a valid token was not applied."""
+        try:
+            if self._token or not self._user:
+                return (yield request._replace(token=self._token))
+        except TROUBLE as error:
+            if not (self._user and no_token(error)):
+                raise
+        self._token = (yield _schema.authenticate(self._user, self._password)).token
+        return (yield request._replace(token=self._token))
+
+
+def _settled(request: Replace | Release, answer: Any) -> Reply:
+    came = _wire.judged(request, answer, request.record.fencing_token)
+    return came if isinstance(came, Reply) else Reply(applied=False, record=came.record(request.record.key))
+
+
+def _readable(rows: Iterable[_wire.Row], faults: list[RecordError]) -> Iterator[LockRecord]:
+    for row in rows:
+        try:
+            record = row.shown.record(row.key)
+        except RecordError as error:
+            faults.append(error)
+        else:
+            assert record is not None
+            yield record

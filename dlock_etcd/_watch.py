@@ -1,0 +1,125 @@
+"""The stream that wakes waiters: one watch of all records of the root, so a release wakes a waiter, and a renewal lets it look."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from dlock_core.errors import StoreError, StoreUnavailableError
+from dlock_core.kit import News
+from dlock_etcd._errors import TROUBLE
+from dlock_etcd._wire import freed_or_renewed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dlock_etcd._wire import Keys
+
+__all__ = ["anews_of", "news_of"]
+
+_LOOK_S = 0.5
+_OPEN_S = 10.0
+
+
+def _checked(answer: Any) -> Any:
+    if answer.canceled:
+        raise StoreUnavailableError(f"etcd ended the watch of the locks: {answer.cancel_reason or 'no reason given'}")
+    return answer
+
+
+class _Stream:
+    """A watch, read by a thread of its own: gRPC has no time-out for the next answer."""
+
+    alive = True
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._came: SimpleQueue[Any] = SimpleQueue()
+        threading.Thread(target=self._read, name="dlock-etcd-watch", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            for answer in self._call:
+                self._came.put(answer)
+        except grpc.RpcError as error:
+            self._came.put(error)
+        else:
+            self._came.put(StoreUnavailableError("etcd ended the watch of the locks"))
+
+    def try_next(self, timeout_s: float = _LOOK_S) -> Any:
+        try:
+            came = self._came.get(timeout=timeout_s)
+        except Empty:
+            return None
+        if isinstance(came, Exception):
+            raise came
+        return _checked(came)
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+class _AsyncStream:
+    """As :class:`_Stream`. A read that is cancelled would end the call, so it goes on until something comes."""
+
+    alive = True
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._reading: asyncio.Task[Any] | None = None
+
+    async def try_next(self, timeout_s: float = _LOOK_S) -> Any:
+        reading = self._reading = self._reading or asyncio.ensure_future(self._call.read())
+        done, _ = await asyncio.wait({reading}, timeout=timeout_s)
+        if not done:
+            return None
+        self._reading = None
+        answer = reading.result()
+        if answer is grpc.aio.EOF:
+            raise StoreUnavailableError("etcd ended the watch of the locks")
+        return _checked(answer)
+
+    async def close(self) -> None:
+        self._call.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+
+def _opened(created: Any) -> None:
+    if created is None:
+        raise StoreUnavailableError(f"etcd did not open the watch of the locks within {_OPEN_S:.0f} s")
+
+
+def news_of(begin: Callable[[], Any], keys: Keys) -> News:
+    """Return what a watch that *begin* begins tells, for threads."""
+
+    def opened() -> _Stream:
+        stream = _Stream(begin())
+        try:
+            _opened(stream.try_next(_OPEN_S))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    return News(opened, lambda answer: freed_or_renewed(keys, answer), (StoreError, *TROUBLE))
+
+
+def anews_of(begin: Callable[[], Any], keys: Keys) -> News:
+    """As :func:`news_of`, for asyncio."""
+
+    async def opened() -> _AsyncStream:
+        stream = _AsyncStream(begin())
+        try:
+            _opened(await stream.try_next(_OPEN_S))
+        except BaseException:
+            await stream.close()
+            raise
+        return stream
+
+    return News(opened, lambda answer: freed_or_renewed(keys, answer), (StoreError, *TROUBLE))

@@ -1,0 +1,319 @@
+"""The transactions that etcd is sent, and how their answers are read: pure, without a connection.
+
+A lock is one or two keys of etcd: ``ROOT/lock/KEY`` holds the record, and ``ROOT/data/KEY`` its payload, where there is one, so that a
+renewal that keeps the payload doesn't send it. The value of the first begins with the line that conditions compare::
+
+    FORMAT MARK "RVN" TOKEN
+
+etcd compares whole values only, but by order: the values that begin with a text are those between it and its successor. So each step is
+one transaction that needs to know nothing but the version that it expects.
+
+The MARK is the state. A claim can't know the revision that its own transaction will get: its TOKEN is ``?``, which says that the token is
+the key's ``mod_revision``. As that rises with each write of the whole cluster, the token is above all earlier ones of the key, also where
+the key was deleted. A renewal writes the token as a number. Only where somebody asked for a token above the revision, the tombstone's
+MARK has a ``+``, and the next claim reads it first.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlock_core.errors import OutcomeUnknownError
+from dlock_core.kit import Plain, damaged, payload_of, plain_of, read_payload, record_of, written
+from dlock_core.record import FORMAT_VERSION, State
+from dlock_core.store import Claim, Expect, Reply
+from dlock_etcd._schema import (
+    CREATED,
+    EQUAL,
+    GREATER,
+    LESS,
+    MODIFIED,
+    VALUE,
+    Compare,
+    DeleteRange,
+    Op,
+    Put,
+    Range,
+    Txn,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Release, Replace
+
+__all__ = [
+    "BATCH_LIMIT",
+    "Keys",
+    "Row",
+    "Shown",
+    "batch",
+    "batch_answers",
+    "behind",
+    "claim",
+    "exact",
+    "freed_or_renewed",
+    "judged",
+    "page",
+    "read",
+    "rows",
+    "shown",
+    "step",
+]
+
+# A transaction may have 128 operations in each of its lists; those inside of it may have less by the length of the list around them.
+BATCH_LIMIT = 128
+_GROUP = 32
+_PAGE_SIZE = 500
+_WHERE = "etcd"
+_IMPLIED = b"?"
+
+
+class Keys(NamedTuple):
+    """Where the records are: all keys begin with *root*."""
+
+    root: str
+
+    def head(self, key: str) -> bytes:
+        """Return the key of the record of *key*."""
+        return f"{self.root}/lock/{key}".encode()
+
+    def data(self, key: str) -> bytes:
+        """Return the key of its payload."""
+        return f"{self.root}/data/{key}".encode()
+
+
+class Shown(NamedTuple):
+    """The keys of a lock as an answer shows them: the record, or None, and its payload."""
+
+    head: Any
+    payload: bytes
+
+    @property
+    def revision(self) -> int:
+        """The revision in which the record was written; 0 where there is none."""
+        return 0 if self.head is None else int(self.head.mod_revision)
+
+    def record(self, key: str) -> LockRecord | None:
+        """Return the record.
+
+        Raises: RecordError: it is not dlock's, or damaged.
+        """
+        return None if self.head is None else _record(key, self.head, self.payload)
+
+
+def _record(key: str, head: Any, payload: bytes) -> LockRecord:
+    try:
+        line, _, rest = head.value.partition(b"\n")
+        number, mark, version = line.split(b" ", 2)
+        rvn, _, token = version.rpartition(b" ")
+        known = int(number) == FORMAT_VERSION
+        owner, lease_ms, context = json.loads(rest) if known else ("", None, "")
+        plain = Plain(
+            int(number),
+            mark.decode().removesuffix("+"),
+            json.loads(rvn),
+            head.mod_revision if token == _IMPLIED else int(token),
+            owner,
+            lease_ms,
+            context,
+            payload,
+        )
+    except (ValueError, RecursionError) as error:
+        raise damaged(key, str(error), where=_WHERE) from error
+    return record_of(key, plain, where=_WHERE)
+
+
+# ---- values
+
+
+def _line(mark: str, rvn: str, token: int | None) -> bytes:
+    return f"{FORMAT_VERSION} {mark} {json.dumps(rvn)} {'?' if token is None else token}\n".encode()
+
+
+def _value(record: LockRecord, token: int | None, revision: int) -> bytes:
+    """Return the value of *record*; the cluster has reached *revision*."""
+    above = record.state is not State.HELD and token is not None and token > revision
+    plain = plain_of(record)
+    line = _line(plain.state + "+" * above, plain.rvn, token)
+    return line + json.dumps([plain.owner, plain.lease_ms, plain.context]).encode()
+
+
+# ---- transactions
+
+
+class _Branch(NamedTuple):
+    """What is done where all of *compare* hold."""
+
+    compare: list[Any]
+    done: list[Any]
+
+
+def _tree(branches: Sequence[_Branch], shown: list[Any]) -> Any:
+    """Return the transaction that does the first of *branches* that fits, and else has the keys *shown*."""
+    if not branches:
+        return Txn(success=shown)
+    txn = None
+    for branch in reversed(branches):
+        txn = Txn(compare=branch.compare, success=branch.done, failure=shown if txn is None else [Op(txn=txn)])
+    return txn
+
+
+def _begins(key: bytes, start: bytes) -> list[Any]:
+    """Return what holds where the value of *key* begins with *start*, and is longer."""
+    return [
+        Compare(result=GREATER, target=VALUE, key=key, value=start),
+        Compare(result=LESS, target=VALUE, key=key, value=behind(start)),
+    ]
+
+
+def behind(start: bytes) -> bytes:
+    """Return the first text behind all that begin with *start*, whose last byte is not 255."""
+    return start[:-1] + bytes([start[-1] + 1])
+
+
+def _shown(keys: Keys, key: str) -> list[Any]:
+    return [Op(range=Range(key=keys.head(key))), Op(range=Range(key=keys.data(key)))]
+
+
+def _done(keys: Keys, record: LockRecord, value: bytes, *, keep: bool) -> list[Any]:
+    """Return the operations that write *record*; with *keep* its payload is left, and shown."""
+    payload, data = payload_of(record.data, record.attributes), keys.data(record.key)
+    put = Op(put=Put(key=keys.head(record.key), value=value))
+    if keep:
+        return [put, Op(range=Range(key=data))]
+    return [put, Op(put=Put(key=data, value=payload)) if payload else Op(delete=DeleteRange(key=data))]
+
+
+def read(keys: Keys, key: str) -> Any:
+    """Return the transaction that reads *key*."""
+    return _tree([], _shown(keys, key))
+
+
+def claim(keys: Keys, request: Claim, revision: int) -> Any:
+    """Return the transaction of a claim (clauses S2 to S4); a mere read where its token can't be the revision of the transaction."""
+    record, expect, key = request.record, request.expect, request.record.key
+    if record.fencing_token > max(revision, 1):
+        return read(keys, key)
+    head, value = keys.head(key), _value(record, None, revision)
+    own = _done(keys, record, value, keep=False)
+    branches = []
+    if expect is not Expect.ABSENT:
+        for state, done in (("free", _done(keys, record, value, keep=request.keep_payload)), ("gone", own)):
+            start = f"{FORMAT_VERSION} {state} ".encode() if isinstance(expect, Expect) else _line(state, *expect)
+            branches.append(_Branch(_begins(head, start), done))
+    if request.must_exist:
+        branches = branches[:1]
+    elif isinstance(expect, Expect):
+        absent = Compare(result=EQUAL, target=CREATED, key=head, create_revision=0)
+        branches.append(_Branch([absent], own))
+    return _tree(branches, _shown(keys, key))
+
+
+def exact(keys: Keys, record: LockRecord, revision: int, standing: int) -> Any:
+    """Return the transaction that writes *record*, with its token, if the key still is as it was written in the revision *standing*."""
+    unchanged = Compare(result=EQUAL, target=MODIFIED, key=keys.head(record.key), mod_revision=standing)
+    done = _done(keys, record, _value(record, record.fencing_token, revision), keep=False)
+    return _tree([_Branch([unchanged], done)], _shown(keys, record.key))
+
+
+def step(keys: Keys, request: Replace | Release, revision: int) -> Any:
+    """Return the transaction of a replace or a release (clauses S4 to S6)."""
+    record, expected = request.record, request.expected
+    head = keys.head(record.key)
+    done = _done(keys, record, _value(record, record.fencing_token, revision), keep=request.keep_payload)
+    minted = Compare(result=EQUAL, target=MODIFIED, key=head, mod_revision=expected.fencing_token)
+    said = _Branch(_begins(head, _line("held", *expected)), done)
+    implied = _Branch([minted, *_begins(head, _line("held", expected.rvn, None))], done)
+    return _tree([said, implied], _shown(keys, record.key))
+
+
+def batch(steps: Sequence[Any]) -> Any:
+    """Return one transaction of all *steps*, of which each is done or not by itself."""
+    each = [Op(txn=txn) for txn in steps]
+    groups = [Txn(success=each[start : start + _GROUP]) for start in range(0, len(each), _GROUP)]
+    return Txn(success=[Op(txn=group) for group in groups])
+
+
+def page(keys: Keys, prefix: str, after: str | None) -> Any:
+    """Return the transaction that reads a page of records whose keys begin with *prefix*, past *after*.
+
+    Payloads belong to records, so a page of them that begins at the same key reaches as far at least.
+    """
+    ops = []
+    for place in (keys.head, keys.data):
+        start, end = place(prefix), behind(place(prefix))
+        ops.append(
+            Op(range=Range(key=start if after is None else place(after) + b"\0", range_end=end, limit=_PAGE_SIZE))
+        )
+    return Txn(success=ops)
+
+
+# ---- answers
+
+
+def batch_answers(answer: Any) -> Iterator[Any]:
+    """Yield the answer to each step of a batch."""
+    for group in answer.responses:
+        for each in group.txn.responses:
+            yield each.txn
+
+
+def _outcome(answer: Any) -> tuple[bool, list[Any]]:
+    """Return whether a step was applied, and the answers to the operations of the branch that was done."""
+    while answer.responses[0].WhichOneof("choice") == "txn":
+        answer = answer.responses[0].txn
+    return answer.responses[0].WhichOneof("choice") == "put", list(answer.responses)
+
+
+def judged(request: Claim | Replace | Release, answer: Any, token: int) -> Reply | Shown:
+    """Return the reply to a step that was applied with *token*, or what is shown of the record that refused it.
+
+    Raises: OutcomeUnknownError: it was written, with a damaged payload that it keeps.
+    """
+    applied, responses = _outcome(answer)
+    if not applied:
+        return shown(responses)
+    record, kept = request.record, responses[1]
+    if kept.WhichOneof("choice") != "range":
+        return Reply(applied=True, record=written(record, token, None))
+    try:
+        data, attributes = read_payload(kept.range.kvs[0].value if kept.range.kvs else b"")
+    except (ValueError, TypeError, LookupError) as error:
+        # It was applied: an error that says the opposite would leave a held record behind.
+        problem = f"lock {record.key!r} was written, but its payload is damaged ({error})"
+        raise OutcomeUnknownError(problem, key=record.key) from error
+    return Reply(applied=True, record=replace(record, fencing_token=token, data=data, attributes=attributes))
+
+
+def shown(responses: Sequence[Any]) -> Shown:
+    """Return what the answers to a read say."""
+    heads, payloads = responses[0].range.kvs, responses[1].range.kvs
+    return Shown(heads[0] if heads else None, payloads[0].value if payloads else b"")
+
+
+class Row(NamedTuple):
+    """A record of a page, with the key of the lock."""
+
+    key: str
+    shown: Shown
+
+
+def rows(keys: Keys, answer: Any) -> tuple[list[Row], bool]:
+    """Return the records of a page, and whether there are more."""
+    heads, payloads = (response.range for response in answer.responses)
+    cut_head, cut_data = len(keys.head("")), len(keys.data(""))
+    data = {kv.key[cut_data:]: kv.value for kv in payloads.kvs}
+    found = [
+        Row(kv.key[cut_head:].decode(errors="replace"), Shown(kv, data.get(kv.key[cut_head:], b""))) for kv in heads.kvs
+    ]
+    return found, heads.more
+
+
+def freed_or_renewed(keys: Keys, answer: Any) -> list[str]:
+    """Return the keys of the locks that a watch tells of."""
+    cut = len(keys.head(""))
+    return [event.kv.key[cut:].decode(errors="replace") for event in answer.events]

@@ -1,0 +1,83 @@
+"""The two stores, for threads and for asyncio. The verbs are in ``_verbs``, the way to the cluster in ``_links``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from dlock_core.errors import ConfigurationError
+from dlock_core.kit import (
+    AsyncBatches,
+    AsyncExchangeStore,
+    AsyncWaits,
+    AsyncWatch,
+    Batches,
+    ExchangeStore,
+    Waits,
+    Watch,
+)
+from dlock_core.store import Capability
+from dlock_etcd._links import AsyncLink, ThreadLink
+from dlock_etcd._verbs import EtcdVerbs
+from dlock_etcd._watch import anews_of, news_of
+from dlock_etcd._wire import BATCH_LIMIT
+from dlock_etcd.options import EtcdStoreOptions, checked_root, credentials_of
+
+__all__ = ["AsyncEtcdStore", "EtcdStore"]
+
+
+class _Store:
+    """What both stores share: how they are made."""
+
+    batch_limit = BATCH_LIMIT
+    _channel_class: Any
+    _link_class: Any
+    _link: Any
+    _verbs: Any
+    _notify: Any
+
+    def _prepared(self, source: Any, root: str | None, user: str, password: str) -> tuple[EtcdVerbs, Any]:
+        self.capabilities = frozenset({Capability.BATCH_RENEW})
+        if isinstance(source, str):
+            source = EtcdStoreOptions.from_url(source)
+        if isinstance(source, EtcdStoreOptions):
+            link = self._link_class(source.endpoints, credentials_of(source), None)
+            verbs = EtcdVerbs(
+                checked_root(root or source.root), user or source.user, password or source.password.get_secret_value()
+            )
+        elif isinstance(source, self._channel_class):
+            link = self._link_class((), None, source)
+            verbs = EtcdVerbs(checked_root(root or "dlock"), user, password)
+        else:
+            kind = f"{self._channel_class.__module__}.{self._channel_class.__name__}"
+            raise ConfigurationError(
+                f"{type(self).__name__} works with a URL or a {kind}, not with {type(source).__name__}"
+            )
+        return verbs, link
+
+
+class EtcdStore(_Store, Batches, Waits, ExchangeStore):
+    """The store for threads.
+
+    *source* is a URL, its options, or a channel of the user's (``grpc.Channel``), who closes it; *root*, *user* and *password* are those of
+    the URL.
+    """
+
+    _channel_class, _link_class = grpc.Channel, ThreadLink
+
+    def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
+        verbs, link = self._prepared(source, root, user, password)
+        super().__init__(verbs, link)
+        self._notify(Watch(news_of(lambda: link.stream(verbs.watched()), verbs.keys)))
+
+
+class AsyncEtcdStore(_Store, AsyncBatches, AsyncWaits, AsyncExchangeStore):
+    """As :class:`EtcdStore`, for the tasks of one event loop, with a ``grpc.aio.Channel``."""
+
+    _channel_class, _link_class = grpc.aio.Channel, AsyncLink
+
+    def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
+        verbs, link = self._prepared(source, root, user, password)
+        super().__init__(verbs, link)
+        self._notify(AsyncWatch(anews_of(lambda: link.stream(verbs.watched()), verbs.keys)))

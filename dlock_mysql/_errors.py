@@ -1,0 +1,82 @@
+"""What an error of PyMySQL or of the server says about the request: not applied, unknown, or something to set up. One table. Pure."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING, TypeAlias
+
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_mysql.provision import grants
+
+if TYPE_CHECKING:
+    from dlock_mysql.options import MySQLStoreOptions
+
+_Verdict: TypeAlias = "tuple[type[StoreError], str]"
+
+__all__ = ["translate", "unconnected"]
+
+# MySQL's and MariaDB's numbers. A statement that fails is rolled back as a whole; where it stands in a transaction, the connection is
+# closed, and the server rolls that back.
+_REFUSALS: dict[str, str] = {
+    # Deadlock, lock wait time-out; group replication refused the commit.
+    "1213 1205 3101": "another transaction had the row, and the server rolled this one back; nothing was written",
+    "1040 1203 1226": "the server has no connection left for this user; nothing was written",
+    "1021 1041 1114": "the server has no room left; nothing was written",
+    "1153": "the request exceeds the server's max_allowed_packet; nothing was written",
+    "1047": "this node is not in its cluster just now; nothing was written",
+}
+_SETUP: dict[str, str] = {
+    "1044 1142 1143 1227": "the user lacks a right; to create the table it needs CREATE, to keep locks: {grant}",
+    # The last ones: refused by a plug-in, expired, blocked after too many errors, not allowed from here.
+    "1045 1698 1820 1862 1129 1130": "the server refuses this user, this password or this host",
+    "3159": "the server demands encryption; leave ssl_mode=disabled out",
+    "2026": "the server has no encryption, and ssl_mode demands it",
+    "1146": "there is no such table; 'dlock init --url URL' creates it",
+    "1049": "there is no such database; CREATE DATABASE makes it, and 'dlock init --url URL' the table in it",
+    # Columns that are missing, too short, of another type or without a default; a view.
+    "1054 1264 1288 1347 1364 1366 1406": "the table is not dlock's; name another one with table=…, and 'dlock init --url URL' creates it",
+    "1290 1792 1836": "the server is read-only, as a replica is; name the primary",
+    # An unknown variable, a syntax error, a feature that is not there; binary logging of statements.
+    "1193 1064 1235 1665": "the server does not fit; MySQL 8 or MariaDB 10.6 is needed, and binlog_format = ROW or MIXED",
+}
+_VERDICTS: dict[int, _Verdict] = {
+    int(number): (kind, told)
+    for kind, table in ((StoreUnavailableError, _REFUSALS), (StoreSetupError, _SETUP))
+    for numbers, told in table.items()
+    for number in numbers.split()
+}
+_UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
+_UNREAD: _Verdict = (StoreUnavailableError, "no answer that can be read")
+_UNSENT: _Verdict = (StoreUnavailableError, "nothing was sent; see that the server runs there")
+
+
+def translate(error: Exception, what: str, options: MySQLStoreOptions, *, key: str | None, writes: bool) -> StoreError:
+    """Return the error of dlock for one of the driver, whose message it leaves out: that may hold the user's data."""
+    kind, told = _verdict(error, options, _UNKNOWN if writes else _UNREAD)
+    return kind(f"{what}: {_shown(error)}: {told}", key=key)
+
+
+def unconnected(error: Exception, options: MySQLStoreOptions) -> StoreError:
+    """Return the error of dlock for a connection that was not made: no request was sent."""
+    what = f"no connection to MySQL at {options.host}:{options.port} as {options.user!r}: {_shown(error)}"
+    cause: BaseException = getattr(error, "original_exception", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return StoreSetupError(f"{what}: its certificate is not trusted; ssl_ca names another authority")
+    kind, told = _verdict(error, options, _UNSENT)
+    reason = f": {cause.strerror or cause}" if isinstance(cause, OSError) else ""
+    return kind(f"{what}{reason}: {told}")
+
+
+def _verdict(error: Exception, options: MySQLStoreOptions, otherwise: _Verdict) -> _Verdict:
+    kind, told = _VERDICTS.get(_number(error), otherwise)
+    return kind, told.replace("{grant}", grants(options))
+
+
+def _number(error: BaseException) -> int:
+    number = error.args[0] if error.args else 0
+    return number if isinstance(number, int) else 0
+
+
+def _shown(error: BaseException) -> str:
+    number = _number(error)
+    return type(error).__name__ + (f" {number}" if number else "")

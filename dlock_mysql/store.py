@@ -1,0 +1,140 @@
+"""The MySQL store: one request for each step, granted or refused, for each read, and for each batch of renewals.
+
+It is called from threads; asyncio is served by the core's threads over it. ``docs/stores.md`` says why there is no asyncio driver below it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+
+from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
+from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore, ReadsAge, outcome
+from dlock_core.record import State
+from dlock_core.store import Capability, Reply
+from dlock_mysql import provision
+from dlock_mysql._errors import translate
+from dlock_mysql._link import MySQLLink
+from dlock_mysql._wire import PAGE_ROWS, Table, age_ms_of, decode, identifier
+from dlock_mysql.options import MySQLStoreOptions, fence_sql
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Claim, Guarantees, Release, Replace
+    from dlock_mysql._wire import Request
+
+__all__ = ["MySQLStore"]
+
+
+class MySQLVerbs:
+    """The verbs, as exchanges with the server."""
+
+    name = "MySQL"
+
+    def __init__(self, options: MySQLStoreOptions) -> None:
+        self.options = options
+        self.table = Table(options)
+
+    def claim(self, request: Claim) -> Exchange[Reply]:
+        """Create the record if nobody holds the key."""
+        reply = yield from self._step(self.table.claim(request), request)
+        standing = reply.record
+        if not reply.applied and standing is not None and standing.state is not State.HELD:
+            outcome(standing, request)  # raises where no greater token can be stored
+        return reply
+
+    def replace(self, request: Replace) -> Exchange[Reply]:
+        """Replace the held record if its version is the expected one. A takeover, which has a greater token, does not keep a lock."""
+        keeps = request.record.fencing_token == request.expected.fencing_token
+        return self._step(self.table.change(request, keeps=keeps), request)
+
+    def release(self, request: Release) -> Exchange[Reply]:
+        """Put the tombstone if the record is held in the expected version."""
+        return self._step(self.table.change(request, keeps=True), request)
+
+    def read(self, key: str) -> Exchange[LockRecord | None]:
+        """Return the record under *key*: a consistent read sees every commit that was answered."""
+        rows = yield self.table.read([key])
+        return decode(key, rows[0][0]) if rows else None
+
+    def read_age(self, key: str) -> Exchange[tuple[LockRecord, int] | None]:
+        """Return the record and the ms since its last write, by the server's clock."""
+        rows = yield self.table.read_age(key)
+        return (decode(key, rows[0][0]), age_ms_of(rows[0])) if rows else None
+
+    def scan(self, prefix: str) -> Iterator[Exchange[list[LockRecord]]]:
+        """Yield the exchange of each page, in the order of the keys; a record that cannot be read is raised after all others."""
+        request, unreadable = self.table.page(prefix, after=False), list[RecordError]()
+        more = True
+
+        def page() -> Exchange[list[LockRecord]]:
+            nonlocal request, more
+            rows, records = (yield request), []
+            more = len(rows) == PAGE_ROWS
+            for row, raw in rows:
+                key = raw.decode(errors="surrogateescape")
+                if not key.startswith(prefix):
+                    more = False
+                    break
+                try:
+                    records.append(decode(key, row))
+                except RecordError as error:
+                    unreadable.append(error)
+                request = self.table.page(key, after=True)
+            return records
+
+        while more:
+            yield page()
+        if unreadable:
+            raise unreadable[0]
+
+    def replace_many(self, requests: Sequence[Replace]) -> Exchange[list[Reply | StoreError]]:
+        """Do each replace, all in one transaction."""
+        if not requests:
+            return []
+        batch, results = self.table.changes(requests), BatchResults(requests)
+        found = {key: (row, key) for row, key in (yield batch)}
+        for number, request in enumerate(requests):
+            key = request.record.key.encode()
+            results.settle(number, partial(batch.reply, [found[key]] if key in found else [], request))
+        return results.as_list()
+
+    def guarantees(self) -> Exchange[Guarantees]:
+        """Say what the server promises."""
+        return provision.guarantees(self.options)
+
+    def provision(self) -> Exchange[None]:
+        """Make the table unless it is there."""
+        return provision.create(self.options)
+
+    def trouble(self, error: Exception, call: Call) -> StoreError | None:
+        """Return the error of dlock for one of PyMySQL."""
+        where = identifier(self.options) if call.key is None else f"key {call.key!r} in {identifier(self.options)}"
+        what = f"could not {call.verb} {where}"
+        if isinstance(error, pymysql.Error):
+            return translate(error, what, self.options, key=call.key, writes=call.writes)
+        if isinstance(error, UnicodeEncodeError):
+            return RecordError(f"{what}: {error.object!r} has no UTF-8 form, so it cannot be stored", key=call.key)
+        if isinstance(error, TimeoutError):  # before a request: one that was sent ends with an error of the driver
+            return StoreUnavailableError(f"{what}: its time-out is too short; nothing more was sent", key=call.key)
+        return None
+
+    @staticmethod
+    def _step(step: Request, request: Claim | Replace | Release) -> Exchange[Reply]:
+        return step.reply((yield step), request)
+
+
+class MySQLStore(Batches, ReadsAge, ExchangeStore):
+    """The store for threads. Nothing is opened before the first call; the keywords are those of :class:`MySQLStoreOptions`."""
+
+    capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
+    batch_limit = 500
+    fence_sql = staticmethod(fence_sql)
+
+    def __init__(self, **options: Any) -> None:
+        self.options = MySQLStoreOptions(**options)
+        super().__init__(MySQLVerbs(self.options), MySQLLink(self.options))

@@ -1,0 +1,102 @@
+"""What each error of the server, by its SQLSTATE, and each exception of psycopg means for the statement that it answers: one table."""
+
+from __future__ import annotations
+
+import psycopg
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+
+__all__ = ["CODES", "CREATE_IT", "TROUBLE", "error_of", "not_connected", "setup_error"]
+
+CREATE_IT = "'dlock init --url URL' creates it"
+
+# An error that the server answers to a statement has rolled the statement back, but for those that end the session: they may come after
+# the commit. The longest prefix of a code decides. What is not here is unknown.
+CODES: dict[str, tuple[type[StoreError], str]] = {
+    "0A": (StoreSetupError, "the server lacks a feature; dlock needs PostgreSQL 12 or newer"),
+    "22": (RecordError, "PostgreSQL has no form for a value of the record"),
+    "23": (StoreSetupError, "the table has a constraint that is not dlock's; drop it, or name another table"),
+    "25006": (
+        StoreUnavailableError,
+        "the session is read-only: this is a standby, or default_transaction_read_only is on",
+    ),
+    "26": (StoreSetupError, "a pooler in between mixes up sessions"),
+    "28": (StoreSetupError, "check user, password and pg_hba.conf"),
+    "3D": (StoreSetupError, "create the database, or name another"),
+    "3F": (StoreSetupError, CREATE_IT),
+    "40001": (StoreUnavailableError, "rolled back for another transaction"),
+    "40P01": (StoreUnavailableError, "rolled back to end a deadlock"),
+    "42": (StoreSetupError, "see `dlock doctor --url URL`"),
+    "42501": (StoreSetupError, "the user lacks a right; to create the table it needs CREATE, to keep locks: {grant}"),
+    "42703": (StoreSetupError, "the table has other columns than dlock's; name another table"),
+    "42P01": (StoreSetupError, CREATE_IT),
+    "53": (StoreUnavailableError, "the server is out of connections, memory or disk"),
+    "54": (StoreUnavailableError, "a limit of the server is reached"),
+    "55": (StoreUnavailableError, "something else is in the way"),
+    "57014": (
+        StoreUnavailableError,
+        "it was cancelled, and rolled back; it may have waited for a transaction that has locked the row",
+    ),
+    "57P03": (StoreUnavailableError, "the server is starting or stopping"),
+}
+# What the server says when it refuses a connection has no code in libpq, but for its text.
+_REFUSALS = (
+    "authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+    "is not permitted to log in",
+    "permission denied for database",
+    "server does not support SSL",
+    "certificate",
+)
+_STANDBY = "session is read-only"
+
+TROUBLE = (psycopg.Error, OSError, UnicodeError)
+
+
+def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> StoreError | None:
+    """Return dlock's error for one of the driver, or None if it is not the driver's. A read that got no answer wrote nothing.
+
+    *grant* gives the user all rights that it needs.
+    """
+    if not isinstance(error, TROUBLE):
+        return None
+    if isinstance(error, UnicodeError):
+        return RecordError(f"the record of {_shown(key)} has no form in UTF-8: {error.reason}", key=key)  # type: ignore[attr-defined]
+    code = getattr(error, "sqlstate", None) or ""
+    known = next((CODES[code[:size]] for size in (5, 2) if code[:size] in CODES), None)
+    if known is not None:
+        kind, hint = known[0], known[1].replace("{grant}", grant)
+        return kind(f"PostgreSQL refused a statement about {_shown(key)}: {_said(error)}; {hint}", key=key)
+    said = _said(error) or f"{type(error).__name__}, no answer in time"
+    if writes:
+        return OutcomeUnknownError(
+            f"PostgreSQL did not confirm a write to {_shown(key)}, it may be applied: {said}", key=key
+        )
+    return StoreUnavailableError(
+        f"PostgreSQL could not be asked about {_shown(key)}, nothing was written: {said}", key=key
+    )
+
+
+def not_connected(said: str) -> StoreError:
+    """Return the error of a statement that was not sent, since there is no connection; *said* is libpq's message."""
+    said = " ".join(said.split())
+    if any(refusal in said for refusal in _REFUSALS):
+        return StoreSetupError(f"PostgreSQL refuses the connection: {said}; check the URL, user, password and TLS")
+    hint = "; this is a standby: name the primary" if _STANDBY in said else ""
+    return StoreUnavailableError(f"PostgreSQL cannot be reached, nothing was written: {said}{hint}")
+
+
+def setup_error(what: str, mend: str) -> StoreSetupError:
+    """Return the error of a server or table that does not fit, with what mends it."""
+    return StoreSetupError(f"PostgreSQL cannot keep locks here: {what}; {mend}")
+
+
+def _shown(key: str | None) -> str:
+    return "the locks" if key is None else f"lock {key!r}"
+
+
+def _said(error: Exception) -> str:
+    """Return the first line that *error* says: later ones may quote a row."""
+    return str(error).strip().partition("\n")[0]

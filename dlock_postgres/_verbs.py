@@ -1,0 +1,196 @@
+"""Every verb as one exchange: which statements it sends, and what their answers mean. The same for threads and for asyncio."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import BatchResults, outcome
+from dlock_core.record import FORMAT_VERSION
+from dlock_core.store import Reply
+from dlock_postgres import _wire
+from dlock_postgres._errors import TROUBLE, error_of
+from dlock_postgres.options import quoted
+from dlock_postgres.provision import inspection, policy, provisioning
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from dlock_core.kit import Call, Exchange
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Claim, Guarantees, Release, Replace
+    from dlock_postgres._wire import Statement
+    from dlock_postgres.provision import Facts
+
+__all__ = ["PostgresVerbs"]
+
+
+class PostgresVerbs:
+    """Everything that the stores know of PostgreSQL.
+
+    *learned* is called with the facts of each inspection; *is_awaited* says whether somebody waits for a key by this store.
+    """
+
+    name = "PostgreSQL"
+
+    def __init__(self, table: str, learned: Callable[[Facts], None], is_awaited: Callable[[str], bool]) -> None:
+        self._named = table
+        self._table = quoted(table)
+        self._grant = policy(table)
+        # Tables whose names are long may share a channel: their waiters are then told too much, which does no harm.
+        self.channel = f"dlock:{table}"[:63]
+        self._learned, self._is_awaited = learned, is_awaited
+        self._cancels = self._is_direct = False
+
+    def claim(self, request: Claim) -> Exchange[Reply]:
+        """One statement; a read follows where another client's write came in between."""
+        # The write that woke the waiter that claims now has dropped the mark, and those behind it in the queue still wait.
+        sought = self._is_awaited(request.record.key)
+        return self._step(request, _wire.claim(self._table, request, sought=sought))
+
+    def replace(self, request: Replace) -> Exchange[Reply]:
+        """A renewal is urgent; a takeover, which has a greater token, is not."""
+        renews = request.record.fencing_token == request.expected.fencing_token
+        return self._step(request, _wire.change(self._table, self.channel, request, urgent=renews))
+
+    def release(self, request: Release) -> Exchange[Reply]:
+        """Urgent: others wait for it."""
+        return self._step(request, _wire.change(self._table, self.channel, request, urgent=True))
+
+    def read(self, key: str) -> Exchange[LockRecord | None]:
+        """Linearizable, since it goes to the primary."""
+        rows = (yield _wire.read(self._table, key)).rows
+        return _wire.found(key, rows[0]) if rows else None
+
+    def read_age(self, key: str) -> Exchange[tuple[LockRecord, int] | None]:
+        """By the server's clock."""
+        for age_ms, *row in (yield _wire.read_aged(self._table, key)).rows:
+            return _wire.found(key, row), max(0, age_ms)
+        return None
+
+    def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
+        """In the order of keys. The first record that cannot be read is raised after all others were given."""
+        after: str | None = None
+        more = True
+        faults: list[RecordError] = []
+
+        def page() -> Exchange[Iterable[LockRecord]]:
+            nonlocal after, more
+            rows = (yield _wire.page(self._table, prefix, after)).rows
+            ours = [row for row in rows if row[0].startswith(prefix)]
+            more = len(ours) == _wire.PAGE_SIZE
+            after = ours[-1][0] if more else None
+            return list(_readable(ours, faults))
+
+        while more:
+            yield page()
+        if faults:
+            raise faults[0]
+
+    def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
+        """One statement, with a result for each request; one more for those whose rows other transactions had locked.
+
+        So a transaction of the user's that checks the fence of one lock holds up the renewal of no other.
+        """
+        results = BatchResults(requests)
+        if not requests:
+            return []
+        left = yield from self._batch(results, list(enumerate(requests)), waits=False)
+        try:
+            if left:
+                yield from self._batch(results, left, waits=True)
+        except TROUBLE as error:
+            for number, request in left:
+                problem = self._problem(error, request.record.key, writes=True)
+                assert problem is not None
+                problem.__cause__ = error
+                results.fail((number,), problem)
+        return results.as_list()
+
+    def _batch(
+        self, results: BatchResults, requests: Sequence[tuple[int, Replace]], *, waits: bool
+    ) -> Exchange[list[tuple[int, Replace]]]:
+        """Send *requests* and note their results; return those that were passed over."""
+        statement = _wire.changes_of(self._table, self.channel, requests, waits=waits)
+        answer = yield self._adapted(statement)
+        asked, left = dict(requests), []
+        for number, applied, seen, there, *row in answer.rows:
+            if there and not seen:
+                left.append((number, asked[number]))
+            else:
+                results.settle(number, partial(_settled, asked[number], row, applied=applied))
+        return left
+
+    def guarantees(self) -> Exchange[Guarantees]:
+        """Look at server and table."""
+        facts = self._noted((yield from inspection(self._named)))
+        return facts.guarantees
+
+    def provision(self) -> Exchange[None]:
+        """Make the table."""
+        self._noted((yield from provisioning(self._named)))
+
+    def is_free(self, key: str) -> Exchange[bool]:
+        """Whether *key* is free. The row of a held one is marked: the next write of it notifies."""
+        try:
+            [(marked, version, was_marked)] = (yield _wire.mark(self._table, key)).rows
+        except (StoreUnavailableError, *TROUBLE) as error:
+            problem = self._problem(error, key, writes=False)
+            if isinstance(problem, StoreSetupError):
+                raise problem from error
+            return False  # the wait goes on without the mark
+        return not marked and not was_marked and version in (None, FORMAT_VERSION)
+
+    def trouble(self, error: Exception, call: Call) -> StoreError | None:
+        """Return dlock's error for one of psycopg's."""
+        return self._problem(error, call.key, writes=call.writes)
+
+    def _problem(self, error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
+        return error_of(error, key, writes=writes, grant=self._grant)
+
+    def _noted(self, facts: Facts) -> Facts:
+        # A commit that waits for a synchronous standby is not rolled back where it is cancelled: the server answers as if the standby had
+        # confirmed it, and shows it to everybody. Left alone, nobody sees it before it is confirmed.
+        self._cancels = not facts.confirmed
+        self._is_direct = facts.notifies
+        self._learned(facts)
+        return facts
+
+    def _adapted(self, statement: Statement) -> Statement:
+        # Behind a pooler each statement may reach another session, which has prepared nothing.
+        return statement._replace(cancels=self._cancels, prepared=self._is_direct)
+
+    def _step(self, request: Claim | Replace | Release, statement: Statement) -> Exchange[Reply]:
+        reply = _wire.judged(request, (yield self._adapted(statement)).rows)
+        if reply is None:
+            # Certainly not applied, whatever stands now.
+            reply = Reply(applied=False, record=(yield from self._stands(request)))
+        return reply
+
+    def _stands(self, request: Claim | Replace | Release) -> Exchange[LockRecord | None]:
+        key = request.record.key
+        try:
+            return (yield from self.read(key))
+        except RecordError:
+            raise
+        except Exception as error:
+            problem = self._problem(error, key, writes=False)
+            raise problem or error from error
+
+
+def _settled(request: Replace, row: Sequence[object], *, applied: bool) -> Reply:
+    if row[0] is None:
+        return Reply(applied=False, record=None)
+    standing = _wire.found(request.record.key, row)
+    if applied:
+        return outcome(standing, request)
+    return Reply(applied=False, record=standing)
+
+
+def _readable(rows: Iterable[Sequence[object]], faults: list[RecordError]) -> Iterator[LockRecord]:
+    for key, *row in rows:
+        try:
+            yield _wire.found(str(key), row)
+        except RecordError as error:
+            faults.append(error)

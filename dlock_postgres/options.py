@@ -1,0 +1,107 @@
+"""The options of the PostgreSQL store, and how they stand in a URL: libpq's own, with *table* among its query keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Self
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Conninfo
+from pydantic import AfterValidator, SecretStr
+
+from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.errors import ConfigurationError
+
+__all__ = ["PostgresStoreOptions", "checked_table", "conninfo_of", "fence_sql", "quoted"]
+
+_LIBPQ = frozenset(option.keyword.decode() for option in Conninfo.get_defaults())
+_NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
+_FORM = "write postgresql://USER@HOST/DATABASE?table=SCHEMA.TABLE"
+
+
+def checked_table(table: str) -> str:
+    """Return *table* as SCHEMA.TABLE.
+
+    Raises: ConfigurationError: it is no such name.
+    """
+    try:
+        return _table(table)
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+
+
+def _table(value: str) -> str:
+    if not re.fullmatch(rf"(?:{_NAME}\.)?{_NAME}", value):
+        raise ValueError(f"{value!r} is no table name; write SCHEMA.TABLE in letters, digits and underscores")
+    return value if "." in value else f"public.{value}"
+
+
+def quoted(table: str) -> str:
+    """Return SCHEMA.TABLE as it stands in statements."""
+    return ".".join(f'"{name}"' for name in table.split("."))
+
+
+def fence_sql(table: str = "public.dlock") -> str:
+    """Return the statement with which a transaction makes sure that its caller holds the lock, and keeps it until the commit.
+
+    Its parameters are *key*, with the client's prefix, and the lease's *token* and *owner*: where a failover has lost a grant, the next one
+    may have the same token. It gives one row; without a row the lock was lost: roll back.
+    """
+    holder = "key = %(key)s AND state = 'held' AND token = %(token)s AND owner = %(owner)s"
+    return f"SELECT token FROM {quoted(checked_table(table))} WHERE {holder} FOR SHARE"  # noqa: S608
+
+
+def conninfo_of(source: Any) -> Callable[[], str]:
+    """Return what gives the connection string of *source*: a URL, a DSN, or a pool of psycopg_pool, of either colour.
+
+    Raises: ConfigurationError: it is none of these, or libpq does not understand it.
+    """
+    if isinstance(source, str):
+        conninfo = source if "://" not in source else PostgresStoreOptions.from_url(source).conninfo.get_secret_value()
+        try:
+            conninfo_to_dict(conninfo)
+        except psycopg.Error:
+            raise ConfigurationError(
+                f"the DSN is malformed, or has an option that libpq does not know; {_FORM}"
+            ) from None
+        return lambda: conninfo
+    if not hasattr(source, "conninfo") or not hasattr(source, "kwargs"):
+        raise ConfigurationError(
+            f"a PostgreSQL store works with a URL, a DSN or a pool of psycopg_pool, not {type(source).__name__}"
+        )
+
+    def asked() -> str:
+        # Those may be functions, for passwords that change.
+        said, options = (given() if callable(given) else given for given in (source.conninfo, source.kwargs))
+        known = {name: value for name, value in (options or {}).items() if name in _LIBPQ}
+        return make_conninfo(said, **known)
+
+    return asked
+
+
+class PostgresStoreOptions(StoreOptions):
+    """Where the records are: *conninfo* is libpq's connection string, *table* is ``SCHEMA.TABLE`` (by default ``public.dlock``)."""
+
+    conninfo: SecretStr
+    table: Annotated[str, AfterValidator(_table)] = "public.dlock"
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Take *table* from the query; all else is libpq's, as are *settings*, which yield to the URL.
+
+        Raises: ConfigurationError: the URL is malformed, or has an option that neither dlock nor libpq knows.
+        """
+        rest, ours = split_url(url, {"table"})
+        ours = {"table": settings.pop("table")} | ours if "table" in settings else ours
+        try:
+            # SQLAlchemy's URLs differ in the scheme only.
+            given = conninfo_to_dict("postgresql://" + rest.partition("://")[2])
+            conninfo = make_conninfo(**{**settings, **given})
+        except (psycopg.Error, TypeError) as error:
+            # Without its cause: the driver repeats values, and one of them may be a secret.
+            unknown = re.search(r'(?:URI query parameter: |connection option )"(\w+)"', str(error))
+            fault = f"neither dlock nor libpq knows its option {unknown[1]!r}" if unknown else "it is malformed"
+            raise ConfigurationError(f"{redact(url)!r} cannot be used: {fault}; {_FORM}") from None
+        return cls(conninfo=SecretStr(conninfo), **ours)

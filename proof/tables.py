@@ -1,0 +1,47 @@
+"""Tables and histograms in Markdown, and how a fault cell is named in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["histogram", "shown", "table", "where"]
+
+_BAR = 50
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return a table in Markdown."""
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in rows:
+        cells = [f"{each:,}" if isinstance(each, int) else str(each).replace("|", "\\|") for each in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def histogram(counts: Sequence[int], width: float, unit: str) -> list[str]:
+    """Return bars of *counts*, each of a step of *width*, without the empty ends."""
+    full = [place for place, count in enumerate(counts) if count]
+    if not full:
+        return ["(none)", ""]
+    most = max(counts)
+    lines = [
+        f"{place * width:5.2f} {unit} {'#' * -(-counts[place] * _BAR // most):{_BAR}} {counts[place]:,}"
+        for place in range(full[0], full[-1] + 1)
+    ]
+    return ["```text", *(line.rstrip() for line in lines), "```", ""]
+
+
+def where(cell: dict[str, Any]) -> str:
+    """Return the store of the cell, its version and the lease."""
+    return f"{cell['store']} {cell['version']}, lease {cell['lease_s']:g} s"
+
+
+def shown(cell: dict[str, Any]) -> str:
+    """Return which control must fail, and how often it did."""
+    control = cell["control"]
+    if control is None:
+        return "-"
+    return f"{control}: {({**cell, **cell['stale']} | cell['notes']).get(control, 0):,}"

@@ -1,0 +1,155 @@
+"""``dlock elect`` as users run it: terms, hand-overs, signals and exit codes, in real processes on one SQLite file."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core import LeaderState, connect
+from tests.cli.support import PATIENCE_S, Shell, finish, line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAY_TERM = 'echo "term $DLOCK_FENCING_TOKEN"'
+
+
+def electing(shell: Shell, *options: str, script: str) -> subprocess.Popen[str]:
+    """Start a candidate."""
+    return shell.start("elect", *options, "k", "--", "sh", "-c", script)
+
+
+def test_each_term_runs_the_command_anew(shell: Shell) -> None:
+    """Each with a greater token, in the environment; the value is what an observer reads; TERM ends it with the command."""
+    process = electing(shell, "--value", "host:80", script=f"{SAY_TERM}; read line")
+    assert line(process.stdout) == "term 1"
+    with connect(shell.url) as client:
+        leader = client.election("k").leader()
+    assert process.stdin is not None
+    process.stdin.write("go on\n")
+    process.stdin.flush()
+    assert line(process.stdout) == "term 2"
+
+    process.send_signal(signal.SIGTERM)
+    code = process.wait(
+        PATIENCE_S
+    )  # its input stays open until then: at the end of that the command would end by itself
+    err = finish(process)[2]
+
+    assert leader is not None
+    assert (leader.term, leader.value, leader.state) == (1, b"host:80", LeaderState.LEADING)
+    assert code == 128 + signal.SIGTERM, err
+    assert not shell.held()
+
+
+def test_a_command_that_handles_the_signal_gives_the_code_and_the_election_ends(shell: Shell) -> None:
+    """The signal goes to the command; when that has ended, the candidate campaigns no more."""
+    process = electing(shell, script=f"trap 'exit 3' TERM; {SAY_TERM}; while :; do sleep 0.05; done")
+    assert line(process.stdout) == "term 1"
+
+    process.send_signal(signal.SIGTERM)
+
+    assert finish(process)[0] == 3
+
+
+def test_the_command_is_told_to_stop_the_grace_before_the_end_of_its_term(shell: Shell) -> None:
+    """By TERM; when it has ended, the candidate campaigns again."""
+    shell.environment["DLOCK_MAX_HOLD"] = "9"
+    stops = f"trap 'echo stops; exit 0' TERM; {SAY_TERM}; while :; do sleep 0.05; done"
+    process = electing(shell, "--grace", "4.5", script=stops)
+
+    assert [line(process.stdout) for _ in range(3)] == ["term 1", "stops", "term 2"]
+
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 0
+
+
+def test_a_signal_while_it_waits_ends_the_wait(shell: Shell) -> None:
+    """Nothing is held, nothing was run."""
+    holder = shell.holding()
+    process = electing(shell, "--verbose", script=SAY_TERM)
+    while "asking for" not in line(process.stderr):
+        pass
+
+    process.send_signal(signal.SIGTERM)
+    code, out, _ = finish(process)
+
+    assert (code, out) == (128 + signal.SIGTERM, "")
+    assert shell.held()
+    holder.communicate("\n", timeout=PATIENCE_S)
+
+
+def test_a_signal_between_two_terms_ends_it(shell: Shell) -> None:
+    """No further term begins."""
+    process = electing(shell, "--verbose", script="true")
+    while "campaigning again" not in line(process.stderr):
+        pass
+
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+
+    assert code == 128 + signal.SIGTERM
+    assert "asking for" not in err
+
+
+def test_the_next_candidate_leads_when_the_leader_is_killed(shell: Shell) -> None:
+    """One lease after the kill, by a fresh token; the dead leader's command is gone by then."""
+    first = electing(shell, "--lease", "1", script=f"{SAY_TERM}; exec sleep 60")
+    assert line(first.stdout) == "term 1"
+    second = electing(shell, "--lease", "1", script=f"{SAY_TERM}; read line")
+
+    first.kill()
+
+    assert line(second.stdout) == "term 2"
+    assert first.stdout is not None
+    assert first.stdout.read() == "", "the command of the dead leader holds its output open"
+    second.send_signal(signal.SIGTERM)
+    finish(second)
+
+
+def test_once_leads_one_term(shell: Shell) -> None:
+    """The exit code is the command's."""
+    done = shell.run("elect", "--once", "k", "--", "sh", "-c", f"{SAY_TERM}; exit 7")
+
+    assert (done.returncode, done.stdout) == (7, "term 1\n")
+
+
+def test_a_later_command_has_the_signals_that_the_first_had(shell: Shell) -> None:
+    """Nothing that the process has set for itself in its first term is inherited in the second."""
+    masks = "grep -E 'SigBlk|SigIgn' /proc/self/status | tr '\\n\\t' '  '; echo; read line"
+    process = electing(shell, script=masks)
+    first = line(process.stdout)
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+    assert line(process.stdout) == first
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("k",), 64, "no command is given"),
+        (("k", "--grace", "11", "--", "true"), 64, "a grace of 11 s does not fit"),
+        (("k", "--", "/nowhere/command"), 127, "is it installed"),
+        (("", "--", "true"), 64, "key"),
+    ],
+)
+def test_what_cannot_work_is_refused(shell: Shell, arguments: tuple[str, ...], code: int, told: str) -> None:
+    """With the exit codes of 'dlock run', and without a second try."""
+    done = shell.run("elect", *arguments)
+
+    assert done.returncode == code
+    assert told in done.stderr
+
+
+def test_a_store_that_cannot_be_reached_ends_it(shell: Shell, tmp_path: Path) -> None:
+    """With 69, for the supervisor to start it again."""
+    done = shell.run("elect", "--url", f"sqlite:///{tmp_path}/nowhere/locks.db", "k", "--", "true")
+
+    assert done.returncode == 69

@@ -1,0 +1,58 @@
+"""What a person meets who tries ``dlock run`` for the first time."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlock_core.command.options import DURATION
+from tests.cli.support import Shell, line
+
+
+def test_run_on_the_memory_store_is_refused(shell: Shell) -> None:
+    """Every run would have a store of its own, and exclude nobody."""
+    done = shell.run("run", "--url", "memory://", "k", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "protects nothing" in done.stderr
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("10s", 10.0), ("1m", 60.0), ("2h", 7200.0), ("7", 7.0)])
+def test_durations_may_have_a_unit(text: str, seconds: float) -> None:
+    """As people write them; a number alone is seconds."""
+    assert DURATION.convert(text, None, None) == seconds
+
+
+def test_lease_with_a_wrong_unit_is_told(shell: Shell) -> None:
+    """With the forms that are right."""
+    done = shell.run("run", "--lease", "10x", "k", "--", "true")
+
+    assert done.returncode == 64
+    assert "'10x' is not a duration; write seconds, or 500ms, 10s, 1m, 2h" in done.stderr
+
+
+def test_run_in_a_pipe_says_that_it_waits(shell: Shell) -> None:
+    """Else a log of a continuous integration ends in silence."""
+    shell.holding("--owner", "the holder")
+    waiter = shell.start("run", "k", "--", "true")
+
+    assert line(waiter.stderr).startswith("dlock: waiting for 'k' for 1 s: held by 'the holder' since 20")
+
+
+def test_shell_completes_commands_and_options(shell: Shell) -> None:
+    """As the page of the command says."""
+    shell.environment |= {"_DLOCK_COMPLETE": "bash_complete", "COMP_WORDS": "dlock run --skip", "COMP_CWORD": "2"}
+
+    assert shell.run().stdout == "plain,--skip-if-held\n"
+
+
+def test_the_file_of_the_page_is_read(shell: Shell) -> None:
+    """A lease, a prefix, and a setting of the store."""
+    file = shell.folder / "dlock.toml"
+    file.write_text(
+        f'url = "{shell.url}"\nlease_duration = 30.0\nprefix = "billing/"\n[store]\nsynchronous = "extra"\n'
+    )
+    shell.environment["DLOCK_CONFIG"] = str(file)
+    del shell.environment["DLOCK_URL"]
+
+    assert shell.json("doctor")["lease_s"] == 30
+    assert str(file) in shell.json("doctor")["configuration"]

@@ -1,0 +1,141 @@
+"""``dlock once``, and the flags of ``dlock run`` that bound a hold by its progress or keep it closed after a death."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+from dlock_core import connect
+from tests.cli.support import line
+
+if TYPE_CHECKING:
+    from tests.cli.support import Shell
+
+
+def test_slot_is_run_once(shell: Shell) -> None:
+    """The second host exits with 0 and runs nothing; the next slot is run."""
+    first = shell.run("once", "job", "--slot", "2026-11-21", "--", "echo", "one")
+    second = shell.run("once", "-v", "job", "--slot", "2026-11-21", "--", "echo", "two")
+    third = shell.run("once", "job", "--slot", "2026-11-22", "--", "echo", "three")
+
+    assert (first.returncode, first.stdout) == (0, "one\n")
+    assert (second.returncode, second.stdout) == (0, "")
+    assert "nothing was run: '2026-11-21' of 'job' was finished" in second.stderr
+    assert (third.returncode, third.stdout) == (0, "three\n")
+    assert not shell.held("job")
+
+
+def test_output_is_kept_and_printed_where_the_slot_is_done(shell: Shell) -> None:
+    """Byte for byte; a longer one is printed whole and kept in part."""
+    script = ("sh", "-c", "printf 'a\\n\\0b'; echo trouble >&2")
+    for _ in range(2):
+        done = shell.run("once", "--keep-output", "job", "--slot", "1", "--", *script)
+        assert (done.returncode, done.stdout) == (0, "a\n\0b")
+
+    long = ("sh", "-c", "head -c 70000 /dev/zero | tr '\\0' x")
+    assert shell.run("once", "--keep-output", "job", "--slot", "2", "--", *long).stdout == "x" * 70_000
+    assert shell.run("once", "--keep-output", "job", "--slot", "2", "--", *long).stdout == "x" * 65_536
+
+
+def test_command_that_fails_leaves_the_slot_due(shell: Shell) -> None:
+    """Its code is the exit code, and the next run runs it again."""
+    failed = shell.run("once", "job", "--slot", "1", "--", "sh", "-c", "exit 3")
+
+    assert failed.returncode == 3
+    assert "slot '1' of 'job' stays due: the command ended with code 3" in failed.stderr
+    assert not shell.held("job")
+    assert shell.run("once", "job", "--slot", "1", "--", "echo", "again").stdout == "again\n"
+
+
+def test_job_that_another_process_runs_is_busy(shell: Shell) -> None:
+    """Once it was seen to renew, and with --timeout 0 at once; with a longer one the end of the run is waited for."""
+    running = shell.start("once", "--lease", "2", "job", "--slot", "1", "--", "sh", "-c", "echo running; read line")
+    assert line(running.stdout) == "running"
+
+    for options in ((), ("--timeout", "0")):
+        done = shell.run("once", "--lease", "2", *options, "job", "--slot", "1", "--", "echo", "ran")
+        assert (done.returncode, done.stdout) == (75, "")
+        assert "another process is at it" in done.stderr
+    waiting = shell.start("once", "-v", "--timeout", "30", "job", "--slot", "1", "--", "echo", "ran")
+    while "looking at" not in line(waiting.stderr):
+        pass
+    running.communicate("\n", timeout=30)
+    out, _ = waiting.communicate(timeout=30)
+    assert (running.returncode, waiting.returncode, out) == (0, 0, "")
+
+
+def test_run_that_was_killed_is_redone(shell: Shell) -> None:
+    """By the next process, one lease after it began to look."""
+    running = shell.start("once", "--lease", "1", "job", "--slot", "1", "--", "sh", "-c", "echo running; sleep 60")
+    assert line(running.stdout) == "running"
+    running.send_signal(signal.SIGKILL)
+    running.wait(30)
+
+    done = shell.run("once", "--lease", "1", "job", "--slot", "1", "--", "echo", "redone")
+
+    assert (done.returncode, done.stdout) == (0, "redone\n")
+
+
+def test_key_with_other_data_is_refused(shell: Shell) -> None:
+    """And the data stay."""
+    with connect(shell.url) as client, client.lock("job", data=b"precious"):
+        pass
+
+    done = shell.run("once", "job", "--slot", "1", "--", "echo", "ran")
+
+    assert (done.returncode, done.stdout) == (69, "")
+    assert "no job has left there" in done.stderr
+    record = shell.record("job")
+    assert record is not None
+    assert record.data == b"precious"
+
+
+def test_run_of_a_job_is_ended_at_its_longest_time(shell: Shell) -> None:
+    """Exit code 76, and the slot stays due."""
+    done = shell.run("once", "--at-most-for", "1", "job", "--slot", "1", "--", "sleep", "60")
+
+    assert done.returncode == 76
+    assert "its max_hold of 1 s ends" in done.stderr
+    assert shell.run("once", "job", "--slot", "1", "--", "echo", "again").stdout == "again\n"
+
+
+def test_no_run_begins_too_soon_after_the_last(shell: Shell) -> None:
+    """The next slot stays due, and is skipped until the time of the last run is over."""
+    shell.run("once", "--at-least-for", "1h", "job", "--slot", "1", "--", "true")
+
+    skipped = shell.run("once", "--keep-output", "job", "--slot", "2", "--", "echo", "two")
+
+    assert (skipped.returncode, skipped.stdout) == (0, "")
+    assert "slot '2' of 'job' stays due, and nothing was run: slot '1' was begun too short a time ago" in skipped.stderr
+
+
+def test_wrong_use_is_told(shell: Shell) -> None:
+    """Exit code 64."""
+    for arguments in (
+        ("once", "job", "--", "true"),
+        ("once", "job", "--slot", "1"),
+        ("once", "job", "--slot", "", "--", "true"),
+    ):
+        assert shell.run(*arguments).returncode == 64
+
+
+def test_command_that_makes_no_progress_is_ended(shell: Shell) -> None:
+    """One that writes to $DLOCK_PROGRESS goes on."""
+    stuck = shell.run("run", "--stall-timeout", "1", "k", "--", "sleep", "60")
+    assert stuck.returncode == 76
+    assert "its stall_timeout of 1 s ends" in stuck.stderr
+
+    works = "for step in 1 2 3 4 5 6 7 8; do sleep 0.25; echo > $DLOCK_PROGRESS; done; echo done"
+    busy = shell.run("run", "--stall-timeout", "1.5", "k", "--", "sh", "-c", works)
+    assert (busy.returncode, busy.stdout) == (0, "done\n"), busy.stderr
+
+
+def test_lock_delay_is_in_the_record(shell: Shell) -> None:
+    """Others wait for the lease and the delay; a clean end skips both."""
+    process = shell.holding("--lease", "20", "--lock-delay", "5")
+
+    record = shell.record()
+    assert record is not None
+    assert (record.lease_ms, record.delay_ms) == (25_000, 5_000)
+    process.communicate("\n", timeout=30)
+    assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 0

@@ -1,0 +1,74 @@
+"""``dlock top``: the held locks, looked at again and again."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from dlock_core import LockClient
+from dlock_core.command.top import Board
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.testing import FakeClock, FaultyStore
+from tests.cli.operator_support import Command
+
+
+def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> None:
+    """In both forms; what is free is not shown."""
+    with client.lock("app/free"):
+        pass
+    with client.lock("app/held"), client.lock("other"):
+        table, listed = dlock("top", "app/"), dlock("ls", "app/")
+        code, out, err = dlock("top", "--once", "-o", "json", "app/")
+
+    assert table[0] == 0
+    assert table[1].split()[:7] == listed[1].split()[:7]
+    assert (code, err, [each["key"] for each in json.loads(out)]) == (0, "", ["app/held"])
+
+
+def test_renewals_are_counted_under_one_grant() -> None:
+    """The next grant begins anew."""
+    with FakeClock() as clock, clock.client(FaultyStore()) as client:
+        board = Board(client, "")
+        counts = []
+        for looks in (3, 2):
+            lease = client.acquire("k", auto_renew=False)
+            for _ in range(looks):
+                board.look()
+                counts += board.renewals
+                lease.renew()
+            if looks == 3:
+                lease.release()
+        headings, [row] = board.rows()
+
+    assert counts == [0, 1, 2, 0, 1]
+    assert (headings[0], headings[-1], row[0], row[-1]) == ("KEY", "RENEWALS", "k", 1)
+
+
+def test_a_store_that_is_away_leaves_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And says why, until a look succeeds."""
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("the store is away")
+
+    store = FaultyStore()
+    with FakeClock() as clock, clock.client(store) as client, client.lock("k"):
+        board = Board(client, "")
+        board.look()
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "scan", away)
+            board.look()
+            seen, trouble = [record.key for record, _ in board.records], str(board.trouble)
+        board.look()
+
+    assert (seen, trouble, board.trouble) == (["k"], "the store is away", None)
+
+
+@pytest.mark.parametrize("every", ["0", "10ms", "2d", "soon"])
+def test_pause_that_is_none_is_told_in_one_line(dlock: Command, url: str, every: str) -> None:
+    """A store is not to be asked without a pause."""
+    code, out, err = dlock("top", "--every", every)
+
+    assert (code, out, err.count("\n")) == (64, "", 1)
+    assert re.search("from 100ms to 1d|is not a duration", err)

@@ -1,0 +1,1 @@
+"""Each module of ``dlock_contrib`` with the framework that it is for."""

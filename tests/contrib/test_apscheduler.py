@@ -1,0 +1,105 @@
+"""Jobs of APScheduler and of ``schedule`` that several hosts schedule, and one runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schedule
+from apscheduler.events import EVENT_JOB_REMOVED, EVENT_JOB_SUBMITTED
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from dlock_contrib.apscheduler import OnceExecutor
+from dlock_core import LockClient, connect
+from tests.backends import url_for
+
+TIME = dt.datetime(2025, 11, 22, 2, tzinfo=dt.UTC)
+LIMIT_S = 20
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[LockClient]]:
+    """Return the clients of three hosts."""
+    clients = [connect(url_for(request.param, tmp_path), prefix=f"{tmp_path}/", lease_duration=2) for _ in range(3)]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def run_on(hosts: list[LockClient], job: Callable[[], object], time: dt.datetime = TIME) -> None:
+    """Let the scheduler of each host run *job* for one scheduled time, and wait until all are through."""
+    schedulers = []
+    for client in hosts:
+        scheduler = BackgroundScheduler(executors={"default": OnceExecutor(client)}, timezone=dt.UTC)
+        submitted = threading.Event()
+        scheduler.add_listener(lambda _, submitted=submitted: submitted.set(), EVENT_JOB_SUBMITTED)
+        scheduler.add_job(job, "date", run_date=time, id="report", misfire_grace_time=None)
+        schedulers.append((scheduler, submitted))
+    for scheduler, _ in schedulers:
+        scheduler.start()
+    for scheduler, submitted in schedulers:
+        assert submitted.wait(LIMIT_S)
+        scheduler.shutdown(wait=True)
+
+
+def test_a_job_runs_on_one_host_for_each_time(hosts: list[LockClient]) -> None:
+    """Three hosts schedule the same job for the same time; the next time is another run."""
+    runs: list[int] = []
+    run_on(hosts, lambda: runs.append(1))
+    assert len(runs) == 1
+    run_on(hosts, lambda: runs.append(1))
+    assert len(runs) == 1
+    run_on(hosts, lambda: runs.append(1), TIME + dt.timedelta(days=1))
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
+def test_a_job_that_raises_leaves_its_time_due(hosts: list[LockClient], caplog: pytest.LogCaptureFixture) -> None:
+    """The next host that asks runs it again; the scheduler logs the error as always."""
+    caplog.set_level(logging.CRITICAL, "apscheduler")
+    runs: list[str] = []
+
+    def fail() -> None:
+        runs.append("failed")
+        raise ValueError("no paper")
+
+    run_on(hosts[:1], fail)
+    run_on(hosts[1:2], lambda: runs.append("done"))
+    run_on(hosts[2:], lambda: runs.append("again"))
+
+    assert runs == ["failed", "done"]
+
+
+@pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
+def test_a_job_without_an_id_is_refused(hosts: list[LockClient], caplog: pytest.LogCaptureFixture) -> None:
+    """Each host would draw another one, and all would run it."""
+    runs: list[int] = []
+    scheduler = BackgroundScheduler(executors={"default": OnceExecutor(hosts[0])}, timezone=dt.UTC)
+    over = threading.Event()
+    scheduler.add_listener(lambda _: over.set(), EVENT_JOB_REMOVED)
+    scheduler.add_job(lambda: runs.append(1), "date", run_date=TIME, misfire_grace_time=None)
+    scheduler.start()
+    assert over.wait(LIMIT_S)
+    scheduler.shutdown(wait=True)
+
+    assert "give it one that all hosts know: add_job(…, id='report')" in caplog.text
+    assert runs == []
+
+
+@pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
+def test_a_job_of_schedule_runs_on_one_host(hosts: list[LockClient]) -> None:
+    """With ``schedule`` the decorator of the client is all there is to it."""
+    runs: list[Any] = []
+    for number, client in enumerate(hosts):
+        scheduler = schedule.Scheduler()
+        scheduler.every().day.at("02:00").do(
+            client.once("report", slot="2026-11-22")(lambda number=number: runs.append(number))
+        )
+        scheduler.run_all(delay_seconds=0)
+
+    assert runs == [0]

@@ -1,0 +1,200 @@
+"""Tasks of Celery under a lock, in a real worker with forked processes on a real Redis."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import redis
+from celery import Celery
+from celery.exceptions import Retry
+
+from dlock_contrib.celery import LockedTask
+from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, LockLostError, connect, shared_client
+from tests.backends import url_for
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 60
+
+
+class Worker:
+    """A worker of three processes, and what its tasks say."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.prefix = f"celery-{secrets.token_hex(4)}/"
+        environment = {"DLOCK_TEST_BROKER": url, "DLOCK_TEST_PREFIX": self.prefix}
+        os.environ.update(environment)
+        self.app: ModuleType = importlib.import_module("tests.contrib.celery_app")
+        self.redis = redis.Redis.from_url(url, decode_responses=True, socket_timeout=None)
+        self.log = folder / "worker.log"
+        command = ["celery", "-A", "tests.contrib.celery_app", "worker", "--pool=prefork", "--concurrency=3"]
+        quick = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=INFO"]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *command, *quick], cwd=ROOT, env=os.environ, stdout=log, stderr=log
+            )
+        for name in environment:
+            del os.environ[name]
+
+    def event(self) -> str:
+        """Return what a task has said next."""
+        said = self.redis.blpop([f"{self.prefix}events"], timeout=LIMIT_S)
+        assert said is not None, self.log.read_text()
+        return str(said[1])
+
+    def let_go(self, name: str) -> None:
+        """Let the task *name* end."""
+        self.redis.rpush(f"{self.prefix}go-{name}", "go")
+
+    def close(self) -> None:
+        """End the worker."""
+        self.process.terminate()
+        self.process.wait(LIMIT_S)
+        self.app.app.close()
+        self.app.locks.close()
+        self.app.events.close()
+        self.redis.close()
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """Start a worker that the tests share."""
+    folder = tmp_path_factory.mktemp("celery")
+    started = Worker(url_for("redis", folder), folder)
+    yield started
+    started.close()
+
+
+def test_a_second_run_is_dropped_and_other_keys_run(worker: Worker) -> None:
+    """With "ignore" the second task of a customer returns None at once, and another customer's runs beside the first."""
+    first = worker.app.ignored.delay("anna", "first")
+    assert worker.event() == "in first"
+    assert worker.app.ignored.delay("anna", name="second").get(timeout=LIMIT_S) is None
+    other = worker.app.ignored.delay("boris", name="other")
+    assert worker.event() == "in other"
+    worker.let_go("other")
+    worker.let_go("first")
+
+    assert other.get(timeout=LIMIT_S) >= 1
+    assert first.get(timeout=LIMIT_S) >= 1
+    assert "is dropped: " in worker.log.read_text()
+
+
+def test_a_second_run_comes_back_when_the_first_is_over(worker: Worker) -> None:
+    """With "retry" both run, one after the other."""
+    names = ("one", "two")
+    results = [worker.app.retried.delay("anna", name) for name in names]
+    first = worker.event().removeprefix("in ")
+    for name in names:
+        worker.let_go(name)
+
+    second = next(name for name in names if name != first)
+    assert [worker.event() for _ in range(3)] == [f"out {first}", f"in {second}", f"out {second}"]
+    assert [result.get(timeout=LIMIT_S) for result in results] == list(names)
+
+
+def test_a_task_whose_lock_stays_held_fails_with_the_holder(worker: Worker) -> None:
+    """When its retries are used up, the caller gets the error."""
+    with worker.app.locks.lock("failed"):
+        result = worker.app.failed.delay()
+        error = result.get(timeout=LIMIT_S, propagate=False)
+
+    # JSON keeps the name and the message of an error.
+    assert "AcquireTimeoutError" in str(error)
+    assert f"could not acquire lock '{worker.prefix}failed'" in str(error)
+
+
+def test_a_task_that_fails_gives_its_lock_back(worker: Worker) -> None:
+    """The error of the body is the task's, and the key is free."""
+    error = worker.app.raises.delay().get(timeout=LIMIT_S, propagate=False)
+
+    assert isinstance(error, ValueError)
+    with worker.app.locks.lock("once more", timeout=0) as lease:
+        assert lease.is_valid
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """Return an app of which no worker runs."""
+    with Celery("alone", broker="memory://", set_as_current=False) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"task .*report has no lock_key; write @app.task\(base=LockedTask, lock_key='report/\{customer\}'\)"),
+        ({"lock_key": "report/{custmer}"}, r"names 'custmer', which is not an argument of the task; it has customer$"),
+        ({"lock_key": "report", "when_held": "drop"}, r"when_held='drop' of task .*report must be 'retry' or 'ignore'"),
+        ({"lock_key": "report"}, r"no store is named; .*DLOCK_URL"),
+    ],
+)
+def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any], message: str) -> None:
+    """The worker does not start, and the error says what to write."""
+
+    @app.task(base=LockedTask, shared=False, **options)
+    def report(customer: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        app.finalize()
+    assert "\n" not in str(raised.value)
+
+
+def test_a_task_that_is_called_directly_is_locked_too(app: Celery) -> None:
+    """Called as a function, there is nobody to try again: the error is the caller's. Fields of arguments may be part of the key."""
+    locks = shared_client("memory://celery-direct")
+
+    @app.task(base=LockedTask, shared=False, bind=True, lock_client=locks, lock_key="order/{order[number]}/{kind}")
+    def pay(self: LockedTask, order: dict[str, int], kind: str = "card") -> int:
+        assert locks.holds(f"order/{order['number']}/card")
+        return self.lease.fencing_token
+
+    assert pay({"number": 7}) == 1
+    with locks.lock("order/7/card"), pytest.raises((AcquireTimeoutError, Retry)):
+        pay({"number": 7})
+    with pytest.raises(LeaseStateError, match="does not run here"):
+        _ = pay.lease
+    locks.close()
+
+
+def test_a_call_does_not_look_at_the_signature_again(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signature is read once, when the app registers the task; a task that Celery wraps for autoretry has the same key."""
+    locks = shared_client("memory://celery-signature")
+
+    @app.task(
+        base=LockedTask, shared=False, lock_client=locks, autoretry_for=(OSError,), lock_key="report/{customer}/{kind}"
+    )
+    def report(customer: str, kind: str = "short") -> bool:
+        return locks.holds(f"report/{customer}/{kind}")
+
+    app.finalize()
+    monkeypatch.delattr(inspect, "signature")
+
+    assert report("anna", kind="long") is True
+    assert report("anna") is True
+    locks.close()
+
+
+def test_a_lock_that_was_lost_fails_the_task(app: Celery) -> None:
+    """A body that ended after the loss may have worked beside another one."""
+    locks = shared_client("memory://celery-lost")
+
+    @app.task(base=LockedTask, shared=False, bind=True, lock_client=locks, lock_key="k")
+    def work(self: LockedTask) -> None:
+        with connect("memory://celery-lost") as operator:
+            assert operator.break_lock("k", fencing_token=self.lease.fencing_token, now=True)
+        with pytest.raises(LockLostError):
+            self.lease.renew()
+
+    with pytest.raises(LockLostError):
+        work()
+    locks.close()

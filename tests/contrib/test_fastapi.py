@@ -1,0 +1,149 @@
+"""Locks in FastAPI and Starlette: the lifespan, the dependency, and what a request gets whose lock is held."""
+
+# No postponed annotations: FastAPI could not resolve the local names in them.
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import httpx2
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from dlock_contrib.fastapi import Locks
+from dlock_contrib.starlette import Locks as StarletteLocks
+from dlock_core import AsyncLease, ConfigurationError, LeaseStateError, LockLostError, connect
+
+URL = "memory://fastapi"
+
+
+@pytest.fixture
+def other() -> Iterator[Any]:
+    """Return a client of somebody else."""
+    with connect(URL) as client:
+        yield client
+
+
+def application(locks: Locks) -> FastAPI:
+    """Return an application with one operation that is locked, and one that breaks its lock."""
+    app = FastAPI(lifespan=locks.lifespan)
+
+    @app.post("/orders/{order}/pay")
+    async def pay(order: str, lease: Annotated[AsyncLease, locks.held("order/{order}")]) -> int:
+        assert lease.key == f"order/{order}"
+        return await lease.ensure()
+
+    @app.post("/lost")
+    async def lost(lease: Annotated[AsyncLease, locks.held("lost")]) -> str:
+        assert await locks.client.break_lock("lost", fencing_token=lease.fencing_token, now=True)
+        return "paid"
+
+    @app.post("/wrong")
+    def wrong(lease: Annotated[AsyncLease, locks.held("order/{ordre}")]) -> None: ...
+
+    return app
+
+
+def test_an_operation_runs_under_its_lock(other: Any) -> None:
+    """The key is made of the path; after the answer it is free."""
+    with TestClient(application(Locks(URL))) as client:
+        answer = client.post("/orders/17/pay")
+        assert (answer.status_code, answer.json()) == (200, 1)
+        assert other.get("order/17").fencing_token == 1
+        assert not other.get("order/17").held
+        assert client.post("/orders/17/pay").json() == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"), [({}, (409, "1")), ({"status": 423, "retry_after": 2.5}, (423, "3"))]
+)
+def test_a_held_lock_is_an_answer(other: Any, settings: dict[str, Any], expected: tuple[int, str]) -> None:
+    """409 or 423, with the time after which to come again; the key of another order is free."""
+    with TestClient(application(Locks(URL, **settings))) as client, other.lock("order/18"):
+        answer = client.post("/orders/18/pay")
+        assert (answer.status_code, answer.headers["Retry-After"]) == expected
+        assert answer.json() == {"detail": "order/18 is in use; try again later"}
+        assert client.post("/orders/19/pay").status_code == 200
+
+
+def test_a_request_may_wait() -> None:
+    """With a ``timeout`` of the locks, or of the operation, the second request is answered when the first has released."""
+    locks = Locks(URL, timeout=20)
+    app = FastAPI()
+
+    async def run() -> list[int]:
+        may_end = asyncio.Event()
+
+        @app.get("/slow")
+        async def slow(lease: Annotated[AsyncLease, locks.held("slow")]) -> None:
+            await may_end.wait()
+
+        async with (
+            locks.lifespan(app),
+            httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://a") as web,
+        ):
+            requests = [asyncio.create_task(web.get("/slow")) for _ in range(2)]
+            done, _ = await asyncio.wait(requests, timeout=0.2, return_when=asyncio.FIRST_COMPLETED)
+            assert not done
+            may_end.set()
+            return [answer.status_code for answer in await asyncio.gather(*requests)]
+
+    assert asyncio.run(run()) == [200, 200]
+
+
+def test_a_lost_lock_is_an_error_of_the_request() -> None:
+    """The client is not told "paid" when another request may have been at it."""
+    with TestClient(application(Locks(URL))) as client, pytest.raises(LockLostError):
+        client.post("/lost")
+
+
+def test_a_wrong_key_names_the_path() -> None:
+    """A typing error in the key is a plain line."""
+    with (
+        TestClient(application(Locks(URL))) as client,
+        pytest.raises(
+            ConfigurationError, match=r"key 'order/\{ordre\}' names 'ordre', which is not a path parameter of /wrong"
+        ),
+    ):
+        client.post("/wrong")
+
+
+def test_an_application_without_the_lifespan_is_told() -> None:
+    """The error says what to write."""
+    locks = Locks(URL)
+    app = FastAPI()
+
+    @app.get("/")
+    async def read(lease: Annotated[AsyncLease, locks.held("k")]) -> None: ...
+
+    with TestClient(app) as client, pytest.raises(LeaseStateError, match=r"FastAPI\(lifespan=locks.lifespan\)"):
+        client.get("/")
+
+
+def test_starlette_with_a_lifespan_of_its_own(other: Any) -> None:
+    """The locks open within it; the handler holds the lock by a block."""
+    locks = StarletteLocks(URL)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> Any:
+        async with locks.lifespan(app):
+            yield
+
+    async def pay(request: Request) -> Response:
+        async with locks.hold(request, "starlette/{order}") as lease:
+            return PlainTextResponse(str(lease.fencing_token))
+
+    app = Starlette(routes=[Route("/{order}", pay)], lifespan=lifespan)
+    for token in ("1", "2"):
+        with TestClient(app) as client:
+            assert client.get("/7").text == token
+            with other.lock("starlette/8"):
+                answer = client.get("/8")
+                assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
+                assert answer.text == "starlette/8 is in use; try again later"

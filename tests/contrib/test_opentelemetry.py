@@ -1,0 +1,141 @@
+"""Metrics and spans of locks, read back from the SDK of OpenTelemetry."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from dlock_contrib.opentelemetry import Telemetry
+from dlock_core import AcquireTimeoutError, LockLostError, aconnect, connect
+
+
+class Sdk:
+    """The SDK with exporters that keep what they are given."""
+
+    def __init__(self, **options: Any) -> None:
+        self._reader, self._exporter = InMemoryMetricReader(), InMemorySpanExporter()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
+        meters = MeterProvider([self._reader])
+        self.telemetry = Telemetry(meter_provider=meters, tracer_provider=self.tracers, **options)
+
+    def spans(self) -> dict[str, Any]:
+        """Return the spans that have ended, by name and key."""
+        return {
+            f"{span.name} {(span.attributes or {}).get('dlock.key', '')}".strip(): span
+            for span in self._exporter.get_finished_spans()
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the points of each metric: its count or value, by its attributes."""
+        data = self._reader.get_metrics_data()
+        assert data is not None
+        return {
+            metric.name: {
+                tuple(sorted((point.attributes or {}).items())): getattr(point, "count", getattr(point, "value", None))
+                for point in metric.data.data_points
+            }
+            for resource in data.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+def test_lock_has_two_spans_under_that_of_the_caller() -> None:
+    """One for the wait, one for the time in which it was held, with key and token."""
+    sdk = Sdk()
+    tracer = sdk.tracers.get_tracer("app")
+    with (
+        connect("memory://", on_event=sdk.telemetry) as client,
+        tracer.start_as_current_span("request") as caller,
+        client.lock("k") as lease,
+    ):
+        token = lease.fencing_token
+
+    spans = sdk.spans()
+    assert spans.keys() == {"request", "lock acquire k", "lock hold k"}
+    for name in ("lock acquire k", "lock hold k"):
+        assert spans[name].parent.span_id == caller.get_span_context().span_id
+        assert spans[name].attributes["dlock.fencing_token"] == token
+        assert spans[name].status.status_code is StatusCode.UNSET
+    assert spans["lock acquire k"].start_time <= spans["lock acquire k"].end_time
+
+
+def test_refusal_names_the_holder_and_is_an_error() -> None:
+    """Also in the count of outcomes; the wait is an event of the span."""
+    sdk, url = Sdk(), f"memory://{uuid.uuid4()}"
+    with (
+        connect(url, owner="holder") as holder,
+        holder.lock("k"),
+        connect(url, on_event=sdk.telemetry) as client,
+        pytest.raises(AcquireTimeoutError),
+    ):
+        client.acquire("k", timeout=0.05)
+
+    span = sdk.spans()["lock acquire k"]
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.attributes["dlock.holder"] == "holder"
+    assert [event.name for event in span.events] == ["waiting"]
+    metrics = sdk.metrics()
+    assert metrics["dlock.acquire.duration"] == {(("dlock.outcome", "refused"),): 1}
+    assert metrics["dlock.pending"] == {(): 0}
+
+
+def test_loss_is_counted_with_its_reason_and_once() -> None:
+    """The release that follows it is none."""
+    sdk = Sdk()
+    with connect("memory://", on_event=sdk.telemetry) as client:
+        lease = client.acquire("k")
+        assert client.break_lock("k", fencing_token=lease.fencing_token)
+        for ends in (lease.renew, lease.release):
+            with pytest.raises(LockLostError):
+                ends()
+
+    metrics = sdk.metrics()
+    assert metrics["dlock.losses"] == {(("error.type", "broken"),): 1}
+    assert metrics["dlock.breaks"] == {(): 1}
+    assert metrics["dlock.held"] == {(): 0}
+    assert metrics["dlock.hold.duration"] == {(("dlock.outcome", "lost"),): 1}
+    assert sdk.spans()["lock hold k"].status.status_code is StatusCode.ERROR
+
+
+def test_keys_are_in_metrics_only_where_they_are_wanted() -> None:
+    """Each makes a series of its own; asyncio does the same."""
+    with_keys, without = Sdk(keys_in_metrics=True), Sdk()
+
+    async def main(sdk: Sdk) -> None:
+        async with aconnect("memory://", on_event=sdk.telemetry) as client, client.lock("k") as lease:
+            await lease.renew()
+
+    for sdk in (with_keys, without):
+        asyncio.run(main(sdk))
+
+    assert with_keys.metrics()["dlock.renewal.duration"] == {(("dlock.key", "k"),): 1}
+    assert without.metrics()["dlock.renewal.duration"] == {(): 1}
+    assert "lock hold k" in without.spans()
+
+
+def test_without_opentelemetry_the_install_line_is_said() -> None:
+    """In one line."""
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "try:\n    import dlock_contrib.opentelemetry\n"
+        "except ImportError as error:\n    print(error)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout == (
+        "dlock_contrib.opentelemetry needs opentelemetry-api, which is not installed: pip install 'dlock-core[opentelemetry]'\n"
+    )

@@ -1,0 +1,88 @@
+"""Functions that run under a lock, or once per slot: the decorators of both clients."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dlock_core import AsyncLockClient, ConfigurationError, LockClient
+from dlock_core.memory import MemorySpace, MemoryStore
+from tests.core.aio_support import forever
+
+
+def test_decorated_functions_of_the_blocking_client() -> None:
+    """``once`` returns None where the slot is not due, and keeps bytes as the result; ``locked`` holds the lock during each call."""
+    slot, calls = [1], []
+    with LockClient(MemoryStore(MemorySpace())) as client:
+
+        @client.once("k", slot=lambda: slot[0])
+        def job(word: str) -> bytes:
+            calls.append(word)
+            return word.encode()
+
+        @client.locked("m")
+        def guarded() -> bool:
+            return client.holds("m")
+
+        assert (job("a"), job("b"), guarded(), guarded()) == (b"a", None, True, True)
+        slot[0] = 2
+        assert job("c") == b"c"
+
+        assert job.__name__ == "job"
+        assert calls == ["a", "c"]
+        assert not client.holds("m")
+        record = client.get("k")
+        assert record is not None
+        assert record.data == b"c"
+
+
+def test_decorated_functions_of_the_asyncio_client() -> None:
+    """As their twins."""
+    slot, calls = [1], []
+
+    async def scenario() -> None:
+        async with AsyncLockClient(MemoryStore(MemorySpace())) as client:
+
+            @client.once("k", slot=lambda: slot[0])
+            async def job(word: str) -> bytes:
+                calls.append(word)
+                return word.encode()
+
+            @client.locked("m")
+            async def guarded() -> bool:
+                return client.holds("m")
+
+            assert (await job("a"), await job("b"), await guarded(), await guarded()) == (b"a", None, True, True)
+            slot[0] = 2
+            assert await job("c") == b"c"
+
+            assert job.__name__ == "job"
+            assert not client.holds("m")
+
+    asyncio.run(scenario())
+    assert calls == ["a", "c"]
+
+
+def test_function_of_the_other_colour_is_refused() -> None:
+    """When it is decorated, not at the first call."""
+    client: Any = LockClient(MemoryStore(MemorySpace()))
+    aclient: Any = AsyncLockClient(MemoryStore(MemorySpace()))
+
+    for decorate in (client.locked("m"), client.once("k", slot=1)):
+        with pytest.raises(ConfigurationError, match="is a coroutine function"):
+            decorate(forever)
+    for decorate in (aclient.locked("m"), aclient.once("k", slot=1)):
+        with pytest.raises(ConfigurationError, match="is not a coroutine function"):
+            decorate(print)
+    client.close()
+
+
+def test_wrong_options_are_refused_before_the_first_call() -> None:
+    """When the function is decorated."""
+    with LockClient(MemoryStore(MemorySpace())) as client:
+        with pytest.raises(ConfigurationError, match="timeout"):
+            client.locked("m", timeout=-1)
+        with pytest.raises(ConfigurationError, match="a key must be a str of one character or more, not ''"):
+            client.locked("")

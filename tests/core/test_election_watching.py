@@ -1,0 +1,119 @@
+"""Observers of an election on a client, in both colours from one text: what they are told, and what they ask of the store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core import ConfigurationError, Leader, LeaderState, LockLostError
+from tests.core.election_support import reported, without_cancellation
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.core.worlds import World
+
+
+class Watcher:
+    """Observes beside the scenario, and keeps each report."""
+
+    def __init__(self, world: World, reports: AsyncIterator[Leader]) -> None:
+        self.told: list[tuple[int, bytes | None, str]] = []
+        self.work = world.spawn(self._follow(reports))
+
+    async def _follow(self, reports: AsyncIterator[Leader]) -> None:
+        async for leader in reports:
+            self.told.append((leader.term, leader.value, leader.state.value))
+
+
+@both_colours
+async def test_an_observer_hears_of_each_change_and_ends_with_the_client(world: World) -> None:
+    """Vacant, leading, a new value, vacant; the observer claims nothing, and ends with its client."""
+    async with world.client(lease_duration=8) as client:
+        observing = world.another_store()
+        async with world.client(observing) as observer:
+            watcher = Watcher(world, observer.election("k").observe(poll_period=1))
+            await world.live(1)
+            term = await client.election("k", value=b"a", **without_cancellation(world)).campaign()
+            await world.live(20)
+            await term.proclaim(b"b")
+            await world.live(2)
+            with world.store.outage():
+                await world.live(3)
+            await term.resign()
+            await world.live(2)
+            await observer.close()
+            await watcher.work.result()
+
+        assert watcher.told == [
+            (0, None, "vacant"),
+            (1, b"a", "leading"),
+            (1, b"b", "leading"),
+            (1, None, "vacant"),
+        ]
+        assert set(observing.requests) == {"read"}
+
+
+@both_colours
+async def test_an_observer_finds_a_dead_leader_silent(world: World) -> None:
+    """The record says leading for ever; the observer's own clock says for how long nothing has changed."""
+    async with world.client(lease_duration=8, auto_renew=False) as client, world.client() as observer:
+        term = await client.election("k", **without_cancellation(world)).campaign()
+        watcher = Watcher(world, observer.election("k").observe())
+        await world.live(7.5)
+        assert watcher.told == [(1, None, "leading")]
+        await world.live(3)
+
+        assert watcher.told == [(1, None, "leading"), (1, None, "silent")]
+        assert reported(await observer.election("k").leader()).state is LeaderState.LEADING
+        await observer.close()
+        await watcher.work.result()
+        with pytest.raises(LockLostError):
+            await term.resign()
+
+
+@both_colours
+async def test_an_observer_waits_for_an_outage_and_finds_the_leader_silent(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No answer is no sign of life; one warning, not one a read."""
+    async with world.client(lease_duration=8) as client:
+        term = await client.election("k").campaign()
+        observing = world.another_store()
+        async with world.client(observing) as observer:
+            watcher = Watcher(world, observer.election("k").observe())
+            await world.live(1)
+            with observing.outage():
+                await world.live(12)
+            await world.live(4)
+            await observer.close()
+            await watcher.work.result()
+        await term.resign()
+
+    assert watcher.told == [(1, None, "leading"), (1, None, "silent"), (1, None, "leading")]
+    assert sum("cannot be observed" in message for message in caplog.messages) == 1
+
+
+@both_colours
+async def test_an_observer_reads_a_quarter_of_the_lease_apart_and_two_seconds_at_most(world: World) -> None:
+    """Between a half and the whole of it, at random."""
+    for lease_s, longest_s in ((4, 1), (60, 2)):
+        observing = world.another_store()
+        async with world.client(observing, lease_duration=lease_s) as observer:
+            watcher = Watcher(world, observer.election("k").observe())
+            await world.live(20, step=0.125)
+            await observer.close()
+            await watcher.work.result()
+
+        assert 20 / (longest_s + 0.125) <= observing.requests["read"] <= 20 / longest_s * 2 + 1
+
+
+@both_colours
+async def test_a_wrong_poll_period_is_refused(world: World) -> None:
+    """As any other duration."""
+    async with world.client() as client:
+        with pytest.raises(ConfigurationError, match="poll_period"):
+            async for _ in client.election("k").observe(poll_period=-1):
+                pass

@@ -1,0 +1,52 @@
+"""``client.health()``: what a client knows of its own renewals, which run where no program sees them fail."""
+
+from __future__ import annotations
+
+from tests.core.worlds import World, both_colours
+
+
+@both_colours
+async def test_client_without_locks_is_in_good_health(world: World) -> None:
+    """There is nothing to be late with, and no error has come."""
+    async with world.client() as client:
+        health = client.health()
+
+    assert (health.held, health.renewal_late, health.remaining) == (0, 0.0, float("inf"))
+    assert (health.at_risk, health.unresolved, health.last_error, health.last_error_age) == ((), 0, None, None)
+    assert health.connections is None
+
+
+@both_colours
+async def test_renewals_in_time_leave_a_client_in_good_health(world: World) -> None:
+    """The shortest lease says how much time there is; a key is named as the program names it."""
+    async with world.client(prefix="app/", lease_duration=20) as client:
+        async with client.lock("a"), client.lock("b", lease_duration=9):
+            await world.live(30, 0.25)
+            health = client.health()
+
+            assert health.held == 2
+            assert health.renewal_late < 1
+            assert 5 < health.remaining < 9
+            assert health.at_risk == ()
+        assert client.health().held == 0
+
+
+@both_colours
+async def test_store_that_is_out_shows_in_the_health(world: World) -> None:
+    """While the lock still lasts: which key is at risk, how late its renewal is, and what the store said. Then it recovers."""
+    async with world.client(prefix="app/", lease_duration=20) as client, client.lock("a"):
+        with world.store.outage():
+            await world.live(12, 0.25)
+            health = client.health()
+
+        assert health.at_risk == ("a",)
+        assert 1 < health.renewal_late < 12
+        assert 0 < health.remaining < 10
+        assert "was not sent" in str(health.last_error)
+        assert health.last_error_age is not None
+        assert health.last_error_age < 5
+
+        await world.live(3, 0.25)
+        after = client.health()
+        assert (after.at_risk, after.last_error) == ((), health.last_error)
+        assert after.renewal_late < 1

@@ -1,0 +1,163 @@
+"""The end of a run of a job, in both colours: the finish is one write, and says so only where it was written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import (
+    ConfigurationError,
+    LeaseStateError,
+    LockLostError,
+    OutcomeUnknownError,
+)
+from dlock_core.once import mark
+from dlock_core.states import Payload
+from tests.core.hold_support import Boom
+from tests.core.jobs_support import enter
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from dlock_core import LockRecord
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_leaving_the_block_finishes_the_slot_and_a_body_that_raises_leaves_it_due(world: World) -> None:
+    """Due again at once, for whoever comes; what was finished before stays."""
+    async with world.client() as client:
+        async with client.once("k", slot="a") as job:
+            await job.finish(b"first")
+        with pytest.raises(Boom):
+            async with client.once("k", slot="b"):
+                raise Boom
+
+        async with client.once("k", slot="b") as job:
+            assert job.due
+            assert (job.result, job.last_slot) == (b"first", "a")
+        async with client.once("k", slot="b") as job:
+            assert not job.due
+
+
+@both_colours
+async def test_finish_is_one_write_and_a_lost_reply_is_followed_up(world: World) -> None:
+    """Applied, and the answer was lost: the next request tells, and the slot is done."""
+    async with world.client() as client:
+        async with client.once("k", slot=1) as job:
+            world.store.lose_reply("release")
+            await job.finish(b"x")
+        async with client.once("k", slot=1) as job:
+            assert (job.due, job.result) == (False, b"x")
+
+
+@both_colours
+async def test_finish_without_an_answer_is_an_error_and_arrives_all_the_same(world: World) -> None:
+    """It is followed up in the background."""
+    async with world.client(lease_duration=20) as client:
+        job = await enter(client, slot=1)
+        world.store.lose_request("release", 2)
+        with pytest.raises(OutcomeUnknownError):
+            await job.finish(b"x")
+        with pytest.raises(LeaseStateError, match="not running here"):
+            await job.finish(b"x")
+        await world.live(5)
+
+        async with client.once("k", slot=1) as job:
+            assert (job.due, job.result) == (False, b"x")
+
+
+@both_colours
+async def test_run_that_was_lost_says_so_when_it_finishes(world: World) -> None:
+    """Another process runs the slot; its mark is not touched."""
+    async with world.client(lease_duration=4, auto_renew=False) as client, world.client(lease_duration=4) as other:
+        job = await enter(client, slot=1)
+        entered = world.spawn(enter(other, slot=1))
+        await world.live(6)
+        second = await entered.result()
+        assert second.due
+
+        with pytest.raises(LockLostError):
+            await job.finish(b"late")
+        await second.finish(b"good")
+        async with client.once("k", slot=1) as job:
+            assert job.result == b"good"
+
+
+@both_colours
+@pytest.mark.parametrize(
+    ("others_slot", "error", "told"),
+    [
+        (None, LockLostError, "now it is held by 'other'"),
+        (1, LockLostError, "took it over"),
+        (2, OutcomeUnknownError, "slot 2 was"),
+    ],
+)
+async def test_finish_that_arrives_after_a_takeover_is_no_success(
+    world: World, others_slot: int | None, error: type[Exception], told: str
+) -> None:
+    """The process stood still in the middle of the finish, and another one took the job over; it may have finished slots, too."""
+
+    def stand_still(verb: str, _: object) -> None:
+        if verb == "release":
+            world.clock.advance(8)
+            world.space.records["k"] = taken_over(world.space.records["k"], others_slot)
+
+    async with world.client(world.hooked_store(stand_still), lease_duration=4) as client:
+        job = await enter(client, slot=1)
+        with pytest.raises(error, match=told):
+            await job.finish(b"late")
+        assert (job.last_slot, job.result) == (None, None)
+
+
+def taken_over(record: LockRecord, slot: int | None) -> LockRecord:
+    """Return the record as another holder, which may have finished *slot*, has left it."""
+    payload = Payload(None, ()) if slot is None else mark(slot, None, at_ms=1, not_before_ms=0)
+    return replace(
+        record,
+        rvn="f" * 32,
+        fencing_token=record.fencing_token + 1,
+        owner="other",
+        data=payload.data,
+        attributes=payload.attributes,
+    )
+
+
+@both_colours
+async def test_finish_that_nobody_answered_for_a_lease_is_unknown(world: World) -> None:
+    """The process stood still between the tries."""
+
+    def stand_still(verb: str, _: object) -> None:
+        if verb == "release":
+            world.clock.advance(8)
+            raise OutcomeUnknownError("no answer")
+
+    async with world.client(world.hooked_store(stand_still), lease_duration=4) as client:
+        job = await enter(client, slot=1)
+        with pytest.raises(OutcomeUnknownError):
+            await job.finish(b"late")
+        assert job.last_slot is None
+
+
+@both_colours
+@pytest.mark.parametrize("result", ["text", 7, b"x" * 65_537])
+async def test_result_that_cannot_be_kept_is_refused_and_the_run_goes_on(world: World, result: Any) -> None:
+    """Up to 64 KiB of bytes."""
+    async with world.client() as client, client.once("k", slot=1) as job:
+        with pytest.raises(ConfigurationError, match="the result of job 'k' is"):
+            await job.finish(result)
+        assert job.lease is not None
+        assert job.lease.is_valid
+        await job.finish(b"x" * 65_536)
+
+
+@both_colours
+async def test_lease_released_by_the_body_finishes_nothing(world: World) -> None:
+    """The body gave the job back, and somebody else may run it."""
+    async with world.client() as client:
+        async with client.once("k", slot=1) as job:
+            assert job.lease is not None
+            await job.lease.release()
+        async with client.once("k", slot=1) as job:
+            assert job.due

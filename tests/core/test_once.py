@@ -1,0 +1,162 @@
+"""The mark of a job in its record, and the slots that schedules give: pure functions."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from dlock_core import ConfigurationError, RecordError, slots
+from dlock_core.once import NOTHING, Finished, Verdict, check_slot, finished_in, judge, mark
+from dlock_core.states import Payload
+
+
+@pytest.mark.parametrize("slot", ["2026-11-22", 7, -1])
+@pytest.mark.parametrize("result", [None, b"", b"done"])
+def test_mark_comes_back(slot: str | int, result: bytes | None) -> None:
+    """The slot with its type, the result, and until when others skip the job."""
+    assert finished_in("k", mark(slot, result, at_ms=10, not_before_ms=0)) == Finished(slot, result, 0)
+    assert finished_in("k", mark(slot, result, at_ms=10, not_before_ms=11)) == Finished(slot, result, 11)
+
+
+def test_empty_payload_is_no_mark() -> None:
+    """Nothing was stored, or nothing by a job."""
+    assert finished_in("k", None) is finished_in("k", Payload(None, ())) is NOTHING
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        Payload(b"mine", ()),
+        Payload(b"", ()),
+        Payload(None, (("by", "me"),)),
+        Payload(None, (("once.slot", True),)),
+        Payload(None, (("once.slot", b"x"),)),
+        Payload(None, (("once.not_before", "soon"), ("once.slot", 1))),
+    ],
+)
+def test_what_no_job_has_written_is_refused_and_not_wiped_out(payload: Payload) -> None:
+    """Also a mark that is damaged (E6)."""
+    with pytest.raises(RecordError, match="no job has left there"):
+        finished_in("k", payload)
+
+
+@pytest.mark.parametrize(
+    ("last", "slot", "verdict"),
+    [
+        (None, 5, Verdict.DUE),
+        (4, 5, Verdict.DUE),
+        (5, 5, Verdict.DONE),
+        (6, 5, Verdict.DONE),
+        ("2026-11-21", "2026-11-22", Verdict.DUE),
+        ("2026-11-22", "2026-11-22", Verdict.DONE),
+        ("2026-11-23", "2026-11-22", Verdict.DONE),
+    ],
+)
+def test_slot_is_due_if_it_lies_after_the_one_that_was_finished(last: Any, slot: Any, verdict: Verdict) -> None:
+    """One that goes back is never run (I13)."""
+    assert judge("k", Finished(last), slot, 0) is verdict
+
+
+def test_job_is_skipped_until_its_wall_clock_time() -> None:
+    """``at_least_for``: a courtesy, by wall clocks."""
+    assert judge("k", Finished(1, None, 1000), 2, 999) is Verdict.TOO_EARLY
+    assert judge("k", Finished(1, None, 1000), 2, 1000) is Verdict.DUE
+
+
+@pytest.mark.parametrize(("last", "slot"), [(1, "1"), ("1", 1)])
+def test_slot_of_another_type_is_refused(last: Any, slot: Any) -> None:
+    """They cannot be compared."""
+    with pytest.raises(ConfigurationError, match="cannot be compared"):
+        judge("k", Finished(last), slot, 0)
+
+
+@pytest.mark.parametrize("slot", [None, True, 1.5, b"x", "", "x" * 257, 2**63, dt.date(2026, 11, 22), lambda: None])
+def test_slot_that_is_no_name_is_refused(slot: Any) -> None:
+    """Text or a number; a function must return one."""
+    with pytest.raises(ConfigurationError, match="neither a text"):
+        check_slot("k", slot)
+
+    assert check_slot("k", lambda: 7) == 7
+
+
+# ---- slots of schedules
+
+
+@pytest.fixture
+def at(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set the wall clock that slots read."""
+
+    def set_to(text: str) -> None:
+        present = dt.datetime.fromisoformat(text).astimezone(dt.UTC)
+        monkeypatch.setattr(slots, "now", lambda: present)
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("present", "slot"),
+    [
+        ("2026-11-22T00:59:59+00:00", "2026-11-21"),
+        ("2026-11-22T01:00:00+00:00", "2026-11-22"),
+        ("2026-11-22T23:30:00+00:00", "2026-11-22"),
+        ("2026-11-23T00:30:00+00:00", "2026-11-22"),
+    ],
+)
+def test_daily_slot_is_the_date_of_the_latest_time_in_the_zone(at: Any, present: str, slot: str) -> None:
+    """02:00 in Berlin is 01:00 UTC in winter."""
+    at(present)
+
+    assert slots.daily("02:00", "Europe/Berlin")() == slot
+    assert slots.daily("02:00", ZoneInfo("Europe/Berlin"))() == slot
+
+
+@pytest.mark.parametrize(("year", "month", "day"), [(2026, 3, 29), (2026, 10, 25)])
+def test_day_on_which_the_clocks_change_has_one_slot(at: Any, year: int, month: int, day: int) -> None:
+    """02:30 is skipped on the one and comes twice on the other; slots never go back."""
+    slot = slots.daily("02:30", "Europe/Berlin")
+    start = dt.datetime(year, month, day, tzinfo=dt.UTC) - dt.timedelta(hours=6)
+    seen = []
+    for quarter in range(24 * 4):
+        at((start + quarter * dt.timedelta(minutes=15)).isoformat())
+        seen.append(slot())
+
+    assert seen == sorted(seen)
+    assert len(set(seen)) == 2
+
+
+def test_weekly_hourly_and_periodic_slots(at: Any) -> None:
+    """Dates of the day, hours in UTC, numbers since 1970."""
+    at("2026-11-22T03:10:00+00:00")  # a Sunday
+
+    assert slots.weekly("sunday", "03:00")() == "2026-11-22"
+    assert slots.weekly("sunday", "03:30")() == "2026-11-15"
+    assert slots.weekly("monday", "03:00")() == "2026-11-16"
+    assert slots.hourly()() == "2026-11-22T03Z"
+    assert slots.hourly(15)() == "2026-11-22T02Z"
+    assert slots.every(600)() == slots.every(dt.timedelta(minutes=10))()
+    before = slots.every(600)()
+    at("2026-11-22T03:20:00+00:00")
+    assert slots.every(600)() == before + 1
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: slots.daily("25:00"), "time '25:00'"),
+        (lambda: slots.daily("02:00Z"), "time '02:00Z'"),
+        (lambda: slots.daily(2), "time 2"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: slots.daily("02:00", "Europe/Nowhere"), "time zone 'Europe/Nowhere'"),
+        (lambda: slots.daily("02:00", 7), "time zone 7"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda: slots.weekly("Sun", "02:00"), "day 'Sun'"),
+        (lambda: slots.hourly(60), "minute 60"),
+        (lambda: slots.every(0.5), "period 0.5 s"),
+        (lambda: slots.every("1"), "period: str"),  # type: ignore[arg-type]  # wrong on purpose
+    ],
+)
+def test_schedule_that_is_wrong_is_refused_when_it_is_made(make: Any, told: str) -> None:
+    """And not at the first run, in the night."""
+    with pytest.raises(ConfigurationError, match=told):
+        make()

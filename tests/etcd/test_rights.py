@@ -1,0 +1,151 @@
+"""A user with rights to one prefix, TLS with a certificate of the client's own, and what ``dlock doctor`` says."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlock_core import connect
+from dlock_core.errors import StoreError, StoreSetupError
+from dlock_core.store import Grade
+from dlock_etcd import AsyncEtcdStore, EtcdStore
+from tests.cli.operator_support import Command
+from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, released, renewed
+from tests.scripted import ScriptedServer, free_port
+
+PASSWORD = "in-no-message"
+TOKEN_S = 1
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[str]:
+    """Start a server that asks for users, and forgets their tokens soon; return its address."""
+    server = ScriptedServer("etcd.sh", DLOCK_ETCD_ARGS=f"--auth-token-ttl={TOKEN_S}")
+    address = f"127.0.0.1:{server.port}"
+    for name, role in (("root", "root"), ("locker", "locks"), ("stranger", None)):
+        administer(address, "auth/user/add", name=name, password=PASSWORD)
+        if role is not None:
+            administer(address, "auth/role/add", name=role)
+            administer(address, "auth/user/grant", user=name, role=role)
+    # What `dlock doctor --policy` says: one prefix, to read and to write.
+    permission = {"permType": "READWRITE", "key": coded("app/"), "range_end": coded("app0")}
+    administer(address, "auth/role/grant", name="locks", perm=permission)
+    administer(address, "auth/enable")
+    yield address
+    server.stop()
+
+
+def test_user_with_rights_to_the_prefix_can_do_everything(guarded: str, key: str) -> None:
+    """Claims, renewals alone and in a batch, reads, scans, waits and releases; the token is asked for again when it has ended."""
+    store = EtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app")
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    store._verbs._token = "ended.1"
+    record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record
+    assert record is not None
+
+    assert store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)[0].record.owner == "tests"  # type: ignore[union-attr]
+    found = store.read(key, timeout_s=TIMEOUT_S)
+    assert found is not None
+    store.wait(found, ticket="t", timeout_s=0.1)
+    assert list(store.scan(key, timeout_s=TIMEOUT_S)) == [found]
+    assert store.release(released(found), timeout_s=TIMEOUT_S).applied
+    assert store.guarantees().grade is Grade.B
+    store.close()
+
+
+def test_asyncio_user_too(guarded: str, key: str) -> None:
+    """The same way."""
+
+    async def claim() -> bool:
+        store = AsyncEtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app")
+        reply = await store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+        await store.close()
+        return reply.applied
+
+    assert asyncio.run(claim())
+
+
+@pytest.mark.parametrize(
+    ("login", "root", "told"),
+    [
+        ("", "app", "asks for a user"),
+        ("locker:wrong@", "app", "check user and password"),
+        (f"locker:{PASSWORD}@", "elsewhere", "lacks a right"),
+        (f"stranger:{PASSWORD}@", "app", "lacks a right"),
+    ],
+)
+def test_user_without_rights_is_told(guarded: str, key: str, login: str, root: str, told: str) -> None:
+    """It is an error of the set-up, which no second try mends, and nothing was written."""
+    store = EtcdStore(f"etcd://{login}{guarded}/{root}")
+
+    with pytest.raises(StoreSetupError, match=told) as caught:
+        store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+    store.close()
+    assert PASSWORD not in str(caught.value)
+
+
+def test_password_for_a_server_without_users_is_told(address: str, key: str) -> None:
+    """Better than to go on without it."""
+    store = EtcdStore(f"etcd://locker:{PASSWORD}@{address}/app")
+
+    with pytest.raises(StoreSetupError, match="authentication is not enabled"):
+        store.read(key, timeout_s=TIMEOUT_S)
+
+    store.close()
+
+
+def test_doctor_examines_a_server(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the grade, and the rights that a user needs."""
+    command = Command(capsys)
+    url = f"etcd://{address}/app"
+
+    told = command.json("doctor", "--url", url)
+    _, policy, _ = command("doctor", "--policy", "--url", url)
+
+    assert "etcd" in str(told)
+    assert "--prefix=true readwrite 'app/'" in policy
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an authority and one certificate, for the server and for its clients."""
+    folder = tmp_path_factory.mktemp("tls")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n", encoding="utf-8")
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    for line in (
+        f"req -x509 {key} -subj /CN=authority -keyout ca.key -out ca.pem",
+        f"req -new {key} -subj /CN=localhost -keyout server.key -out server.csr",
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
+    ):
+        words = [word for word in line.split() if not (line.startswith("req -new ") and word in ("-days", "2"))]
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def test_tls_verifies_both_sides(certificates: Path, key: str) -> None:
+    """A client without the authority, or without its certificate, is refused; with both the lock is had."""
+    port = free_port()
+    files = f"--cert-file={certificates}/server.pem --key-file={certificates}/server.key"
+    server = ScriptedServer(
+        "etcd.sh",
+        DLOCK_ETCD_URL=f"https://127.0.0.1:{port}",
+        DLOCK_ETCD_ARGS=f"{files} --client-cert-auth --trusted-ca-file={certificates}/ca.pem",
+    )
+    own = f"tls_cert={certificates}/server.pem&tls_key={certificates}/server.key"
+    url = f"etcd://localhost:{port}/app?tls=true"
+    try:
+        with connect(f"{url}&tls_ca={certificates}/ca.pem&{own}") as client, client.lock(key) as lease:
+            assert lease.is_valid
+        for lacking in (url, f"{url}&tls_ca={certificates}/ca.pem"):
+            store = EtcdStore(lacking)
+            with pytest.raises(StoreError):
+                store.claim(any_claim(key), timeout_s=2)
+            store.close()
+    finally:
+        server.stop()

@@ -1,0 +1,240 @@
+"""Servers that refuse, hang, are full, or are none of etcd's: typed errors, and nothing half-written."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from dlock_core.errors import (
+    ConfigurationError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreSetupError,
+    StoreUnavailableError,
+)
+from dlock_etcd import AsyncEtcdStore, EtcdStore
+from dlock_etcd._errors import error_of
+from tests.etcd.support import TIMEOUT_S, any_claim, released
+from tests.scripted import ScriptedServer
+
+QUOTA = 300_000
+
+
+class _Refusal(grpc.RpcError):  # type: ignore[misc]  # published without types
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__()
+        self.code, self.details = lambda: code, lambda: details
+
+
+@pytest.fixture
+def own_server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
+    """Start a server of the test's own, with the options that it asks for."""
+    server = ScriptedServer("etcd.sh", DLOCK_ETCD_ARGS=getattr(request, "param", ""))
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "kind"),
+    [
+        ("UNAVAILABLE", "etcdserver: request timed out", OutcomeUnknownError),
+        ("UNAVAILABLE", "etcdserver: request timed out, possibly due to previous leader failure", OutcomeUnknownError),
+        ("UNAVAILABLE", "etcdserver: leader changed", OutcomeUnknownError),
+        ("UNAVAILABLE", "Socket closed", OutcomeUnknownError),
+        ("DEADLINE_EXCEEDED", "Deadline Exceeded", OutcomeUnknownError),
+        ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", OutcomeUnknownError),
+        ("RESOURCE_EXHAUSTED", "Received message larger than max", OutcomeUnknownError),
+        ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", StoreUnavailableError),
+        ("UNAVAILABLE", "failed to connect to all addresses; last error: …", StoreUnavailableError),
+        ("UNAVAILABLE", "etcdserver: rpc not supported for learner", StoreUnavailableError),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", StoreSetupError),
+        ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", StoreSetupError),
+    ],
+)
+def test_only_what_is_certain_is_said_to_be_not_applied(code: str, said: str, kind: type[StoreError]) -> None:
+    """A write that etcd gives up, or answers with 'no space', may stand; the same answer to a read is no unknown outcome."""
+    refusal = _Refusal(grpc.StatusCode[code], said)
+
+    assert type(error_of(refusal, "k", writes=True)) is kind
+    assert type(error_of(refusal, "k", writes=False)) is (
+        StoreUnavailableError if kind is OutcomeUnknownError else kind
+    )
+
+
+def test_write_to_a_server_that_stands_still_is_unknown(own_server: ScriptedServer, key: str) -> None:
+    """It may be applied when the server goes on, so the time-out is no refusal."""
+    store = EtcdStore(own_server.told)
+    claim = any_claim(key)
+    store.read(key, timeout_s=TIMEOUT_S)
+
+    os.kill(own_server.pid, signal.SIGSTOP)
+    with pytest.raises(OutcomeUnknownError, match="may be applied"):
+        store.claim(claim, timeout_s=0.5)
+    os.kill(own_server.pid, signal.SIGCONT)
+
+    found = store.read(key, timeout_s=TIMEOUT_S)
+    store.close()
+    assert found is None or found.rvn == claim.record.rvn
+
+
+@pytest.mark.parametrize("own_server", [f"--quota-backend-bytes={QUOTA}"], indirect=True)
+def test_full_server_grants_nothing_that_is_forgotten(own_server: ScriptedServer, key: str) -> None:
+    """The answer 'no space' is an unknown outcome; reads go on, each grant is there, and an operator sees the alarm."""
+    store, granted = EtcdStore(own_server.told), []
+
+    def fill() -> None:
+        for number in range(500):  # the size that counts lags behind
+            claim = any_claim(f"{key}/{number}", data=b"x" * 60_000)
+            granted.append(store.claim(claim, timeout_s=TIMEOUT_S).record)
+
+    with pytest.raises(OutcomeUnknownError, match="database space exceeded"):
+        fill()
+
+    alarms = [note for note in store.guarantees().notes if "NOSPACE" in note]
+    assert alarms
+    assert granted
+    assert [store.read(f"{key}/{number}", timeout_s=TIMEOUT_S) for number in range(len(granted))] == granted
+    store.close()
+
+
+def test_wrong_ports_are_told(address: str, key: str) -> None:
+    """HTTP where gRPC is wanted, nothing at all, and a listener that never speaks."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = EtcdStore(f"etcd://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StoreError):
+            store.claim(any_claim(key), timeout_s=0.5)
+        store.close()
+    store = EtcdStore("etcd://127.0.0.1:9")
+    with pytest.raises(StoreUnavailableError, match="nothing was written"):
+        store.claim(any_claim(key), timeout_s=0.5)
+    store.close()
+
+
+def test_member_that_cannot_be_reached_is_passed_over(address: str, key: str) -> None:
+    """The first of the endpoints is down: the second answers within the same call."""
+    store = EtcdStore(f"etcd://127.0.0.1:9,{address}/tests")
+
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+
+    assert record is not None
+    assert store.release(released(record), timeout_s=TIMEOUT_S).applied
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "etcd://host:no",
+        "etcd://host:99999",
+        "etcd://host/a?unknown=1",
+        "etcd://host?tls_ca=/nowhere",
+        "etcd://host?tls=true&tls_cert=/nowhere",
+        "etcd://host?tls=true&tls_ca=/nowhere",
+        "etcd://u:in-no-message@h@host",
+    ],
+)
+def test_url_that_cannot_be_used_is_told(url: str) -> None:
+    """Before anything is sent, and without a secret."""
+    with pytest.raises(ConfigurationError) as caught:
+        EtcdStore(url)
+
+    assert "in-no-message" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [object(), None])
+def test_what_is_no_channel_is_refused(source: Any) -> None:
+    """With the name of what is wanted."""
+    with pytest.raises(ConfigurationError, match="works with a URL"):
+        EtcdStore(source)
+
+
+def test_asyncio_takes_no_channel_of_threads() -> None:
+    """Their calls would block the loop."""
+
+    async def make() -> None:
+        with (
+            grpc.insecure_channel("127.0.0.1:9") as channel,
+            pytest.raises(ConfigurationError, match="works with a URL"),
+        ):
+            AsyncEtcdStore(channel)
+
+    asyncio.run(make())
+
+
+def test_call_under_way_ends_with_an_error_of_the_store_where_it_is_closed(key: str) -> None:
+    """No cancellation comes out that nobody has asked for: of a write it is not known whether it was applied."""
+
+    async def close_during_a_claim(address: str) -> None:
+        store = AsyncEtcdStore(f"etcd://{address}")
+        claiming = asyncio.ensure_future(store.claim(any_claim(key), timeout_s=TIMEOUT_S))
+        await asyncio.sleep(0.2)  # the call waits for a connection by now
+        await store.close()
+        with pytest.raises(StoreError):
+            await claiming
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asyncio.run(close_during_a_claim(f"127.0.0.1:{silent.getsockname()[1]}"))
+
+
+def test_closed_channel_of_the_user_is_an_error_of_the_store(address: str, key: str) -> None:
+    """Nothing was sent."""
+    channel = grpc.insecure_channel(address)
+    store = EtcdStore(channel)
+    channel.close()
+
+    with pytest.raises(StoreUnavailableError, match="nothing was written"):
+        store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_forked_child_is_refused(store: EtcdStore, key: str) -> None:
+    """A live channel does not survive a fork; the parent goes on."""
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+
+    child = os.fork()
+    if child == 0:
+        try:
+            store.read(key, timeout_s=TIMEOUT_S)
+        except StoreUnavailableError as error:
+            os._exit("does not survive a fork" not in str(error))
+        os._exit(2)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert store.read(key, timeout_s=TIMEOUT_S) == record
+
+
+def test_waiter_is_woken_after_the_server_was_away(own_server: ScriptedServer, key: str) -> None:
+    """The watch breaks with the connection, and whoever waits again opens it again."""
+    store, other = EtcdStore(own_server.told), EtcdStore(own_server.told)
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    other.wait(record, ticket="t", timeout_s=0.2)
+    own_server.crash()
+    own_server.start()
+    store.read(key, timeout_s=TIMEOUT_S)
+    freed = threading.Event()
+
+    def wait() -> None:
+        while not freed.is_set():
+            other.wait(record, ticket="t", timeout_s=TIMEOUT_S)
+            found = other.read(key, timeout_s=TIMEOUT_S)
+            if found is not None and not found.held:
+                freed.set()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert store.release(released(record), timeout_s=TIMEOUT_S).applied
+
+    assert freed.wait(TIMEOUT_S / 2)
+    waiting.join()
+    store.close()
+    other.close()

@@ -1,0 +1,161 @@
+"""The middleware: what it lets through, what it answers, and where it keeps the tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from dlock_core.fence import FencedASGI, FencedWSGI, MemoryTokens, SQLTokens, TokenStore, http_headers
+from tests.fences.accounts import connected_mysql, connected_postgres
+
+Answer = tuple[int, str]
+Send = Callable[..., Answer]
+
+
+async def written(request: Request) -> PlainTextResponse:
+    """Answer a request that was let through."""
+    return PlainTextResponse("done")
+
+
+def by_asgi(tokens: TokenStore, **options: Any) -> Send:
+    """Return what sends a request to a wrapped application of Starlette."""
+    app = Starlette(routes=[Route("/{path:path}", written, methods=["GET", "PUT"])])
+    client = TestClient(FencedASGI(app, tokens, **options))
+
+    def send(method: str, path: str, *values: str) -> Answer:
+        answer = client.request(method, path, headers=[("Fencing-Token", value) for value in values])
+        return answer.status_code, answer.text
+
+    return send
+
+
+def by_wsgi(tokens: TokenStore, **options: Any) -> Send:
+    """Return what sends a request to a wrapped application of WSGI."""
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        start_response("200 OK", [])
+        return [b"done"]
+
+    wrapped = FencedWSGI(application, tokens, **options)
+
+    def send(method: str, path: str, *values: str) -> Answer:
+        statuses: list[str] = []
+        environ = {"REQUEST_METHOD": method, "SCRIPT_NAME": "", "PATH_INFO": path}
+        if values:
+            environ["HTTP_FENCING_TOKEN"] = ",".join(values)  # as servers join them
+        body = b"".join(wrapped(environ, lambda status, headers: statuses.append(status)))
+        return int(statuses[0][:3]), body.decode()
+
+    return send
+
+
+@pytest.fixture(params=[by_asgi, by_wsgi])
+def wrap(request: pytest.FixtureRequest) -> Callable[..., Send]:
+    """Return each kind of middleware."""
+    found: Callable[..., Send] = request.param
+    return found
+
+
+def test_zombie_is_refused(wrap: Callable[..., Send]) -> None:
+    """The token of each resource only rises; other resources have tokens of their own."""
+    send = wrap(MemoryTokens())
+    old, new = (http_headers(token)["Fencing-Token"] for token in (9, 10))
+
+    assert [send("PUT", "/a", token) for token in (old, old, new, new)] == [(200, "done")] * 4
+    assert send("PUT", "/a", old) == (412, "a later holder has the lock: its token is 10, yours is 9\n")
+    assert send("PUT", "/b", old) == (200, "done")
+
+
+def test_request_without_a_token_is_told_to_send_one(wrap: Callable[..., Send]) -> None:
+    """Unless it only reads."""
+    send = wrap(MemoryTokens())
+
+    assert send("PUT", "/a") == (428, "send the fencing token of your lock as the header Fencing-Token\n")
+    assert send("GET", "/a") == (200, "done")
+
+
+@pytest.mark.parametrize(
+    "values", [["0"], ["-1"], ["007"], ["x"], [""], ["1.0"], ["1" * 5000], [str(2**63)], ["1", "2"]]
+)
+def test_token_that_is_no_positive_integer_is_told(wrap: Callable[..., Send], values: list[str]) -> None:
+    """In one line; nothing is kept of it."""
+    send = wrap(MemoryTokens())
+
+    assert send("PUT", "/a", *values) == (400, "the header Fencing-Token must be one positive integer\n")
+    assert send("PUT", "/a", "1") == (200, "done")
+
+
+def test_resource_is_named_by_the_user(wrap: Callable[..., Send]) -> None:
+    """Several paths may stand for one lock, and some for none."""
+    send = wrap(MemoryTokens(), resource=lambda method, path: None if path == "/free" else path.split("/")[1])
+
+    assert send("PUT", "/order/1", "5") == (200, "done")
+    assert send("PUT", "/order/2", "4")[0] == 412
+    assert send("PUT", "/free") == (200, "done")
+
+
+def test_what_is_no_request_passes() -> None:
+    """The lifespan of an application, and websockets."""
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["type"])
+
+    asyncio.run(FencedASGI(app, MemoryTokens())({"type": "lifespan"}, None, None))  # type: ignore[arg-type]  # never called
+
+    assert seen == ["lifespan"]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mysql"])
+def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[TokenStore, TokenStore]]:
+    """Open two stores of the same tokens, or the one store of a process."""
+    if request.param == "memory":
+        memory = MemoryTokens()
+        yield memory, memory
+        return
+    path = tmp_path / "tokens.db"
+    connect: Callable[[], Any]
+    connect, style = {
+        "sqlite": (lambda: sqlite3.connect(path, check_same_thread=False), sqlite3.paramstyle),
+        "postgres": (connected_postgres, psycopg.paramstyle),
+        "mysql": (connected_mysql, pymysql.paramstyle),
+    }[request.param]
+    with closing(connect()) as one, closing(connect()) as other:
+        first, second = (SQLTokens(each, table="fencing_tokens_test", paramstyle=style) for each in (one, other))
+        first.create_table()
+        second.create_table()
+        yield first, second
+        one.cursor().execute("DROP TABLE fencing_tokens_test")
+        one.commit()
+
+
+def test_tokens_only_rise(opened: tuple[TokenStore, TokenStore]) -> None:
+    """Whichever of two servers sees a request; names of any length and case are different resources."""
+    one, other = opened
+
+    assert [one.admit("a", 5), other.admit("a", 4), other.admit("a", 7), one.admit("a", 6)] == [5, 5, 7, 7]
+    assert [one.admit("A", 1), one.admit("ä" * 500, 2), other.admit("a", 7)] == [1, 2, 7]
+
+
+def test_two_servers_that_see_a_resource_first_agree(opened: tuple[TokenStore, TokenStore]) -> None:
+    """At once: each gets its own token or a greater one, and the greatest stays."""
+    with ThreadPoolExecutor(2) as pool:
+        for round_ in range(10):
+            low = pool.submit(opened[0].admit, f"race {round_}", 1)
+            high = pool.submit(opened[1].admit, f"race {round_}", 2)
+            assert (low.result() in (1, 2), high.result()) == (True, 2)
+            assert opened[0].admit(f"race {round_}", 1) == 2

@@ -1,0 +1,1 @@
+"""The messages that mistakes of first use meet."""

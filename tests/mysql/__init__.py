@@ -1,0 +1,1 @@
+"""The MySQL adapter by itself, on a MariaDB of its own."""

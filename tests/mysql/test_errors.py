@@ -1,0 +1,246 @@
+"""What the server's errors mean: shown on a real server, and what is said to be certainly not applied was not applied."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pymysql
+import pytest
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_mysql import MySQLStore
+from dlock_mysql._errors import translate
+from tests.mysql.support import (
+    TABLE,
+    TIMEOUT_S,
+    claim,
+    held,
+    opened,
+    options_of,
+    plain,
+    release,
+    renewal,
+    taken,
+    wait_for_waiters,
+)
+from tests.scripted import ScriptedServer
+
+OPTIONS = options_of("mysql://h/app")
+ROW = f"SELECT token FROM {TABLE} WHERE k = %s FOR UPDATE"  # noqa: S608  # a name of ours
+
+
+class TestRivals:
+    """A transaction that another program holds open on the row."""
+
+    def test_a_lock_wait_time_out_was_not_applied(self, url: str, each_store: MySQLStore, key: str) -> None:
+        """1205: the row is as it was after the other transaction's end, and for good."""
+        record = taken(each_store, key)
+
+        with plain(url) as cursor:
+            cursor.execute(ROW, (key,))
+            with pytest.raises(StoreUnavailableError, match=r"1205"):
+                each_store.replace(renewal(record), timeout_s=TIMEOUT_S)
+            with pytest.raises(StoreUnavailableError, match=r"1205"):
+                each_store.replace_many([renewal(record)], timeout_s=TIMEOUT_S)
+            cursor.connection.rollback()
+
+        assert each_store.read(key, timeout_s=TIMEOUT_S) == record
+        assert each_store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
+
+    def test_a_deadlock_was_not_applied(self, url: str, each_store: MySQLStore, key: str) -> None:
+        """1213: a batch that locks two rows in the order of their keys meets a greater transaction that locks them in the other."""
+        first, second = taken(each_store, f"{key}/1"), taken(each_store, f"{key}/2")
+
+        with plain(url) as cursor, ThreadPoolExecutor(1) as pool:
+            cursor.execute("CREATE TABLE IF NOT EXISTS ballast (number INT)")
+            # The server ends the transaction that has changed less.
+            cursor.execute("INSERT INTO ballast SELECT seq FROM seq_1_to_100")
+            cursor.execute(ROW, (second.key,))
+            batch = pool.submit(each_store.replace_many, [renewal(first), renewal(second)], timeout_s=TIMEOUT_S)
+            wait_for_waiters(url, 1)
+            cursor.execute(ROW, (first.key,))
+            with pytest.raises(StoreUnavailableError, match="1213"):
+                batch.result()
+            cursor.connection.rollback()
+
+        assert each_store.read(first.key, timeout_s=TIMEOUT_S) == first
+        assert each_store.read(second.key, timeout_s=TIMEOUT_S) == second
+
+    @pytest.mark.parametrize("number", [1205, 1213, 3101])
+    def test_the_three_are_certain(self, number: int) -> None:
+        """Each has an entry of its own in the table."""
+        error = translate(pymysql.OperationalError(number, "secret"), "could not", OPTIONS, key="k", writes=True)
+
+        assert type(error) is StoreUnavailableError
+        assert "secret" not in str(error)
+
+    @pytest.mark.parametrize("number", [1317, 1927, 1969, 2006, 2013, 2014, 4711])
+    def test_what_is_not_in_the_table_is_unknown(self, number: int) -> None:
+        """A statement that was killed, a connection that was lost, and every number that nobody knows."""
+        error = pymysql.OperationalError(number, "")
+
+        assert type(translate(error, "could not", OPTIONS, key="k", writes=True)) is OutcomeUnknownError
+        assert type(translate(error, "could not", OPTIONS, key="k", writes=False)) is StoreUnavailableError
+
+
+class TestConnections:
+    """Connections that the server ends."""
+
+    def test_a_connection_that_was_killed_while_idle_is_not_used(self, url: str, store: MySQLStore, key: str) -> None:
+        """The next request goes out on another one, and its outcome is known."""
+        record = taken(store, key)
+        _kill_others(url)
+
+        assert store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
+
+    def test_a_connection_that_is_killed_during_a_write_leaves_an_unknown_outcome(
+        self, url: str, each_store: MySQLStore, key: str
+    ) -> None:
+        """The store can't tell whether the write came first."""
+        record = taken(each_store, key)
+        came: list[Exception] = []
+
+        def renew() -> None:
+            try:
+                each_store.replace(renewal(record), timeout_s=TIMEOUT_S)
+            except StoreError as error:
+                came.append(error)
+
+        with plain(url) as cursor:
+            cursor.execute(ROW, (key,))
+            thread = threading.Thread(target=renew)
+            thread.start()
+            wait_for_waiters(url, 1)
+            _kill_others(url, spared=cursor.connection.thread_id())
+            thread.join()
+
+        assert [type(error) for error in came] == [OutcomeUnknownError]
+        assert each_store.read(key, timeout_s=TIMEOUT_S) == record
+
+    def test_a_restart_is_survived(self, server: ScriptedServer, store: MySQLStore, key: str) -> None:
+        """Kill -9: what was answered is there, and the token goes on."""
+        record = taken(store, key)
+
+        server.crash()
+        with pytest.raises(StoreUnavailableError, match="nothing was sent"):
+            store.read(key, timeout_s=TIMEOUT_S)
+        server.start()
+
+        assert store.read(key, timeout_s=TIMEOUT_S) == record
+        assert store.release(release(record), timeout_s=TIMEOUT_S).applied
+        assert taken(store, key).fencing_token == record.fencing_token + 1
+
+
+def _kill_others(url: str, spared: int = 0) -> None:
+    with plain(url) as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE command <> 'Daemon'")
+        for (number,) in cursor.fetchall():
+            if number not in {spared, cursor.connection.thread_id()}:
+                cursor.execute(f"KILL {number}")
+
+
+class TestSetUp:
+    """What a user has to mend names what is wrong, and nothing is half written."""
+
+    @pytest.mark.parametrize(
+        ("changes", "said"),
+        [
+            ({"table": "no_such_table"}, "1146.*dlock init"),
+            ({"database": "no_such_database"}, "1049.*CREATE DATABASE"),
+            ({"user": "nobody", "password": "hunter2"}, "1045.*user"),
+            ({"ssl_mode": "required"}, "2026.*encryption"),
+        ],
+    )
+    def test_a_wrong_option_is_a_setup_error(self, url: str, key: str, changes: dict[str, str], said: str) -> None:
+        """And no message shows the password."""
+        store = opened(url, **changes)
+
+        with pytest.raises(StoreSetupError, match=said) as caught:
+            store.claim(claim(key), timeout_s=TIMEOUT_S)
+
+        store.close()
+        assert "hunter2" not in str(caught.value)
+
+    def test_a_read_only_server_is_refused(self, url: str, key: str) -> None:
+        """1290 for a user without the right to write in spite of it, and guarantees() for everybody."""
+        store = opened(url, user="reader", password="r")
+        with plain(url) as cursor:
+            cursor.execute("CREATE USER reader@'%' IDENTIFIED BY 'r'")
+            cursor.execute(f"GRANT SELECT, INSERT, UPDATE ON {TABLE} TO reader@'%'")
+            cursor.execute("SET GLOBAL read_only = 1")
+            try:
+                with pytest.raises(StoreSetupError, match=r"1290.*primary"):
+                    store.claim(claim(key), timeout_s=TIMEOUT_S)
+                with pytest.raises(StoreSetupError, match="read_only = ON"):
+                    store.guarantees()
+            finally:
+                cursor.execute("SET GLOBAL read_only = 0")
+                cursor.execute("DROP USER reader@'%'")
+        store.close()
+
+    def test_a_table_of_another_shape_is_refused_and_left(self, url: str, key: str) -> None:
+        """By provision() and guarantees(), which name what differs, and by every verb."""
+        store = opened(url, table="accounts")
+        with plain(url) as cursor:
+            cursor.execute("CREATE OR REPLACE TABLE accounts (k VARBINARY(1024) PRIMARY KEY, balance INT)")
+        for ask in (store.provision, store.guarantees):
+            with pytest.raises(StoreSetupError, match=r"balance, .*format.* differ"):
+                ask()
+        with pytest.raises(StoreSetupError, match=r"not dlock's"):
+            store.claim(claim(key), timeout_s=TIMEOUT_S)
+        store.close()
+
+    def test_a_table_of_another_engine_is_refused(self, url: str) -> None:
+        """Only InnoDB has transactions."""
+        store = opened(url, table="fast")
+        with plain(url) as cursor:
+            cursor.execute(f"CREATE OR REPLACE TABLE fast LIKE {TABLE}")
+            cursor.execute("ALTER TABLE fast ENGINE = Aria")
+        with pytest.raises(StoreSetupError, match="engine"):
+            store.guarantees()
+        store.close()
+
+    def test_too_many_connections_are_unavailable(self, url: str, key: str) -> None:
+        """Nothing was sent, and the lock is where it was."""
+        store = opened(url, user="lonely", password="l")
+        with plain(url) as cursor:
+            cursor.execute("CREATE USER lonely@'%' IDENTIFIED BY 'l' WITH MAX_USER_CONNECTIONS 1")
+            cursor.execute(f"GRANT SELECT, INSERT, UPDATE ON {TABLE} TO lonely@'%'")
+            try:
+                with plain(url, user="lonely", password="l"), pytest.raises(StoreUnavailableError, match=r"1226|1203"):
+                    store.claim(claim(key), timeout_s=TIMEOUT_S)
+            finally:
+                cursor.execute("DROP USER lonely@'%'")
+        store.close()
+
+    def test_a_text_without_utf_8_is_a_record_error(self, store: MySQLStore, key: str) -> None:
+        """Nothing was written."""
+        with pytest.raises(RecordError, match="UTF-8"):
+            store.claim(claim(key)._replace(record=held(key, owner="\ud800")), timeout_s=TIMEOUT_S)
+
+        assert store.read(key, timeout_s=TIMEOUT_S) is None
+
+    def test_a_server_of_another_kind_is_unavailable(self, key: str) -> None:
+        """Whatever it says in place of a greeting."""
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def greet() -> None:
+                client, _ = listener.accept()
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                client.close()
+
+            thread = threading.Thread(target=greet)
+            thread.start()
+            store = opened(f"mysql://root@127.0.0.1:{listener.getsockname()[1]}/locks")
+            with pytest.raises(StoreUnavailableError):
+                store.claim(claim(key), timeout_s=2)
+            thread.join()
+            store.close()
+
+
+def test_options_of_the_tests_show_no_password(url: str) -> None:
+    """Nor does their representation."""
+    assert "hunter2" not in repr(options_of(url, password="hunter2"))

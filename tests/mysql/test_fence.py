@@ -1,0 +1,82 @@
+"""A zombie cannot commit: the effect's own transaction locks the row of the lock, and finds none if the lock was lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlock_core import Lease, connect
+from dlock_core.errors import ConfigurationError, StoreUnavailableError
+from dlock_core.record import LockRecord
+from dlock_core.store import Replace
+from dlock_mysql import MySQLStore
+from tests.mysql.support import TABLE, TIMEOUT_S, held, plain, renewal, taken
+
+LEASE_S = 1.0
+
+
+def is_held(cursor: Any, lease: Lease | LockRecord, table: str = TABLE, **changes: Any) -> bool:
+    """Whether the fence finds the row of *lease*; if so, it is locked until the transaction ends."""
+    holder = {"key": lease.key, "token": lease.fencing_token, "owner": lease.owner, **changes}
+    return bool(cursor.execute(MySQLStore.fence_sql(table), holder))
+
+
+def test_a_zombie_finds_no_row(url: str, key: str) -> None:
+    """Its lease ended, and another holds the lock. The table may be named with its database."""
+    locks = f"{url}?table={TABLE}&ssl_mode=disabled"
+    with connect(locks, lease_duration=LEASE_S) as paused, connect(locks, lease_duration=LEASE_S) as other:
+        zombie = paused.acquire(key, auto_renew=False)
+        with plain(url) as cursor:
+            assert is_held(cursor, zombie)
+        with other.lock(key, timeout=20 * LEASE_S) as lease, plain(url) as cursor:
+            assert not is_held(cursor, zombie)
+            assert is_held(cursor, lease, table=f"locks.{TABLE}")
+
+
+def test_a_holder_of_the_same_token_finds_no_row(url: str, store: MySQLStore, key: str) -> None:
+    """After a failover that lost a grant two may hold a lock with one token; their owners differ."""
+    record = taken(store, key)
+
+    with plain(url) as cursor:
+        assert not is_held(cursor, record, owner="another")
+
+
+def test_nobody_takes_over_while_a_fenced_transaction_is_open(url: str, each_store: MySQLStore, key: str) -> None:
+    """A takeover waits for the row; when its time is over it was not applied. After the commit it is."""
+    record = taken(each_store, key)
+    takeover = Replace(held(key, fencing_token=record.fencing_token + 1), record.version)
+
+    with plain(url) as cursor:
+        assert is_held(cursor, record)
+        with pytest.raises(StoreUnavailableError, match="1205"):
+            each_store.replace(takeover, timeout_s=TIMEOUT_S)
+        cursor.connection.commit()
+        assert each_store.replace(takeover, timeout_s=TIMEOUT_S).applied
+        assert not is_held(cursor, record)
+
+
+def test_a_reader_of_the_row_does_not_wait(url: str, store: MySQLStore, key: str) -> None:
+    """Reads lock nothing."""
+    record = taken(store, key)
+
+    with plain(url) as cursor:
+        assert is_held(cursor, record)
+        assert store.read(key, timeout_s=TIMEOUT_S) == record
+
+
+def test_a_renewal_after_a_fenced_transaction_is_applied(url: str, store: MySQLStore, key: str) -> None:
+    """The fence leaves nothing behind."""
+    record = taken(store, key)
+
+    with plain(url) as cursor:
+        assert is_held(cursor, record)
+
+    assert store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
+
+
+@pytest.mark.parametrize("table", ["a`b", "a.b.c", "", "1"])
+def test_a_name_that_is_none_is_refused(table: str) -> None:
+    """Nothing but a checked name is written into the statement."""
+    with pytest.raises(ConfigurationError, match="is no table"):
+        MySQLStore.fence_sql(table)

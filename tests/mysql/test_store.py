@@ -1,0 +1,263 @@
+"""The store on a real server: rights, bounds of time, forks, and hostile text."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dlock_core import LockClient
+from dlock_core.errors import RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import Seats
+from dlock_core.store import Reply
+from dlock_mysql import MySQLStore
+from dlock_mysql._link import MySQLLink, _DeadlineSocket
+from dlock_mysql._wire import literal
+from dlock_mysql.provision import grants
+from tests.mysql.support import (
+    TABLE,
+    TIMEOUT_S,
+    claim,
+    opened,
+    options_of,
+    plain,
+    release,
+    renewal,
+    taken,
+)
+
+# What a busy machine may add.
+SLACK_S = 2.0
+
+
+def test_a_refused_claim_carries_the_age_of_the_record(each_store: MySQLStore, key: str) -> None:
+    """By the server's clock, in the same request: who tries once learns of a dead holder without a second one."""
+    record = taken(each_store, key)
+
+    reply = each_store.claim(claim(key), timeout_s=TIMEOUT_S)
+
+    assert reply.record == record
+    assert reply.age_ms is not None
+    assert 0 <= reply.age_ms < TIMEOUT_S * 1000
+
+
+def test_connections_are_counted(each_store: MySQLStore, key: str) -> None:
+    """Those that are open, and those that there may be."""
+    taken(each_store, key)
+
+    connections = each_store.connections
+
+    assert connections is not None
+    assert (connections.busy, connections.idle) == (0, 1)
+    assert connections.limit > 1
+
+
+class TestRights:
+    """The GRANT that ``dlock doctor --policy`` prints."""
+
+    def test_it_is_enough_to_lock_and_not_to_make_or_delete(self, url: str, key: str) -> None:
+        """Every verb and guarantees() work with it; provision() of another table names it."""
+        store = opened(url, user="app", password="a")
+        other = opened(url, user="app", password="a", table="another")
+        with plain(url) as cursor:
+            cursor.execute("CREATE USER app@'%' IDENTIFIED BY 'a'")
+            cursor.execute(grants(options_of(url, user="app")))
+            try:
+                store.provision()
+                store.guarantees()
+                record = taken(store, key)
+                assert store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
+                assert store.replace_many([renewal(record)], timeout_s=TIMEOUT_S)
+                assert store.read(key, timeout_s=TIMEOUT_S) is not None
+                assert [each.key for each in store.scan(key, timeout_s=TIMEOUT_S)] == [key]
+                with pytest.raises(StoreSetupError, match=r"1142.*it needs CREATE"):
+                    other.provision()
+            finally:
+                cursor.execute("DROP USER app@'%'")
+        store.close()
+        other.close()
+
+    def test_without_a_right_the_error_names_the_grant(self, url: str, key: str) -> None:
+        """SELECT alone."""
+        store = opened(url, user="looker", password="l")
+        with plain(url) as cursor:
+            cursor.execute("CREATE USER looker@'%' IDENTIFIED BY 'l'")
+            cursor.execute(f"GRANT SELECT ON {TABLE} TO looker@'%'")
+            try:
+                with pytest.raises(StoreSetupError, match=re.escape(grants(store.options))):
+                    store.claim(claim(key), timeout_s=TIMEOUT_S)
+            finally:
+                cursor.execute("DROP USER looker@'%'")
+        store.close()
+
+
+class TestBounds:
+    """A verb ends in its time, and waiters leave room for what keeps a lock."""
+
+    def test_a_server_that_says_nothing_is_given_up(self, key: str) -> None:
+        """At connecting, nothing was sent."""
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            store = opened(f"mysql://root@127.0.0.1:{silent.getsockname()[1]}/locks")
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailableError, match="nothing was sent"):
+                store.claim(claim(key), timeout_s=0.3)
+            assert time.monotonic() - began < 0.3 + SLACK_S
+            store.close()
+
+    def test_a_name_that_is_searched_for_long_is_given_up(self, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The search goes on, on its own thread, and holds nobody."""
+        end = threading.Event()
+
+        def search(*_: object, **__: object) -> list[object]:
+            end.wait(30)
+            raise socket.gaierror
+
+        monkeypatch.setattr(socket, "getaddrinfo", search)
+        store = opened("mysql://root@db.example/locks")
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailableError):
+            store.claim(claim(key), timeout_s=0.3)
+        took = time.monotonic() - began
+        end.set()
+        store.close()
+
+        assert took < 0.3 + SLACK_S
+
+    @pytest.mark.usefixtures("store")
+    def test_a_connection_that_comes_too_late_serves_the_next_request(
+        self, url: str, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A server that takes longer for a connection than a request may take would else serve none, however often it is asked."""
+        gate, connect = threading.Event(), _DeadlineSocket.connected
+
+        def slow(options: Any, deadline: float) -> Any:
+            gate.wait(30)
+            return connect(options, deadline)
+
+        monkeypatch.setattr(_DeadlineSocket, "connected", slow)
+        store = opened(url)
+        assert isinstance(store._link, MySQLLink)
+        shelf = store._link.pools[False].shelf
+        with pytest.raises(StoreUnavailableError):
+            store.claim(claim(key), timeout_s=0.2)
+
+        gate.set()
+        until = time.monotonic() + 20
+        while not shelf and time.monotonic() < until:
+            time.sleep(0.01)  # until the lane has put it there
+        gate.clear()
+
+        assert store.claim(claim(key), timeout_s=TIMEOUT_S).applied
+        gate.set()
+        store.close()
+
+    def test_renewals_go_on_while_waiters_have_all_connections(self, store: MySQLStore, key: str) -> None:
+        """A claim that gets no connection in its time is told so, and was not sent."""
+        record, link = taken(store, key), store._link
+        assert isinstance(link, MySQLLink)
+        link.pools[False].seats = Seats(0)
+
+        with pytest.raises(StoreUnavailableError, match="all connections"):
+            store.claim(claim(f"{key}/other"), timeout_s=0.05)
+
+        assert store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
+        assert store.release(release(renewal(record).record), timeout_s=TIMEOUT_S).record is not None
+
+    def test_a_call_without_time_sends_nothing(self, store: MySQLStore, key: str) -> None:
+        """Nor does it wait."""
+        with pytest.raises(StoreUnavailableError):
+            store.claim(claim(key), timeout_s=1e-9)
+
+        assert store.read(key, timeout_s=TIMEOUT_S) is None
+
+
+class TestText:
+    """No text can become SQL."""
+
+    def test_a_literal_is_harmless_or_hexadecimal(self) -> None:
+        """Nothing in it has a meaning in any SQL mode."""
+        assert literal("billing/42") == "'billing/42'"
+        assert literal("it's") == "X'69742773'"
+        assert literal("a\\") == "X'615c'"
+        assert literal(b"\0") == "X'00'"
+        assert (literal(None), literal(7), literal(value=True)) == ("NULL", "7", "1")
+
+    @pytest.mark.parametrize("tail", ["'; DROP TABLE x; --", "\\", "%s %", " ", "A", "a", "ä", "a\u0308", "🔒"])
+    def test_a_hostile_key_is_a_key_like_any_other(self, each_store: MySQLStore, key: str, tail: str) -> None:
+        """Found by its own bytes, and by no others."""
+        record = taken(each_store, key + tail)
+
+        assert each_store.read(key + tail, timeout_s=TIMEOUT_S) == record
+        assert each_store.read(key, timeout_s=TIMEOUT_S) is None
+
+    def test_a_damaged_row_is_a_record_error_and_is_kept(self, url: str, each_store: MySQLStore, key: str) -> None:
+        """In a batch it is the error of its own key only."""
+        good, bad = taken(each_store, f"{key}/good"), taken(each_store, f"{key}/bad")
+        with plain(url) as cursor:
+            cursor.execute(f"UPDATE {TABLE} SET payload = 'x', rvn = 'y' WHERE k = %s", (bad.key,))  # noqa: S608
+            cursor.connection.commit()
+
+        first, second = each_store.replace_many([renewal(good), renewal(bad)], timeout_s=TIMEOUT_S)
+
+        assert isinstance(first, Reply)
+        assert first.applied
+        assert isinstance(second, RecordError)
+        with pytest.raises(RecordError):
+            each_store.claim(claim(bad.key), timeout_s=TIMEOUT_S)
+
+
+def test_a_claim_that_was_applied_twice_is_refused_the_second_time(each_store: MySQLStore, key: str) -> None:
+    """The RVN alone does not tell a write from its copy; the number of the write does."""
+    request = claim(key)
+    first = each_store.claim(request, timeout_s=TIMEOUT_S)
+
+    again = each_store.claim(request, timeout_s=TIMEOUT_S)
+
+    assert first.applied
+    assert again._replace(age_ms=None) == Reply(applied=False, record=first.record)
+
+
+def test_a_forked_child_has_connections_of_its_own(store: MySQLStore, key: str) -> None:
+    """Both go on, each on its own."""
+    record = taken(store, key)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = 0 if store.read(key, timeout_s=TIMEOUT_S) == record else 2
+        finally:
+            os._exit(code)
+
+    assert store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) in {0, 2}
+
+
+def test_many_locks_are_renewed_in_one_request_each_500(url: str, store: MySQLStore, key: str) -> None:
+    """One UPDATE, whatever the number."""
+    records = [taken(store, f"{key}/{number}") for number in range(50)]
+    with plain(url) as cursor:
+        count = "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'COM_UPDATE_MULTI'"
+        cursor.execute(count)
+        [(before,)] = cursor.fetchall()
+
+        replies = store.replace_many([renewal(record) for record in records], timeout_s=TIMEOUT_S)
+
+        cursor.execute(count)
+        [(after,)] = cursor.fetchall()
+    assert all(isinstance(reply, Reply) and reply.applied for reply in replies)
+    assert int(after) - int(before) == 1
+
+
+def test_the_server_clock_of_a_client_is_there(url: str, key: str) -> None:
+    """``server_clock`` is accepted, and a held lock is not taken over."""
+    with LockClient(opened(url), server_clock=True) as one, LockClient(opened(url), server_clock=True) as two:
+        with one.lock(key):
+            assert two.try_acquire(key) is None
+        lease = two.try_acquire(key)
+        assert lease is not None
+        lease.release()

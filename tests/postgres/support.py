@@ -1,0 +1,34 @@
+"""Records and requests for the tests."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Claim, Expect, Release, Replace
+
+__all__ = ["TIMEOUT_S", "any_claim", "held", "released", "renewed"]
+
+TIMEOUT_S = 20.0
+
+
+def held(key: str, token: int = 1, **changes: Any) -> LockRecord:
+    """Return a held record with a fresh RVN."""
+    return LockRecord(key, State.HELD, secrets.token_hex(16), token, "tests", 60_000, **changes)
+
+
+def any_claim(key: str) -> Claim:
+    """Return a claim whatever stands there."""
+    return Claim(held(key), Expect.ANY)
+
+
+def renewed(record: LockRecord, *, token: int | None = None) -> Replace:
+    """Return the renewal of *record*, or with a *token* its takeover."""
+    return Replace(held(record.key, token or record.fencing_token), record.version, keep_payload=True)
+
+
+def released(record: LockRecord) -> Release:
+    """Return the release of *record*."""
+    tombstone = LockRecord(record.key, State.FREE, secrets.token_hex(16), record.fencing_token, "", None)
+    return Release(tombstone, record.version)

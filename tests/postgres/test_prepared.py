@@ -1,0 +1,78 @@
+"""Each session plans a statement once, where no pooler stands between, and a plan that is gone or no longer fits costs no answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from dlock_postgres import PostgresStore, _running
+from dlock_postgres._wire import statement
+from tests.postgres.conftest import TABLE
+from tests.postgres.support import TIMEOUT_S, any_claim, released, renewed
+
+
+def planned(store: PostgresStore, *, urgent: bool) -> list[str]:
+    """Return what the session of the claims has prepared, or that of the *urgent* steps."""
+    asked = statement("SELECT statement FROM pg_prepared_statements ORDER BY 1", urgent=urgent)
+    return [text for (text,) in store._link.send(asked, TIMEOUT_S).rows]
+
+
+def cycle(store: PostgresStore, key: str) -> int:
+    """Claim, renew and release *key*; return the token."""
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    renewal = renewed(record)
+    assert store.replace(renewal, timeout_s=TIMEOUT_S).applied
+    assert store.release(released(renewal.record), timeout_s=TIMEOUT_S).applied
+    return record.fencing_token
+
+
+def test_each_statement_is_planned_once_by_a_session(store: PostgresStore, key: str) -> None:
+    """However often it runs."""
+    store.guarantees()
+
+    for _ in range(3):
+        cycle(store, key)
+
+    assert len(planned(store, urgent=False)) == 1  # the claim
+    assert len(planned(store, urgent=True)) == 2  # the renewal keeps the payload, the release does not
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    ["DEALLOCATE ALL", f"ALTER TABLE {TABLE} ALTER COLUMN lease_ms TYPE bigint"],
+    ids=["forgotten", "changed"],
+)
+def test_a_plan_that_is_gone_costs_no_answer(
+    store: PostgresStore, key: str, meanwhile: str, admin: psycopg.Connection[Any]
+) -> None:
+    """The session runs the statement anew, as it did before it prepared any."""
+    store.guarantees()
+    first = cycle(store, key)
+    for urgent in (False, True):
+        store._link.send(statement(meanwhile, urgent=urgent), TIMEOUT_S)
+
+    tokens = [cycle(store, key), cycle(store, key)]
+
+    admin.execute(f"ALTER TABLE {TABLE} ALTER COLUMN lease_ms TYPE integer")
+    assert tokens == [first + 1, first + 2]
+
+
+def test_a_name_that_the_session_has_already_costs_no_answer(store: PostgresStore, key: str) -> None:
+    """As where a pooler would give a session of somebody else."""
+    store.guarantees()
+    first = cycle(store, key)
+    for urgent in (False, True):
+        _forget(store, urgent=urgent)
+
+    assert cycle(store, key) == first + 1
+
+
+def _forget(store: PostgresStore, *, urgent: bool) -> None:
+    """Make the client believe that it has prepared nothing on its session."""
+    pool = store._link.pools[urgent]
+    pg = pool.shelf.take()
+    _running._prepared[pg] = set()
+    pool.shelf.put(pg)

@@ -1,0 +1,185 @@
+"""A primary and standbys that stream from it: what ``guarantees()`` says of them, and what a promotion does to a held lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from dlock_core import LockClient, connect
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError, UnsafeStoreError
+from dlock_core.store import Grade
+from dlock_postgres import PostgresStore
+from tests.postgres.support import TIMEOUT_S, any_claim
+from tests.scripted import ScriptedServer
+
+ACCEPTED = frozenset({"postgres-async-replica"})
+FENCE = PostgresStore.fence_sql()
+LEASE_S = 30.0
+
+
+class Member:
+    """A server, and a connection to it that is nobody's client."""
+
+    def __init__(self, **variables: str) -> None:
+        self.server = ScriptedServer("postgres.sh", DLOCK_SERVER="postgres", **variables)
+        self.url = self.server.told
+        self.admin = psycopg.connect(self.url, autocommit=True)
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting of the server."""
+        quoted = value.replace("'", "''")
+        self.admin.execute(f"ALTER SYSTEM SET {name} = '{quoted}'")
+        self.admin.execute("SELECT pg_reload_conf()")
+
+    def wait_until(self, condition: str) -> None:
+        """Return when the query *condition* is true."""
+        for _ in range(1000):
+            if self.admin.execute(f"SELECT {condition}").fetchone() == (True,):
+                return
+            self.admin.execute("SELECT pg_sleep(0.01)")
+        raise AssertionError(f"not within 10 s: {condition}")
+
+    def end(self) -> None:
+        """End it."""
+        self.admin.close()
+        self.server.stop()
+
+
+class Standby(Member):
+    """A server that follows *primary*."""
+
+    def __init__(self, primary: Member) -> None:
+        super().__init__(DLOCK_POSTGRES_PRIMARY=str(primary.server.port))
+        self._primary, self.name = primary, f"standby-{self.server.port}"
+        [self._source] = self.admin.execute("SHOW primary_conninfo").fetchone() or ()
+        self.set("wal_retrieve_retry_interval", "100ms")
+        primary.wait_until(f"EXISTS (SELECT FROM pg_stat_replication WHERE application_name = '{self.name}')")
+
+    def catch_up(self) -> None:
+        """Return when the standby shows all that the primary has written."""
+        [written] = self._primary.admin.execute("SELECT pg_current_wal_lsn()::text").fetchone() or ()
+        self.wait_until(f"pg_last_wal_replay_lsn() >= '{written}'")
+
+    def part(self) -> None:
+        """Let it receive nothing more, as where the network to the primary has failed."""
+        self.set("primary_conninfo", "")
+        self.wait_until("NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+
+    def rejoin(self) -> None:
+        """Follow the primary again."""
+        self.set("primary_conninfo", self._source)
+
+    def promote(self) -> None:
+        """Make it a primary; the old one goes on."""
+        self.admin.execute("SELECT pg_promote()")
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Member]:
+    """Start the primary, with the table made."""
+    member = Member()
+    with LockClient(PostgresStore(member.url)) as client:
+        client.provision()
+    yield member
+    member.end()
+
+
+@pytest.fixture
+def standby(primary: Member) -> Iterator[Standby]:
+    """Start a standby."""
+    member = Standby(primary)
+    yield member
+    member.end()
+
+
+@pytest.fixture(scope="module")
+def synchronous(primary: Member) -> Iterator[Standby]:
+    """Start a standby that has each write on disk before it counts; the tests with it follow one another."""
+    member = Standby(primary)
+    primary.set("synchronous_standby_names", f'"{member.name}"')
+    primary.wait_until("EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+    yield member
+    member.end()
+
+
+def fenced(url: str, key: str, token: int, owner: str) -> bool:
+    """Whether a transaction on the server at *url* finds that *owner* holds the lock with *token*."""
+    with psycopg.connect(url) as connection:
+        return connection.execute(FENCE, {"key": key, "token": token, "owner": owner}).fetchone() is not None
+
+
+def test_a_promoted_asynchronous_standby_grants_a_held_lock_again(primary: Member, standby: Standby, key: str) -> None:
+    """It was refused by name, and graded C. Both hold the lock with one token; the fence also compares the owner, and stops the zombie."""
+    with pytest.raises(UnsafeStoreError) as refused:
+        connect(primary.url)
+    with pytest.raises(StoreUnavailableError, match="this is a standby: name the primary"):
+        connect(standby.url, allow_unsafe=ACCEPTED)
+
+    with connect(primary.url, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as old:
+        said = old.guarantees()
+        old.acquire(key).release()
+        standby.catch_up()
+        standby.part()
+        zombie = old.acquire(key)
+        standby.promote()
+        with connect(standby.url, lease_duration=LEASE_S) as new:
+            second = new.acquire(key, timeout=0)
+
+            assert zombie.is_valid
+            assert second.is_valid
+            assert zombie.fencing_token == second.fencing_token
+            assert not fenced(standby.url, key, zombie.fencing_token, zombie.owner)
+            assert fenced(standby.url, key, second.fencing_token, second.owner)
+    assert refused.value.name == "postgres-async-replica"
+    assert said.grade is Grade.C
+    assert "granted again" in said.failover
+    assert not said.refusal_linearizable
+
+
+def test_a_standby_that_is_away_and_has_a_slot_counts(primary: Member) -> None:
+    """It may come back, or be promoted, without having seen the last grants."""
+    primary.admin.execute("SELECT pg_create_physical_replication_slot('away')")
+
+    with pytest.raises(UnsafeStoreError):
+        connect(primary.url)
+
+    primary.admin.execute("SELECT pg_drop_replication_slot('away')")
+    connect(primary.url).close()
+
+
+def test_a_write_that_the_synchronous_standby_does_not_confirm_does_not_count(
+    primary: Member, synchronous: Standby, key: str
+) -> None:
+    """Its outcome is unknown, and no read shows it before the standby has it: a promoted one would grant the lock again."""
+    synchronous.part()
+    store = PostgresStore(primary.url)
+    assert store.guarantees().grade is Grade.A
+
+    with pytest.raises(OutcomeUnknownError):
+        store.claim(any_claim(key), timeout_s=1.0)
+    assert store.read(key, timeout_s=TIMEOUT_S) is None
+
+    synchronous.rejoin()
+    primary.wait_until(f"EXISTS (SELECT FROM public.dlock WHERE key = '{key}')")
+    store.close()
+
+
+def test_a_lock_outlives_its_primary_where_the_standby_is_synchronous(
+    primary: Member, synchronous: Standby, key: str
+) -> None:
+    """The last test here: the primary crashes. The holder's next renewal goes to the promoted standby, which refuses all others."""
+    both = f"{primary.url.rpartition('/')[0]},{synchronous.url.rpartition('@')[2]}"
+    with connect(both, lease_duration=LEASE_S) as client:
+        grade = client.guarantees().grade
+        lease = client.acquire(key, auto_renew=False)
+        primary.server.crash()
+        synchronous.promote()
+
+        with connect(synchronous.url) as other:
+            assert other.try_acquire(key) is None
+        lease.renew()
+        assert fenced(synchronous.url, key, lease.fencing_token, lease.owner)
+
+    assert grade is Grade.A

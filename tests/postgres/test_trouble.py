@@ -1,0 +1,221 @@
+"""What goes wrong is told by a typed error that says what to do; nothing is half written."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import psycopg_pool
+import pytest
+from pydantic import SecretStr
+
+from dlock_core import ClientOptions, LockClient, connect
+from dlock_core.command.doctor import policy
+from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Capability, Claim, Expect
+from dlock_postgres import AsyncPostgresStore, PostgresStore, PostgresStoreOptions
+from tests.postgres.conftest import TABLE
+from tests.postgres.support import TIMEOUT_S, any_claim, held, released
+
+PASSWORD = "in-no-message"
+
+
+def with_parts(url: str, *, user: str = "postgres", database: str = "/postgres", query: str = f"table={TABLE}") -> str:
+    """Return *url* for another user, database or query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{user}@{parts.hostname}:{parts.port}", path=database, query=query).geturl()
+
+
+@pytest.fixture
+def user(admin: psycopg.Connection[Any]) -> Iterator[str]:
+    """Make a user without any right."""
+    name = f"user_{secrets.token_hex(4)}"
+    admin.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    admin.execute(f"DROP OWNED BY {name}")
+    admin.execute(f"DROP ROLE {name}")
+
+
+@pytest.mark.usefixtures("url")
+def test_the_printed_grant_is_all_that_a_user_needs(
+    server_url: str,
+    user: str,
+    admin: psycopg.Connection[Any],
+    open_store: Callable[[str], PostgresStore],
+    key: str,
+) -> None:
+    """Without it the error names it; with it every verb works, and waiters listen."""
+    own = with_parts(server_url, user=user)
+    store = open_store(own)
+    grant = policy(ClientOptions(url=SecretStr(own)))
+    with pytest.raises(StoreSetupError, match=re.escape(grant)):
+        store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+    for statement in grant.replace("TO NAME", f"TO {user}").split(";"):
+        admin.execute(statement)
+
+    with connect(own) as client, client.lock(key) as lease:
+        assert lease.is_valid
+        assert client.get(key) is not None
+        assert [record.key for record in store.scan(key, timeout_s=TIMEOUT_S)] == [key]
+        assert Capability.NOTIFY in store.capabilities
+
+
+@pytest.mark.parametrize(
+    ("prepare", "told"),
+    [
+        ("CREATE TABLE {table} (key text)", "is not a table of dlock's"),
+        ("CREATE VIEW {table} AS SELECT 1 AS key", "is not a table of dlock's"),
+        ("CREATE UNLOGGED TABLE {table} (LIKE {ours} INCLUDING ALL)", "SET LOGGED"),
+    ],
+)
+def test_a_table_of_another_shape_is_refused(
+    url: str, server_url: str, admin: psycopg.Connection[Any], prepare: str, told: str
+) -> None:
+    """When the store is opened, and by ``dlock init``; the table is left as it is."""
+    table = f"public.t_{secrets.token_hex(4)}"
+    admin.execute(prepare.format(table=table, ours=TABLE))
+
+    with pytest.raises(StoreSetupError, match=told):
+        connect(with_parts(server_url, query=f"table={table}"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "kind", "told"),
+    [
+        ({"database": "/nowhere"}, StoreSetupError, "does not exist"),
+        ({"user": "nobody_at_all"}, StoreSetupError, "does not exist"),
+        ({"query": "sslmode=require"}, StoreSetupError, "does not support SSL"),
+        ({"query": "nonsense=1"}, ConfigurationError, "'nonsense'"),
+        ({"query": "table=a.b.c"}, ConfigurationError, "table"),
+    ],
+)
+def test_a_wrong_url_is_told(server_url: str, parts: dict[str, str], kind: type[Exception], told: str) -> None:
+    """By what is wrong with it."""
+    with pytest.raises(kind, match=told):
+        connect(with_parts(server_url, **parts))
+
+
+def test_a_database_of_another_encoding_is_refused(server_url: str, admin: psycopg.Connection[Any]) -> None:
+    """Keys are UTF-8."""
+    admin.execute("DROP DATABASE IF EXISTS dlock_latin")
+    admin.execute("CREATE DATABASE dlock_latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+
+    with pytest.raises(StoreSetupError, match="encoded in LATIN1"):
+        connect(with_parts(server_url, database="/dlock_latin"))
+
+
+def test_a_role_with_another_isolation_is_refused(server_url: str, user: str, admin: psycopg.Connection[Any]) -> None:
+    """The conditions rest on READ COMMITTED."""
+    admin.execute(f"ALTER ROLE {user} SET default_transaction_isolation = 'serializable'")
+
+    with pytest.raises(StoreSetupError, match="ALTER ROLE"):
+        connect(with_parts(server_url, user=user))
+
+
+def test_a_read_only_session_is_refused(server_url: str, user: str, admin: psycopg.Connection[Any]) -> None:
+    """As that of a standby is."""
+    admin.execute(f"ALTER ROLE {user} SET default_transaction_read_only = on")
+
+    with pytest.raises(StoreUnavailableError, match="read-only"):
+        connect(with_parts(server_url, user=user))
+
+
+def test_a_server_without_free_connections_is_told_as_not_applied(
+    server_url: str, user: str, admin: psycopg.Connection[Any]
+) -> None:
+    """It can be tried again."""
+    admin.execute(f"ALTER ROLE {user} CONNECTION LIMIT 0")
+
+    with pytest.raises(StoreUnavailableError, match="too many connections"):
+        connect(with_parts(server_url, user=user))
+
+
+def test_sessions_that_are_ended_between_calls_are_opened_again(
+    store: PostgresStore, admin: psycopg.Connection[Any], key: str
+) -> None:
+    """The store sees it before it sends."""
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    store.release(released(record), timeout_s=TIMEOUT_S)
+    admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'dlock'")
+    while admin.execute("SELECT FROM pg_stat_activity WHERE application_name = 'dlock'").fetchone() is not None:
+        admin.execute("SELECT pg_sleep(0.01)")
+
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+
+
+def test_a_record_that_has_no_form_in_the_database_is_told(store: PostgresStore, key: str) -> None:
+    """A text with a zero byte is refused whole, and not cut."""
+    record = LockRecord(key, State.HELD, "rvn", 1, "own\0er", 1000)
+
+    with pytest.raises(RecordError):
+        store.claim(Claim(record, Expect.ANY), timeout_s=TIMEOUT_S)
+
+    assert store.read(key, timeout_s=TIMEOUT_S) is None
+
+
+@pytest.mark.parametrize("way", ["url", "dsn", "sqlalchemy", "pool"])
+def test_a_store_is_brought_on_what_the_user_has(url: str, server_url: str, key: str, way: str) -> None:
+    """A URL, a DSN, SQLAlchemy's URL, or a pool, which is never closed."""
+    parts = urlsplit(server_url)
+    dsn = f"host={parts.hostname} port={parts.port} user=postgres dbname=postgres application_name=mine"
+    pool = psycopg_pool.ConnectionPool(dsn, kwargs={"autocommit": True, "dbname": "postgres"}, open=True, min_size=1)
+    sources = {
+        "url": server_url,
+        "dsn": dsn,
+        "sqlalchemy": server_url.replace("postgresql://", "postgresql+psycopg://"),
+        "pool": pool,
+    }
+    with pool:
+        with LockClient(PostgresStore(sources[way], table=TABLE)) as client, client.lock(key) as lease:
+            assert lease.is_valid
+        with pool.connection() as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_the_users_name_for_the_application_is_kept(url: str, admin: psycopg.Connection[Any]) -> None:
+    """In the list of the server's sessions; without one it is *dlock*."""
+    name = f"app_{secrets.token_hex(4)}"
+
+    with connect(f"{url}&application_name={name}"):
+        found = admin.execute(
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = %s", (name,)
+        ).fetchone()
+
+    assert found == (True,)
+
+
+def test_asyncio_works_on_a_pool_as_well(url: str, server_url: str, key: str) -> None:
+    """``psycopg_pool.AsyncConnectionPool``."""
+
+    async def claim() -> bool:
+        async with psycopg_pool.AsyncConnectionPool(server_url, open=False) as pool:
+            store = AsyncPostgresStore(pool, table=TABLE)
+            reply = await store.claim(Claim(held(key), Expect.ANY), timeout_s=TIMEOUT_S)
+            await store.close()
+            return reply.applied
+
+    assert asyncio.run(claim())
+
+
+@pytest.mark.parametrize("source", ["nonsense=1", "host=x nonsense=1 password=" + PASSWORD, 5])
+def test_a_source_that_is_none_is_told(source: Any) -> None:
+    """Without its password."""
+    with pytest.raises(ConfigurationError) as caught:
+        PostgresStore(source)
+
+    assert PASSWORD not in str(caught.value)
+
+
+def test_no_option_is_shown_with_its_password() -> None:
+    """Neither in messages nor in the representation of the options."""
+    options = PostgresStoreOptions.from_url(f"postgresql://u:{PASSWORD}@h/d")
+
+    assert PASSWORD not in repr(options)
