@@ -26,7 +26,7 @@ __all__ = ["ConnectionClauses"]
 SHORT_S, LONG_S, SLACK_S = 0.25, 8.0, 2.0
 CALLERS, CALLS = 8, 25
 # Threads and connections that a store has left to end by themselves are gone after so many seconds.
-ENDED_S = 5.0
+ENDED_S = 10.0
 _DESCRIPTORS = Path("/proc/self/fd")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lane"]
 
-_IDLE_S = 10.0
+_IDLE_S = 2.0
 
 
 class _Job:
