@@ -116,10 +116,14 @@ class Trial:
             faults.heal()
 
     def disturbed(self, fault: Fault) -> Subject:
-        """Return a store on a way that can have *fault*, which the test says that it needs; its connections are warm."""
+        """Return a store on a way that can have *fault*, which the test says that it needs; each verb was used on it.
+
+        The first use may take another way, as where a server has to be taught a script: the fault is to meet the common one.
+        """
         assert self.harness.gives(fault)
         subject = self.open(self.harness.through_faults)
-        subject.read(self.key())
+        record = self.renew(self.hold(self.key(), store=subject), store=subject)
+        subject.read(self.free(record, store=subject).key)
         return subject
 
     # ---- steps that must succeed before the fact of the test can be looked at
@@ -139,10 +143,18 @@ class Trial:
         request = Replace(next_version(record, **changes), record.version, keep)
         return self.granted((store or self.store).replace(request), "a replace that expects the version that stands")
 
-    def free(self, record: LockRecord, state: State = State.FREE, *, keep: bool = False, **changes: Any) -> LockRecord:
+    def free(
+        self,
+        record: LockRecord,
+        state: State = State.FREE,
+        *,
+        store: Subject | None = None,
+        keep: bool = False,
+        **changes: Any,
+    ) -> LockRecord:
         """Release *record*, which stands."""
         request = Release(tombstone(record, state, **changes), record.version, keep)
-        return self.granted(self.store.release(request), "a release that expects the version that stands")
+        return self.granted((store or self.store).release(request), "a release that expects the version that stands")
 
     def tried(self, ask: Callable[[], Any]) -> Any:
         """Return what *ask* returns, or the :class:`~dlock_core.errors.StoreError` that it raises."""
