@@ -46,9 +46,6 @@ async def acquire_all(
         except Exception:
             await _release_all(engine, won)
             raise
-        except BaseException:
-            _discard_all(engine, won)
-            raise
         else:
             return
 
@@ -60,23 +57,11 @@ def _timed_out(keys: Sequence[str], waited_ns: int, error: LockLostError) -> Acq
 
 
 async def _release_all(engine: Engine, views: Sequence[View]) -> None:
-    left = list(views)
-    try:
-        while left:
-            view = left.pop()
-            handle = view._handle
-            if not engine.part(handle, view):
-                continue  # others have joined it
-            try:
-                await engine.release(handle, None)
-            except StoreError as error:
-                _log.warning("the release of lock %r was not confirmed; it is followed up: %s", handle.key, error)
-    except BaseException:
-        _discard_all(engine, left)
-        raise
-
-
-def _discard_all(engine: Engine, views: Sequence[View]) -> None:
-    for view in views:
-        if engine.part(view._handle, view):
-            engine.discard(view._handle)
+    for view in reversed(views):
+        handle = view._handle
+        if not engine.part(handle, view):
+            continue  # others have joined it
+        try:
+            await engine.release(handle, None)
+        except StoreError as error:
+            _log.warning("the release of lock %r was not confirmed; it is followed up: %s", handle.key, error)

@@ -185,6 +185,7 @@ async def test_lock_all_whose_key_was_lost_as_the_time_ran_out_is_a_timeout(worl
                 pytest.fail("entered")
 
         assert isinstance(caught.value.__cause__, LockLostError)
+        assert not caught.value.outcome_unknown
         assert {record.key: record.state.value async for record in other.scan()} == {"a": "held", "z": "free"}
 
 
@@ -224,6 +225,35 @@ async def test_lock_all_that_fails_follows_up_what_it_could_not_release(
         assert record is not None
         assert record.state == "free"
         await held.release()
+
+
+class _Interrupted(BaseException):
+    """As a signal handler raises it, or the end of a task."""
+
+
+@both_colours
+async def test_lock_all_that_is_interrupted_gives_back_all_that_it_took_itself(world: World) -> None:
+    """By the scheduler, since the caller has no time for it; what it joined stays with the outer block."""
+
+    def before(verb: str, request: Any) -> None:
+        if verb == "claim" and request.record.key == "d":
+            raise _Interrupted
+
+    async with world.client(world.hooked_store(before), reentrant=True, lease_duration=10) as client:
+        outer = await client.acquire("a")
+
+        with pytest.raises(_Interrupted):
+            async with client.lock_all(["a", "b", "c", "d"]):
+                pytest.fail("entered")
+        await world.live(1)
+
+        assert outer.is_valid
+        assert {record.key: record.state.value async for record in client.scan()} == {
+            "a": "held",
+            "b": "free",
+            "c": "free",
+        }
+        await outer.release()
 
 
 @both_colours
