@@ -119,10 +119,10 @@ def test_a_signal_while_the_child_runs_is_forwarded(shell: Shell, number: signal
 def test_a_signal_that_ends_the_child_is_the_exit_code(shell: Shell, number: signal.Signals) -> None:
     """A child without a handler ends by it."""
     process = shell.start(
-        "run", "k", "--", sys.executable, "-c", "import time; print('running', flush=True); time.sleep(600)"
+        "run", "k", "--", sys.executable, "-c", "import time; print('running', flush=True)\nwhile True: time.sleep(0.1)"
     )
     assert line(process.stdout) == "running"
-    # Python turns SIGINT into an exception, and then ends itself by the signal.
+    # Python turns SIGINT into an exception, and then ends itself by the signal; one that comes before a sleep begins waits for its end.
 
     process.send_signal(number)
 

@@ -110,7 +110,10 @@ def test_hazard_16_clock_that_decides_counts_while_the_machine_sleeps() -> None:
 
 
 def test_one_lease_may_be_used_by_many_threads_at_once() -> None:
-    """Renewals, checks and the release of one lease from many threads end in one release and no error."""
+    """Renewals, checks and the release of one lease from many threads end without an error, and free the key once.
+
+    A renewal under way when the release begins may be applied before it, and refuses it: then it is sent once more.
+    """
     from dlock_core.client import LockClient
     from dlock_core.testing import FaultyStore
 
@@ -139,10 +142,10 @@ def test_one_lease_may_be_used_by_many_threads_at_once() -> None:
             thread.join(60)
 
         assert errors == []
-        assert store.requests["release"] == 1
+        assert store.requests["release"] in {1, 2}
         record = client.get("k")
         assert record is not None
-        assert record.state == "free"
+        assert (record.state, record.fencing_token) == ("free", 1)
 
 
 def test_counter_under_the_lock_is_exact() -> None:
