@@ -10,7 +10,7 @@ JOBS ?= 4
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)
 
-.PHONY: venv check format unit conformance test containers faults faults-long real demo docs bench explore proof clean
+.PHONY: venv check format unit conformance test apart containers faults faults-long real demo docs bench explore proof clean
 
 venv: $(STAMP)
 
@@ -42,6 +42,11 @@ conformance: venv
 test: check
 	export DLOCK_SERVER_DATA=$(IN_MEMORY); \
 		$(BIN)/pytest --cache-clear --numprocesses=$(JOBS) --dlock-require=$(STORES) || $(BIN)/python -m tests.alone $$?
+
+# Tests drawn by chance, each as if it were the only one: finds those that pass only in company. Not a part of `make test`.
+TESTS ?= 200
+apart: venv
+	$(BIN)/pytest -p tests.apart --apart=$(TESTS)
 
 # The way over containers, with images packed here. Root on Debian; not a part of `make test`.
 containers: venv
