@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
-from dlock_conformance.proxy import FaultProxy
+from dlock_conformance.proxy import FaultProxy, has_headers
 from dlock_conformance.servers import Server
 from thorough import rounds
 
@@ -23,21 +23,7 @@ from dlock_core.record import Version
 grpc = pytest.importorskip("grpc")
 
 ROOT = "conformance"
-# The first frame of each request, and of each answer to one, is of this type of HTTP/2.
-_HEADERS = 1
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_FRAME_HEAD = 9
 _COUNTED = re.compile(r'^grpc_server_started_total\{grpc_method="(?:Txn|Range|Put)".*\} (\d+)$', re.MULTILINE)
-
-
-def has_headers(said: bytes) -> bool:
-    """Whether a request or an answer begins in *said*: all else are settings, windows and pings of the connection."""
-    said = said.removeprefix(_PREFACE)
-    while len(said) >= _FRAME_HEAD:
-        if said[3] == _HEADERS:
-            return True
-        said = said[_FRAME_HEAD + int.from_bytes(said[:3], "big") :]
-    return False
 
 
 def transacted(server: Server, **operations: Any) -> None:

@@ -72,8 +72,8 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
     row, shown = _row(error), "the locks" if key is None else f"lock {key!r}"
     if row is not None:
         kind, hint = row[2:]
-        return kind(f"etcd was not asked, or refused, nothing was written to {shown}: {_said(error)}; {hint}", key=key)
-    said = _said(error) or f"{type(error).__name__}, no answer in time"
+        return kind(f"etcd was not asked, or refused, nothing was written to {shown}: {_told(error)}; {hint}", key=key)
+    said = _told(error)
     if writes:
         return OutcomeUnknownError(f"etcd did not confirm a write to {shown}, it may be applied: {said}", key=key)
     return StoreUnavailableError(f"etcd could not be asked about {shown}, nothing was written: {said}", key=key)
@@ -87,3 +87,9 @@ def setup_error(what: str, mend: str) -> StoreSetupError:
 def _said(error: Exception) -> str:
     details = getattr(error, "details", None)
     return str((details() if callable(details) else error) or "").strip().partition("\n")[0]
+
+
+def _told(error: Exception) -> str:
+    """Return what the error says, and which members were asked."""
+    notes = "; ".join(getattr(error, "__notes__", ()))
+    return (_said(error) or f"{type(error).__name__}, no answer in time") + (f" ({notes})" if notes else "")

@@ -48,7 +48,6 @@ class _Link(BeginsAnew):
     def __init__(self, targets: tuple[str, ...], credentials: Any, channel: Any) -> None:
         self._targets, self._credentials, self._owned = targets, credentials, channel is None
         self._channels: dict[int, Any] = {} if channel is None else {0: channel}
-        self._members = max(len(targets), 1)
         self._member = 0
         self._forked = False
         watch_forks(self)
@@ -61,42 +60,50 @@ class _Link(BeginsAnew):
     def stream(self, request: Request) -> Any:
         """Begin a stream of answers."""
         method = request.method
-        return self._channel().unary_stream(
+        return self._channel(self._member).unary_stream(
             method.path, request_serializer=method.write, response_deserializer=method.read
         )(request.message, metadata=request.metadata)
 
-    def _channel(self) -> Any:
+    def _channel(self, member: int) -> Any:
         if self._forked:
             raise StoreUnavailableError(
                 "etcd was not asked, nothing was written: gRPC does not survive a fork; open the client in the child"
             )
-        channel = self._channels.get(self._member)
+        channel = self._channels.get(member)
         if channel is None:
-            target = f"dns:///{self._targets[self._member]}"
+            target = f"dns:///{self._targets[member]}"
             if self._credentials is None:
                 channel = self._grpc.insecure_channel(target, options=_OPTIONS)
             else:
                 channel = self._grpc.secure_channel(target, self._credentials, options=_OPTIONS)
-            channel = self._channels.setdefault(self._member, channel)
+            channel = self._channels.setdefault(member, channel)
         return channel
 
     def _call(self, request: Request, deadline: float) -> Any:
         method = request.method
-        ask = self._channel().unary_unary(
+        ask = self._channel(self._member if request.member is None else request.member).unary_unary(
             method.path, request_serializer=method.write, response_deserializer=method.read
         )
-        timeout_s = max(deadline - time.monotonic(), 0.001)
+        timeout_s = max(min(deadline - time.monotonic(), request.within_s), 0.001)
         try:
             return ask(request.message, timeout=timeout_s, metadata=request.metadata)
         except (ValueError, grpc.aio.UsageError) as error:
             raise StoreUnavailableError(f"etcd was not asked, nothing was written: {error}") from error
 
-    def _turn(self, error: Exception, deadline: float) -> float | None:
-        """Go to the next member; return how long to wait before the request that had *error* is sent there, or None if it must not be."""
-        self._member = (self._member + 1) % self._members
-        if not was_never_sent(error) or time.monotonic() + _LOOK_EVERY_S > deadline:
+    def _turn(self, request: Request, asked: list[int], error: Exception, deadline: float) -> float | None:
+        """Go to the next member; return how long to wait before *request*, which had *error*, is sent there, or None if it must not be.
+
+        The error of the last member that was asked names all of them.
+        """
+        if request.member is not None:
             return None
-        return _LOOK_EVERY_S if self._member == 0 else 0.0
+        asked.append(self._member)
+        self._member = (self._member + 1) % max(len(self._targets), 1)
+        if was_never_sent(error) and time.monotonic() + _LOOK_EVERY_S <= deadline:
+            return _LOOK_EVERY_S if self._member == 0 else 0.0
+        if self._targets:
+            error.add_note("asked: " + ", ".join(self._targets[member] for member in sorted(set(asked))))
+        return None
 
 
 class ThreadLink(_Link):
@@ -108,11 +115,12 @@ class ThreadLink(_Link):
         """Send *request* once."""
         deadline = time.monotonic() + timeout_s
         patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
+        asked: list[int] = []
         while True:
             try:
                 return self._call(request, deadline)
             except grpc.RpcError as error:
-                pause_s = self._turn(error, patience)
+                pause_s = self._turn(request, asked, error, patience)
                 if pause_s is None:
                     raise
             time.sleep(pause_s)
@@ -134,6 +142,7 @@ class AsyncLink(_Link):
         """As :meth:`ThreadLink.send`."""
         deadline = time.monotonic() + timeout_s
         patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
+        asked: list[int] = []
         while True:
             try:
                 return await self._call(request, deadline)
@@ -143,7 +152,7 @@ class AsyncLink(_Link):
                     raise
                 raise ConnectionAbortedError("the channel was closed") from error
             except grpc.RpcError as error:
-                pause_s = self._turn(error, patience)
+                pause_s = self._turn(request, asked, error, patience)
                 if pause_s is None:
                     raise
             await asyncio.sleep(pause_s)

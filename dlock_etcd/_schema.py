@@ -112,11 +112,16 @@ def _method(service: str, name: str, message: str) -> Method:
 
 
 class Request(NamedTuple):
-    """A call of a method. *token* is that of the user who asks, empty where there is no user."""
+    """A call of a method. *token* is that of the user who asks, empty where there is no user.
+
+    Where *member* is given it goes to that endpoint and to no other, and its answer is waited for no longer than *within_s*.
+    """
 
     method: Method
     message: Any
     token: str = ""
+    member: int | None = None
+    within_s: float = float("inf")
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...] | None:
@@ -136,9 +141,9 @@ def authenticate(user: str, password: str) -> Request:
     return Request(_AUTHENTICATE, _CLASSES["Authenticate"](name=user, password=password))
 
 
-def status() -> Request:
-    """Return the request for the state of the member that answers."""
-    return Request(_STATUS, _CLASSES["Status"]())
+def status(member: int, within_s: float) -> Request:
+    """Return the request for the state of *member*; it answers alone, also where there is no majority."""
+    return Request(_STATUS, _CLASSES["Status"](), member=member, within_s=within_s)
 
 
 def members() -> Request:

@@ -31,9 +31,9 @@ class EtcdVerbs:
 
     name = "etcd"
 
-    def __init__(self, root: str, user: str, password: str) -> None:
+    def __init__(self, root: str, user: str, password: str, endpoints: Sequence[str] = ()) -> None:
         self.keys = _wire.Keys(root)
-        self._user, self._password = user, password
+        self._user, self._password, self._endpoints = user, password, endpoints
         self._token = ""
         # What the cluster has reached, as its last answer said.
         self._revision = 0
@@ -130,8 +130,8 @@ class EtcdVerbs:
             raise faults[0]
 
     def guarantees(self) -> Exchange[Guarantees]:
-        """Ask the member that answers for itself and its cluster."""
-        return (yield from inspection(self._asked))
+        """Ask each endpoint for itself, and one for its cluster."""
+        return (yield from inspection(self._asked, self._endpoints))
 
     def provision(self) -> Exchange[None]:
         """Make nothing: there is nothing to make. Whether etcd is there, and lets its user in, is seen."""

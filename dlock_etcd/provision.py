@@ -10,7 +10,7 @@ from dlock_etcd import _schema
 from dlock_etcd._errors import TROUBLE, setup_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from dlock_core.kit import Exchange
     from dlock_etcd._schema import Request
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["inspection", "policy"]
 
 _OLDEST = (3, 4)
+# How long one endpoint may take to tell of itself: it asks nobody else.
+_LOOK_S = 2.0
 
 
 def policy(root: str) -> str:
@@ -25,43 +27,60 @@ def policy(root: str) -> str:
     return f"etcdctl role grant-permission ROLE --prefix=true readwrite '{root}/'; etcdctl user grant-role NAME ROLE"
 
 
-def inspection(asked: Callable[[Request], Exchange[Any]]) -> Exchange[Guarantees]:
-    """Look at the member and its cluster.
+def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[str]) -> Exchange[Guarantees]:
+    """Look at each of the *endpoints*, and at their cluster. A channel of the user's own has one, which is not known by name.
 
-    Raises: StoreSetupError: the member does not fit.
+    Raises: StoreSetupError: a member does not fit. The error of the last endpoint, where none answers.
     """
-    status = yield from asked(_schema.status())
-    version = tuple(int(part) for part in re.findall(r"\d+", status.version)[:2])
-    if version < _OLDEST:
-        raise setup_error(
-            f"the server is etcd {status.version or 'of an unknown version'}", "update it to 3.4 or newer"
-        )
-    if status.learner:
-        raise setup_error("the member is a learner, which answers no linearizable request", "name a voting member")
+    answers: dict[str, Any] = {}
+    silent: list[str] = []
+    for number, endpoint in enumerate(endpoints or ("the channel",)):
+        try:
+            status = yield from asked(_schema.status(number, _LOOK_S))
+        except TROUBLE:
+            silent.append(endpoint)
+            if len(silent) == max(len(endpoints), 1):
+                raise
+        else:
+            _check(endpoint, status)
+            answers[endpoint] = status
     voting: int | None
     try:
         voting = sum(not member.learner for member in (yield from asked(_schema.members())).members)
     except TROUBLE:
-        voting = None  # newer servers tell members to administrators only
-    return _guarantees(status, voting)
+        voting = None  # newer servers tell members to administrators only, and to nobody where there is no majority
+    return _guarantees(answers, silent, voting)
 
 
-def _guarantees(status: Any, voting: int | None) -> Guarantees:
+def _check(endpoint: str, status: Any) -> None:
+    version = tuple(int(part) for part in re.findall(r"\d+", status.version)[:2])
+    if version < _OLDEST:
+        raise setup_error(
+            f"{endpoint} is etcd {status.version or 'of an unknown version'}", "update it to 3.4 or newer"
+        )
+    if status.learner:
+        raise setup_error(f"{endpoint} is a learner, which answers no linearizable request", "name voting members only")
+
+
+def _guarantees(answers: Mapping[str, Any], silent: Sequence[str], voting: int | None) -> Guarantees:
     several = voting is not None and voting >= 3  # noqa: PLR2004  # the least that goes on without one of them
-    notes = [f"voting members: {'not shown to this user' if voting is None else voting}"]
-    notes += [f"the member reports: {error}" for error in status.errors]
-    if not status.leader:
-        notes.append("the member knows no leader now")
+    notes = [f"voting members: {'not known' if voting is None else voting}"]
+    if silent:
+        notes.append(f"answered: {', '.join(answers)}; no answer: {', '.join(silent)}")
+    notes += [f"{endpoint} reports: {error}" for endpoint, status in answers.items() for error in status.errors]
+    notes += [f"{endpoint} knows no leader now" for endpoint, status in answers.items() if not status.leader]
     notes.append("waiters are told by one watch a client; there is no clock, so ages are observed by the clients")
     if several:
         failover = "a write counts when a majority has it on disk; while there is no majority nobody gets a lock"
     elif voting == 2:  # noqa: PLR2004
         failover = "two members: while either is down nobody gets a lock; what they acknowledged they remember"
+    elif voting is None:
+        failover = "a write counts when a majority has it on disk; of how many members is not known: nobody tells this user now"
     else:
         failover = "one server: while it is down nobody gets a lock; what it acknowledged it remembers, unless its disk is lost"
     return Guarantees(
         store="etcd",
-        version=status.version,
+        version=next(iter(answers.values())).version,
         grade=Grade.A if several else Grade.B,
         token=TokenOrder.ORDERED,
         deletes=False,

@@ -44,7 +44,10 @@ class _Store:
         if isinstance(source, EtcdStoreOptions):
             link = self._link_class(source.endpoints, credentials_of(source), None)
             verbs = EtcdVerbs(
-                checked_root(root or source.root), user or source.user, password or source.password.get_secret_value()
+                checked_root(root or source.root),
+                user or source.user,
+                password or source.password.get_secret_value(),
+                source.endpoints,
             )
         elif isinstance(source, self._channel_class):
             link = self._link_class((), None, source)

@@ -14,8 +14,12 @@ from contextlib import suppress
 
 from dlock_conformance.faults import Fault
 
-__all__ = ["FaultProxy"]
+__all__ = ["FaultProxy", "has_headers"]
 
+# Of HTTP/2: how a connection begins, how long the head of a frame is, and the type of the first frame of each request and answer.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_FRAME_HEAD = 9
+_HEADERS = 1
 _CHUNK = 1 << 16
 _CONNECT_S = 5.0
 _LATE_S = 2.0
@@ -213,3 +217,13 @@ class _Pair:
         except OSError:
             pass  # a reset is an end, too
         self.cut()
+
+
+def has_headers(said: bytes) -> bool:
+    """Whether a request of gRPC, or an answer to one, begins in *said*: all else are settings, windows and pings of the connection."""
+    said = said.removeprefix(_PREFACE)
+    while len(said) >= _FRAME_HEAD:
+        if said[3] == _HEADERS:
+            return True
+        said = said[_FRAME_HEAD + int.from_bytes(said[:3], "big") :]
+    return False

@@ -36,6 +36,7 @@ _NEEDED = (
         "dlock_core.command.run",
         "dlock_sqlite.store",
         "dlock_dynamodb",
+        "dlock_etcd",
         "dlock_mongodb",
         "dlock_mysql",
         "dlock_postgres",

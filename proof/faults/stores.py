@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import quote
 
-from dlock_conformance.proxy import FaultProxy
+from dlock_conformance.proxy import FaultProxy, has_headers
 from dlock_conformance.servers import RECIPES, ServerMissingError, resolve
 
 from dlock_core.backend import backend_for
 from tests.backends import is_request
+from tests.etcd.cluster import EtcdCluster
+from tests.scripted import ScriptedServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +49,7 @@ STORES = {
     "redis": Size(0.6, 40, 2),
     # Nothing wakes who waits there: all that poll at the pace of the defaults would have this machine do nothing else.
     "dynamodb": Size(1.5, 24, 1, polls=10),
+    "etcd": Size(1.5, 24, 1),
     "mongodb": Size(1.0, 20, 1),
     "mysql": Size(1.0, 24, 1, polls=10),
     "postgres": Size(1.0, 24, 2),
@@ -75,7 +78,10 @@ class Disturbed(Protocol):
         """Let it go on."""
 
     def restart(self) -> None:
-        """Kill the server, and start it again with its data."""
+        """Kill the server, and start it again with its data; of a cluster, the member that leads."""
+
+    def restart_all(self) -> None:
+        """Do so with all members of a cluster at once."""
 
     def close(self) -> None:
         """End it."""
@@ -94,7 +100,7 @@ class _File:
     def _no_server(self) -> None:
         raise LookupError("SQLite has no server that could be disturbed; choose a cell that disturbs the holder")
 
-    stop = go_on = restart = _no_server
+    stop = go_on = restart = restart_all = _no_server
 
     def close(self) -> None:
         """Leave the file to its folder."""
@@ -156,6 +162,8 @@ class _Redis:
         self._process.wait()
         self._start()
 
+    restart_all = restart
+
     def close(self) -> None:
         """End it."""
         self.proxy.close()
@@ -163,8 +171,52 @@ class _Redis:
         self._process.wait()
 
 
+class _EtcdCluster:
+    """Three members of etcd. What goes through the proxy goes to one of them, which hands it on to the leader."""
+
+    file: Path | None = None
+
+    def __init__(self, folder: Path) -> None:
+        resolve("etcd")  # installs it, or says what to do
+        self._cluster = EtcdCluster(DLOCK_SERVER_DATA=str(folder))
+        self.url = f"etcd://{self._cluster.endpoints}/proof"
+        self.proxy = FaultProxy(
+            "127.0.0.1", self._cluster.members[0].port, is_request=has_headers, is_answered=has_headers
+        )
+        self.proxied = f"etcd://{self.proxy.address}/proof"
+        backend = backend_for(self.url)
+        with closing(backend.open(backend.options.from_url(self.url))) as store:
+            self.version = f"{store.guarantees().version}, three members"
+
+    def stop(self) -> None:
+        """Stop a majority, the leader among them."""
+        leader = self._cluster.leader()
+        other = next(member for member in self._cluster.members if member is not leader)
+        self._cluster.pause(leader, other)
+
+    def go_on(self) -> None:
+        """Let all members go on."""
+        self._cluster.go_on()
+
+    def restart(self) -> None:
+        """Kill the leader, and start it again with its data."""
+        leader = self._cluster.leader()
+        leader.crash()
+        leader.start()
+
+    def restart_all(self) -> None:
+        """Kill all members at once, and start them again with their data."""
+        self._cluster.each(ScriptedServer.crash)
+        self._cluster.each(ScriptedServer.start)
+
+    def close(self) -> None:
+        """End all members."""
+        self.proxy.close()
+        self._cluster.close()
+
+
 class _Scripted:
-    """A server that its script in ``tools/servers`` installs, starts and kills: of all kinds but Redis, MongoDB as a stand-in."""
+    """A server that its script in ``tools/servers`` installs, starts and kills: of all kinds but Redis and etcd, MongoDB as a stand-in."""
 
     file: Path | None = None
 
@@ -235,6 +287,8 @@ class _Scripted:
             self._run("crash")
         self._run("start")
 
+    restart_all = restart
+
     def close(self) -> None:
         """End it."""
         self.proxy.close()
@@ -260,6 +314,8 @@ def open_store(name: str, folder: Path) -> Iterator[Disturbed]:
         store = _File(folder)
     elif name == "redis":
         store = _Redis(folder)
+    elif name == "etcd":
+        store = _EtcdCluster(folder)
     else:
         store = _Scripted(name, folder)
     with closing(store):

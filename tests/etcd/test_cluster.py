@@ -1,0 +1,149 @@
+"""Three members: what a lock has that outlives one of them, and what is told while there is no majority."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dlock_core import Lease, LockClient
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError
+from dlock_core.kit import Exchange
+from dlock_core.record import LockRecord
+from dlock_core.store import Grade
+from dlock_etcd import EtcdStore
+from dlock_etcd._schema import Request
+from dlock_etcd.provision import inspection
+from tests.core.worlds import eventually
+from tests.etcd.cluster import EtcdCluster
+from tests.etcd.support import TIMEOUT_S, any_claim, released, renewed
+from tests.scripted import ScriptedServer
+
+LEASE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[EtcdCluster]:
+    """Start it; each test leaves it whole."""
+    cluster = EtcdCluster()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def members(cluster: EtcdCluster) -> Iterator[EtcdStore]:
+    """Return a store that knows all members."""
+    store = EtcdStore(f"etcd://{cluster.endpoints}/tests")
+    yield store
+    store.close()
+
+
+def asked_again(store: EtcdStore, key: str) -> LockRecord | None:
+    """Read until a member answers: an election takes about a second."""
+    found: list[LockRecord | None] = []
+
+    def answered() -> bool:
+        try:
+            found.append(store.read(key, timeout_s=1.0))
+        except StoreError:
+            return False
+        return True
+
+    eventually(answered, "an answer")
+    return found[0]
+
+
+def test_three_members_are_grade_a(members: EtcdStore) -> None:
+    """A write counts when a majority has it."""
+    told = members.guarantees()
+
+    assert told.grade is Grade.A
+    assert "voting members: 3" in told.notes
+    assert "majority" in told.failover
+
+
+def test_lock_outlives_the_leader_of_the_cluster(cluster: EtcdCluster, members: EtcdStore, key: str) -> None:
+    """The holder renews by the members that are left, keeps everybody else out, and the next grant has a greater token."""
+    with LockClient(EtcdStore(f"etcd://{cluster.endpoints}/tests"), lease_duration=LEASE_S, prefix="") as client:
+        lease = client.acquire(key)
+        leader = cluster.leader()
+        leader.crash()
+        try:
+            eventually(lambda: renewed_now(lease), "a renewal by the members that are left")
+            refused = members.claim(any_claim(key), timeout_s=TIMEOUT_S)
+            lease.release()
+            second = client.acquire(key)
+        finally:
+            leader.start()
+
+        assert not refused.applied
+        assert second.fencing_token > lease.fencing_token
+        second.release()
+
+
+def renewed_now(lease: Lease) -> bool:
+    """Renew; whether that was confirmed."""
+    try:
+        lease.renew()
+    except StoreError:
+        return False
+    return True
+
+
+def test_without_a_majority_a_write_is_unknown_and_the_endpoints_that_answer_are_named(
+    cluster: EtcdCluster, members: EtcdStore, key: str
+) -> None:
+    """Two of three stand still, as behind a partition. When they are back, the write has been applied once or not at all."""
+    held = members.claim(any_claim(f"{key}/held"), timeout_s=TIMEOUT_S).record
+    alive, *paused = cluster.members
+    claim = any_claim(key)
+
+    cluster.pause(*paused)
+    try:
+        with pytest.raises(OutcomeUnknownError, match=r"may be applied.*asked: 127"):
+            members.claim(claim, timeout_s=2.0)
+        told = members.guarantees().notes
+    finally:
+        cluster.go_on()
+
+    address = cluster.address(alive)
+    silent = ", ".join(cluster.address(member) for member in paused)
+    assert f"answered: {address}; no answer: {silent}" in told
+    found = asked_again(members, key)
+    assert found is None or found.rvn == claim.record.rvn
+    assert members.read(f"{key}/held", timeout_s=TIMEOUT_S) == held
+
+
+def test_restart_of_all_members_keeps_what_is_held(cluster: EtcdCluster, members: EtcdStore, key: str) -> None:
+    """All are killed at once; the token of the next grant is greater."""
+    held = members.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert held is not None
+
+    cluster.each(ScriptedServer.crash)
+    cluster.each(ScriptedServer.start)
+
+    assert asked_again(members, key) == held
+    assert members.release(released(held), timeout_s=TIMEOUT_S).applied
+    second = members.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert second is not None
+    assert second.fencing_token > held.fencing_token
+    assert members.replace(renewed(second), timeout_s=TIMEOUT_S).applied
+
+
+def test_endpoint_that_cannot_keep_locks_is_named() -> None:
+    """A learner, or an old version, also where the other endpoints fit."""
+    fits = SimpleNamespace(version="3.5.1", learner=False, leader=1, errors=())
+    for changes, why in (({"learner": True}, "b:2 is a learner"), ({"version": "3.3.27"}, "b:2 is etcd 3.3.27")):
+        look = inspection(answered, ("a:1", "b:2"))
+        next(look)
+        look.send(fits)
+
+        with pytest.raises(StoreSetupError, match=why):
+            look.send(SimpleNamespace(**vars(fits) | changes))
+
+
+def answered(request: Request) -> Exchange[Any]:
+    """Ask as the verbs do."""
+    return (yield request)
