@@ -57,15 +57,8 @@ _PROVES = {
 }
 # These run whole clients; the others run the machine alone.
 _OF_CLIENTS = ("faults", "bodies", "interrupts", "jobs")
-_PRODUCT = (
-    "dlock_core",
-    "dlock_dynamodb",
-    "dlock_mongodb",
-    "dlock_mysql",
-    "dlock_postgres",
-    "dlock_redis",
-    "dlock_sqlite",
-)
+# What of the product the faults disturb: all of it but the frameworks.
+_PRODUCT = tuple(sorted(path.name for path in ROOT.glob("dlock_*") if path.name != "dlock_contrib"))
 _MACHINE = ("early", "errors", "lease", "timings", "record", "states", "store")
 _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 

@@ -118,9 +118,12 @@ class Trial:
     def disturbed(self, fault: Fault) -> Subject:
         """Return a store on a way that can have *fault*, which the test says that it needs; each verb was used on it.
 
-        The first use may take another way, as where a server has to be taught a script: the fault is to meet the common one.
+        The first use may take another way, as where a server has to be taught a script: the fault is to meet the common one. It is never
+        the ``store`` of the test, which looks at what came of the fault: a connection that was cut may fail once more.
         """
         assert self.harness.gives(fault)
+        if not self._opened:
+            self.open()
         subject = self.open(self.harness.through_faults)
         record = self.renew(self.hold(self.key(), store=subject), store=subject)
         subject.read(self.free(record, store=subject).key)
