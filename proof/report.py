@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from proof import report_jobs
-from proof.standing import problems_of, row_of, section_of
-from proof.tables import histogram, shown, table, where
+from proof.standing import paragraphs_of, problems_of, row_of, rows_of, section_of
+from proof.tables import cell_table, histogram, shown, table, where
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["page"]
 
@@ -33,9 +33,12 @@ _TITLES = {
 }
 _HEAD_OF_FAULTS = (
     *("Store", "fault", "trials", "none in so many: below (95 %)", "grants", "effects", "wrong", "unheard"),
-    *("naive", "checked", "two-step", "control", "trials/s"),
+    *("naive", "checked", "two-step", "control", "trials/s", "code"),
 )
+_HEAD_OF_PEERS = ("Store", "fault", "trials", "what showed", "stale: naive", "checked")
 _BARS_MAX = 30
+# Their rows stand each by itself: a store that is not disturbed in a run keeps its own.
+_OF_CELLS = ("faults", "bodies")
 
 
 def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: str = "") -> str:
@@ -47,7 +50,7 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: st
     if any(told["quick"] for told in results.values()):
         lines += ["", "**A quick run: it shows that the stages work, and proves little.**"]
     lines += ["", *_summary(results, codes, standing)]
-    sections = {
+    sections: dict[str, Callable[..., list[str]]] = {
         "explore": _explore,
         "mutants": _mutants,
         "general": _general,
@@ -61,10 +64,13 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: st
     }
     for name, section in sections.items():
         lines += [f"## {_TITLES[name]}", ""]
-        if name in results:
-            lines += section(results[name]["result"])
+        stands = section_of(standing, _TITLES[name])
+        if name not in results:
+            lines += stands or ["Not run.", ""]
+        elif name in _OF_CELLS:
+            lines += section(results[name]["result"], stands or [])
         else:
-            lines += section_of(standing, _TITLES[name]) or ["Not run.", ""]
+            lines += section(results[name]["result"])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -215,7 +221,8 @@ def _shrink(result: dict[str, Any]) -> list[str]:
     return [*lines, "", *table(head, rows)]
 
 
-def _faults(result: dict[str, Any]) -> list[str]:
+def _faults(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
+    done = {(cell["store"], cell["cell"]) for cell in result["cells"]}
     ours = [cell for cell in result["cells"] if not cell["cell"].startswith("peer")]
     peers = [cell for cell in result["cells"] if cell["cell"].startswith("peer")]
     lines = [
@@ -226,18 +233,22 @@ def _faults(result: dict[str, Any]) -> list[str]:
         "told of, as of a holder killed in between. Controls must fail, or the run does not count: effects that came stale of a holder",
         "that looks at nothing (naive), that asks its lease before it computes (checked), that compares the token in a step of its own",
         "(two-step), and what else is named: grants too early to the *hasty* waiter that counts half a lease, copies that were valid in",
-        "the parent, errors told to the holders. On DynamoDB, where nothing wakes them, those who wait look ten times in a lease.",
+        "the parent, errors told to the holders. On DynamoDB and MySQL, where nothing wakes them, those who wait look ten times in a",
+        "lease. etcd is a cluster of three members: *server-kill* kills the leader, *server-stop* stops a majority. A row is the newest",
+        "run of its cell, with the version of the code that it ran on.",
         "",
-        *table(_HEAD_OF_FAULTS, (_cell(cell) for cell in ours)),
+        *cell_table(_HEAD_OF_FAULTS, stands, done, map(_cell, ours)),
     ]
-    if peers:
+    if peers or rows_of(stands, _HEAD_OF_PEERS, done):
         lines += [
             "The same faults with redis-py's own Lock instead, made with its defaults. *stuck*: keys of killed holders that nobody got",
             "within five leases, since by default it has no end; *orphans*: keys that it had taken, while the caller was told that it had",
             "not, or was cancelled.",
             "",
-            *table(
-                ("Store", "fault", "trials", "what showed", "stale: naive", "checked"),
+            *cell_table(
+                _HEAD_OF_PEERS,
+                stands,
+                done,
                 (
                     (
                         where(cell),
@@ -251,9 +262,10 @@ def _faults(result: dict[str, Any]) -> list[str]:
                 ),
             ),
         ]
-    for store in dict.fromkeys(cell["store"] for cell in ours):
-        lines += _takeovers(store, [cell for cell in ours if cell["store"] == store])
-    return lines
+    stores = dict.fromkeys(cell["store"] for cell in ours)
+    taken = [line for store in stores for line in _takeovers(store, [cell for cell in ours if cell["store"] == store])]
+    told = [line.partition(", where")[0] for line in taken if line.startswith("From ")]
+    return lines + paragraphs_of(stands, "From ", told) + taken
 
 
 def _interrupts(result: dict[str, Any]) -> list[str]:
@@ -283,6 +295,7 @@ def _cell(cell: dict[str, Any]) -> tuple[object, ...]:
         *(cell["stale"][kind] for kind in ("naive", "checked", "two-step")),
         shown(cell),
         f"{cell['trials'] / max(cell['seconds'], 1e-9):.1f}",
+        cell.get("code", ""),
     )
 
 

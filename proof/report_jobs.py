@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from proof.faults.stores import STORES
-from proof.tables import shown, table, where
+from proof.tables import cell_table, shown, table, where
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["bodies", "jobs"]
+
+_HEAD_OF_BODIES = (
+    *("Store", "fault", "trials", "none in so many: below (95 %)", "bodies", "beside", "paused", "again", "other"),
+    *("control", "trials/s", "code", "load", "keys, where fewer or more"),
+)
 
 
 def jobs(result: dict[str, Any]) -> list[str]:
@@ -42,7 +50,7 @@ def jobs(result: dict[str, Any]) -> list[str]:
     ]
 
 
-def bodies(result: dict[str, Any]) -> list[str]:
+def bodies(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
     """Return the section about the fault cells."""
     return [
         "Candidates of elections and runners of jobs, blocking and asyncio, are processes with many keys at once. Each key that is held",
@@ -63,24 +71,11 @@ def bodies(result: dict[str, Any]) -> list[str]:
         "leases after it was stopped, a process runs for 4 ms and stands still for 30 ms, twenty times. Since then no body begins whose",
         "lease is over.",
         "",
-        *table(
-            (
-                "Store",
-                "fault",
-                "trials",
-                "none in so many: below (95 %)",
-                "bodies",
-                "beside",
-                "paused",
-                "again",
-                "other",
-                "control",
-                "trials/s",
-                "code",
-                "load",
-                "keys, where fewer or more",
-            ),
-            (_body_cell(cell) for cell in result["cells"]),
+        *cell_table(
+            _HEAD_OF_BODIES,
+            stands,
+            {(cell["store"], cell["cell"]) for cell in result["cells"]},
+            map(_body_cell, result["cells"]),
         ),
     ]
 

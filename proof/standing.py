@@ -1,10 +1,14 @@
-"""The page of the proof as it stands: a stage whose results are not here keeps what the page says of it."""
+"""The page of the proof as it stands: a stage or a fault cell whose results are not here keeps what the page says of it."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
-__all__ = ["problems_of", "row_of", "section_of"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+__all__ = ["paragraphs_of", "problems_of", "row_of", "rows_of", "section_of"]
 
 
 def section_of(page: str, title: str) -> list[str] | None:
@@ -26,3 +30,30 @@ def row_of(page: str, title: str, code: str) -> tuple[str, ...] | None:
 def problems_of(page: str, title: str) -> list[str]:
     """Return what the page says was wrong in the stage *title*."""
     return re.findall(rf"^- {re.escape(title)}: (.*)$", page, re.MULTILINE)
+
+
+def rows_of(section: Sequence[str], head: Sequence[str], besides: Collection[tuple[str, str]]) -> list[list[str]]:
+    """Return the rows of the table under *head* in *section*, but for the fault cells *besides*, each a store and a fault."""
+    line = f"| {' | '.join(head)} |"
+    if line not in section:
+        return []
+    found = []
+    for row in section[section.index(line) + 2 :]:
+        if not row.startswith("|"):
+            break
+        cells = row.removeprefix("| ").removesuffix(" |").split(" | ")
+        if (cells[0].split()[0], cells[1]) not in besides:
+            found.append(cells)
+    return found
+
+
+def paragraphs_of(section: Sequence[str], begins: str, besides: Collection[str]) -> list[str]:
+    """Return the paragraphs of *section* whose first line *begins* so, up to the next of them, but for those that begin as *besides*."""
+    found: list[str] = []
+    keeps = False
+    for line in section:
+        if line.startswith(begins):
+            keeps = not line.startswith(tuple(besides))
+        if keeps:
+            found.append(line)
+    return found

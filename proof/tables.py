@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from proof.faults.stores import STORES
+from proof.standing import rows_of
 
-__all__ = ["histogram", "shown", "table", "where"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+__all__ = ["cell_table", "histogram", "shown", "table", "where"]
 
 _BAR = 50
 
@@ -19,6 +22,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
         cells = [f"{each:,}" if isinstance(each, int) else str(each).replace("|", "\\|") for each in row]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
+
+
+def cell_table(
+    head: Sequence[str], stands: Sequence[str], done: Collection[tuple[str, str]], rows: Iterable[Sequence[object]]
+) -> list[str]:
+    """Return a table of fault cells: the *rows*, and those of the page as it *stands* whose cells are not *done*, by store."""
+    every = [*rows_of(stands, head, done), *rows]
+    return table(head, sorted(every, key=lambda row: list(STORES).index(str(row[0]).split()[0])))
 
 
 def histogram(counts: Sequence[int], width: float, unit: str) -> list[str]:

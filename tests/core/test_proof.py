@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -54,6 +54,46 @@ def test_stage_that_was_not_run_keeps_its_section_and_the_version_that_it_ran_on
     assert "- What the simulation must find: a fault that it must find" in again
     assert again.replace("aa (now bb)", "aa") == before
     assert report.page({}, codes, again) == before
+
+
+def test_fault_cell_that_was_not_run_keeps_its_row() -> None:
+    """Whoever disturbs one store leaves the rows and the delays of the others; one that runs again takes the place of its own."""
+
+    def told(*cells: tuple[str, str, int], code: str) -> dict[str, Any]:
+        result = {"wrong": [], "cells": [cell_of(*cell, code) for cell in cells]}
+        return {
+            "version": code,
+            "quick": False,
+            "at": "then",
+            "seconds": 1,
+            "machine": "m",
+            "load": 0,
+            "result": result,
+        }
+
+    codes = dict.fromkeys(proof_main.STAGES, "bb")
+    before = report.page({"faults": told(("redis", "kill", 301), ("sqlite", "kill", 302), code="aa")}, codes)
+
+    both = report.page({"faults": told(("redis", "kill", 303), ("redis", "fork", 304), code="bb")}, codes, before)
+
+    rows = [row.split(" | ") for row in both.splitlines() if ", lease " in row]
+    assert [(row[0].split()[1], row[1], row[2], row[-1]) for row in rows] == [
+        ("sqlite", "kill", "302", "aa |"),
+        ("redis", "kill", "303", "bb |"),
+        ("redis", "fork", "304", "bb |"),
+    ]
+    assert [line.split(" in leases:")[1] for line in both.splitlines() if line.startswith("From a kill")] == [
+        " 2 takeovers, median 1.00, p99 1.00, longest 1.00",
+        " 4 takeovers, median 1.00, p99 1.00, longest 1.00",
+    ]
+
+
+def cell_of(store: str, cell: str, trials: int, code: str) -> dict[str, Any]:
+    """Return what a fault cell shows in which nothing is wrong."""
+    counts = dict.fromkeys(("grants", "effects", "repeated", "disordered", "early", "lost", "unheard"), 0)
+    stale = dict.fromkeys(("fenced", "naive", "checked", "two-step"), 0)
+    about = {"store": store, "version": "1", "lease_s": 1.0, "cell": cell, "control": None, "notes": {}, "seconds": 1}
+    return {**about, **counts, "stale": stale, "trials": trials, "delays": [0.5, 1.0], "code": code}
 
 
 def test_histogram_leaves_out_the_empty_ends() -> None:
