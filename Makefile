@@ -3,12 +3,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # A run of all tests fails where one of these was not tried.
-STORES := memory,sqlite,redis,redis6,valkey,dynamodb,etcd,mongodb,mysql,postgres,postgres18
+STORES := memory,sqlite,redis,redis6,valkey,dynamodb,etcd,mongodb,mysql,postgres,postgres18,zookeeper
 # Processes that run tests side by side, each with servers of its own: more than processors, since many tests wait.
 JOBS ?= 4
 # Where 8 GB of memory can hold files, the servers of `make test` keep their data there: a busy disk may take longer for one fsync than a lease.
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
-TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite conformance_tests tests proof examples benchmarks)
+TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks)
 
 .PHONY: venv check format unit conformance test apart containers faults faults-long real demo docs bench explore proof clean
 
@@ -64,9 +64,9 @@ faults-long: venv
 SCHEME = $(firstword $(subst :, ,$(URL)))
 REAL = $(or $(patsubst mongodb%,mongodb,$(filter mongodb%,$(SCHEME))),$(patsubst redis%,redis,$(filter redis%,$(SCHEME))),\
 	$(patsubst http%,dynamodb,$(filter http%,$(SCHEME))),$(patsubst %,etcd,$(filter etcd,$(SCHEME))),$(patsubst %,mysql,$(filter mysql mariadb,$(SCHEME))),\
-	$(patsubst %,postgres,$(filter postgres postgresql,$(SCHEME))))
+	$(patsubst %,postgres,$(filter postgres postgresql,$(SCHEME))),$(patsubst %,zookeeper,$(filter zookeeper,$(SCHEME))))
 real: venv
-	@[ -n '$(REAL)' ] || { echo 'make real: URL=etcd://…, mongodb://…, mysql://…, postgresql://…, redis://… or https://… (DynamoDB) names the server' >&2; exit 64; }
+	@[ -n '$(REAL)' ] || { echo 'make real: URL=etcd://…, mongodb://…, mysql://…, postgresql://…, redis://…, zookeeper://… or https://… (DynamoDB) names the server' >&2; exit 64; }
 	DLOCK_TEST_SERVERS=url DLOCK_TEST_$(shell echo $(REAL) | tr a-z A-Z)_URL='$(URL)' $(BIN)/pytest \
 		$(wildcard tests/$(REAL)/test_assumptions.py) conformance_tests/test_$(REAL).py --dlock-require=$(REAL)
 

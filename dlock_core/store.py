@@ -61,7 +61,7 @@ S21  No verb provisions. Where a table, index or right is missing, it raises :cl
      command that mends it; ``provision()`` may be repeated.
 S22  ``close()`` may be repeated. It closes what the store opened itself, never a client it was given. After it every verb raises
      :class:`~dlock_core.errors.StoreUnavailableError`.
-S23  Each verb costs one request to the server, granted or refused; a batch one more at most, where something was refused.
+S23  Each verb costs one request to the server; more only where a step is refused, in a batch or by a server whose refusals show no record.
 
 **Batch renewal** (:class:`BatchRenew`)
 

@@ -36,8 +36,8 @@ def served_url(server: Server, address: str | None = None) -> str:
         os.environ.setdefault("AWS_ACCESS_KEY_ID", "testing")
         os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "testing")
         return f"dynamodb://eu-west-1/{_NAME}?endpoint_url={quote(f'http://{address}', safe='')}"
-    if server.name == "etcd":
-        return f"etcd://{address}/{_NAME}"
+    if server.name in ("etcd", "zookeeper"):
+        return f"{server.name}://{address}/{_NAME}"
     if server.name in ("redis", "postgres"):
         return server.url.replace(address_of(server), address)
     if server.name == "mysql":

@@ -28,6 +28,7 @@ DRIVERS = {
     "dlock_postgres": {"psycopg"},
     "dlock_redis": {"redis"},
     "dlock_sqlite": set(),
+    "dlock_zookeeper": {"kazoo"},
 }
 # What each module for a framework may import; it is only there with the extra of the module's name.
 FRAMEWORKS = {

@@ -33,7 +33,7 @@ def told_by(*arguments: str, url: str | None = None) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*EMBEDDED, *SERVED, "etcd"])
+@pytest.mark.parametrize("name", [*EMBEDDED, *SERVED, "etcd", "zookeeper"])
 def test_one_program_runs_on_every_store(name: str, tmp_path: Path) -> None:
     """Only the URL is another one; what the program sees is the same."""
     first, *others = told_by(url_for(name, tmp_path))

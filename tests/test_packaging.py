@@ -24,6 +24,7 @@ PACKAGES = {
     "dlock_postgres",
     "dlock_redis",
     "dlock_sqlite",
+    "dlock_zookeeper",
 }
 
 pytestmark = pytest.mark.slow
@@ -108,6 +109,7 @@ def test_the_entry_points_are_in_the_wheel(wheel: Path, project: dict[str, Any])
         "redis",
         "rediss",
         "sqlite",
+        "zookeeper",
     }
 
 

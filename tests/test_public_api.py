@@ -12,7 +12,15 @@ import dlock_core
 from tests.update_public_api import PACKAGE, PUBLIC_MODULES, SNAPSHOT, exported, render
 
 NAMES_MIN = 40
-ADAPTERS = ("dlock_dynamodb", "dlock_etcd", "dlock_mongodb", "dlock_mysql", "dlock_postgres", "dlock_redis")
+ADAPTERS = (
+    "dlock_dynamodb",
+    "dlock_etcd",
+    "dlock_mongodb",
+    "dlock_mysql",
+    "dlock_postgres",
+    "dlock_redis",
+    "dlock_zookeeper",
+)
 
 
 def test_the_public_api_is_that_of_the_snapshot() -> None:
@@ -21,7 +29,7 @@ def test_the_public_api_is_that_of_the_snapshot() -> None:
 
 
 # Their drivers have no asyncio: the core serves them through threads, and takes a store of theirs in both clients.
-SYNC_ONLY = {"dlock_dynamodb", "dlock_mysql"}
+SYNC_ONLY = {"dlock_dynamodb", "dlock_mysql", "dlock_zookeeper"}
 
 
 def test_the_snapshot_covers_the_package() -> None:

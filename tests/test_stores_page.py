@@ -24,10 +24,11 @@ from dlock_postgres import PostgresStore, PostgresStoreOptions
 from dlock_redis import RedisStore
 from dlock_redis._errors import ACL_RULES
 from dlock_sqlite.store import SqliteStore
+from dlock_zookeeper import ZooKeeperStore, ZooKeeperStoreOptions
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
-STORES = ("sqlite", "redis", "dynamodb", "etcd", "mongodb", "mysql", "postgres")
+STORES = ("sqlite", "redis", "dynamodb", "etcd", "mongodb", "mysql", "postgres", "zookeeper")
 _TRAIT = re.compile(rf"(?:{'|'.join(STORES)})-[a-z-]+")
 
 
@@ -87,6 +88,7 @@ def test_the_rights_on_dynamodb_are_those_of_the_policy(provision: bool) -> None
         ("redis://h/0", "~PREFIX*"),
         ("mongodb://h/app", '"db": "app"'),
         ("etcd://h/app", "--prefix=true readwrite 'app/'"),
+        ("zookeeper://app:secret@h/app", "setAcl -R /app auth:app:cdrw"),
         ("postgresql://h/app", 'GRANT SELECT, INSERT, UPDATE ON "public"."dlock" TO'),
         ("mysql://app@h/app", "GRANT SELECT, INSERT, UPDATE ON `app`.`dlock` TO 'app'@'%';"),
     ],
@@ -98,7 +100,7 @@ def test_a_server_with_users_has_a_policy_to_print(url: str, part: str) -> None:
 
 def test_stores_with_a_clock_are_those_of_the_table() -> None:
     """``server_clock`` is said to work where the store has the methods for it, and nowhere else."""
-    [heading, _, *rows] = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("|")][:10]
+    [heading, _, *rows] = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("|")][:11]
     column = heading.index("`server_clock`")
 
     said = {re.findall(r"`(\w+)://", row[0])[0]: row[column].startswith("yes") for row in rows}
@@ -112,6 +114,7 @@ def test_stores_with_a_clock_are_those_of_the_table() -> None:
         "mongodb": MongoDBStore,
         "mysql": MySQLStore,
         "postgresql": PostgresStore,
+        "zookeeper": ZooKeeperStore,
     }
     assert said == {name: issubclass(kind, ServerClock) for name, kind in kinds.items()}
 
@@ -124,6 +127,7 @@ def test_each_option_in_a_url_is_named() -> None:
     options["mysql"] = set(MySQLStoreOptions.model_fields) - {"host", "port", "user", "password", "database"}
     options["postgres"] = set(PostgresStoreOptions.model_fields) - {"conninfo"}
     options["etcd"] = set(EtcdStoreOptions.model_fields) - {"endpoints", "root", "user", "password"}
+    options["zookeeper"] = set(ZooKeeperStoreOptions.model_fields) - {"endpoints", "root", "user", "password"}
     options["mongodb"] = set(MongoDBStoreOptions.model_fields) - {"url", "database"}
 
     assert [name for names in options.values() for name in names if f"`{name}`" not in PAGE] == []

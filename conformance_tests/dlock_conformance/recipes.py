@@ -125,6 +125,17 @@ RECIPES: dict[str, Recipe] = {
         advice="start Docker, or install postgresql",
         environment=(("POSTGRES_HOST_AUTH_METHOD", "trust"),),
     ),
+    "zookeeper": Recipe(
+        variable="DLOCK_TEST_ZOOKEEPER_URL",
+        url="zookeeper://{address}",
+        ping=b"srvr",
+        pong=b"Zookeeper version",
+        image="zookeeper:3.9",
+        port=2181,
+        script="zookeeper.sh",
+        script_gives="ZooKeeper",
+        advice="start Docker, or install zookeeper and a Java runtime",
+    ),
 }
 
 # The newest, where the one of the system is older.

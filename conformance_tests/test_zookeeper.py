@@ -1,0 +1,153 @@
+"""The ZooKeeper store keeps every clause, on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
+from dlock_conformance.proxy import FaultProxy
+from dlock_conformance.servers import Server
+from thorough import rounds
+
+from dlock_core.record import Version
+
+kazoo_client = pytest.importorskip("kazoo.client")
+
+ROOT = "conformance"
+# What stands after the length of a request: its number, and what it asks for. A read is sent in one breath behind a sync, which counts
+# for both.
+_HEADER = 12
+_GET_CHILDREN, _SYNC, _MULTI = 8, 9, 14
+
+
+def requests_in(said: bytes) -> Iterator[int]:
+    """Yield what each request in *said* asks for."""
+    while len(said) >= _HEADER:
+        yield int.from_bytes(said[8:12], "big")
+        said = said[4 + int.from_bytes(said[:4], "big") :]
+
+
+def is_verb(said: bytes) -> bool:
+    """Whether a step, a read or a scan begins in *said*: all else are sessions and pings."""
+    return any(each in {_GET_CHILDREN, _SYNC, _MULTI} for each in requests_in(said))
+
+
+@contextmanager
+def session(server: Server) -> Iterator[Any]:
+    """Do what is not the store's."""
+    client = kazoo_client.KazooClient("{}:{}".format(*server.address))
+    client.start(timeout=60)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def path_of(key: str) -> str:
+    """Return the path of the node of *key*."""
+    return f"/{ROOT}/{quote(key, safe='').replace('.', '%2E')}"
+
+
+def plant(server: Server, key: str, value: bytes) -> None:
+    """Put a value that no dlock of today wrote."""
+    with session(server) as client:
+        client.create(path_of(key), value, makepath=True)
+
+
+def remove(server: Server, key: str) -> None:
+    """Clear a node away."""
+    with session(server) as client:
+        client.delete(path_of(key), recursive=True)
+
+
+def expires(server: Server, key: str) -> bool:
+    """Whether the record is bound to a session, which would remove it at its end."""
+    with session(server) as client:
+        return bool(client.exists(path_of(key)).ephemeralOwner)
+
+
+def harness_on(server: Server, proxy: FaultProxy, client: Any) -> StoreHarness:
+    """Open stores through *proxy*."""
+
+    def plant_newer(key: str, version: Version) -> None:
+        value = [2, "held", version.rvn, version.fencing_token, {"new": 1}]
+        plant(server, key, json.dumps(value).encode() + b"\n")
+
+    def own_store() -> Any:
+        from dlock_zookeeper import ZooKeeperStore
+
+        return ZooKeeperStore(client, root=ROOT)
+
+    return StoreHarness(
+        f"zookeeper://{proxy.address}/{ROOT}",
+        found=server.found,
+        lease_s=3.0,
+        capabilities={"notify"},
+        race_rounds=rounds(100),
+        several_processes=True,
+        token_floor=True,
+        page=500,
+        restart=server.restart,
+        count_requests=proxy.requests,
+        faults=proxy,
+        plant_foreign=lambda key: plant(server, key, b"somebody's"),
+        remove=lambda key: remove(server, key),
+        plant_newer=plant_newer,
+        expires=lambda key: expires(server, key),
+        unprovisioned=Opening(f"zookeeper://{proxy.address}/no/such/root"),
+        own_client=Opening(open_store=own_store),
+    )
+
+
+@pytest.fixture(scope="module")
+def zookeeper_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreHarness]:
+    """Find the server, make the root, and stand between."""
+    from dlock_zookeeper import ZooKeeperStore
+
+    server = dlock_server("zookeeper")
+    with closing(ZooKeeperStore("zookeeper://{}:{}/{}".format(*server.address, ROOT))) as store:
+        store.provision()
+    with session(server) as client, closing(FaultProxy(*server.address, is_request=is_verb)) as proxy:
+        yield harness_on(server, proxy, client)
+
+
+class TestZooKeeperStore(LockStoreConformance):
+    """``zookeeper://``, for threads; tasks use it through threads."""
+
+    colours = ("sync",)
+    lacks = ("busy", "batch_renew", "server_clock", "prune")
+
+    @pytest.fixture
+    def harness(self, zookeeper_harness: StoreHarness) -> StoreHarness:
+        """Every test has keys of its own, so they share the root."""
+        return zookeeper_harness
+
+
+class TestZooKeeperClient(LockClientConformance):
+    """Both clients over ``zookeeper://``."""
+
+    lacks = ("server_clock", "prune")
+
+    @pytest.fixture
+    def harness(self, zookeeper_harness: StoreHarness) -> StoreHarness:
+        """Every test has keys of its own, so they share the root."""
+        return zookeeper_harness
+
+
+class TestZooKeeperElection(TestZooKeeperClient):
+    """The same by election."""
+
+    way = Way.ELECTION
+
+
+class TestZooKeeperJobs(TestZooKeeperClient):
+    """The same by a job, whose runs have later and later slots."""
+
+    way = Way.JOB
+    cannot_carry = NOT_OF_JOBS

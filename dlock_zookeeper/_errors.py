@@ -1,0 +1,46 @@
+"""What each error of kazoo means for the request that it answers: one table."""
+
+from __future__ import annotations
+
+from kazoo import exceptions
+from kazoo.handlers.threading import KazooTimeoutError
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+
+__all__ = ["TROUBLE", "error_of", "no_root"]
+
+TROUBLE = (exceptions.KazooException, KazooTimeoutError, OSError)
+
+# What says that a request was certainly not applied, now or later. What is not here is unknown: kazoo raises ConnectionLoss and
+# SessionExpiredError for what was sent as for what was not.
+_REFUSED: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
+    (exceptions.NoAuthError, StoreSetupError, "the user lacks a right; see `dlock doctor --policy --url URL`"),
+    (exceptions.InvalidACLError, StoreSetupError, "the server knows no such user; check user and password"),
+    (exceptions.AuthFailedError, StoreSetupError, "check user and password"),
+    (exceptions.UnimplementedError, StoreSetupError, "update the server to ZooKeeper 3.5 or newer"),
+    (exceptions.NotReadOnlyCallError, StoreUnavailableError, "the server is read-only: it has lost its majority"),
+    (exceptions.QuotaExceededError, StoreUnavailableError, "raise the quota of the nodes"),
+    (exceptions.ThrottledOpError, StoreUnavailableError, "the server is overloaded"),
+    (exceptions.NotEmptyError, RecordError, "the record has nodes of another recipe; give dlock a root of its own"),
+)
+
+
+def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
+    """Return dlock's error for one of the driver, or None if it is not the driver's. A read that got no answer wrote nothing."""
+    shown = "the locks" if key is None else f"lock {key!r}"
+    if isinstance(error, UnicodeEncodeError):
+        return RecordError(f"{shown} has no UTF-8 form, so it cannot be stored", key=key)
+    if not isinstance(error, TROUBLE):
+        return None
+    said = f"{type(error).__name__} {error}".strip()
+    for kind, ours, hint in _REFUSED:
+        if isinstance(error, kind):
+            return ours(f"ZooKeeper refused, nothing was written to {shown}: {said}; {hint}", key=key)
+    if writes:
+        return OutcomeUnknownError(f"ZooKeeper did not confirm a write to {shown}, it may be applied: {said}", key=key)
+    return StoreUnavailableError(f"ZooKeeper could not be asked about {shown}, nothing was written: {said}", key=key)
+
+
+def no_root(root: str) -> StoreSetupError:
+    """Return the error of a root that is not there."""
+    return StoreSetupError(f"ZooKeeper has no node {root!r}, nothing was written; 'dlock init --url URL' creates it")

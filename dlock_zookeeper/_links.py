@@ -1,0 +1,201 @@
+"""The link: how a request reaches the ensemble and its answer comes back.
+
+A connection of kazoo carries all requests of a client at once, so nothing that waits can starve a renewal. Each is sent once. A request
+that would have to wait for a connection is not handed to kazoo at all, which would send it later, whatever has become of its caller.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.states import EventType, KeeperState
+from kazoo.security import CREATOR_ALL_ACL
+
+from dlock_core.errors import StoreSetupError, StoreUnavailableError
+from dlock_core.kit import BeginsAnew, watch_forks
+
+if TYPE_CHECKING:
+    from dlock_zookeeper._wire import Request
+    from dlock_zookeeper.options import ZooKeeperStoreOptions
+
+__all__ = ["News", "ThreadLink"]
+
+# How soon a connection that is dead is found out. Nothing is lost with a session but the watches: no node is ephemeral.
+_SESSION_S = 4.0
+_LOOK_EVERY_S = 0.01
+# What of a call's time is left for asking each server why none takes the session.
+_ASKING_S, _ASKING_SHARE = 0.5, 0.25
+# The clients of a parent that a forked child has a copy of.
+_LEFT_BEHIND: list[object] = []
+
+
+class News:
+    """The nodes that have changed, as one-shot watches tell it; the stream of :class:`~dlock_core.kit.Watch`."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self._came: SimpleQueue[Any] = SimpleQueue()
+
+    def put(self, event: Any) -> None:
+        """Take an event of kazoo's."""
+        self._came.put(event)
+
+    def try_next(self, timeout_s: float = 0.5) -> Any:
+        """Return the path of a node that has changed, or None.
+
+        Raises: StoreUnavailableError: the connection was lost, and with it all watches.
+        """
+        try:
+            event = self._came.get(timeout=timeout_s)
+        except Empty:
+            return None
+        if event.type == EventType.NONE:
+            raise StoreUnavailableError("ZooKeeper could not be asked, nothing was written: the watches were lost")
+        return event.path
+
+    def close(self) -> None:
+        """Do nothing: a watch ends with its first event."""
+
+
+class ThreadLink(BeginsAnew):
+    """The link for threads. A *client* of the user's is neither started nor stopped."""
+
+    watch: Any = None
+
+    def __init__(self, options: ZooKeeperStoreOptions | None, client: Any) -> None:
+        self._options, self._given = options, client
+        self._client = client
+        self._forked = False
+        self._mutex = threading.Lock()
+        self.news = News()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Begin without a client: its threads are the parent's, and so is its session."""
+        _LEFT_BEHIND.append(self._client)
+        self._forked = self._given is not None
+        self._client, self._mutex, self.news = None, threading.Lock(), News()
+
+    @property
+    def zxid(self) -> int:
+        """The last transaction that the server has told of."""
+        return getattr(self._client, "last_zxid", 0)
+
+    def open_news(self) -> News:
+        """Begin a stream of news; watches of an earlier one tell it nothing."""
+        self.news = News()
+        return self.news
+
+    def rearm(self, path: str) -> None:
+        """Watch *path* once more, for those who still wait."""
+        with suppress(StoreUnavailableError):
+            self._ready(0).get_async(path, watch=self.news.put)
+
+    def send(self, request: Request, timeout_s: float) -> list[Any]:
+        """Send *request* once; an answer that is an error is raised."""
+        deadline = time.monotonic() + timeout_s
+        client = self._ready(timeout_s)
+        answers = request.begin(client, self.news.put)
+        return [answer.get(timeout=max(deadline - time.monotonic(), 0)) for answer in answers]
+
+    def server_says(self) -> str:
+        """Return what the server that has the session says of itself; nothing where it does not."""
+        try:
+            return str(self._ready(1.0).command(b"srvr"))
+        except Exception:  # noqa: BLE001  # a detail of the report, which a server may refuse in many ways
+            return ""
+
+    def close(self) -> None:
+        """End the session, unless it is the user's."""
+        if self.watch is not None:
+            self.watch.close()
+        client = self._client
+        if client is not None and self._given is None:
+            client.stop()
+            client.close()
+            self._client = None
+
+    def _ready(self, timeout_s: float) -> Any:
+        """Return the client, connected.
+
+        Raises: StoreUnavailableError: there is no connection within *timeout_s*; the message says what each server answered.
+        """
+        asking_s = min(_ASKING_S, timeout_s * _ASKING_SHARE)
+        until = time.monotonic() + timeout_s - asking_s
+        client = self._client or self._started(timeout_s)
+        while not client.connected:
+            if client.client_state == KeeperState.AUTH_FAILED:
+                raise StoreSetupError("ZooKeeper refused user and password, nothing was written")
+            if time.monotonic() > until:
+                problem = f"ZooKeeper was not asked, nothing was written: {self._why(asking_s)}"
+                raise StoreUnavailableError(problem) from ConnectionLoss(client.client_state)
+            time.sleep(_LOOK_EVERY_S)
+        if client.client_state == KeeperState.CONNECTED_RO:
+            problem = "the server is read-only: it has lost its majority"
+            raise StoreUnavailableError(f"ZooKeeper was not asked, nothing was written: {problem}")
+        return client
+
+    def _started(self, timeout_s: float) -> Any:
+        if self._forked:
+            problem = "a client of ZooKeeper does not survive a fork; make it in the child"
+            raise StoreUnavailableError(f"ZooKeeper was not asked, nothing was written: {problem}")
+        if not self._mutex.acquire(timeout=timeout_s):
+            raise StoreUnavailableError("ZooKeeper was not asked, nothing was written: another thread still connects")
+        try:
+            if self._client is None:
+                self._client = _client_of(self._options)
+                self._client.start_async()
+            return self._client
+        finally:
+            self._mutex.release()
+
+    def _why(self, asking_s: float) -> str:
+        if self._options is None:
+            return f"the client given is {self._client.client_state}; is it started?"
+        endpoints = self._options.endpoints
+        each_s = max(asking_s / len(endpoints), 0.01)
+        return "no session; " + ", ".join(f"{each}: {_state_of(each, each_s)}" for each in endpoints)
+
+
+def _client_of(options: Any) -> Any:
+    login = [("digest", f"{options.user}:{options.password.get_secret_value()}")] if options.user else None
+    patient = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.5}
+    return KazooClient(
+        ",".join(options.endpoints),
+        timeout=_SESSION_S,
+        auth_data=login,
+        default_acl=CREATOR_ALL_ACL if login else None,
+        connection_retry=patient,
+        use_ssl=options.tls,
+        ca=options.tls_ca,
+        certfile=options.tls_cert,
+        keyfile=options.tls_key,
+        check_hostname=options.tls,
+    )
+
+
+def _state_of(endpoint: str, timeout_s: float) -> str:
+    """Return what the server at *endpoint* answers."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as asked:
+            asked.settimeout(timeout_s)
+            asked.sendall(b"srvr")
+            said = asked.recv(4096).decode(errors="replace")
+    except TimeoutError:
+        return "no answer"
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    if "not currently serving" in said:
+        return "answers, but has no majority"
+    if "Mode:" in said:
+        return f"answers as {said.partition('Mode:')[2].split()[0]}"
+    return "answers, but not as ZooKeeper" if said and "srvr" not in said else "answers, but shows no state"

@@ -1,0 +1,194 @@
+"""Every verb as one exchange: which requests it sends, and what their answers mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+
+from dlock_core.errors import RecordError
+from dlock_core.kit import damaged, outcome, written
+from dlock_core.store import Claim, Reply
+from dlock_zookeeper import _wire
+from dlock_zookeeper._errors import error_of, no_root
+from dlock_zookeeper._wire import Standing
+from dlock_zookeeper.provision import guarantees, participants
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from dlock_core.errors import StoreError
+    from dlock_core.kit import Call, Exchange
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Guarantees, Release, Replace
+    from dlock_zookeeper._links import ThreadLink
+
+__all__ = ["ZooKeeperVerbs"]
+
+_ABSENT = Standing(None, 0)
+_PAGE = 500
+_HINTS_MAX = 256
+_BYSTANDERS = (RolledBackError, RuntimeInconsistency)
+_CONFIG = "/zookeeper/config"
+
+
+class ZooKeeperVerbs:
+    """Everything that the store knows of ZooKeeper.
+
+    A step expects what the store saw last under the key, or nothing where it saw nothing. That is a hint: where it is wrong, the step is
+    refused, and the record is read. No hint refuses anything.
+    """
+
+    name = "ZooKeeper"
+
+    def __init__(self, root: str, link: ThreadLink) -> None:
+        self._root, self._link = root, link
+        self._root_seen = False
+        self._hints: dict[str, Standing] = {}
+
+    def claim(self, request: Claim) -> Exchange[Reply]:
+        """One transaction; after a refusal one read."""
+        return self._step(request)
+
+    def replace(self, request: Replace) -> Exchange[Reply]:
+        """As :meth:`claim`."""
+        return self._step(request)
+
+    def release(self, request: Release) -> Exchange[Reply]:
+        """As :meth:`claim`."""
+        return self._step(request)
+
+    def _step(self, request: Claim | Replace | Release) -> Exchange[Reply]:
+        key, mints = request.record.key, isinstance(request, Claim)
+        standing, known = self._hints.get(key, _ABSENT), False
+        while True:  # ends with the call's time: whenever a step is refused, another client's was applied
+            floor = max(standing.mzxid, self._link.zxid) + 1
+            decided = outcome(standing.record, request, floor=floor)
+            record = decided.record
+            if not known and (not decided.applied or (mints and record is not None and record.fencing_token > floor)):
+                standing, known = (yield from self._read(key)), True
+                continue
+            if not decided.applied or record is None:
+                return decided
+            # The zxid of the transaction is the floor at least.
+            implied = mints and record.fencing_token == floor
+            mzxid = yield from self._written(standing.record, record, None if implied else record.fencing_token)
+            if mzxid:
+                record = written(record, mzxid, None) if implied else record
+                self._seen(key, Standing(record, mzxid))
+                return Reply(applied=True, record=record)
+            was, standing = standing, (yield from self._read(key))
+            if known and was == standing:
+                raise damaged(key, "its marker is missing", where=self.name)
+            known = True
+
+    def _written(self, standing: LockRecord | None, record: LockRecord, token: int | None) -> Exchange[int]:
+        """Write *record* if *standing* still stands; return the transaction's zxid, or 0 where it does not."""
+        path = _wire.path_of(self._root, record.key)
+        if standing is None:
+            [answers] = yield _wire.creation(path, record, token)
+        else:
+            [answers] = yield _wire.step(path, standing.rvn, record, token)
+        for number, answer in enumerate(answers):
+            if isinstance(answer, _BYSTANDERS):
+                continue
+            if isinstance(answer, NoNodeError) and standing is None and number == 0:
+                raise no_root(self._root) from answer
+            if isinstance(answer, (NodeExistsError, NoNodeError)):
+                return 0
+            if isinstance(answer, Exception):
+                raise answer
+        return int(answers[-1].mzxid)
+
+    def read(self, key: str) -> Exchange[LockRecord | None]:
+        """Wait until the server has what the leader has, and read."""
+        return (yield from self._read(key)).record
+
+    def is_free(self, key: str) -> Exchange[bool]:
+        """Whether a claim of *key* is worth trying; if not, the next change of its node is news."""
+        try:
+            standing = yield from self._read(key, watch=True)
+        except RecordError:
+            return True  # the claim says so
+        return standing.record is None or not standing.record.held
+
+    def _read(self, key: str, *, watch: bool = False) -> Exchange[Standing]:
+        self._hints.pop(key, None)
+        try:
+            _, (value, stat) = yield _wire.read(_wire.path_of(self._root, key), watch=watch)
+        except NoNodeError as error:
+            if not self._root_seen:
+                yield from self._look_for_root(error)
+            return _ABSENT
+        standing = _wire.decode(key, value, stat)
+        self._seen(key, standing)
+        return standing
+
+    def _look_for_root(self, error: Exception) -> Exchange[None]:
+        try:
+            yield _wire.reads([f"/{self._root}"])
+        except NoNodeError:
+            raise no_root(self._root) from error
+        self._root_seen = True
+
+    def _seen(self, key: str, standing: Standing) -> None:
+        self._root_seen = True
+        if len(self._hints) >= _HINTS_MAX:
+            self._hints = {}
+        self._hints[key] = standing
+
+    def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
+        """In the order of keys. The first record that cannot be read is raised after all others were given."""
+        keys: list[str] = []
+        faults: list[RecordError] = []
+
+        def names() -> Exchange[Iterable[LockRecord]]:
+            try:
+                [found] = yield _wire.listing(self._root)
+            except NoNodeError as error:
+                raise no_root(self._root) from error
+            keys.extend(sorted(key for key in map(_wire.key_of, found) if key.startswith(prefix)))
+            return []
+
+        def page(part: list[str]) -> Exchange[Iterable[LockRecord]]:
+            nodes = yield _wire.reads([_wire.path_of(self._root, key) for key in part])
+            records = []
+            for key, node in zip(part, nodes, strict=True):
+                try:
+                    standing = _wire.decode(key, *node)
+                except RecordError as error:
+                    faults.append(error)
+                else:
+                    assert standing.record is not None
+                    records.append(standing.record)
+            return records
+
+        yield names()
+        for start in range(0, len(keys), _PAGE):
+            yield page(keys[start : start + _PAGE])
+        if faults:
+            raise faults[0]
+
+    def guarantees(self) -> Exchange[Guarantees]:
+        """Ask the server for itself and its ensemble."""
+        voting: int | None = None
+        try:
+            [(config, _)] = yield _wire.reads([_CONFIG])
+            voting = participants(config) or None
+        except (NoNodeError, NoAuthError):
+            pass  # below the root of another, or for administrators only
+        return guarantees(self._link.server_says(), voting)
+
+    def provision(self) -> Exchange[None]:
+        """Make the root, unless it is there."""
+        path = ""
+        for name in self._root.split("/"):
+            path += f"/{name}"
+            try:
+                yield _wire.making(path)
+            except NodeExistsError:
+                continue
+
+    def trouble(self, error: Exception, call: Call) -> StoreError | None:
+        """Return dlock's error for one of kazoo's."""
+        return error_of(error, call.key, writes=call.writes)

@@ -1,0 +1,154 @@
+"""The nodes that hold a record, and the requests that read and write them: pure, without a connection.
+
+A lock is two nodes of ZooKeeper: ``/ROOT/KEY`` holds the record, and its only child, the *marker*, is named after the record's RVN::
+
+    ["format", "state", "rvn", token, "owner", lease_ms, "context"]
+    payload
+
+ZooKeeper compares nothing but the versions of nodes, and these begin at 0 again where a node was deleted and made anew: a client that has
+slept meanwhile could take the lock of another one for its own. An RVN never comes again. So each step is one transaction that deletes the
+marker of the record that it expects, makes its own, and sets the record; without that marker, nothing of it is done.
+
+A claim can't know the transaction id (zxid) that its own transaction will get: its token is ``null``, which says that the token is the
+``mzxid`` of the node. As that rises with each write of the whole ensemble, the token is above all earlier ones of the key, also where the
+key was deleted. A renewal writes the token as a number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote
+
+from dlock_core.errors import RecordError
+from dlock_core.kit import Plain, damaged, plain_of, record_of
+from dlock_core.record import FORMAT_VERSION, LockRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Request",
+    "Standing",
+    "creation",
+    "decode",
+    "key_of",
+    "listing",
+    "making",
+    "path_of",
+    "read",
+    "reads",
+    "step",
+]
+
+# The server's own limit for a request (jute.maxbuffer) is 1 MiB; at a larger one it ends the connection, and tells nothing.
+_VALUE_BYTES = 1_000_000
+_WHERE = "ZooKeeper"
+
+
+class Request(NamedTuple):
+    """What is sent at once: *begin* is given the client and what a watch calls, and returns what will have the answers."""
+
+    begin: Callable[[Any, Callable[[Any], object]], Sequence[Any]]
+
+
+class Standing(NamedTuple):
+    """The *record* that stands under a key, or None, and the zxid of its last write; 0 where there is none."""
+
+    record: LockRecord | None
+    mzxid: int
+
+
+def _name(text: str) -> str:
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def path_of(root: str, key: str) -> str:
+    """Return the path of the record of *key*."""
+    return f"/{root}/{_name(key)}"
+
+
+def key_of(name: str) -> str:
+    """Return the key whose node has *name*."""
+    return unquote(name, errors="replace")
+
+
+def _value(record: LockRecord, token: int | None) -> bytes:
+    *fields, payload = plain_of(record)._replace(token=0)
+    fields[3] = token
+    value = json.dumps(fields).encode() + b"\n" + payload
+    if len(value) > _VALUE_BYTES:
+        problem = f"the record of lock {record.key!r} has {len(value)} bytes, ZooKeeper takes {_VALUE_BYTES}"
+        raise RecordError(f"{problem}; nothing was written", key=record.key)
+    return value
+
+
+def decode(key: str, value: bytes, stat: Any) -> Standing:
+    """Return the record in *value*.
+
+    Raises: RecordError: it is not dlock's, or damaged.
+    """
+    head, _, payload = value.partition(b"\n")
+    try:
+        version, state, rvn, token, *rest = json.loads(head)
+        owner, lease_ms, context = rest if version == FORMAT_VERSION else ("", None, "")
+        plain = Plain(version, state, rvn, stat.mzxid if token is None else token, owner, lease_ms, context, payload)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise damaged(key, str(error), where=_WHERE) from error
+    if version == FORMAT_VERSION and stat.numChildren != 1:
+        raise damaged(key, f"it has {stat.numChildren} children, where a record has its marker alone", where=_WHERE)
+    return Standing(record_of(key, plain, where=_WHERE), stat.mzxid)
+
+
+# ---- requests
+
+
+def creation(path: str, record: LockRecord, token: int | None) -> Request:
+    """Return the request that makes the nodes of *record*; the last answer is the node's stat."""
+    value, marker = _value(record, token), f"{path}/{_name(record.rvn)}"
+
+    def begin(client: Any, _: Any) -> list[Any]:
+        transaction = client.transaction()
+        transaction.create(path)
+        transaction.create(marker)
+        transaction.set_data(path, value)
+        return [transaction.commit_async()]
+
+    return Request(begin)
+
+
+def step(path: str, rvn: str, record: LockRecord, token: int | None) -> Request:
+    """Return the request that writes *record* where one with *rvn* stands; the last answer is the node's stat."""
+    value, old, new = _value(record, token), f"{path}/{_name(rvn)}", f"{path}/{_name(record.rvn)}"
+
+    def begin(client: Any, _: Any) -> list[Any]:
+        transaction = client.transaction()
+        transaction.delete(old)
+        transaction.create(new)
+        transaction.set_data(path, value)
+        return [transaction.commit_async()]
+
+    return Request(begin)
+
+
+def read(path: str, *, watch: bool = False) -> Request:
+    """Return the request for a node as the whole ensemble has it: a follower first waits for what the leader has done."""
+    return Request(
+        lambda client, news: [client.sync_async(path), client.get_async(path, watch=news if watch else None)]
+    )
+
+
+def reads(paths: Sequence[str]) -> Request:
+    """Return the request for many nodes, as the server has them."""
+    return Request(lambda client, _: [client.get_async(path) for path in paths])
+
+
+def listing(root: str) -> Request:
+    """Return the request for the names of all records."""
+    return Request(lambda client, _: [client.get_children_async(f"/{root}")])
+
+
+def making(path: str) -> Request:
+    """Return the request that makes an empty node."""
+    return Request(lambda client, _: [client.create_async(path)])
