@@ -43,4 +43,4 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
 
 def no_root(root: str) -> StoreSetupError:
     """Return the error of a root that is not there."""
-    return StoreSetupError(f"ZooKeeper has no node {root!r}, nothing was written; 'dlock init --url URL' creates it")
+    return StoreSetupError(f"ZooKeeper has no node '/{root}', nothing was written; 'dlock init --url URL' creates it")

@@ -6,7 +6,7 @@ that would have to wait for a connection is not handed to kazoo at all, which wo
 
 from __future__ import annotations
 
-import socket
+import logging
 import threading
 import time
 from contextlib import suppress
@@ -20,6 +20,7 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, watch_forks
+from dlock_zookeeper._look import Look, look_at
 
 if TYPE_CHECKING:
     from dlock_zookeeper._wire import Request
@@ -28,10 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["News", "ThreadLink"]
 
 # How soon a connection that is dead is found out. Nothing is lost with a session but the watches: no node is ephemeral.
-_SESSION_S = 4.0
+_SESSION_S = 6.0
 _LOOK_EVERY_S = 0.01
 # What of a call's time is left for asking each server why none takes the session.
 _ASKING_S, _ASKING_SHARE = 0.5, 0.25
+# What kazoo tells of its connections: for those who listen to it, but not for the terminal of a program without logging.
+_log = logging.getLogger("kazoo.dlock")
+_log.addHandler(logging.NullHandler())
 # The clients of a parent that a forked child has a copy of.
 _LEFT_BEHIND: list[object] = []
 
@@ -106,12 +110,12 @@ class ThreadLink(BeginsAnew):
         answers = request.begin(client, self.news.put)
         return [answer.get(timeout=max(deadline - time.monotonic(), 0)) for answer in answers]
 
-    def server_says(self) -> str:
-        """Return what the server that has the session says of itself; nothing where it does not."""
-        try:
-            return str(self._ready(1.0).command(b"srvr"))
-        except Exception:  # noqa: BLE001  # a detail of the report, which a server may refuse in many ways
-            return ""
+    def looks(self, timeout_s: float) -> list[Look]:
+        """Ask each server for itself, all together within *timeout_s*."""
+        given = () if self._given is None else self._given.hosts
+        endpoints = self._options.endpoints if self._options is not None else [f"{host}:{port}" for host, port in given]
+        each_s = max(timeout_s / len(endpoints), 0.01)
+        return [look_at(endpoint, each_s) for endpoint in endpoints]
 
     def close(self) -> None:
         """End the session, unless it is the user's."""
@@ -158,11 +162,10 @@ class ThreadLink(BeginsAnew):
             self._mutex.release()
 
     def _why(self, asking_s: float) -> str:
-        if self._options is None:
-            return f"the client given is {self._client.client_state}; is it started?"
-        endpoints = self._options.endpoints
-        each_s = max(asking_s / len(endpoints), 0.01)
-        return "no session; " + ", ".join(f"{each}: {_state_of(each, each_s)}" for each in endpoints)
+        not_started = self._given is not None and self._given.client_state == KeeperState.CLOSED
+        return "; ".join(
+            ["the client given is not started" if not_started else "no session", *map(str, self.looks(asking_s))]
+        )
 
 
 def _client_of(options: Any) -> Any:
@@ -174,28 +177,10 @@ def _client_of(options: Any) -> Any:
         auth_data=login,
         default_acl=CREATOR_ALL_ACL if login else None,
         connection_retry=patient,
+        logger=_log,
         use_ssl=options.tls,
         ca=options.tls_ca,
         certfile=options.tls_cert,
         keyfile=options.tls_key,
         check_hostname=options.tls,
     )
-
-
-def _state_of(endpoint: str, timeout_s: float) -> str:
-    """Return what the server at *endpoint* answers."""
-    host, _, port = endpoint.rpartition(":")
-    try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as asked:
-            asked.settimeout(timeout_s)
-            asked.sendall(b"srvr")
-            said = asked.recv(4096).decode(errors="replace")
-    except TimeoutError:
-        return "no answer"
-    except OSError as error:
-        return error.strerror or type(error).__name__
-    if "not currently serving" in said:
-        return "answers, but has no majority"
-    if "Mode:" in said:
-        return f"answers as {said.partition('Mode:')[2].split()[0]}"
-    return "answers, but not as ZooKeeper" if said and "srvr" not in said else "answers, but shows no state"

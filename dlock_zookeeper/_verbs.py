@@ -27,6 +27,7 @@ __all__ = ["ZooKeeperVerbs"]
 
 _ABSENT = Standing(None, 0)
 _PAGE = 500
+_LOOK_S = 2.0
 _HINTS_MAX = 256
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 _CONFIG = "/zookeeper/config"
@@ -177,7 +178,7 @@ class ZooKeeperVerbs:
             voting = participants(config) or None
         except (NoNodeError, NoAuthError):
             pass  # below the root of another, or for administrators only
-        return guarantees(self._link.server_says(), voting)
+        return guarantees(self._link.looks(_LOOK_S), voting)
 
     def provision(self) -> Exchange[None]:
         """Make the root, unless it is there."""

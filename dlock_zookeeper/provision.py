@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade, Guarantees, TokenOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_zookeeper._look import Look
 
 __all__ = ["guarantees", "participants", "policy"]
 
@@ -25,23 +31,19 @@ def participants(config: bytes) -> int:
     return len(re.findall(rb"^server\.\d+=.*:participant", config, re.MULTILINE))
 
 
-def guarantees(said: str, voting: int | None) -> Guarantees:
-    """Return what a server promises that has *said* this to ``srvr``, in an ensemble of so many that are *voting*, if it is known.
+def guarantees(looks: Sequence[Look], voting: int | None) -> Guarantees:
+    """Return what the servers promise that *looks* are of, in an ensemble of so many that are *voting*, if it is known.
 
-    Raises: StoreSetupError: the server does not fit.
+    Raises: StoreSetupError: a server does not fit.
     """
-    version = re.search(r"version: (\d+)\.(\d+)(\S*?)[,-]", said + ",")
-    if version and (int(version[1]), int(version[2])) < _OLDEST:
-        problem = f"ZooKeeper cannot keep locks here: the server is ZooKeeper {version[1]}.{version[2]}"
-        raise StoreSetupError(f"{problem}; update it to 3.5 or newer")
-    mode = re.search(r"Mode: (\S+)", said)
-    if mode and mode[1] == "standalone":
+    for look in looks:
+        if look.version and tuple(map(int, look.version.split(".")[:2])) < _OLDEST:
+            problem = f"ZooKeeper cannot keep locks here: {look.endpoint} is ZooKeeper {look.version}"
+            raise StoreSetupError(f"{problem}; update it to 3.5 or newer")
+    if "standalone" in {look.mode for look in looks}:
         voting = 1
     several = voting is not None and voting >= _SEVERAL
-    notes = [
-        f"voting servers: {voting or 'not shown to this user'}",
-        f"mode of the server: {mode[1] if mode else 'not shown'}",
-    ]
+    notes = [f"voting servers: {'not known' if voting is None else voting}", *map(str, looks)]
     notes.append("waiters are told by watches; there is no clock, so ages are observed by the clients")
     notes.append(
         "a read follows a sync: a leader that was cut off may answer for syncLimit ticks as things were before"
@@ -54,7 +56,7 @@ def guarantees(said: str, voting: int | None) -> Guarantees:
         failover = "a write counts when a majority has it on disk; with fewer than three servers nobody gets a lock while one is down"
     return Guarantees(
         store="zookeeper",
-        version=f"{version[1]}.{version[2]}{version[3]}" if version else "",
+        version=next((look.version for look in looks if look.version), ""),
         grade=Grade.A if several else Grade.B,
         token=TokenOrder.ORDERED,
         deletes=False,

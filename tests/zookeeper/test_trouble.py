@@ -276,7 +276,7 @@ def test_what_is_no_client_is_refused(source: Any) -> None:
 
 def test_client_that_was_not_started_is_told(address: str, key: str) -> None:
     """It is the user's to start."""
-    with pytest.raises(StoreUnavailableError, match="is it started"):
+    with pytest.raises(StoreUnavailableError, match="not started"):
         ZooKeeperStore(KazooClient(address)).claim(any_claim(key), timeout_s=0.5)
 
 

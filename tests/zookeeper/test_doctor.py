@@ -1,0 +1,62 @@
+"""What ``dlock doctor`` says of servers, and which are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlock_core.errors import StoreSetupError
+from dlock_core.store import Grade
+from dlock_zookeeper import ZooKeeperStore
+from dlock_zookeeper._look import Look
+from dlock_zookeeper.provision import guarantees, participants
+from tests.cli.operator_support import Command
+from tests.zookeeper.support import session
+
+CONFIG = b"""server.1=127.0.0.1:2888:3888:participant
+server.2=127.0.0.1:2889:3889:participant
+server.3=127.0.0.1:2890:3890:observer
+version=0"""
+
+
+def test_doctor_examines_a_server(address: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its version, its grade, what it answers, and the rights that a user needs."""
+    command = Command(capsys)
+
+    told = command.json("doctor", "--url", url)
+    _, policy, _ = command("doctor", "--policy", "--url", f"zookeeper://locker:secret@{address}/tests")
+
+    assert "zookeeper" in str(told)
+    assert f"{address}: answers as standalone" in str(told)
+    assert "auth:locker:cdrw" in policy
+    assert "secret" not in policy
+
+
+def test_server_alone_is_grade_b(url: str, address: str) -> None:
+    """By a URL, and by a client of the user's, below a chroot or not."""
+    store = ZooKeeperStore(url)
+    with session(f"{address}/tests") as client:
+        for each in (store, ZooKeeperStore(client)):
+            told = each.guarantees()
+
+            assert (told.grade, told.durable, told.deletes) == (Grade.B, True, False)
+            assert told.version.count(".") == 2
+            assert "one server" in told.failover
+    store.close()
+
+
+def test_observers_do_not_vote() -> None:
+    """Only participants count for the majority; two of them are no more than one."""
+    voting = participants(CONFIG)
+
+    assert voting == 2
+    assert guarantees([Look("a:1", "Mode: follower")], voting).grade is Grade.B
+    assert guarantees([Look("a:1", "Mode: follower")], 3).grade is Grade.A
+    assert guarantees([Look("a:1", trouble="no answer")], None).grade is Grade.B
+
+
+def test_server_that_is_too_old_is_named() -> None:
+    """Also where the others fit."""
+    fits, old = Look("a:1", "Zookeeper version: 3.8.0-abc"), Look("b:2", "Zookeeper version: 3.4.14-4c25d480e6")
+
+    with pytest.raises(StoreSetupError, match=r"b:2 is ZooKeeper 3\.4"):
+        guarantees([fits, old], 3)
