@@ -52,7 +52,8 @@ apart: venv
 containers: venv
 	DLOCK_TEST_SERVERS=container tools/servers/local-images.sh run $(BIN)/pytest \
 		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py conformance_tests/test_postgres.py \
-		--deselect conformance_tests/test_postgres.py::TestPostgres18Store --dlock-require=redis,dynamodb,postgres
+		conformance_tests/test_etcd.py::TestEtcdStore \
+		--deselect conformance_tests/test_postgres.py::TestPostgres18Store --dlock-require=redis,dynamodb,postgres,etcd
 
 faults: venv
 	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,etcd,mongodb,mysql,postgres,redis,sqlite --jobs 3 --keep build/faults

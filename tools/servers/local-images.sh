@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Containers on a machine that reaches no image registry: packs Redis, PostgreSQL and DynamoDB Local, as they are installed here, into
-# images of the publishers' names, and runs a command beside a Podman that has them. What the command then finds is a container, but not
+# Containers on a machine that reaches no image registry: packs Redis, PostgreSQL, etcd and DynamoDB Local, as they are installed here,
+# into images of the publishers' names, and runs a command beside a Podman that has them. What the command then finds is a container, but not
 # the publisher's.
 #
 #   local-images.sh run COMMAND...   install Podman and the servers if needed, pack, serve Docker's API, run COMMAND, end the service
@@ -99,6 +99,11 @@ END
     chmod 755 "$root/entry"
 }
 
+prepare_etcd() {
+    "$here/etcd.sh" install
+    keep "$(command -v etcd)"
+}
+
 prepare_dynamodb() {
     local jars home file
     "$here/dynamodb-local.sh" install
@@ -121,6 +126,9 @@ images() {
     podman tag localhost/redis localhost/redis:7
     pack postgres prepare_postgres 'ENTRYPOINT ["/entry"]' 'CMD ["postgres"]' 'USER postgres' 'ENV TZ=UTC' 'WORKDIR /data' 'EXPOSE 5432' 'STOPSIGNAL SIGINT'
     podman tag localhost/postgres "localhost/postgres:$(basename "$(dirname "$("$here/postgres.sh" install postgres)")")"
+    # The publisher's image has no entry point either.
+    pack etcd prepare_etcd 'CMD ["/usr/bin/etcd"]' 'ENV PATH=/usr/bin' 'WORKDIR /data' 'EXPOSE 2379'
+    podman tag localhost/etcd quay.io/coreos/etcd:v3.5.15
     pack amazon/dynamodb-local prepare_dynamodb 'ENTRYPOINT ["/entry"]' 'WORKDIR /data' 'EXPOSE 8000'
 }
 
