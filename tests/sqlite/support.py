@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,7 +126,9 @@ def line(process: subprocess.Popen[str]) -> str:
 
 def pipes(path: Path) -> list[Path]:
     """Return the named pipes of the waiters at *path*, the one that has waited longest first."""
-    return sorted(Path(f"{path}-wake").glob("*/[0-9]*"), key=lambda pipe: pipe.name)
+    while True:
+        with suppress(FileNotFoundError):  # the last waiter to leave has removed the directory meanwhile
+            return sorted(Path(f"{path}-wake").glob("*/[0-9]*"), key=lambda pipe: pipe.name)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -58,8 +59,7 @@ store.close()
     def test_a_release_in_this_process_wakes(self, path: Path, store: SqliteStore) -> None:
         """Threads of one store wake each other as processes do, and leave nothing behind."""
         record = take(store)
-        waiting = _Waiter(store, record)
-        eventually(lambda: pipes(path))
+        waiting = _asleep(store, record)
 
         free(store, record)
 
@@ -72,8 +72,7 @@ store.close()
         """Eventlet removes ``select.poll`` from the process that it patches."""
         monkeypatch.delattr("select.poll")
         record = take(store)
-        waiting = _Waiter(store, record)
-        eventually(lambda: pipes(path))
+        waiting = _asleep(store, record)
 
         free(store, record)
 
@@ -82,8 +81,7 @@ store.close()
     def test_a_lock_that_an_operator_frees_wakes(self, path: Path, store: SqliteStore) -> None:
         """A replace that frees the key is a release to those who wait."""
         record = take(store)
-        waiting = _Waiter(store, record)
-        eventually(lambda: pipes(path))
+        waiting = _asleep(store, record)
         freed = LockRecord("k", State.FREE, fresh_rvn(), record.fencing_token + 1, "", None)
 
         store.replace(Replace(freed, record.version), timeout_s=SOON_S)
@@ -115,10 +113,8 @@ store.close()
     def test_a_renewal_wakes_the_longest_waiting_alone(self, path: Path, store: SqliteStore, *, batch: bool) -> None:
         """It looks at the record anew, and keeps its place for the release."""
         record = take(store)
-        first = _Waiter(store, record, ticket="t0")
-        eventually(lambda: len(pipes(path)) == 1)
-        second = _Waiter(store, record, ticket="t1")
-        eventually(lambda: len(pipes(path)) == 2)
+        first = _asleep(store, record, ticket="t0")
+        second = _asleep(store, record, ticket="t1")
 
         renewal = Replace(held(), record.version)
         reply = (
@@ -131,8 +127,7 @@ store.close()
 
         renewed = reply.record
         assert renewed is not None
-        again = _Waiter(store, renewed, ticket="t0")
-        eventually(lambda: len(pipes(path)) == 2)
+        again = _asleep(store, renewed, ticket="t0")
         free(store, renewed)
         assert again.ended_after_s() < SOON_S
         assert len(pipes(path)) == 1
@@ -149,10 +144,7 @@ store.close()
     def test_the_longest_waiting_is_woken_alone(self, path: Path, store: SqliteStore) -> None:
         """One release wakes one waiter, first come first."""
         record = take(store)
-        waiters = []
-        for number in range(3):
-            waiters.append(_Waiter(store, record, ticket=f"t{number}"))
-            eventually(lambda: len(pipes(path)) == len(waiters))
+        waiters = [_asleep(store, record, ticket=f"t{number}") for number in range(3)]
 
         for number in range(3):
             free(store, record)
@@ -166,10 +158,8 @@ store.close()
         """Who waited before stands before those who came meanwhile, until its attempt is granted."""
         record = take(store)
         store.wait(record, ticket="old", timeout_s=0)
-        later = _Waiter(store, record, ticket="new")
-        eventually(lambda: len(pipes(path)) == 1)
-        again = _Waiter(store, record, ticket="old")
-        eventually(lambda: len(pipes(path)) == 2)
+        later = _asleep(store, record, ticket="new")
+        again = _asleep(store, record, ticket="old")
 
         free(store, record)
         again.ended_after_s()
@@ -194,8 +184,7 @@ store.close()
         record = take(store)
         leaver = store._file.wake_ups
         name, pipe = leaver._enter("k", "first")
-        staying = _Waiter(store, record, ticket="second")
-        eventually(lambda: len(pipes(path)) == 2)
+        staying = _asleep(store, record, ticket="second")
 
         free(store, record)
         assert len(pipes(path)) == 1
@@ -206,8 +195,7 @@ store.close()
     def test_a_waiter_that_leaves_unchosen_wakes_nobody(self, path: Path, store: SqliteStore) -> None:
         """A time that is over is no release."""
         record = take(store)
-        staying = _Waiter(store, record)
-        eventually(lambda: len(pipes(path)) == 1)
+        staying = _asleep(store, record)
 
         store.wait(record, ticket="other", timeout_s=0)
 
@@ -233,8 +221,7 @@ store.close()
         record = take(store)
         dead = start("store.wait(store.read('k', timeout_s=5), ticket='t', timeout_s=60)", path)
         eventually(lambda: len(pipes(path)) == 1)
-        living = _Waiter(store, record)
-        eventually(lambda: len(pipes(path)) == 2)
+        living = _asleep(store, record)
         dead.kill()
         dead.communicate(timeout=30)
 
@@ -264,8 +251,7 @@ time.sleep(60)
         try:
             parent.kill()
             parent.wait(30)
-            living = _Waiter(store, record)
-            eventually(lambda: len(pipes(path)) == 2)
+            living = _asleep(store, record)
 
             free(store, record)
 
@@ -336,8 +322,7 @@ store.close()
         assert not Path(f"{path}-wake").exists()
 
         again = take(store)
-        waiting = _Waiter(store, again)
-        eventually(lambda: pipes(path))
+        waiting = _asleep(store, again)
         modes = [mode_of(entry) for entry in (pipes(path)[0], pipes(path)[0].parent, Path(f"{path}-wake"))]
         free(store, again)
         waiting.ended_after_s()
@@ -390,3 +375,16 @@ class _Waiter:
         assert not self._thread.is_alive()
         assert self._error is None
         return self._took_s
+
+    def sleeps(self) -> bool:
+        """Whether it has nothing left to do but to be woken: it has its pipe, and has seen that the record is as it knows it."""
+        assert self._thread.ident is not None
+        frame = sys._current_frames().get(self._thread.ident)
+        return frame is not None and frame.f_code is _wake._is_hung_up.__code__
+
+
+def _asleep(store: SqliteStore, record: LockRecord, **options: str) -> _Waiter:
+    """Return a waiter that sleeps."""
+    waiter = _Waiter(store, record, **options)  # type: ignore[arg-type]  # the ticket
+    eventually(waiter.sleeps)
+    return waiter

@@ -1,0 +1,322 @@
+"""etcd: a cycle beside two bare transactions and beside other locks, renewals in a batch, a waiter that is woken, sixteen workers."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from importlib.metadata import version as of
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from dlock_conformance.servers import resolve
+
+from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, spread, timed
+from dlock_core import AsyncLockClient, LockClient
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_etcd import AsyncEtcdStore, EtcdStore, _schema
+from dlock_etcd._schema import EQUAL, MODIFIED, TXN, Compare, Op, Put, Range, Txn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["contend", "cycles", "renewals", "version", "wake"]
+
+CYCLES, HELD, HANDS = 60, 1000, 100
+WORKERS, WINDOW_S, HOLD_S, WINDOWS_MAX = 16, 4.0, 0.001, 3
+OURS, FLOOR, GO, GATEWAY = (
+    "dlock, client",
+    "two bare transactions, the floor",
+    "etcd's own Mutex, Go",
+    "Lock of etcd3gw",
+)
+_GO = Path(__file__).parent / "etcd_mutex"
+_RVN = b"0123456789abcdef0123456789abcdef"
+
+
+def address() -> str:
+    """Return host and port of the server."""
+    return "{}:{}".format(*resolve("etcd").address)
+
+
+def opened() -> EtcdStore:
+    """Return a store of the benchmarks' own root."""
+    return EtcdStore(f"etcd://{address()}/bench")
+
+
+def version() -> str:
+    """Return the versions of server, drivers and peers."""
+    store = opened()
+    found = store.guarantees().version
+    store.close()
+    go = subprocess.run(["go", "version"], capture_output=True, text=True, check=True).stdout.split()[2]
+    client = next(line.split()[-1] for line in (_GO / "go.mod").read_text().splitlines() if "etcd/client/v3" in line)
+    return f"etcd {found}, grpcio {of('grpcio')}; etcd3gw {of('etcd3gw')}, etcd's client {client} with {go}"
+
+
+def held(key: str, token: int = 1) -> LockRecord:
+    """Return a record of a new hold."""
+    return LockRecord(key, State.HELD, os.urandom(16).hex(), token, "bench", 20_000)
+
+
+def bare_cycle(channel: grpc.Channel) -> Callable[[], None]:
+    """Return two guarded writes of one key, each a transaction that shows what stands where it is refused."""
+    ask = channel.unary_unary(TXN.path, request_serializer=TXN.write, response_deserializer=TXN.read)
+    key, seen = b"bare", 0
+
+    def step() -> None:
+        nonlocal seen
+        unchanged = Compare(result=EQUAL, target=MODIFIED, key=key, mod_revision=seen)
+        shows = Op(range=Range(key=key))
+        answer = ask(Txn(compare=[unchanged], success=[Op(put=Put(key=key, value=_RVN))], failure=[shows]), timeout=10)
+        if not answer.succeeded:
+            seen = answer.responses[0].range.kvs[0].mod_revision
+            step()
+        else:
+            seen = answer.header.revision
+
+    def cycle() -> None:
+        step()
+        step()
+
+    return cycle
+
+
+@contextmanager
+def go_peer(*arguments: str, count: int = 1) -> Iterator[list[subprocess.Popen[str]]]:
+    """Yield processes of etcd's own client."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = f"{folder}/etcd_mutex"
+        subprocess.run(["go", "build", "-o", program, "."], cwd=_GO, check=True)
+        running = [
+            subprocess.Popen([program, address(), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(count)
+        ]
+        try:
+            yield running
+        finally:
+            for process in running:
+                process.communicate()
+
+
+def order(process: subprocess.Popen[str], line: str) -> None:
+    """Tell a peer what to do."""
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def answer_of(process: subprocess.Popen[str]) -> float:
+    """Return what a peer has measured."""
+    assert process.stdout is not None
+    return float(process.stdout.readline())
+
+
+def cycles(rounds: int) -> Part:
+    """Acquire and release, both colours, beside the floor and the peers."""
+    import etcd3gw
+
+    store = opened()
+    host, _, port = address().partition(":")
+    gateway = etcd3gw.client(host=host, port=int(port), api_path="/v3/")
+
+    def through_store() -> None:
+        record = store.claim(Claim(held("cycle/store"), Expect.ANY), timeout_s=10).record
+        assert record is not None
+        tomb = LockRecord(record.key, State.FREE, os.urandom(16).hex(), record.fencing_token, "", None)
+        assert store.release(Release(tomb, record.version), timeout_s=10).applied
+
+    def through_gateway() -> None:
+        with gateway.lock("peer/gateway", ttl=20):
+            pass
+
+    with grpc.insecure_channel(address()) as channel, LockClient(EtcdStore(channel, root="bench")) as locks:
+        with go_peer("peer/go") as [go]:
+
+            def through_go(count: int) -> float:
+                order(go, f"cycles {count}")
+                return answer_of(go)
+
+            bare = bare_cycle(channel)
+            sides = {
+                FLOOR: timed(bare),
+                "dlock, store": timed(through_store),
+                OURS: timed(lambda: locks.acquire("cycle/client").release()),
+                GO: through_go,
+                GATEWAY: timed(through_gateway),
+            }
+            taken = in_turn(sides, rounds=rounds, cycles=CYCLES)
+        how = (
+            "One process, one lock, one cycle after the other, floor and client on one channel; each write is synced. etcd's own Mutex "
+            "makes a key and lists its queue, in one transaction, and deletes the key; the session behind it has a lease of etcd's. The "
+            "lock of etcd3gw talks JSON, and asks for a lease first."
+        )
+        sync = compared("etcd, one uncontended cycle", how, taken, aims={OURS: "etcd-cycle"})
+        how = "One task; the floor is as above, without an event loop."
+        tasks = compared("etcd, the same with asyncio", how, acycles(bare, rounds), aims={})
+    store.close()
+    return Part((*sync.sections, *tasks.sections), sync.shown)
+
+
+def acycles(bare: Callable[[], None], rounds: int) -> dict[str, list[float]]:
+    """Return the times of the cycle in an event loop, and of the floor without one."""
+    with asyncio.Runner() as runner:
+
+        async def client() -> AsyncLockClient:
+            return await AsyncLockClient(AsyncEtcdStore(f"etcd://{address()}/bench"))
+
+        locks = runner.run(client())
+
+        async def ours() -> None:
+            lease = await locks.acquire("cycle/async")
+            await lease.release()
+
+        taken = in_turn({FLOOR: timed(bare), OURS: atimed(runner, ours)}, rounds=rounds, cycles=CYCLES)
+        runner.run(locks.close())
+    return taken
+
+
+def renewals(rounds: int) -> Part:
+    """Renew a thousand locks, in as many transactions as a client needs."""
+    store, run = opened(), os.urandom(4).hex()
+    records = []
+    for number in range(HELD):
+        granted = store.claim(Claim(held(f"{run}/{number}"), Expect.ANY), timeout_s=10).record
+        assert granted is not None
+        records.append(granted)
+    taken, sent = [], 0
+    for _ in range(max(rounds, 1)):
+        requests = [Replace(held(record.key, record.fencing_token), record.version) for record in records]
+        began, sent = time.perf_counter(), 0
+        for first in range(0, HELD, store.batch_limit):
+            sent += 1
+            for reply in store.replace_many(requests[first : first + store.batch_limit], timeout_s=30):
+                assert getattr(reply, "applied", False)
+        taken.append(time.perf_counter() - began)
+        records = [request.record for request in requests]
+    store.close()
+    lines = (
+        ("all, ms", spread([each * 1e3 for each in taken], 0)),
+        ("a lock, µs", spread([each / HELD * 1e6 for each in taken], 0)),
+        ("transactions", str(sent)),
+    )
+    section = Section("etcd, renewals", f"{HELD} held locks, renewed through the store once a round.", ("", ""), lines)
+    return Part((section,), (Shown("etcd-renewals", (float(sent),)),))
+
+
+def watcher(ready: Any, got: Any) -> None:
+    """Tell when each change of the bare key came."""
+    with grpc.insecure_channel(address()) as channel:
+        request = _schema.watch(b"bare", b"bare\0")
+        method = request.method
+        stream = channel.unary_stream(method.path, request_serializer=method.write, response_deserializer=method.read)
+        for answer in stream(request.message):
+            (got if answer.events else ready).put(time.monotonic())
+
+
+def waiter(ready: Any, got: Any, go: Any) -> None:
+    """Whenever told to, wait for the key, and tell when it was had."""
+    with LockClient(opened()) as locks:
+        for _ in range(HANDS):
+            ready.put(0.0)
+            go.get()
+            lease = locks.acquire("bench/wake", lease_duration=20)
+            got.put(time.monotonic())
+            lease.release()
+
+
+def wake(_rounds: int) -> Part:
+    """How long after the call of ``release`` another process has the lock, and after a bare put hears of it."""
+    context = multiprocessing.get_context("spawn")
+    heard_ready, heard, ready, got, go = (context.Queue() for _ in range(5))
+    watching = context.Process(target=watcher, args=(heard_ready, heard), daemon=True)
+    waiting = context.Process(target=waiter, args=(ready, got, go))
+    watching.start()
+    waiting.start()
+    heard_ready.get()
+    floor, ours = [], []
+    with LockClient(opened()) as locks, grpc.insecure_channel(address()) as channel:
+        ask = channel.unary_unary(TXN.path, request_serializer=TXN.write, response_deserializer=TXN.read)
+        for _ in range(HANDS):
+            began = time.monotonic()
+            ask(Txn(success=[Op(put=Put(key=b"bare", value=_RVN))]), timeout=10)
+            floor.append((heard.get() - began) * 1e3)
+            ready.get()
+            lease = locks.acquire("bench/wake", lease_duration=20)
+            go.put(None)
+            time.sleep(0.05)  # nothing tells that it waits
+            began = time.monotonic()
+            lease.release()
+            ours.append((got.get() - began) * 1e3)
+        waiting.join()
+        watching.kill()
+    lines = tuple(
+        (name, f"{percentile(values, 0.5):.2f}", f"{percentile(values, 0.99):.2f}")
+        for name, values in (("bare put and watch, the floor", floor), ("dlock", ours))
+    )
+    how = (
+        f"From the call of `release` to the return of `acquire` in another process that waits, {HANDS} times; for the floor from the call "
+        "of a put to its arrival in another process that watches. A release is one synced write, and the claim after it another."
+    )
+    section = Section("etcd, wake-up of a lone waiter", how, ("", "p50, ms", "p99, ms"), lines)
+    return Part((section,), (Shown("etcd-wake", (statistics.median(ours) / statistics.median(floor),)),))
+
+
+def worker(start: Any, results: Any) -> None:
+    """Get the key and hold it, until the window is over."""
+    count = 0
+    with LockClient(opened()) as locks:
+        start.wait()
+        until = time.monotonic() + WINDOW_S
+        while time.monotonic() < until:
+            with locks.lock("bench/busy", lease_duration=20):
+                time.sleep(HOLD_S)
+            count += 1
+    results.put(count)
+
+
+def window() -> list[int]:
+    """Return how often each of our workers had the key."""
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(WORKERS), context.Queue()
+    running = [context.Process(target=worker, args=(start, results)) for _ in range(WORKERS)]
+    for process in running:
+        process.start()
+    counts = [results.get() for _ in running]
+    for process in running:
+        process.join()
+    return counts
+
+
+def contend(rounds: int) -> Part:
+    """Sixteen processes and one key, next to the queue of etcd's own Mutex."""
+    windows: dict[str, list[list[int]]] = {GO: [], "dlock": []}
+    with go_peer("peer/busy", count=WORKERS) as peers:
+        for _ in range(min(rounds, WINDOWS_MAX)):
+            for peer in peers:
+                order(peer, f"window {WINDOW_S} {HOLD_S * 1e3}")
+            windows[GO].append([int(answer_of(peer)) for peer in peers])
+            windows["dlock"].append(window())
+    lines = tuple(
+        (
+            name,
+            spread([sum(counts) / WINDOW_S for counts in each], 0),
+            spread([min(counts) / max(counts) for counts in each], 2),
+        )
+        for name, each in windows.items()
+    )
+    shares = tuple(sum(mine) / sum(floor) for mine, floor in zip(windows["dlock"], windows[GO], strict=True))
+    fair = tuple(min(counts) / max(counts) for counts in windows["dlock"])
+    how = (
+        f"{WORKERS} processes, one key, 1 ms inside, {WINDOW_S:g} s a window, in turn {len(shares)} times. The floor is etcd's own Mutex, "
+        "in Go."
+    )
+    section = Section(f"etcd, {WORKERS} workers", how, ("", "a second", "worst ÷ best worker"), lines)
+    return Part((section,), (Shown("etcd-contend", shares), Shown("etcd-fair", fair)))
