@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -210,6 +212,30 @@ def test_forked_child_is_refused(store: EtcdStore, key: str) -> None:
 
     assert os.waitpid(child, 0)[1] == 0
     assert store.read(key, timeout_s=TIMEOUT_S) == record
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+def test_forks_leave_the_requests_of_the_parent_alone(address: str, key: str) -> None:
+    """The handlers of forks in gRPC, which say so where a request is under way, do not run."""
+    program = f"""
+import os, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of every fork of a process with threads
+from dlock_core import connect
+with connect("etcd://{address}/tests", prefix="") as client:
+    lease = client.acquire("{key}")
+    looking = threading.Thread(target=lambda: [client.get("{key}") for _ in range(500)])
+    looking.start()
+    while looking.is_alive():
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        lease.renew()
+    lease.release()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_waiter_is_woken_after_the_server_was_away(own_server: ScriptedServer, key: str) -> None:
