@@ -306,11 +306,8 @@ def test_signals_that_raise_anywhere_leave_a_client_that_can_be_closed() -> None
             if armed:
                 raise Stop
 
-        def told(unraisable):  # in a finalizer nobody can catch what a handler raises: Python prints it
-            if unraisable.exc_type is not Stop:
-                sys.__unraisablehook__(unraisable)
-
-        sys.unraisablehook = told
+        # In a finalizer nobody can catch what a handler raises: Python prints it.
+        sys.unraisablehook = lambda told: told.exc_type is Stop or sys.__unraisablehook__(told)
         signal.signal(signal.SIGALRM, handler)
         client, caught, step = LockClient(Plain(), lease_duration=20), 0, 0
         while caught < 60:
