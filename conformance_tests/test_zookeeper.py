@@ -15,6 +15,7 @@ from dlock_conformance.servers import Server
 from thorough import rounds
 
 from dlock_core.record import Version
+from dlock_core.store import Release, Replace, Reply
 
 kazoo_client = pytest.importorskip("kazoo.client")
 
@@ -72,6 +73,27 @@ def expires(server: Server, key: str) -> bool:
         return bool(client.exists(path_of(key)).ephemeralOwner)
 
 
+def knowing(server: Server, proxy: FaultProxy) -> Any:
+    """Open a store that sees what stands before it replaces it, as every client does: so the step itself meets the fault."""
+    from dlock_zookeeper import ZooKeeperStore
+
+    class Knowing(ZooKeeperStore):
+        def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+            self._look(request.record.key)
+            return super().replace(request, timeout_s=timeout_s)
+
+        def release(self, request: Release, *, timeout_s: float) -> Reply:
+            self._look(request.record.key)
+            return super().release(request, timeout_s=timeout_s)
+
+        def _look(self, key: str) -> None:
+            with closing(ZooKeeperStore("zookeeper://{}:{}/{}".format(*server.address, ROOT))) as store:
+                store.read(key, timeout_s=60)
+                vars(self._verbs)["_hints"].update(vars(store._verbs)["_hints"])
+
+    return Knowing(f"zookeeper://{proxy.address}/{ROOT}")
+
+
 def harness_on(server: Server, proxy: FaultProxy, client: Any) -> StoreHarness:
     """Open stores through *proxy*."""
 
@@ -96,6 +118,7 @@ def harness_on(server: Server, proxy: FaultProxy, client: Any) -> StoreHarness:
         restart=server.restart,
         count_requests=proxy.requests,
         faults=proxy,
+        through_faults=Opening(open_store=lambda: knowing(server, proxy)),
         plant_foreign=lambda key: plant(server, key, b"somebody's"),
         remove=lambda key: remove(server, key),
         plant_newer=plant_newer,

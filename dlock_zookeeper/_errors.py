@@ -30,6 +30,10 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
     shown = "the locks" if key is None else f"lock {key!r}"
     if isinstance(error, UnicodeEncodeError):
         return RecordError(f"{shown} has no UTF-8 form, so it cannot be stored", key=key)
+    if isinstance(
+        error, TimeoutError
+    ):  # of the call, before a request: one that was sent ends with an error of kazoo's
+        return StoreUnavailableError(f"the time-out of the call is too short, nothing was written to {shown}", key=key)
     if not isinstance(error, TROUBLE):
         return None
     said = f"{type(error).__name__} {error}".strip()

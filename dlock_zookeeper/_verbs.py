@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
-from dlock_core.errors import RecordError
+from dlock_core.errors import RecordError, StoreError
 from dlock_core.kit import damaged, outcome, written
 from dlock_core.store import Claim, Reply
 from dlock_zookeeper import _wire
-from dlock_zookeeper._errors import error_of, no_root
+from dlock_zookeeper._errors import TROUBLE, error_of, no_root
 from dlock_zookeeper._wire import Standing
 from dlock_zookeeper.provision import guarantees, participants
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from dlock_core.errors import StoreError
     from dlock_core.kit import Call, Exchange
     from dlock_core.record import LockRecord
     from dlock_core.store import Guarantees, Release, Replace
@@ -121,6 +120,13 @@ class ZooKeeperVerbs:
             if not self._root_seen:
                 yield from self._look_for_root(error)
             return _ABSENT
+        except StoreError:
+            raise
+        except TROUBLE as error:
+            # Also in a step: what it has sent before, if anything, was certainly refused.
+            trouble = error_of(error, key, writes=False)
+            assert trouble is not None
+            raise trouble from error
         standing = _wire.decode(key, value, stat)
         self._seen(key, standing)
         return standing

@@ -389,7 +389,7 @@ CELLS = {
         Cell("no-descriptors", _limit, 2, "errors of the store", ("reopening", None), ("reopening",), only="sqlite"),
         Cell("server-stop", _server, 1.5, "naive", server=True),
         Cell("server-kill", _server, server=True),
-        Cell("all-servers-kill", _server, server=True, only="etcd"),
+        Cell("all-servers-kill", _server, server=True, only="etcd zookeeper"),
         Cell("cut-replies", _cut, server=True, proxied=True),
         Cell("black-hole", _server, 2, "naive", server=True, proxied=True),
         Cell("peer-stop-2", _stop, 2, "checked", kinds=_PEERS, may_fall=("peer",), only="redis"),

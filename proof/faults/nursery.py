@@ -41,6 +41,7 @@ _NEEDED = (
         "dlock_mysql",
         "dlock_postgres",
         "dlock_redis",
+        "dlock_zookeeper",
     ),
     *(
         "proof.faults.cancelled",

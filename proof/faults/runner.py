@@ -155,7 +155,7 @@ def wrong_with(cell: Cell, finding: Finding, book: Book) -> list[str]:
 
 def possible(store_name: str, cell: Cell) -> bool:
     """Whether the store can be disturbed so: a file has no server, and a server's disk is its own."""
-    return cell.only in (None, store_name) and not (cell.server and store_name == "sqlite")
+    return (cell.only is None or store_name in cell.only.split()) and not (cell.server and store_name == "sqlite")
 
 
 def run_store(name: str, trials: int, cells: Sequence[Cell], kept: Path, code: str = "") -> list[str]:

@@ -21,11 +21,13 @@ from dlock_conformance.servers import RECIPES, ServerMissingError, resolve
 
 from dlock_core.backend import backend_for
 from tests.backends import is_request
+from tests.cluster import Cluster
 from tests.etcd.cluster import EtcdCluster
 from tests.scripted import ScriptedServer
+from tests.zookeeper.cluster import ZooKeeperCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["BODIES", "STORES", "Disturbed", "Size", "open_store"]
 
@@ -53,7 +55,9 @@ STORES = {
     "mongodb": Size(1.0, 20, 1),
     "mysql": Size(1.0, 24, 1, polls=10),
     "postgres": Size(1.0, 24, 2),
+    "zookeeper": Size(2.0, 24, 1),
 }
+CLUSTERS: dict[str, Callable[..., Cluster]] = {"etcd": EtcdCluster, "zookeeper": ZooKeeperCluster}
 # A busy machine leaves a process without a processor for longer than the stop grace of a shorter lease; bodies that pause prove nothing.
 _LEASE_OF_BODIES_S = 2.0
 # With that lease more keys ask the store no more often.
@@ -171,21 +175,22 @@ class _Redis:
         self._process.wait()
 
 
-class _EtcdCluster:
-    """Three members of etcd. What goes through the proxy goes to one of them, which hands it on to the leader."""
+class _Cluster:
+    """Three members of etcd or ZooKeeper. What goes through the proxy goes to one of them, which hands it on to the leader."""
 
     file: Path | None = None
 
-    def __init__(self, folder: Path) -> None:
-        resolve("etcd")  # installs it, or says what to do
-        self._cluster = EtcdCluster(DLOCK_SERVER_DATA=str(folder))
-        self.url = f"etcd://{self._cluster.endpoints}/proof"
-        self.proxy = FaultProxy(
-            "127.0.0.1", self._cluster.members[0].port, is_request=has_headers, is_answered=has_headers
-        )
-        self.proxied = f"etcd://{self.proxy.address}/proof"
+    def __init__(self, name: str, folder: Path) -> None:
+        resolve(name)  # installs it, or says what to do
+        self._cluster = CLUSTERS[name](DLOCK_SERVER_DATA=str(folder))
+        self.url = f"{name}://{self._cluster.endpoints}/proof"
+        # Syncs and pings of ZooKeeper may stand for requests: the cells count none.
+        of_name = {"is_request": has_headers, "is_answered": has_headers} if name == "etcd" else {}
+        self.proxy = FaultProxy("127.0.0.1", self._cluster.members[0].port, **of_name)
+        self.proxied = f"{name}://{self.proxy.address}/proof"
         backend = backend_for(self.url)
         with closing(backend.open(backend.options.from_url(self.url))) as store:
+            store.provision()
             self.version = f"{store.guarantees().version}, three members"
 
     def stop(self) -> None:
@@ -216,7 +221,7 @@ class _EtcdCluster:
 
 
 class _Scripted:
-    """A server that its script in ``tools/servers`` installs, starts and kills: of all kinds but Redis and etcd, MongoDB as a stand-in."""
+    """A server that its script in ``tools/servers`` installs, starts and kills, if its kind has no class here; for MongoDB a stand-in."""
 
     file: Path | None = None
 
@@ -314,8 +319,8 @@ def open_store(name: str, folder: Path) -> Iterator[Disturbed]:
         store = _File(folder)
     elif name == "redis":
         store = _Redis(folder)
-    elif name == "etcd":
-        store = _EtcdCluster(folder)
+    elif name in CLUSTERS:
+        store = _Cluster(name, folder)
     else:
         store = _Scripted(name, folder)
     with closing(store):

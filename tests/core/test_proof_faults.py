@@ -265,7 +265,7 @@ def test_a_body_that_does_not_run_for_two_leases_is_counted_apart(tmp_path: Path
 def test_faults_name_the_stores_that_can_be_disturbed() -> None:
     """Bad input says what to do."""
     with pytest.raises(SystemExit, match=f"these are there: {', '.join(STORES)}"):
-        faults.run_cells(["etcd"], 1)
+        faults.run_cells(["consul"], 1)
 
 
 def test_a_missing_server_is_told_as_wrong(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ def lonely() -> Iterator[str]:
         (exceptions.ConnectionClosedError(), OutcomeUnknownError),
         (exceptions.OperationTimeoutError(), OutcomeUnknownError),
         (KazooTimeoutError(), OutcomeUnknownError),
+        (TimeoutError(), StoreUnavailableError),
         (exceptions.NoAuthError(), StoreSetupError),
         (exceptions.InvalidACLError(), StoreSetupError),
         (exceptions.UnimplementedError(), StoreSetupError),
@@ -78,6 +79,23 @@ def test_only_what_is_certain_is_said_to_be_not_applied(error: Exception, kind: 
     """A write whose connection or session ended may stand; the same end of a read is no unknown outcome."""
     assert type(error_of(error, "k", writes=True)) is kind
     assert type(error_of(error, "k", writes=False)) is (StoreUnavailableError if kind is OutcomeUnknownError else kind)
+
+
+def test_step_that_ends_while_it_looks_has_written_nothing(own_server: ScriptedServer, key: str) -> None:
+    """A store that has not seen the record reads it first: without an answer to that, nothing is unknown."""
+    store, other = ZooKeeperStore(own_server.told), ZooKeeperStore(own_server.told)
+    store.provision()
+    record = granted(store, key)
+    other.read(f"{key}-2", timeout_s=TIMEOUT_S)
+
+    os.kill(own_server.pid, signal.SIGSTOP)
+    with pytest.raises(StoreUnavailableError, match="nothing was written"):
+        other.replace(renewed(record), timeout_s=0.5)
+    os.kill(own_server.pid, signal.SIGCONT)
+
+    assert store.read(key, timeout_s=TIMEOUT_S) == record
+    store.close()
+    other.close()
 
 
 def test_write_to_a_server_that_stands_still_is_unknown(own_server: ScriptedServer, key: str) -> None:
