@@ -19,12 +19,22 @@ class Cost:
     ``prune``, ``inspect`` and ``provision``. What a driver sends for itself, and notifications, are not among them. It is empty for a store
     that sends no requests, and for one that doesn't count them.
 
-    *units* are the capacity units that DynamoDB says with its answers, by kind: ``read`` and ``write``. A write that it refused counts as
-    one. It is empty for other stores.
+    *units_by_verb* are the capacity units that DynamoDB bills, for each of these verbs by kind: ``read`` and ``write``. DynamoDB says them
+    with its answers. It bills a write that its condition refused, too, and does not say it: that one is reckoned from the larger of the two
+    items. The mapping is empty for other stores. *units* are their sums by kind.
     """
 
     requests: Mapping[str, int]
-    units: Mapping[str, float]
+    units_by_verb: Mapping[str, Mapping[str, float]]
+
+    @property
+    def units(self) -> Mapping[str, float]:
+        """The capacity units of all verbs together, by kind; empty for stores that bill none."""
+        sums: dict[str, float] = {}
+        for kinds in self.units_by_verb.values():
+            for kind, units in kinds.items():
+                sums[kind] = sums.get(kind, 0.0) + units
+        return sums
 
 
 def cost_of(store: Any) -> Cost:

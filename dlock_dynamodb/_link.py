@@ -25,7 +25,8 @@ from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, Conne
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import Lane
 from dlock_dynamodb._credentials import SteadyCredentials
-from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError, code_of
+from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError
+from dlock_dynamodb._units import Units
 
 if TYPE_CHECKING:
     from dlock_dynamodb._wire import Request
@@ -36,15 +37,6 @@ __all__ = ["Ask", "DynamoDBLink"]
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s
 # Threads of each lane. Beyond some 16 requests at once a Python process only gets slower.
 _CLAIMING, _KEEPING = 16, 8
-# What bills the units of each operation; DynamoDB is asked to say them with the answer.
-_BILLED = {
-    "batch_execute_statement": "write",
-    "delete_item": "write",
-    "get_item": "read",
-    "put_item": "write",
-    "scan": "read",
-    "update_item": "write",
-}
 
 
 class Ask(NamedTuple):
@@ -69,14 +61,19 @@ class DynamoDBLink:
         self._mutex = threading.RLock()
         self._claiming, self._keeping = Lane(_CLAIMING), Lane(_KEEPING)
         self._here = threading.local()
-        self.units = {"read": 0.0, "write": 0.0}
+        self.units = Units()
+
+    def count_for(self, verb: str) -> None:
+        """Count what this thread sends from now on for *verb*."""
+        self._here.verb = verb
 
     def send(self, request: Ask, timeout_s: float) -> dict[str, Any]:
         """Send *request* once; return the answer within *timeout_s* or raise the driver's error."""
         lane = self._keeping if request.keeps else self._claiming
         if timeout_s < 2.0**_SHORTEST:
             raise StoreUnavailableError(f"{timeout_s:.3g} s are too short for a request to DynamoDB; nothing was sent")
-        call = partial(self._call, request, timeout_s, time.monotonic() + timeout_s)
+        verb = getattr(self._here, "verb", "inspect")
+        call = partial(self._call, request, verb, timeout_s, time.monotonic() + timeout_s)
         try:
             answer: dict[str, Any] = lane.run(call, timeout_s)
         except TimeoutError as error:
@@ -100,27 +97,23 @@ class DynamoDBLink:
                 client = self._clients[power] = self._clients.get(power) or self._create(2.0**power)
         return client
 
-    def _call(self, request: Ask, timeout_s: float, deadline: float) -> Any:
+    def _call(self, request: Ask, verb: str, timeout_s: float, deadline: float) -> Any:
         """Make the call; on a thread of the lane, since making a client takes time, too."""
         client = self.fit(timeout_s)
         here = self._here
         here.deadline, here.sent = deadline, False
-        kind = _BILLED.get(request.operation)
-        told = {} if kind is None else {"ReturnConsumedCapacity": "TOTAL"}
+        told = self.units.question(request.operation)
         try:
             answer = getattr(client, request.operation)(**request.request, **told)
         except TROUBLE as error:
-            if kind is not None and isinstance(error, ClientError) and code_of(error) == "ConditionalCheckFailed":
-                self.units[kind] += 1
+            if isinstance(error, ClientError):
+                self.units.refused(verb, request.operation, request.request, error)
             raise
         except Exception as error:
             if not here.sent:
                 raise  # a mistake in the request
             raise StrangeAnswerError(f"boto3 cannot read the answer ({type(error).__name__})") from error
-        if kind is not None:
-            consumed = answer.get("ConsumedCapacity") or []
-            tables = consumed if isinstance(consumed, list) else [consumed]
-            self.units[kind] += sum(each.get("CapacityUnits", 0.0) for each in tables)
+        self.units.answered(verb, request.operation, answer)
         return answer
 
     def _check_time(self, **_: Any) -> None:

@@ -347,9 +347,9 @@ class DynamoDBStore(Batches, ExchangeStore):
         super().__init__(DynamoDBVerbs(self.options, link.fit(_ADMIN_TIMEOUT_S).meta.endpoint_url), link)
 
     @property
-    def units(self) -> dict[str, float]:
-        """The capacity units that were consumed, by kind: ``read`` and ``write``."""
-        return self._link.units
+    def units(self) -> dict[str, dict[str, float]]:
+        """The capacity units that were consumed, by verb, and for each by kind: ``read`` and ``write``."""
+        return self._link.units.billed
 
     def provision(self) -> None:
         """Create the table unless it is there, and return when it can be used."""
@@ -361,6 +361,10 @@ class DynamoDBStore(Batches, ExchangeStore):
                     f"DynamoDB table {self.options.table!r} is not ready after {_READY_WITHIN_S:.0f} s; try later"
                 )
             time.sleep(_READY_POLL_S)
+
+    def _run(self, exchange: Exchange[_T], call: Call) -> _T:
+        self._link.count_for(call.verb)
+        return super()._run(exchange, call)
 
 
 def _check_origin(answer: dict[str, Any]) -> None:

@@ -53,6 +53,40 @@ def test_cost_counts_requests_and_the_units_that_are_billed(url: str, key: str) 
         assert other.cost().units == {"read": 1, "write": 1}
 
 
+def test_cost_names_the_verb_that_each_unit_was_billed_for(url: str, key: str) -> None:
+    """A claim, a renewal and a read stand apart, and the sums by kind are theirs together."""
+    with connect(url, lease_duration=60) as client:
+        with client.lock(key) as lease:
+            lease.renew()
+            client.get(key)
+        cost = client.cost()
+
+    assert cost.units_by_verb == {
+        "claim": {"read": 0, "write": 1},
+        "read": {"read": 1, "write": 0},
+        "release": {"read": 0, "write": 1},
+        "replace": {"read": 0, "write": 1},
+    }
+    assert cost.units == {"read": 1, "write": 3}
+
+
+@pytest.mark.parametrize(
+    ("standing", "sent", "billed"), [(b"x" * 3000, None, 4), (None, b"x" * 5000, 6), (None, None, 1)]
+)
+def test_a_refused_claim_is_billed_by_the_larger_item(
+    url: str, key: str, standing: bytes | None, sent: bytes | None, billed: int
+) -> None:
+    """DynamoDB bills a refused write by the item that stands or the one that was sent, a unit for each KiB begun."""
+    with (
+        connect(url, lease_duration=60) as one,
+        connect(url, lease_duration=60) as other,
+        one.lock(key, data=standing),
+    ):
+        assert other.try_acquire(key, data=sent) is None
+
+        assert other.cost().units_by_verb["claim"]["write"] == billed
+
+
 def test_cost_of_tasks_is_that_of_their_threads(url: str, key: str) -> None:
     """The async client counts what its store for threads sends."""
 
