@@ -25,7 +25,6 @@ __all__ = ["ClientKeywords", "ClientOptions", "EarlyTakeover", "LockKeywords", "
 Seconds: TypeAlias = float | timedelta
 """A duration: seconds as a number, or a timedelta. Never a bool, NaN, infinite or negative."""
 
-
 OwnerProbe: TypeAlias = Literal["same-host"] | Callable[[LockRecord], Any]
 """Tells whether the owner of a record lives, by an OwnerState or its value: a function (in asyncio also a coroutine one) or, built in, the
 processes of this host."""
@@ -136,9 +135,10 @@ class _Options(CheckedModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Append the options to the docstring, so that ``help()`` shows them."""
+        """Append the options to the docstring, so that ``help()`` shows them, also of the type of their keywords."""
         fields = "\n".join(f"    {name}: {field.description}" for name, field in cls.model_fields.items())
-        cls.__doc__ = f"{(cls.__doc__ or '').rstrip()}\n\n    Options:\n{fields}\n    "
+        for shown in {cls, {"LockOptions": LockKeywords, "ClientOptions": ClientKeywords}.get(cls.__name__, cls)}:
+            shown.__doc__ = f"{(shown.__doc__ or '').rstrip()}\n\n    Options:\n{fields}\n    "
 
     def _with(self, changes: Mapping[str, Any]) -> Self:
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | dict(changes))
