@@ -6,6 +6,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 
 from examples import demo
 from examples.ledger import ACCOUNTS, Ledger
+from examples.recording import draw
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,3 +88,28 @@ def test_books_that_do_not_add_up_are_wrong(ledger: Ledger, tmp_path: Path, caps
     assert not demo.report(path, "second")
 
     assert capsys.readouterr().out.count("EXACT") == 1
+
+
+def test_the_recording_in_the_readme_is_of_a_demo_that_kept_its_promises() -> None:
+    """The picture is what the code of today draws from its own lines, and they show both takeovers, the refusal and both books."""
+    picture = (ROOT / "docs" / "pictures" / "demo.svg").read_text(encoding="utf-8")
+    rows = [unescape(row) for row in re.findall(r"<text [^>]*>(.*)</text>", picture)]
+    printed = re.sub(r"\n {10}(?=\S)", " ", "\n".join(rows))
+
+    assert draw(printed) == picture
+    assert re.search(
+        r"worker-\d KILLED .*took \w+ over.* STOPPED .*took \w+ over.* REFUSED .*: EXACT\n.*: WRONG\n",
+        printed,
+        re.DOTALL,
+    )
+    assert printed.endswith("all promises were kept")
+
+
+def test_the_recording_shows_each_line_at_its_time_and_breaks_long_ones() -> None:
+    """A line without a time comes with the one before; what XML would read as its own is escaped."""
+    picture = draw("begin\n  1.50 s  token 1 -> 2 & on\n" + "word " * 30 + "\n")
+    rows = re.findall(r'animation-delay:([\d.]+)s" x="16" y="(\d+)">(.*)</text>', picture)
+
+    assert [(at, y) for at, y, _ in rows] == [("0.00", "30"), ("1.50", "48"), ("1.50", "66"), ("1.50", "84")]
+    assert rows[1][2] == "  1.50 s  token 1 -&gt; 2 &amp; on"
+    assert all(len(text) <= 100 for _, _, text in rows)
