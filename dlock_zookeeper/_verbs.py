@@ -85,10 +85,7 @@ class ZooKeeperVerbs:
     def _written(self, standing: LockRecord | None, record: LockRecord, token: int | None) -> Exchange[int]:
         """Write *record* if *standing* still stands; return the transaction's zxid, or 0 where it does not."""
         path = _wire.path_of(self._root, record.key)
-        if standing is None:
-            [answers] = yield _wire.creation(path, record, token)
-        else:
-            [answers] = yield _wire.step(path, standing.rvn, record, token)
+        [answers] = yield _wire.step(path, None if standing is None else standing.rvn, record, token)
         for number, answer in enumerate(answers):
             if isinstance(answer, _BYSTANDERS):
                 continue

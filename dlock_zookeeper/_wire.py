@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Request",
     "Standing",
-    "creation",
     "decode",
     "key_of",
     "listing",
@@ -104,28 +103,17 @@ def decode(key: str, value: bytes, stat: Any) -> Standing:
 # ---- requests
 
 
-def creation(path: str, record: LockRecord, token: int | None) -> Request:
-    """Return the request that makes the nodes of *record*; the last answer is the node's stat."""
+def step(path: str, rvn: str | None, record: LockRecord, token: int | None) -> Request:
+    """Return the request that writes *record* where one with *rvn* stands, or with None nothing; the last answer is the node's stat."""
     value, marker = _value(record, token), f"{path}/{_name(record.rvn)}"
 
     def begin(client: Any, _: Any) -> list[Any]:
         transaction = client.transaction()
-        transaction.create(path)
+        if rvn is None:
+            transaction.create(path)
+        else:
+            transaction.delete(f"{path}/{_name(rvn)}")
         transaction.create(marker)
-        transaction.set_data(path, value)
-        return [transaction.commit_async()]
-
-    return Request(begin)
-
-
-def step(path: str, rvn: str, record: LockRecord, token: int | None) -> Request:
-    """Return the request that writes *record* where one with *rvn* stands; the last answer is the node's stat."""
-    value, old, new = _value(record, token), f"{path}/{_name(rvn)}", f"{path}/{_name(record.rvn)}"
-
-    def begin(client: Any, _: Any) -> list[Any]:
-        transaction = client.transaction()
-        transaction.delete(old)
-        transaction.create(new)
         transaction.set_data(path, value)
         return [transaction.commit_async()]
 
