@@ -46,9 +46,9 @@ def address() -> str:
     return "{}:{}".format(*resolve("etcd").address)
 
 
-def opened() -> EtcdStore:
-    """Return a store of the benchmarks' own root."""
-    return EtcdStore(f"etcd://{address()}/bench")
+def opened(at: str | None = None) -> EtcdStore:
+    """Return a store of the benchmarks' own root; a process of ours is told where the server is."""
+    return EtcdStore(f"etcd://{at or address()}/bench")
 
 
 def version() -> str:
@@ -211,9 +211,9 @@ def renewals(rounds: int) -> Part:
     return Part((section,), (Shown("etcd-renewals", (float(sent),)),))
 
 
-def watcher(ready: Any, got: Any) -> None:
+def watcher(at: str, ready: Any, got: Any) -> None:
     """Tell when each change of the bare key came."""
-    with grpc.insecure_channel(address()) as channel:
+    with grpc.insecure_channel(at) as channel:
         request = _schema.watch(b"bare", b"bare\0")
         method = request.method
         stream = channel.unary_stream(method.path, request_serializer=method.write, response_deserializer=method.read)
@@ -221,9 +221,9 @@ def watcher(ready: Any, got: Any) -> None:
             (got if answer.events else ready).put(time.monotonic())
 
 
-def waiter(ready: Any, got: Any, go: Any) -> None:
+def waiter(at: str, ready: Any, got: Any, go: Any) -> None:
     """Whenever told to, wait for the key, and tell when it was had."""
-    with LockClient(opened()) as locks:
+    with LockClient(opened(at)) as locks:
         for _ in range(HANDS):
             ready.put(0.0)
             go.get()
@@ -236,8 +236,8 @@ def wake(_rounds: int) -> Part:
     """How long after the call of ``release`` another process has the lock, and after a bare put hears of it."""
     context = multiprocessing.get_context("spawn")
     heard_ready, heard, ready, got, go = (context.Queue() for _ in range(5))
-    watching = context.Process(target=watcher, args=(heard_ready, heard), daemon=True)
-    waiting = context.Process(target=waiter, args=(ready, got, go))
+    watching = context.Process(target=watcher, args=(address(), heard_ready, heard), daemon=True)
+    waiting = context.Process(target=waiter, args=(address(), ready, got, go))
     watching.start()
     waiting.start()
     heard_ready.get()
@@ -269,10 +269,10 @@ def wake(_rounds: int) -> Part:
     return Part((section,), (Shown("etcd-wake", (statistics.median(ours) / statistics.median(floor),)),))
 
 
-def worker(start: Any, results: Any) -> None:
+def worker(at: str, start: Any, results: Any) -> None:
     """Get the key and hold it, until the window is over."""
     count = 0
-    with LockClient(opened()) as locks:
+    with LockClient(opened(at)) as locks:
         start.wait()
         until = time.monotonic() + WINDOW_S
         while time.monotonic() < until:
@@ -286,7 +286,7 @@ def window() -> list[int]:
     """Return how often each of our workers had the key."""
     context = multiprocessing.get_context("spawn")
     start, results = context.Barrier(WORKERS), context.Queue()
-    running = [context.Process(target=worker, args=(start, results)) for _ in range(WORKERS)]
+    running = [context.Process(target=worker, args=(address(), start, results)) for _ in range(WORKERS)]
     for process in running:
         process.start()
     counts = [results.get() for _ in running]
