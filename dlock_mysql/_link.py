@@ -13,6 +13,7 @@ that the server has closed while it was idle is not used, since nobody could tel
 from __future__ import annotations
 
 import math
+import os
 import select
 import socket
 import ssl
@@ -47,6 +48,9 @@ _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
 )
+
+# The connections of a parent that a forked child has a copy of: to free one is to close its reader, too.
+_LEFT_BEHIND: list[object] = []
 
 
 class _DeadlineSocket(socket.socket):
@@ -129,6 +133,12 @@ class _Connection:
         """Close without a word."""
         self._driver._force_close()
 
+    def leave_behind(self) -> None:
+        """In a forked child: give back the descriptor, and nothing else. A thread of the parent may have locked the reader for ever."""
+        if self._driver._sock is not None:
+            os.close(self._driver._sock.detach())
+        _LEFT_BEHIND.append(self._driver)
+
 
 class MySQLLink(BeginsAnew):
     """The connections of a store."""
@@ -168,7 +178,7 @@ class MySQLLink(BeginsAnew):
     def after_fork_in_child(self) -> None:
         """Begin without connections: two processes must not speak on one."""
         for connection in self._made:
-            connection.drop()
+            connection.leave_behind()
         urgent = _pool(_CONNECTIONS[True])
         self.pools = (_pool(_CONNECTIONS[False], urgent), urgent)
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pymysql
 import pytest
@@ -47,6 +51,31 @@ class TestRivals:
 
         assert each_store.read(key, timeout_s=TIMEOUT_S) == record
         assert each_store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
+
+    @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system tells of the end of a process in another way")
+    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+    def test_a_fork_meanwhile_holds_up_no_child(self, url: str, store: MySQLStore, key: str) -> None:
+        """While a thread waits for the answer of the server it has locked the reader of its connection; the child does not touch it."""
+        record = taken(store, key)
+
+        with plain(url) as cursor, ThreadPoolExecutor(1) as pool:
+            cursor.execute(ROW, (key,))
+            waiting = pool.submit(store.replace, renewal(record), timeout_s=TIMEOUT_S)
+            wait_for_waiters(url, 1)
+            child = os.fork()
+            if child == 0:
+                os._exit(7)
+            end = os.pidfd_open(child)
+            in_time = bool(select.select([end], [], [], TIMEOUT_S)[0])
+            os.close(end)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            cursor.connection.rollback()
+            with suppress(StoreUnavailableError):  # 1205, where the machine was slow
+                waiting.result()
+
+        assert in_time
+        assert store.read(key, timeout_s=TIMEOUT_S) is not None
 
     def test_a_deadlock_was_not_applied(self, url: str, each_store: MySQLStore, key: str) -> None:
         """1213: a batch that locks two rows in the order of their keys meets a greater transaction that locks them in the other."""
