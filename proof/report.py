@@ -37,6 +37,8 @@ _HEAD_OF_FAULTS = (
 )
 _HEAD_OF_PEERS = ("Store", "fault", "trials", "what showed", "stale: naive", "checked")
 _BARS_MAX = 30
+# They mint from a clock or from the revisions of the whole cluster: what lies between two tokens tells nothing.
+_MINT_WITH_GAPS = ("etcd", "redis", "zookeeper")
 # Their rows stand each by itself: a store that is not disturbed in a run keeps its own.
 _OF_CELLS = ("faults", "bodies")
 
@@ -290,8 +292,7 @@ def _cell(cell: dict[str, Any]) -> tuple[object, ...]:
         cell["grants"],
         cell["effects"],
         wrong + cell["notes"].get("copies in use", 0),
-        # Redis mints from its clock: what lies between two tokens tells nothing.
-        "-" if cell["store"] == "redis" else cell["unheard"],
+        "-" if cell["store"] in _MINT_WITH_GAPS else cell["unheard"],
         *(cell["stale"][kind] for kind in ("naive", "checked", "two-step")),
         shown(cell),
         f"{cell['trials'] / max(cell['seconds'], 1e-9):.1f}",
