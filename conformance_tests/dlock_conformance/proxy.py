@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -87,6 +88,9 @@ class FaultProxy:
             self._listener = self._listen(self.port)
         for pair in pairs:
             pair.deliver()
+        until = time.monotonic() + _LATE_S
+        for pair in pairs:
+            pair.wait_for_answer(until)
 
     def close(self) -> None:
         """End all connections."""
@@ -167,14 +171,21 @@ class _Pair:
         self._proxy.ended(self)
 
     def deliver(self) -> None:
-        """Pass on what was held back, and wait until it is answered."""
+        """Pass on what was held back."""
         with self._mutex:
             held, self._held = bytes(self._held), bytearray()
             self._answered.clear()
-        if held:
-            with suppress(OSError):
-                self._server.sendall(held)
-                self._answered.wait(_LATE_S)
+        if not held:
+            self._answered.set()
+            return
+        try:
+            self._server.sendall(held)
+        except OSError:
+            self._answered.set()
+
+    def wait_for_answer(self, until: float) -> None:
+        """Return when what was delivered is answered, at the latest *until*."""
+        self._answered.wait(max(until - time.monotonic(), 0))
         if self._client_left:
             self.cut()
 
