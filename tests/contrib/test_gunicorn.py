@@ -51,7 +51,10 @@ def get(folder: Path, path: str) -> tuple[int, str]:
     return int(worker), said
 
 
-@pytest.mark.parametrize("program", [gunicorn, uwsgi])
+PROGRAMS = [gunicorn, uwsgi] if (BIN / "uwsgi").exists() else [gunicorn]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_preloaded_workers_have_clients_of_their_own(
     store: str, program: Callable[[Path], tuple[list[str], str]], tmp_path: Path
