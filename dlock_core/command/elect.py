@@ -111,14 +111,20 @@ class _Terms:
             if once or self._ending is not None or code in (CANNOT_RUN, NOT_FOUND):
                 return code
             self._say.detail(f"the command has ended with code {code}; campaigning again")
-            # The end of hold() has blocked the signals, so that none replaces the code.
             time.sleep(max(0.0, began + _START_PERIOD_S - time.monotonic()))
-            if pending := signal.sigpending() & _ENDING:
-                return SIGNALLED + int(min(pending))
             _rest()
+            if came := self._came():
+                return SIGNALLED + min(came)
             # The next command must not inherit what this process has set for itself.
             signal.signal(signal.SIGTTOU, on_background_write)
+            for number in FORWARDED:
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+
+    def _came(self) -> set[int]:
+        """Return the signals that came since the term: the end of hold() has blocked them, but for other threads that were still there."""
+        return {*map(int, signal.sigpending() & _ENDING), *([] if self._ending is None else [int(self._ending)])}
 
     def _heard(self, number: signal.Signals) -> None:
         if number in _ENDING:

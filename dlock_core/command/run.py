@@ -181,8 +181,11 @@ class Run:
             )
             return SIGNALLED + self._signal
         finally:
-            # The code is settled: a signal from now on must not replace it.
+            # The code is settled: a signal from now on must not replace it, nor one that a thread gets which does not have this mask.
             signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+            for number in FORWARDED:
+                if loop.remove_signal_handler(number):
+                    signal.signal(number, self._too_late)
 
     async def _connected(self) -> int:
         client = aconnect(self._options)
@@ -258,6 +261,9 @@ class Run:
         self._signal = self._signal or signal.Signals(number)
         if self._task is not None:
             self._task.cancel()
+
+    def _too_late(self, number: int, _: object) -> None:
+        self._request.on_signal(signal.Signals(number))
 
     def _child_changed(self) -> None:
         """Take note of what became of the child; a stop by the terminal's job control stops this process too."""

@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 
 SAY_TERM = 'echo "term $DLOCK_FENCING_TOKEN"'
 
-# Raises the signal in the pause after a term, however long a busy machine makes the rest.
+# Raises the signal in the pause after a term, however long a busy machine makes the rest; "beside" another thread, which may get it.
 STRUCK_BETWEEN_TERMS = """
-import os, signal, time, types
+import os, signal, sys, threading, time, types
 from dlock_core import __main__
 from dlock_core.command import elect
 
+struck = threading.Event()
+if sys.argv.pop(1) == "beside":
+    threading.Thread(target=struck.wait).start()
+
 def strike(_):
     os.kill(os.getpid(), signal.SIGTERM)
+    struck.set()
 
 elect.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=strike)
 __main__.main()
@@ -95,9 +100,10 @@ def test_a_signal_while_it_waits_ends_the_wait(shell: Shell) -> None:
     holder.communicate("\n", timeout=PATIENCE_S)
 
 
-def test_a_signal_between_two_terms_ends_it(shell: Shell) -> None:
-    """No further term begins."""
-    process = shell.start("elect", "--verbose", "k", "--", "true", program=("-c", STRUCK_BETWEEN_TERMS))
+@pytest.mark.parametrize("threads", ["alone", "beside"])
+def test_a_signal_between_two_terms_ends_it(shell: Shell, threads: str) -> None:
+    """No further term begins, and the exit code tells the signal, whichever thread of the last term is still there to get it."""
+    process = shell.start("elect", "--verbose", "k", "--", "true", program=("-c", STRUCK_BETWEEN_TERMS, threads))
 
     code, _, err = finish(process)
 
