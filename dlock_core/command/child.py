@@ -24,12 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from dlock_core.clock import NANOS, now_ns
+from dlock_core.command.show import escape
 from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["FORWARDED", "JOB_CONTROL", "Child", "Guard", "Progress", "signal_group"]
+    from dlock_core.aio import AsyncLease
+
+__all__ = ["FORWARDED", "JOB_CONTROL", "Child", "Guard", "Progress", "environment", "signal_group"]
 
 
 def _signals(*names: str) -> tuple[signal.Signals, ...]:
@@ -55,6 +58,19 @@ def signal_group(group: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
+    """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt.
+
+    An owner may hold some, and NUL, which no environment can carry.
+    """
+    return {
+        "DLOCK_KEY": "\n".join(leases),
+        "DLOCK_OWNER": escape(next(iter(leases.values())).owner),
+        "DLOCK_FENCING_TOKEN": "\n".join(str(lease.fencing_token) for lease in leases.values()),
+        "DLOCK_FENCING_TOKENS": json.dumps({key: lease.fencing_token for key, lease in leases.items()}),
+    }
 
 
 class Child:

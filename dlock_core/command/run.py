@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
 import math
 import os
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard, Progress
+from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard, Progress, environment
 from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine, escape
@@ -87,19 +86,6 @@ def grace_within(options: ClientOptions, grace: float | None) -> float:
             f"a grace of {grace:g} s does not fit a {what} of {bound:g} s; give 0 to {bound / 2:g} s, or a longer {longer}"
         )
     return grace
-
-
-def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
-    """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt.
-
-    An owner may hold some, and NUL, which no environment can carry.
-    """
-    return {
-        "DLOCK_KEY": "\n".join(leases),
-        "DLOCK_OWNER": escape(next(iter(leases.values())).owner),
-        "DLOCK_FENCING_TOKEN": "\n".join(str(lease.fencing_token) for lease in leases.values()),
-        "DLOCK_FENCING_TOKENS": json.dumps({key: lease.fencing_token for key, lease in leases.items()}),
-    }
 
 
 def hold(
