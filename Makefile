@@ -57,7 +57,7 @@ containers: venv
 		--deselect conformance_tests/test_postgres.py::TestPostgres18Store --dlock-require=redis,dynamodb,postgres,etcd
 
 faults: venv
-	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,etcd,mongodb,mysql,postgres,redis,sqlite --jobs 3 --keep build/faults
+	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,etcd,mongodb,mysql,postgres,redis,sqlite,zookeeper --jobs 3 --keep build/faults
 
 faults-long: venv
 	DLOCK_FAULTS=long $(BIN)/pytest tests/faults
