@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import BeginsAnew, watch_forks
+from dlock_core.kit import BeginsAnew, leave_behind, watch_forks
 from dlock_etcd._errors import was_never_sent
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ _OPTIONS = (
     # A channel of its own for each store: the others of the process may have other time-outs.
     ("grpc.use_local_subchannel_pool", 1),
 )
-# The channels of a parent that a forked child has a copy of. The child must not even free them: the threads that serve them are not there.
-_LEFT_BEHIND: list[object] = []
 
 
 class _Link(BeginsAnew):
@@ -58,7 +56,7 @@ class _Link(BeginsAnew):
 
     def after_fork_in_child(self) -> None:
         """Refuse every request: gRPC does not survive a fork."""
-        _LEFT_BEHIND.extend(self._channels.values())
+        leave_behind(*self._channels.values())
         self._channels, self._forked = {}, True
 
     def stream(self, request: Request) -> Any:

@@ -22,7 +22,7 @@ from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
 from dlock_etcd._watch import anews_of, news_of
 from dlock_etcd._wire import BATCH_LIMIT
-from dlock_etcd.options import EtcdStoreOptions, checked_root, credentials_of
+from dlock_etcd.options import EtcdStoreOptions, credentials_of
 
 __all__ = ["AsyncEtcdStore", "EtcdStore"]
 
@@ -44,14 +44,14 @@ class _Store:
         if isinstance(source, EtcdStoreOptions):
             link = self._link_class(source.endpoints, credentials_of(source), None)
             verbs = EtcdVerbs(
-                checked_root(root or source.root),
+                EtcdStoreOptions.checked_root(root or source.root),
                 user or source.user,
                 password or source.password.get_secret_value(),
                 source.endpoints,
             )
         elif isinstance(source, self._channel_class):
             link = self._link_class((), None, source)
-            verbs = EtcdVerbs(checked_root(root or "dlock"), user, password)
+            verbs = EtcdVerbs(EtcdStoreOptions.checked_root(root or "dlock"), user, password)
         else:
             kind = f"{self._channel_class.__module__}.{self._channel_class.__name__}"
             raise ConfigurationError(

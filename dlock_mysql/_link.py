@@ -26,7 +26,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.kit import BeginsAnew, Lane, Pool, Seats, Shelf, watch_forks
+from dlock_core.kit import BeginsAnew, Lane, Pool, Seats, Shelf, leave_behind, watch_forks
 from dlock_mysql._errors import unconnected
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
 )
-
-# The connections of a parent that a forked child has a copy of: to free one is to close its reader, too.
-_LEFT_BEHIND: list[object] = []
 
 
 class _DeadlineSocket(socket.socket):
@@ -133,11 +130,11 @@ class _Connection:
         """Close without a word."""
         self._driver._force_close()
 
-    def leave_behind(self) -> None:
+    def disown(self) -> None:
         """In a forked child: give back the descriptor, and nothing else. A thread of the parent may have locked the reader for ever."""
         if self._driver._sock is not None:
             os.close(self._driver._sock.detach())
-        _LEFT_BEHIND.append(self._driver)
+        leave_behind(self._driver)
 
 
 class MySQLLink(BeginsAnew):
@@ -178,7 +175,7 @@ class MySQLLink(BeginsAnew):
     def after_fork_in_child(self) -> None:
         """Begin without connections: two processes must not speak on one."""
         for connection in self._made:
-            connection.leave_behind()
+            connection.disown()
         urgent = _pool(_CONNECTIONS[True])
         self.pools = (_pool(_CONNECTIONS[False], urgent), urgent)
 

@@ -19,7 +19,7 @@ from kazoo.protocol.states import EventType, KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
-from dlock_core.kit import BeginsAnew, watch_forks
+from dlock_core.kit import BeginsAnew, leave_behind, watch_forks
 from dlock_zookeeper._look import Look, look_at
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ _ASKING_S, _ASKING_SHARE = 0.5, 0.25
 # What kazoo tells of its connections: for those who listen to it, but not for the terminal of a program without logging.
 _log = logging.getLogger("kazoo.dlock")
 _log.addHandler(logging.NullHandler())
-# The clients of a parent that a forked child has a copy of.
-_LEFT_BEHIND: list[object] = []
 
 
 class News:
@@ -84,7 +82,7 @@ class ThreadLink(BeginsAnew):
 
     def after_fork_in_child(self) -> None:
         """Begin without a client: its threads are the parent's, and so is its session."""
-        _LEFT_BEHIND.append(self._client)
+        leave_behind(self._client)
         self._forked = self._given is not None
         self._client, self._mutex, self.news = None, threading.Lock(), News()
 

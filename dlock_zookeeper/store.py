@@ -12,7 +12,7 @@ from dlock_zookeeper._errors import TROUBLE
 from dlock_zookeeper._links import ThreadLink
 from dlock_zookeeper._verbs import ZooKeeperVerbs
 from dlock_zookeeper._wire import key_of, path_of
-from dlock_zookeeper.options import ZooKeeperStoreOptions, checked_root
+from dlock_zookeeper.options import ZooKeeperStoreOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,10 +35,10 @@ class ZooKeeperStore(Waits, ExchangeStore):
             source = ZooKeeperStoreOptions.from_url(source)
         if isinstance(source, ZooKeeperStoreOptions):
             link = ThreadLink(source, None)
-            self._root = checked_root(root or source.root)
+            self._root = ZooKeeperStoreOptions.checked_root(root or source.root)
         elif isinstance(source, KazooClient):
             link = ThreadLink(None, source)
-            self._root = checked_root(root or "dlock")
+            self._root = ZooKeeperStoreOptions.checked_root(root or "dlock")
         else:
             raise ConfigurationError(
                 f"ZooKeeperStore works with a URL or a kazoo.client.KazooClient, not with {type(source).__name__}"

@@ -5,13 +5,17 @@
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
 :class:`Backend`                            the object behind an entry point
+:class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out
 :class:`Waits`, :class:`Watch` and twins    waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together, and a connection kept for renewals
 :func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
+:func:`leave_behind`                        in a forked child: keep for ever what is the parent's
 =========================================== ==========================================================================================
 """
+
+from typing import TYPE_CHECKING
 
 from dlock_core.kit.backend import Backend
 from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, read_payload, record_of, unpacked
@@ -31,12 +35,15 @@ from dlock_core.kit.exchange import (
     ReadsAge,
     Verbs,
 )
-from dlock_core.kit.forks import BeginsAnew, Forkable, watch_forks, watched
+from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.lane import Lane
 from dlock_core.kit.outcome import matches, outcome, tokens_exhausted, written
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 from dlock_core.kit.watch import AsyncWaits, AsyncWatch, News, Waits, Watch
+
+if TYPE_CHECKING:
+    from dlock_core.kit.endpoints import EndpointOptions
 
 __all__ = [
     "AsyncBatches",
@@ -53,6 +60,7 @@ __all__ = [
     "Batches",
     "BeginsAnew",
     "Call",
+    "EndpointOptions",
     "Exchange",
     "ExchangeStore",
     "Forkable",
@@ -69,6 +77,7 @@ __all__ = [
     "Waits",
     "Watch",
     "damaged",
+    "leave_behind",
     "matches",
     "may_be_removed",
     "outcome",
@@ -83,3 +92,12 @@ __all__ = [
     "watched",
     "written",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load the options of clusters at their first use: no other store pays for a model that it does not have."""
+    if name == "EndpointOptions":
+        from dlock_core.kit.endpoints import EndpointOptions
+
+        return EndpointOptions
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 from dlock_core.engine.process import members
 
-__all__ = ["BeginsAnew", "Forkable", "watch_forks", "watched"]
+__all__ = ["BeginsAnew", "Forkable", "leave_behind", "watch_forks", "watched"]
 
 
 class Forkable(Protocol):
@@ -39,12 +39,18 @@ class BeginsAnew:
 
 
 _watched: WeakSet[Forkable] = WeakSet()
+_left_behind: list[object] = []
 
 
 def watch_forks(store: Forkable) -> None:
     """Tell *store* of each fork for as long as it exists."""
     _register()
     _watched.add(store)
+
+
+def leave_behind(*copies: object) -> None:
+    """In a forked child: keep for ever what is the parent's. To free it may wait for a thread that is not there, or end what is in use."""
+    _left_behind.extend(copies)
 
 
 def watched() -> list[Forkable]:
