@@ -8,7 +8,21 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["Part", "Section", "Shown", "atimed", "compared", "in_turn", "percentile", "spread", "timed"]
+from dlock_core import AsyncLockClient
+from dlock_core.store import AsyncLockStore, LockStore
+
+__all__ = [
+    "Part",
+    "Section",
+    "Shown",
+    "atimed",
+    "compared",
+    "cycles_in_loop",
+    "in_turn",
+    "percentile",
+    "spread",
+    "timed",
+]
 
 Loop = Callable[[int], float]
 
@@ -58,6 +72,31 @@ def atimed(runner: asyncio.Runner, cycle: Callable[[], Awaitable[object]]) -> Lo
         return time.perf_counter() - began
 
     return lambda count: runner.run(loop(count))
+
+
+def cycles_in_loop(
+    floor: tuple[str, Callable[[], object]],
+    opened: Callable[[], AsyncLockStore | LockStore],
+    *,
+    rounds: int,
+    cycles: int,
+) -> dict[str, list[float]]:
+    """Return the times of acquire and release by one task on the store *opened*, and of the *floor* without an event loop."""
+    name, bare = floor
+    with asyncio.Runner() as runner:
+
+        async def client() -> AsyncLockClient:
+            return await AsyncLockClient(opened())
+
+        locks = runner.run(client())
+
+        async def ours() -> None:
+            lease = await locks.acquire("cycle/async")
+            await lease.release()
+
+        taken = in_turn({name: timed(bare), "dlock, client": atimed(runner, ours)}, rounds=rounds, cycles=cycles)
+        runner.run(locks.close())
+    return taken
 
 
 def in_turn(sides: dict[str, Loop], *, rounds: int, cycles: int) -> dict[str, list[float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import multiprocessing
 import os
 import statistics
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from dlock_conformance.servers import resolve
 
-from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, spread, timed
-from dlock_core import AsyncLockClient, LockClient
+from benchmarks._figures import Part, Section, Shown, compared, cycles_in_loop, in_turn, percentile, spread, timed
+from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_etcd import AsyncEtcdStore, EtcdStore, _schema
@@ -160,27 +159,12 @@ def cycles(rounds: int) -> Part:
         )
         sync = compared("etcd, one uncontended cycle", how, taken, aims={OURS: "etcd-cycle"})
         how = "One task; the floor is as above, without an event loop."
-        tasks = compared("etcd, the same with asyncio", how, acycles(bare, rounds), aims={})
+        taken = cycles_in_loop(
+            (FLOOR, bare), lambda: AsyncEtcdStore(f"etcd://{address()}/bench"), rounds=rounds, cycles=CYCLES
+        )
+        tasks = compared("etcd, the same with asyncio", how, taken, aims={})
     store.close()
     return Part((*sync.sections, *tasks.sections), sync.shown)
-
-
-def acycles(bare: Callable[[], None], rounds: int) -> dict[str, list[float]]:
-    """Return the times of the cycle in an event loop, and of the floor without one."""
-    with asyncio.Runner() as runner:
-
-        async def client() -> AsyncLockClient:
-            return await AsyncLockClient(AsyncEtcdStore(f"etcd://{address()}/bench"))
-
-        locks = runner.run(client())
-
-        async def ours() -> None:
-            lease = await locks.acquire("cycle/async")
-            await lease.release()
-
-        taken = in_turn({FLOOR: timed(bare), OURS: atimed(runner, ours)}, rounds=rounds, cycles=CYCLES)
-        runner.run(locks.close())
-    return taken
 
 
 def renewals(rounds: int) -> Part:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from importlib.metadata import version as of
 from typing import TYPE_CHECKING, Any
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from dlock_conformance.servers import resolve
 
-from benchmarks._figures import Part, Section, atimed, compared, in_turn, spread, timed
-from dlock_core import AsyncLockClient, LockClient
+from benchmarks._figures import Part, Section, compared, cycles_in_loop, in_turn, spread, timed
+from dlock_core import LockClient
 from dlock_core.clock import now_ns
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
@@ -102,31 +101,13 @@ def cycles(rounds: int) -> Part:
     how = "One process, one lock, one cycle after the other; each commit is synced."
     sync = compared("MariaDB, one uncontended cycle", how, taken, aims={"dlock, client": "mysql-cycle"})
     how = "asyncio is served by threads; the floor is as above."
-    tasks = compared("MariaDB, the same with asyncio", how, acycles(bare, rounds), aims={})
+    taken = cycles_in_loop(("two bare upserts, the floor", bare), opened, rounds=rounds, cycles=CYCLES)
+    tasks = compared("MariaDB, the same with asyncio", how, taken, aims={})
     lines = tuple((name, spread(values, 0)) for name, values in renewals(store, rounds).items())
     section = Section("MariaDB, renewals", "Through the store, for each lock.", ("", "µs"), lines)
     store.close()
     connection.close()
     return Part((*sync.sections, *tasks.sections, section), sync.shown)
-
-
-def acycles(bare: Callable[[], None], rounds: int) -> dict[str, list[float]]:
-    """Return the times of the cycle in an event loop, and of the floor without one."""
-    with asyncio.Runner() as runner:
-
-        async def client() -> AsyncLockClient:
-            return await AsyncLockClient(opened())
-
-        locks = runner.run(client())
-
-        async def ours() -> None:
-            lease = await locks.acquire("cycle/async")
-            await lease.release()
-
-        sides = {"two bare upserts, the floor": timed(bare), "dlock, client": atimed(runner, ours)}
-        taken = in_turn(sides, rounds=rounds, cycles=CYCLES)
-        runner.run(locks.close())
-    return taken
 
 
 def renewals(store: MySQLStore, rounds: int) -> dict[str, list[float]]:

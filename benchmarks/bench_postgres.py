@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version as of
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from dlock_conformance.servers import resolve
 
-from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, spread, timed
-from dlock_core import AsyncLockClient, LockClient
+from benchmarks._figures import Part, Section, Shown, compared, cycles_in_loop, in_turn, spread, timed
+from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_postgres import AsyncPostgresStore, PostgresStore
@@ -93,7 +93,10 @@ def cycles(rounds: int) -> Part:
     )
     sync = compared("PostgreSQL, one uncontended cycle", how, taken, aims={"dlock, client": "postgres-cycle"})
     how = "One task; the floor is as above, without an event loop."
-    tasks = compared("PostgreSQL, the same with asyncio", how, acycles(bare, rounds), aims={})
+    floor = "two bare upserts, the floor", bare
+    native = partial(AsyncPostgresStore, resolve("postgres").url, table=_TABLE)
+    taken = cycles_in_loop(floor, native, rounds=rounds, cycles=CYCLES)
+    tasks = compared("PostgreSQL, the same with asyncio", how, taken, aims={})
     store.close()
     connection.close()
     return Part((*sync.sections, *tasks.sections), sync.shown)
@@ -142,25 +145,6 @@ def peers(connection: psycopg.Connection[Any]) -> Iterator[dict[str, Callable[[]
             "FOR UPDATE SKIP LOCKED, held in a transaction": skip_locked,
         }
     engine.dispose()
-
-
-def acycles(bare: Callable[[], None], rounds: int) -> dict[str, list[float]]:
-    """Return the times of the cycle in an event loop, and of the floor without one."""
-    with asyncio.Runner() as runner:
-
-        async def client() -> AsyncLockClient:
-            return await AsyncLockClient(AsyncPostgresStore(resolve("postgres").url, table=_TABLE))
-
-        locks = runner.run(client())
-
-        async def ours() -> None:
-            lease = await locks.acquire("cycle/async")
-            await lease.release()
-
-        sides = {"two bare upserts, the floor": timed(bare), "dlock, client": atimed(runner, ours)}
-        taken = in_turn(sides, rounds=rounds, cycles=CYCLES)
-        runner.run(locks.close())
-    return taken
 
 
 def renewals(rounds: int) -> Part:

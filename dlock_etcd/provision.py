@@ -34,12 +34,13 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
     """
     answers: dict[str, Any] = {}
     silent: list[str] = []
-    for number, endpoint in enumerate(endpoints or ("the channel",)):
+    looked_at = endpoints or ("the channel",)
+    for number, endpoint in enumerate(looked_at):
         try:
             status = yield from asked(_schema.status(number, _LOOK_S))
         except TROUBLE:
             silent.append(endpoint)
-            if len(silent) == max(len(endpoints), 1):
+            if len(silent) == len(looked_at):
                 raise
         else:
             _check(endpoint, status)

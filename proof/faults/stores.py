@@ -23,7 +23,7 @@ from dlock_core.backend import backend_for
 from tests.backends import is_request
 from tests.cluster import Cluster
 from tests.etcd.cluster import EtcdCluster
-from tests.scripted import ScriptedServer
+from tests.scripted import ScriptedServer, free_port
 from tests.zookeeper.cluster import ZooKeeperCluster
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Redis:
         told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
         found = re.search(r"v=([\d.]+)", told)
         self.version = found.group(1) if found else "?"
-        self._port = _free_port()
+        self._port = free_port()
         self._command = [program, "--port", str(self._port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         self._command += ["--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction"]
         self._start()
@@ -226,7 +226,7 @@ class _Scripted:
     file: Path | None = None
 
     def __init__(self, name: str, folder: Path) -> None:
-        self._name, self._port = name, str(_free_port())
+        self._name, self._port = name, str(free_port())
         self._script = _SCRIPTS / RECIPES[name].script
         # DynamoDB Local takes any credentials, and boto3 insists on some.
         for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -298,12 +298,6 @@ class _Scripted:
         """End it."""
         self.proxy.close()
         self._run("stop")
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @contextmanager
