@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     )
     from dlock_core.events import EventKind, LockEvent
     from dlock_core.health import Health
-    from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, LockOptions, Seconds
+    from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
+    from dlock_core.options import ClientOptions, LockOptions
     from dlock_core.record import (
         AttributeValue,
         Beat,
@@ -171,6 +172,7 @@ _MODULES = (
         "record",
         "store",
         "options",
+        "keywords",  # after the options, which add their texts to its docstrings
         "backend",
         "engine.lease_view",
         "events",

@@ -28,7 +28,8 @@ from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll, async_locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
-from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
+from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
+from dlock_core.options import ClientOptions
 from dlock_core.record import Broken, LockRecord, State
 from dlock_core.timings import nanoseconds
 

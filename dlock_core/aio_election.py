@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dlock_core.clock import Cancellable
     from dlock_core.election import Leader
     from dlock_core.engine.asyncio_runtime import AsyncRuntime
-    from dlock_core.options import LockKeywords, Seconds
+    from dlock_core.keywords import LockKeywords, Seconds
 
 __all__ = ["AsyncElection", "AsyncTerm"]
 

@@ -26,14 +26,9 @@ from dlock_core.engine.opening import load_options, open_store, whole_commands
 from dlock_core.engine.process import generation, members
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.with_blocks import Lock, LockAll, locked
-from dlock_core.errors import (
-    AcquireTimeoutError,
-    ConfigurationError,
-    DLockError,
-    LeaseStateError,
-    UnsupportedError,
-)
-from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
+from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError, UnsupportedError
+from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
+from dlock_core.options import ClientOptions
 from dlock_core.record import Broken, LockRecord, State
 from dlock_core.timings import NEVER, nanoseconds
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from dlock_core.client import LockClient
     from dlock_core.election import Leader
-    from dlock_core.options import LockKeywords, Seconds
+    from dlock_core.keywords import LockKeywords, Seconds
 
 __all__ = ["Election", "Term"]
 

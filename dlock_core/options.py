@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import Annotated, Any, Literal, Self, Unpack
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, PrivateAttr, SecretStr
 
@@ -18,16 +18,10 @@ from dlock_core.backend import CheckedModel, split_url
 from dlock_core.engine.option_sources import from_environment, from_toml, parse_option
 from dlock_core.errors import ConfigurationError
 from dlock_core.events import LockEvent
-from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue, LockRecord
+from dlock_core.keywords import ClientKeywords, LockKeywords, OwnerProbe, Seconds
+from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue
 
-__all__ = ["ClientKeywords", "ClientOptions", "EarlyTakeover", "LockKeywords", "LockOptions", "OwnerProbe", "Seconds"]
-
-Seconds: TypeAlias = float | timedelta
-"""A duration: seconds as a number, or a timedelta. Never a bool, NaN, infinite or negative."""
-
-OwnerProbe: TypeAlias = Literal["same-host"] | Callable[[LockRecord], Any]
-"""Tells whether the owner of a record lives, by an OwnerState or its value: a function (in asyncio also a coroutine one) or, built in, the
-processes of this host."""
+__all__ = ["ClientOptions", "EarlyTakeover", "LockOptions"]
 
 
 def to_seconds(value: object) -> float:
@@ -142,50 +136,6 @@ class _Options(CheckedModel):
 
     def _with(self, changes: Mapping[str, Any]) -> Self:
         return type(self)(**{name: getattr(self, name) for name in self.model_fields_set} | dict(changes))
-
-
-class LockKeywords(TypedDict, total=False):
-    """The keywords of ``lock``, ``acquire``, ``try_acquire`` and ``lock_all``: the fields of :class:`LockOptions`."""
-
-    lease_duration: Seconds
-    timeout: Seconds | None
-    timeout_after_lease: bool
-    retries: int | None
-    poll_period: Seconds | None
-    heartbeat_period: Seconds | None
-    auto_renew: bool
-    data: bytes | None
-    replace_data: bool
-    attributes: Mapping[str, AttributeValue]
-    only_if_exists: bool
-    delete_on_release: bool
-    reentrant: bool | Literal["client"]
-    handover: bool
-    fail_closed: bool
-    max_hold: Seconds | None
-    stop_grace: Seconds | None
-    stall_timeout: Seconds | None
-    lock_delay: Seconds
-    cancel_on_loss: bool
-    clock_skew: Seconds | None
-    server_clock: bool | None
-    owner_probe: OwnerProbe | None
-
-
-class ClientKeywords(LockKeywords, total=False):
-    """The keywords of ``connect`` and ``aconnect``: the fields of :class:`ClientOptions`."""
-
-    url: SecretStr | str | None
-    prefix: str
-    owner: str | None
-    request_timeout: Seconds | None
-    drift_bound: float
-    max_lease_duration: Seconds
-    allow_unsafe: Collection[str]
-    provision: bool
-    token_floor: int
-    observations: str | Path | MutableMapping[str, Any] | None
-    on_event: Callable[[LockEvent], object] | None
 
 
 class _PlainLockOptions(_Options):

@@ -17,8 +17,9 @@ from dlock_core.timings import NEVER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
     from dlock_core.once import SlotSource
-    from dlock_core.options import ClientKeywords, ClientOptions, LockKeywords, Seconds
+    from dlock_core.options import ClientOptions
 
 __all__ = ["shared_client"]
 

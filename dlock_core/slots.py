@@ -16,7 +16,7 @@ from dlock_core.options import to_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dlock_core.options import Seconds
+    from dlock_core.keywords import Seconds
 
 __all__ = ["daily", "every", "hourly", "weekly"]
 

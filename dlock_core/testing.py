@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from dlock_core.options import ClientKeywords
+    from dlock_core.keywords import ClientKeywords
     from dlock_core.record import LockRecord
     from dlock_core.store import AsyncLockStore, Capability, Claim, Guarantees, LockStore, Release, Replace, Reply
 

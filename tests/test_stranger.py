@@ -7,7 +7,10 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +155,81 @@ def test_pyright_sees_what_a_stranger_uses(project: Path) -> None:
     assert errors == REFUSED, said
     revealed = [each["message"] for each in found if each["severity"] == "information"]
     assert [plain(message.partition('" is "')[2].removesuffix('"')) for message in revealed] == REVEALED
+
+
+class Editor:
+    """An editor that talks to pyright's language server."""
+
+    def __init__(self, server: subprocess.Popen[bytes]) -> None:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        self._to_server, self._from_server = server.stdin, server.stdout
+        self._asked = 0
+
+    def tell(self, method: str, params: object) -> None:
+        """Send what needs no answer."""
+        self._send({"method": method, "params": params})
+
+    def ask(self, method: str, params: object) -> Any:
+        """Return the answer; questions of the server meanwhile get the plainest one."""
+        self._asked += 1
+        self._send({"id": self._asked, "method": method, "params": params})
+        while True:
+            message = self._receive()
+            if "method" not in message and message["id"] == self._asked:
+                return message["result"]
+            if "method" in message and "id" in message:
+                items = (message.get("params") or {}).get("items", [])
+                settings = [{"pythonPath": sys.executable} if each.get("section") == "python" else {} for each in items]
+                self._send({"id": message["id"], "result": settings})
+
+    def _send(self, message: dict[str, object]) -> None:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        self._to_server.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+        self._to_server.flush()
+
+    def _receive(self) -> dict[str, Any]:
+        length = 0
+        while line := self._from_server.readline().strip():
+            name, _, value = line.partition(b":")
+            length = int(value) if name.lower() == b"content-length" else length
+        assert length, "the language server has ended"
+        message: dict[str, Any] = json.loads(self._from_server.read(length))
+        return message
+
+
+@contextmanager
+def editing(project: Path) -> Iterator[Editor]:
+    """Open the program of *project* in an editor."""
+    command = [sys.executable, "-m", "pyright.langserver", "--stdio"]
+    with subprocess.Popen(command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        editor = Editor(server)
+        try:
+            can = {"workspace": {"configuration": True}, "textDocument": {"hover": {"contentFormat": ["plaintext"]}}}
+            editor.ask("initialize", {"processId": None, "rootUri": project.as_uri(), "capabilities": can})
+            editor.tell("initialized", {})
+            document = {"uri": (project / "shop.py").as_uri(), "languageId": "python", "version": 1, "text": PROGRAM}
+            editor.tell("textDocument/didOpen", {"textDocument": document})
+            yield editor
+        finally:
+            server.kill()
+
+
+def test_an_editor_shows_text_and_default_of_a_keyword_under_the_pointer(project: Path) -> None:
+    """In a call, and as a key of a dictionary of keywords; of a client's keyword, too."""
+    shown = {}
+    with editing(project) as editor:
+        for word in ('"lease_duration"', "timeout=5) as lease", "allow_unsafe=accepted"):
+            line, text = next((number, each) for number, each in enumerate(PROGRAM.splitlines()) if word in each)
+            place = {"line": line, "character": text.index(word) + 2}
+            document = {"uri": (project / "shop.py").as_uri()}
+            hover = editor.ask("textDocument/hover", {"textDocument": document, "position": place})
+            [name] = re.findall(r"\w+", word)[:1]
+            shown[name] = hover["contents"]["value"]
+
+    expected = {name: ClientOptions.model_fields[name].description or "-" for name in shown}
+    assert {name: text for name, text in shown.items() if expected[name] not in text} == {}
+    assert len(shown) == 3
 
 
 @pytest.mark.parametrize(("keywords", "options"), [(LockKeywords, LockOptions), (ClientKeywords, ClientOptions)])

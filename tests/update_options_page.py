@@ -1,13 +1,20 @@
-"""Render the table of options in ``docs/options.md`` from the options models; run as a module to rewrite it."""
+"""Render the texts of the options where readers meet them; run as a module to rewrite both places.
+
+They are the table in ``docs/options.md``, and the text below each keyword in ``dlock_core/keywords.py``, which editors show.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from dlock_core import ClientOptions, LockOptions
 
-PAGE = Path(__file__).parents[1] / "docs" / "options.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "options.md"
+KEYWORDS = ROOT / "dlock_core" / "keywords.py"
 BEGIN, END = "<!-- options: begin -->\n", "<!-- options: end -->\n"
+_KEYWORD = re.compile(r'^    (?P<name>\w+): .+\n(?:    """.*"""\n)?', re.MULTILINE)
 
 
 def render() -> str:
@@ -22,5 +29,16 @@ def render() -> str:
     return before + BEGIN + "\n| option | of | meaning |\n|---|---|---|\n" + "".join(rows) + "\n" + END + after
 
 
+def render_keywords() -> str:
+    """Return the module of the keywords as it should be now."""
+
+    def described(keyword: re.Match[str]) -> str:
+        declared = keyword[0].splitlines()[0]
+        return f'{declared}\n    """{ClientOptions.model_fields[keyword["name"]].description}"""\n'
+
+    return _KEYWORD.sub(described, KEYWORDS.read_text(encoding="utf-8"))
+
+
 if __name__ == "__main__":
     PAGE.write_text(render(), encoding="utf-8")
+    KEYWORDS.write_text(render_keywords(), encoding="utf-8")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from dlock_core.engine.client_context import ClientContext
-    from dlock_core.options import ClientKeywords
+    from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, LockStore
 
 __all__ = ["learn_store", "load_options", "open_store", "whole_commands"]

@@ -16,7 +16,7 @@ from dlock_core.record import LockRecord, OwnerState, ProcessIdentity
 
 if TYPE_CHECKING:
     from dlock_core.engine.handle import Runtime
-    from dlock_core.options import OwnerProbe
+    from dlock_core.keywords import OwnerProbe
 
 __all__ = ["SAME_HOST", "boot", "identity", "owner_of", "same_host"]
 

@@ -11,7 +11,7 @@ from dlock_core.store import PRUNE_MAX, Capability
 
 if TYPE_CHECKING:
     from dlock_core.engine.client_context import ClientContext
-    from dlock_core.options import Seconds
+    from dlock_core.keywords import Seconds
     from dlock_core.record import LockRecord
     from dlock_core.store import AsyncLockStore
 

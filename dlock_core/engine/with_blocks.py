@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.client import Lease, LockClient
     from dlock_core.engine.client_context import ClientContext
-    from dlock_core.options import LockKeywords
+    from dlock_core.keywords import LockKeywords
 
 __all__ = ["AsyncLock", "AsyncLockAll", "Lock", "LockAll", "async_locked", "locked"]
 

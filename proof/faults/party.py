@@ -30,7 +30,7 @@ from proof.faults.book_line import Line
 
 if TYPE_CHECKING:
     from dlock_core import AsyncLease, AsyncLockClient, Lease
-    from dlock_core.options import ClientKeywords
+    from dlock_core.keywords import ClientKeywords
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
 

@@ -114,6 +114,11 @@ def test_table_of_the_options_page_is_that_of_the_models() -> None:
     assert update_options_page.PAGE.read_text(encoding="utf-8") == update_options_page.render()
 
 
+def test_text_below_each_keyword_is_that_of_its_option() -> None:
+    """As above."""
+    assert update_options_page.KEYWORDS.read_text(encoding="utf-8") == update_options_page.render_keywords()
+
+
 def test_options_of_early_takeover_are_one_model() -> None:
     """What trusts more than observation stands in one place; the fourth kind is of a client as a whole."""
     assert list(EarlyTakeover.model_fields) == ["clock_skew", "server_clock", "owner_probe"]
