@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dlock_core import LockClient
+from dlock_core import LockClient, LockLostError
 from dlock_core.memory import MemorySpace, MemoryStore
+from tests.core.worlds import World, both_colours
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {
@@ -44,11 +46,74 @@ def test_records_of_a_grant_and_a_release_carry_their_facts(caplog: pytest.LogCa
     ):
         token = lease.fencing_token
 
-    told = [
-        {name: value for name, value in vars(record).items() if name.startswith("dlock_")} for record in caplog.records
-    ]
-    facts = [fields for fields in told if fields]
+    facts = told(caplog)
     assert [fields["dlock_kind"] for fields in facts] == ["granted", "released"]
-    assert all(fields.keys() == FIELDS for fields in facts)
     assert all((fields["dlock_key"], fields["dlock_fencing_token"]) == ("k", token) for fields in facts)
     assert all(fields["dlock_duration"] >= 0 for fields in facts)
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return the fields of each record that has any; it has all of them."""
+    every = [
+        {name: value for name, value in vars(each).items() if name.startswith("dlock_")} for each in caplog.records
+    ]
+    facts = [fields for fields in every if fields]
+    assert all(fields.keys() == FIELDS for fields in facts)
+    return facts
+
+
+@both_colours
+async def test_records_of_a_wait_and_a_takeover_name_holder_time_and_token(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The wait is told after 1 s; the grant that ends it has the same attempt."""
+    async with world.client(owner="dead", lease_duration=4) as holder, world.client(lease_duration=4) as client:
+        lease = await holder.acquire("k", auto_renew=False)
+        with caplog.at_level(logging.INFO, "dlock.engine"):
+            waiter = world.spawn(client.acquire("k", auto_renew=False))
+            await world.live(6)
+            taken = await waiter.result()
+        await taken.release()
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+        first, *_, last = [fields for fields in told(caplog) if fields["dlock_kind"] in ("waiting", "taken over")]
+
+    assert (first["dlock_kind"], first["dlock_holder"], first["dlock_fencing_token"]) == ("waiting", "dead", 0)
+    assert 1 <= first["dlock_duration"] <= 4
+    assert (last["dlock_kind"], last["dlock_key"], last["dlock_fencing_token"]) == ("taken over", "k", 2)
+    assert 4 <= last["dlock_duration"] <= 6
+    assert first["dlock_attempt"] == last["dlock_attempt"]
+
+
+@both_colours
+async def test_records_of_a_risk_and_a_loss_say_why(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """How long the lock still lasts and what the store said, and then the reason of the loss and how long it was held."""
+    async with world.client(lease_duration=20) as client:
+        lease = await client.acquire("k")
+        with world.store.outage():
+            await world.live(25)
+
+        risk, lost = told(caplog)
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+    assert (risk["dlock_kind"], risk["dlock_fencing_token"], risk["dlock_holder"]) == ("at risk", 1, None)
+    assert 5 < risk["dlock_duration"] < 20
+    assert "was not sent" in risk["dlock_error"]
+    assert (lost["dlock_kind"], lost["dlock_fencing_token"], lost["dlock_error"]) == ("lost", 1, "unreachable")
+    assert 15 < lost["dlock_duration"] < 25
+
+
+@both_colours
+async def test_record_of_a_loss_names_who_took_the_lock(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """As the operator who broke it."""
+    async with world.client(owner="operator") as operator, world.client() as client:
+        lease = await client.acquire("k")
+        assert await operator.break_lock("k", fencing_token=lease.fencing_token)
+        with pytest.raises(LockLostError):
+            await lease.renew()
+
+        [lost] = [fields for fields in told(caplog) if fields["dlock_kind"] == "lost"]
+
+    assert (lost["dlock_error"], lost["dlock_holder"]) == ("broken", "operator")
