@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from dlock_core import EventKind, LockEvent, MissingDriverError
+from dlock_core import EventKind, LockEvent, LossReason, MissingDriverError
 
 try:
     from opentelemetry import metrics, trace
@@ -71,6 +71,11 @@ class Telemetry:
         self._risks = meter.create_counter("dlock.risks", unit="{event}", description="Renewals that failed.")
         self._losses = meter.create_counter("dlock.losses", unit="{event}", description="Locks that were lost.")
         self._breaks = meter.create_counter("dlock.breaks", unit="{event}", description="Locks that were broken.")
+        if not keys_in_metrics:  # from 0 on, so that the first one is a step
+            self._risks.add(0)
+            self._breaks.add(0)
+            for reason in LossReason:
+                self._losses.add(0, {"error.type": reason.value})
 
     def __call__(self, event: LockEvent) -> None:
         """Take an *event*."""

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from dlock_contrib.opentelemetry import Telemetry
-from dlock_core import AcquireTimeoutError, LockLostError, aconnect, connect
+from dlock_core import AcquireTimeoutError, LockLostError, LossReason, aconnect, connect
 
 
 class Sdk:
@@ -93,7 +93,7 @@ def test_refusal_names_the_holder_and_is_an_error() -> None:
 
 
 def test_loss_is_counted_with_its_reason_and_once() -> None:
-    """The release that follows it is none."""
+    """The release that follows it is none; the other reasons stand at 0, so that the first loss is a step for Prometheus."""
     sdk = Sdk()
     with connect("memory://", on_event=sdk.telemetry) as client:
         lease = client.acquire("k")
@@ -103,7 +103,9 @@ def test_loss_is_counted_with_its_reason_and_once() -> None:
                 ends()
 
     metrics = sdk.metrics()
-    assert metrics["dlock.losses"] == {(("error.type", "broken"),): 1}
+    losses = {reason.value: int(reason is LossReason.BROKEN) for reason in LossReason}
+    assert metrics["dlock.losses"] == {(("error.type", reason),): count for reason, count in losses.items()}
+    assert metrics["dlock.risks"] == {(): 0}
     assert metrics["dlock.breaks"] == {(): 1}
     assert metrics["dlock.held"] == {(): 0}
     assert metrics["dlock.hold.duration"] == {(("dlock.outcome", "lost"),): 1}
