@@ -54,9 +54,9 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
         cls._signature = signature.replace(parameters=arguments)
         parameters = list(cls._signature.parameters)
         if not cls.lock_key:
-            name = parameters[0] if parameters else "name"
+            key = "/".join([cls.__name__, *(f"{{{name}}}" for name in parameters[:1])])
             raise ConfigurationError(
-                f"task {cls.name} has no lock_key; write @app.task(base=LockedTask, lock_key='{cls.__name__}/{{{name}}}')"
+                f"task {cls.name} has no lock_key; write @app.task(base=LockedTask, lock_key={key!r})"
             )
         fields = [
             field.partition(".")[0].partition("[")[0]

@@ -149,6 +149,16 @@ def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any],
     assert "\n" not in str(raised.value)
 
 
+def test_a_key_is_suggested_that_a_task_without_arguments_can_have(app: Celery) -> None:
+    """What the error says to write works."""
+
+    @app.task(base=LockedTask, shared=False)
+    def report() -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"lock_key='report'\)$"):
+        app.finalize()
+
+
 def test_a_task_that_is_called_directly_is_locked_too(app: Celery) -> None:
     """Called as a function, there is nobody to try again: the error is the caller's. Fields of arguments may be part of the key."""
     locks = shared_client("memory://celery-direct")
