@@ -8,7 +8,7 @@ STORES := memory,sqlite,redis,redis6,valkey,dynamodb,etcd,mongodb,mysql,postgres
 JOBS ?= 4
 # Where 8 GB of memory can hold files, the servers of `make test` keep their data there: a busy disk may take longer for one fsync than a lease.
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
-TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks)
+TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
 
 .PHONY: venv check format unit conformance test apart containers faults faults-long real demo docs bench explore proof clean
 
@@ -76,6 +76,7 @@ demo: venv
 	$(BIN)/python -m examples.demo
 
 docs: venv
+	$(BIN)/python -m docs.draw
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs build/docs
 	@echo 'the site begins at build/docs/index.html'
 

@@ -19,6 +19,7 @@ from benchmarks import (
     bench_postgres_waits,
     bench_redis,
     bench_redis_driver,
+    bench_redis_renewals,
     bench_redis_waits,
     bench_sqlite,
     bench_start,
@@ -38,6 +39,7 @@ REDIS: dict[str, Callable[[int, int, int], Part]] = {
     "redis-wake": bench_redis_waits.wake,
     "redis-contend": bench_redis_waits.contend,
     "redis-held": bench_redis.held,
+    "redis-renewals": bench_redis_renewals.renewals,
 }
 OTHERS: dict[str, Callable[[int], Part]] = {
     "core-cycles": bench_core.cycles,

@@ -21,6 +21,7 @@ __all__ = ["cycles", "held", "version", "wake"]
 
 _CYCLES, _WAKE_UPS, _HELD_S = 1_000, 150, 12.0
 _LEASES_S = {10_000: 6.0, 100_000: 20.0}
+_GROWING, _GROWING_LEASE_S = (100, 1_000, 10_000, 30_000, 100_000), 20.0
 
 
 def version() -> str:
@@ -84,7 +85,14 @@ def held(rounds: int) -> Part:
         shown += [Shown("core-held-kib", (kib,)), Shown("core-held-threads", (float(threads),))]
     how = f"One client holds them for {_HELD_S:g} s and renews them; CPU is that of the whole process meanwhile."
     head = ("locks", "lease, s", "CPU", "threads", "lost", "memory a lock")
-    return Part((Section("Memory, many held locks", how, head, tuple(lines)),), tuple(shown[-2:]))
+    growing = [(f"{count:,}", f"{_hold(count, _GROWING_LEASE_S)[0]:.2%}") for count in _GROWING]
+    grows = Section(
+        "Memory, as the number of held locks grows",
+        f"As above, each with a lease of {_GROWING_LEASE_S:g} s.",
+        ("locks", "CPU"),
+        tuple(growing),
+    )
+    return Part((Section("Memory, many held locks", how, head, tuple(lines)), grows), tuple(shown[-2:]))
 
 
 def _hold(count: int, lease_s: float) -> tuple[float, int, float, int]:

@@ -42,7 +42,6 @@ def _source(app: Sphinx, page: str, source: list[str]) -> None:
     text, folder = source[0], Path(app.srcdir, page).parent
     if page in _COPIES:
         text, folder = (ROOT / _COPIES[page]).read_text(encoding="utf-8") + "\n" + text, ROOT
-    text = text.replace("```mermaid", "```text")
     source[0] = _LINK.sub(lambda link: _link(app, page, folder, link), text)
 
 

@@ -28,7 +28,7 @@ from dlock_core.states import (
 from dlock_core.store import Reply
 from dlock_core.timings import NEVER
 from tests.core.attempts import Attempt, held, holding
-from tests.state_diagram import DOCUMENT, MACHINE, as_mermaid, as_text
+from tests.state_diagram import MACHINE, as_text
 
 EVENTS: dict[type[Event], Event] = {
     Begin: Begin("x", 0),
@@ -135,7 +135,6 @@ def test_fresh_attempt_is_due_for_nothing() -> None:
     assert {name for name, state in STATES.items() if lease.due_at(state) < NEVER} == {"Held", "Cleaning"}
 
 
-def test_diagrams_are_those_of_the_table() -> None:
+def test_states_in_the_docstring_are_those_of_the_table() -> None:
     """``python -m tests.state_diagram`` writes them."""
     assert f"\n\n{as_text()}\n\n" in MACHINE.read_text()
-    assert f"<!-- states -->\n\n{as_mermaid()}\n\n<!-- /states -->" in DOCUMENT.read_text()
