@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -139,7 +140,8 @@ class _Told(logging.Handler):
 def lease() -> Picture:
     """A lease from its grant over risk and loss to the takeover, and a late write that is refused."""
     run = _Run()
-    renewed, risk, lost, taken = run.renewed, run.at["at risk"], run.at["lost"], run.at["taken over"]
+    renewed, risk, lost = run.renewed, run.at["at risk"], run.at["lost"]
+    taken = math.ceil(run.at["taken over"])  # the last pause of the waiter is drawn by chance
     return timeline(
         "A lease: renewed, at risk, lost, taken over, fenced",
         f"With a lease of 20 seconds A renews at {' and '.join(f'{each:g}' for each in renewed)} seconds and "
