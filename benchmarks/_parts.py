@@ -24,6 +24,7 @@ from benchmarks import (
     bench_sqlite,
     bench_start,
     bench_takeovers,
+    bench_zookeeper,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ OTHERS: dict[str, Callable[[int], Part]] = {
     "postgres-bloat": bench_postgres.bloat,
     "postgres-wake": bench_postgres_waits.wake,
     "postgres-contend": bench_postgres_waits.contend,
+    "zookeeper-cycles": bench_zookeeper.cycles,
+    "zookeeper-wake": bench_zookeeper.wake,
+    "zookeeper-contend": bench_zookeeper.contend,
     "takeovers": bench_takeovers.takeovers,
     "failovers": bench_elections.failovers,
     "job-requests": bench_jobs.requests,
@@ -75,6 +79,7 @@ VERSIONS: dict[str, Callable[[], str]] = {
     "mongodb": bench_mongodb.version,
     "mysql": bench_mysql.version,
     "postgres": bench_postgres.version,
+    "zookeeper": bench_zookeeper.version,
 }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import statistics
 import subprocess
 import tempfile
 import time
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from dlock_conformance.servers import resolve
 
-from benchmarks._figures import Part, Section, Shown, compared, cycles_in_loop, in_turn, percentile, spread, timed
+from benchmarks._figures import Part, Section, Shown, compared, cycles_in_loop, in_turn, spread, timed
+from benchmarks._parties import HOLD_S, WINDOW_S, WORKERS, contended, of_dlock, wake_ups, window
 from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["contend", "cycles", "renewals", "version", "wake"]
 
-CYCLES, HELD, HANDS = 60, 1000, 100
-WORKERS, WINDOW_S, HOLD_S, WINDOWS_MAX = 16, 4.0, 0.001, 3
+CYCLES, HELD, WINDOWS_MAX = 60, 1000, 3
 OURS, FLOOR, GO, GATEWAY = (
     "dlock, client",
     "two bare transactions, the floor",
@@ -205,78 +204,29 @@ def watcher(at: str, ready: Any, got: Any) -> None:
             (got if answer.events else ready).put(time.monotonic())
 
 
-def waiter(at: str, ready: Any, got: Any, go: Any) -> None:
-    """Whenever told to, wait for the key, and tell when it was had."""
-    with LockClient(opened(at)) as locks:
-        for _ in range(HANDS):
-            ready.put(0.0)
-            go.get()
-            lease = locks.acquire("bench/wake", lease_duration=20)
-            got.put(time.monotonic())
-            lease.release()
-
-
 def wake(_rounds: int) -> Part:
     """How long after the call of ``release`` another process has the lock, and after a bare put hears of it."""
     context = multiprocessing.get_context("spawn")
-    heard_ready, heard, ready, got, go = (context.Queue() for _ in range(5))
-    watching = context.Process(target=watcher, args=(address(), heard_ready, heard), daemon=True)
-    waiting = context.Process(target=waiter, args=(address(), ready, got, go))
+    ready, heard = context.Queue(), context.Queue()
+    watching = context.Process(target=watcher, args=(address(), ready, heard), daemon=True)
     watching.start()
-    waiting.start()
-    heard_ready.get()
-    floor, ours = [], []
-    with LockClient(opened()) as locks, grpc.insecure_channel(address()) as channel:
+    ready.get()
+    with grpc.insecure_channel(address()) as channel:
         ask = channel.unary_unary(TXN.path, request_serializer=TXN.write, response_deserializer=TXN.read)
-        for _ in range(HANDS):
+
+        def bare() -> float:
             began = time.monotonic()
             ask(Txn(success=[Op(put=Put(key=b"bare", value=_RVN))]), timeout=10)
-            floor.append((heard.get() - began) * 1e3)
-            ready.get()
-            lease = locks.acquire("bench/wake", lease_duration=20)
-            go.put(None)
-            time.sleep(0.05)  # nothing tells that it waits
-            began = time.monotonic()
-            lease.release()
-            ours.append((got.get() - began) * 1e3)
-        waiting.join()
-        watching.kill()
-    lines = tuple(
-        (name, f"{percentile(values, 0.5):.2f}", f"{percentile(values, 0.99):.2f}")
-        for name, values in (("bare put and watch, the floor", floor), ("dlock", ours))
-    )
-    how = (
-        f"From the call of `release` to the return of `acquire` in another process that waits, {HANDS} times; for the floor from the call "
-        "of a put to its arrival in another process that watches. A release is one synced write, and the claim after it another."
-    )
-    section = Section("etcd, wake-up of a lone waiter", how, ("", "p50, ms", "p99, ms"), lines)
-    return Part((section,), (Shown("etcd-wake", (statistics.median(ours) / statistics.median(floor),)),))
+            return float(heard.get() - began)
 
-
-def worker(at: str, start: Any, results: Any) -> None:
-    """Get the key and hold it, until the window is over."""
-    count = 0
-    with LockClient(opened(at)) as locks:
-        start.wait()
-        until = time.monotonic() + WINDOW_S
-        while time.monotonic() < until:
-            with locks.lock("bench/busy", lease_duration=20):
-                time.sleep(HOLD_S)
-            count += 1
-    results.put(count)
-
-
-def window() -> list[int]:
-    """Return how often each of our workers had the key."""
-    context = multiprocessing.get_context("spawn")
-    start, results = context.Barrier(WORKERS), context.Queue()
-    running = [context.Process(target=worker, args=(address(), start, results)) for _ in range(WORKERS)]
-    for process in running:
-        process.start()
-    counts = [results.get() for _ in running]
-    for process in running:
-        process.join()
-    return counts
+        how = (
+            "for the floor from the call of a put to its arrival in another process that watches. A release is one synced write, and the "
+            "claim after it another."
+        )
+        floor = ("bare put and watch, the floor", bare)
+        part = wake_ups("etcd", opened, address(), floor, how=how, aim="etcd-wake")
+    watching.kill()
+    return part
 
 
 def contend(rounds: int) -> Part:
@@ -287,20 +237,6 @@ def contend(rounds: int) -> Part:
             for peer in peers:
                 order(peer, f"window {WINDOW_S} {HOLD_S * 1e3}")
             windows[GO].append([int(answer_of(peer)) for peer in peers])
-            windows["dlock"].append(window())
-    lines = tuple(
-        (
-            name,
-            spread([sum(counts) / WINDOW_S for counts in each], 0),
-            spread([min(counts) / max(counts) for counts in each], 2),
-        )
-        for name, each in windows.items()
-    )
-    shares = tuple(sum(mine) / sum(floor) for mine, floor in zip(windows["dlock"], windows[GO], strict=True))
-    fair = tuple(min(counts) / max(counts) for counts in windows["dlock"])
-    how = (
-        f"{WORKERS} processes, one key, 1 ms inside, {WINDOW_S:g} s a window, in turn {len(shares)} times. The floor is etcd's own Mutex, "
-        "in Go."
-    )
-    section = Section(f"etcd, {WORKERS} workers", how, ("", "a second", "worst ÷ best worker"), lines)
-    return Part((section,), (Shown("etcd-contend", shares), Shown("etcd-fair", fair)))
+            windows["dlock"].append(window(of_dlock(opened), address()))
+    how = "The floor is etcd's own Mutex, in Go."
+    return contended("etcd", windows, how=how, aims=("etcd-contend", "etcd-fair"))

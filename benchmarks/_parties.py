@@ -1,0 +1,129 @@
+"""Several processes and one key: a waiter that is woken, and workers that contend; for the benchmarks of any server."""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from benchmarks._figures import Part, Section, Shown, percentile, spread
+from dlock_core import LockClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from dlock_core.store import LockStore
+
+    Sections = Callable[[str], AbstractContextManager[Callable[[], AbstractContextManager[object]]]]
+
+__all__ = ["HANDS", "HOLD_S", "WINDOW_S", "WORKERS", "contended", "of_dlock", "wake_ups", "window"]
+
+HANDS, WORKERS, WINDOW_S, HOLD_S = 100, 16, 4.0, 0.001
+
+
+def _waiter(opened: Callable[[str], LockStore], at: str, ready: Any, got: Any, go: Any) -> None:
+    """Whenever told to, wait for the key, and tell when it was had."""
+    with LockClient(opened(at)) as locks:
+        for _ in range(HANDS):
+            ready.put(0.0)
+            go.get()
+            lease = locks.acquire("bench/wake", lease_duration=20)
+            got.put(time.monotonic())
+            lease.release()
+
+
+def wake_ups(
+    server: str,
+    opened: Callable[[str], LockStore],
+    at: str,
+    floor: tuple[str, Callable[[], float]],
+    *,
+    how: str,
+    aim: str,
+) -> Part:
+    """How long after the call of ``release`` another process has the lock, in turn with the *floor*, which returns its own seconds.
+
+    *opened* is a function of a module: the other process opens its store at the server's address by it, too.
+    """
+    context = multiprocessing.get_context("spawn")
+    ready, got, go = (context.Queue() for _ in range(3))
+    waiting = context.Process(target=_waiter, args=(opened, at, ready, got, go))
+    waiting.start()
+    name, bare = floor
+    taken: dict[str, list[float]] = {name: [], "dlock": []}
+    with LockClient(opened(at)) as locks:
+        for _ in range(HANDS):
+            taken[name].append(bare() * 1e3)
+            ready.get()
+            lease = locks.acquire("bench/wake", lease_duration=20)
+            go.put(None)
+            time.sleep(0.05)  # nothing tells that it waits
+            began = time.monotonic()
+            lease.release()
+            taken["dlock"].append((got.get() - began) * 1e3)
+        waiting.join()
+    lines = tuple(
+        (name, f"{percentile(each, 0.5):.2f}", f"{percentile(each, 0.99):.2f}") for name, each in taken.items()
+    )
+    said = f"From the call of `release` to the return of `acquire` in another process that waits, {HANDS} times; {how}"
+    section = Section(f"{server}, wake-up of a lone waiter", said, ("", "p50, ms", "p99, ms"), lines)
+    return Part((section,), (Shown(aim, (statistics.median(taken["dlock"]) / statistics.median(taken[name]),)),))
+
+
+@contextmanager
+def _sections(opened: Callable[[str], LockStore], at: str) -> Iterator[Callable[[], AbstractContextManager[object]]]:
+    with LockClient(opened(at)) as locks:
+        yield lambda: locks.lock("bench/busy", lease_duration=20)
+
+
+def of_dlock(opened: Callable[[str], LockStore]) -> Sections:
+    """Return how a worker makes its sections with a client on the store that *opened* opens."""
+    return partial(_sections, opened)
+
+
+def _worker(sections: Sections, at: str, start: Any, results: Any) -> None:
+    """Get the key and hold it, until the window is over."""
+    count = 0
+    with sections(at) as section:
+        start.wait()
+        until = time.monotonic() + WINDOW_S
+        while time.monotonic() < until:
+            with section():
+                time.sleep(HOLD_S)
+            count += 1
+    results.put(count)
+
+
+def window(sections: Sections, at: str) -> list[int]:
+    """Return how often each of sixteen workers had the key."""
+    context = multiprocessing.get_context("spawn")
+    start, results = context.Barrier(WORKERS), context.Queue()
+    running = [context.Process(target=_worker, args=(sections, at, start, results)) for _ in range(WORKERS)]
+    for process in running:
+        process.start()
+    counts = [results.get() for _ in running]
+    for process in running:
+        process.join()
+    return counts
+
+
+def contended(server: str, windows: dict[str, list[list[int]]], *, how: str, aims: tuple[str, str]) -> Part:
+    """Return the table of the *windows* of dlock and of the floor, which comes first; the *aims* are its share and its fairness."""
+    floor = next(iter(windows.values()))
+    lines = tuple(
+        (
+            name,
+            spread([sum(counts) / WINDOW_S for counts in each], 0),
+            spread([min(counts) / max(counts) for counts in each], 2),
+        )
+        for name, each in windows.items()
+    )
+    shares = tuple(sum(mine) / sum(bare) for mine, bare in zip(windows["dlock"], floor, strict=True))
+    fair = tuple(min(counts) / max(counts) for counts in windows["dlock"])
+    said = f"{WORKERS} processes, one key, 1 ms inside, {WINDOW_S:g} s a window, in turn {len(shares)} times. {how}"
+    section = Section(f"{server}, {WORKERS} workers", said, ("", "a second", "worst ÷ best worker"), lines)
+    return Part((section,), (Shown(aims[0], shares), Shown(aims[1], fair)))
