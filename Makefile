@@ -10,7 +10,7 @@ JOBS ?= 4
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
 
-.PHONY: venv check format unit conformance test apart containers faults faults-long real demo docs bench explore proof clean
+.PHONY: venv check format unit conformance test apart containers faults faults-long real demo docs bench explore mutate proof clean
 
 venv: $(STAMP)
 
@@ -86,6 +86,10 @@ bench: venv
 
 explore: venv
 	$(BIN)/python -m proof.explore
+
+# The named mutants of the shell and the adapters, and the sweep: half an hour and more, with servers. Not a part of `make test`.
+mutate: venv
+	$(BIN)/python -m proof --only slips --only sweep
 
 proof: venv
 	$(BIN)/python -m proof

@@ -27,7 +27,7 @@ from proof.faults import runner as faults
 from proof.faults.stores import STORES
 from proof.interrupts import __main__ as interrupts
 from proof.jobs import runner as jobs
-from proof.mutate import general, simulated
+from proof.mutate import general, product, simulated
 from proof.mutate import runner as mutants
 from proof.mutate.catalogue import MUTANTS
 from proof.mutate.explained import EXPLAINED
@@ -47,6 +47,8 @@ _PROVES = {
     "explore": _WORLDS,
     "mutants": ("mutate/", *_WORLDS),
     "general": ("mutate/", *_SIMULATION),
+    "slips": ("mutate/",),
+    "sweep": ("mutate/",),
     "simulate": _SIMULATION,
     "power": _SIMULATION,
     "shrink": ("mutate/", *_SIMULATION),
@@ -56,7 +58,7 @@ _PROVES = {
     "bodies": ("faults/",),
 }
 # These run whole clients; the others run the machine alone.
-_OF_CLIENTS = ("faults", "bodies", "interrupts", "jobs")
+_OF_CLIENTS = ("faults", "bodies", "interrupts", "jobs", "slips", "sweep")
 # What of the product the faults disturb: all of it but the frameworks.
 _PRODUCT = tuple(sorted(path.name for path in ROOT.glob("dlock_*") if path.name != "dlock_contrib"))
 _MACHINE = ("early", "errors", "lease", "timings", "record", "states", "store")
@@ -95,6 +97,27 @@ def _mutants(options: argparse.Namespace) -> dict[str, Any]:
     verdicts = [verdict._asdict() for verdict in mutants.run_mutants(chosen, options.processes)]
     survivors = [verdict["name"] for verdict in verdicts if verdict["by"] is None]
     return {"verdicts": sorted(verdicts, key=lambda each: str(each["name"])), "wrong": survivors}
+
+
+def _slips(options: argparse.Namespace) -> dict[str, Any]:
+    """The named mutants of all of the product but the machine."""
+    return _on_disk(product.slips()[:: 50 if options.quick else 1], options)
+
+
+def _sweep(options: argparse.Namespace) -> dict[str, Any]:
+    """The general changes of the shell."""
+    return _on_disk(product.swept(400 if options.quick else options.every), options)
+
+
+def _on_disk(chosen: Sequence[product.Slip], options: argparse.Namespace) -> dict[str, Any]:
+    verdicts = list(product.judge(chosen, options.processes))
+    wrong = product.survivors(verdicts)
+    explained = {each.name: EXPLAINED[each.name] for each in verdicts if each.by is None and each.name in EXPLAINED}
+    return {
+        "verdicts": sorted((each._asdict() for each in verdicts), key=lambda each: (each["rule"], each["name"])),
+        "explained": explained,
+        "wrong": wrong,
+    }
 
 
 def _simulate(options: argparse.Namespace) -> dict[str, Any]:
@@ -226,6 +249,8 @@ STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "bodies": _bodies,
     "interrupts": _interrupts,
     "general": _general,
+    "slips": _slips,
+    "sweep": _sweep,
     "simulate": _simulate,
 }
 
@@ -268,7 +293,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--as-far", action="store_true", help="simulate and disturb no more, and tell of what has been")
     parser.add_argument("--trials", type=int, default=300, help="of each fault, on each store")
     parser.add_argument("--stores", default=",".join(STORES), help="for the faults")
-    parser.add_argument("--every", type=int, default=1, help="only each so many of the general changes of the machine")
+    parser.add_argument("--every", type=int, default=1, help="only each so many of the general changes")
     parser.add_argument("--states-max", type=int, help="give up an exploration there, and say so")
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args(argv)

@@ -22,7 +22,9 @@ again: `make proof` (all), `python -m proof --quick` (a little of everything), `
 _TITLES = {
     "explore": "Exhaustive exploration of small worlds",
     "mutants": "Named mutants of the protocol",
-    "general": "Every comparison, constant and connective changed",
+    "general": "Every comparison, constant, condition, argument and statement changed",
+    "slips": "Named mutants of the shell and the adapters",
+    "sweep": "The same changes of the shell",
     "simulate": "Seeded simulation",
     "power": "What the simulation must find",
     "shrink": "How small what it finds becomes",
@@ -56,6 +58,8 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: st
         "explore": _explore,
         "mutants": _mutants,
         "general": _general,
+        "slips": _slips,
+        "sweep": _sweep,
         "simulate": _simulate,
         "power": _power,
         "shrink": _shrink,
@@ -143,6 +147,26 @@ def _mutants(result: dict[str, Any]) -> list[str]:
     return lines + table(("Mutant", "rule", "noticed by", "after"), rows)
 
 
+def _slips(result: dict[str, Any]) -> list[str]:
+    verdicts = result["verdicts"]
+    lines = [
+        f"{len(verdicts)} mutants of a whole copy of the project, each the slip of a careful programmer, judged by the tests that stand",
+        f"beside it in `proof/mutate/slips.txt`: {len(result['wrong'])} survived unexplained.",
+        "",
+    ]
+    rows = [(each["name"], each["rule"], each["by"] or "nothing") for each in verdicts]
+    return lines + table(("Mutant", "file", "noticed by"), rows) + _explained(result["explained"], result["wrong"])
+
+
+def _sweep(result: dict[str, Any]) -> list[str]:
+    files: dict[str, list[bool]] = {}
+    for each in result["verdicts"]:
+        files.setdefault(each["rule"], []).append(each["by"] is not None)
+    lines = ["What of these changes the tests that stand beside each file in `proof/mutate/product.py` noticed.", ""]
+    rows = [(file, len(noticed), sum(noticed)) for file, noticed in files.items()]
+    return lines + table(("File", "changes", "noticed"), rows) + _explained(result["explained"], result["wrong"])
+
+
 def _general(result: dict[str, Any]) -> list[str]:
     noticed = result["changes"] - result["by"].get("nothing", 0)
     lines = [
@@ -151,10 +175,15 @@ def _general(result: dict[str, Any]) -> list[str]:
         "",
         *table(("Noticed by", "changes"), sorted(result["by"].items())),
     ]
-    if result["explained"]:
-        lines += ["Not noticed, and why that is right:", "", *table(("Change", "why"), result["explained"].items())]
-    if result["unexplained"]:
-        lines += ["Not noticed, and not explained yet:", "", *(f"- `{each}`" for each in result["unexplained"]), ""]
+    return lines + _explained(result["explained"], result["unexplained"])
+
+
+def _explained(explained: dict[str, str], unexplained: Sequence[str]) -> list[str]:
+    lines: list[str] = []
+    if explained:
+        lines += ["Not noticed, and why that is right:", "", *table(("Change", "why"), explained.items())]
+    if unexplained:
+        lines += ["Not noticed, and not explained yet:", "", *(f"- `{each}`" for each in unexplained), ""]
     return lines
 
 

@@ -55,7 +55,6 @@ def _claim(standing: LockRecord | None, request: Claim, floor: int) -> Reply:
         return Reply(applied=True, record=written(record, least, None))
     if (
         standing.state is _HELD
-        or expect is Expect.ABSENT
         or (expect is not Expect.ANY and expect != standing.version)
         or (request.must_exist and standing.state is _GONE)
     ):

@@ -1,4 +1,4 @@
-"""Mutation of the machine in general: each comparison, constant and connective of ``lease.py`` changed, one at a time.
+"""Mutation of the machine in general: each comparison, constant, condition, argument and statement of ``lease.py`` changed, one at a time.
 
 ``python -m proof.mutate.general``. Nobody lists these changes, unlike the named mutants (``catalogue.py``), so they also ask about lines
 that nobody thought of. A forked process judges each, which costs a fraction of a new interpreter: first the tests of the machine, then
@@ -27,7 +27,7 @@ from proof.simulate import runner as simulation
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Change", "Judged", "changes", "judge_all", "main", "mutated"]
+__all__ = ["MACHINE", "Change", "Judged", "changes", "judge_all", "main", "mutated"]
 
 ROOT = Path(__file__).parents[2]
 TESTS = (
@@ -61,6 +61,10 @@ _OTHER: dict[type[ast.cmpop], type[ast.cmpop]] = {
 }
 
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+MACHINE = "dlock_core/lease.py"
+
+
 class Change(NamedTuple):
     """One place of the machine, and what stands there instead."""
 
@@ -84,7 +88,7 @@ class Judged(NamedTuple):
     seconds: float
 
 
-def _variants(node: ast.AST) -> Iterator[ast.AST]:
+def _variants(node: ast.AST) -> Iterator[ast.AST]:  # noqa: C901  # a table of forms
     """Yield what may stand in place of *node*."""
     match node:
         case ast.Compare(ops=[op]) if type(op) in _OTHER:
@@ -111,6 +115,45 @@ def _variants(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Call(
                 ast.Name("max" if which == "min" else "min", ast.Load()), copy.deepcopy(args), copy.deepcopy(keywords)
             )
+        case ast.Call():
+            yield from _other_arguments(node)
+        case ast.If():
+            yield from _one_branch(node)
+
+
+def _one_branch(node: ast.If) -> Iterator[ast.AST]:
+    for value in (True, False):
+        other = copy.deepcopy(node)
+        other.test = ast.Constant(value)
+        yield other
+
+
+def _other_arguments(call: ast.Call) -> Iterator[ast.AST]:
+    """Yield *call* without each of its keywords, and with each two neighbours among its arguments swapped."""
+    for place, keyword in enumerate(call.keywords):
+        if keyword.arg is not None:
+            other = copy.deepcopy(call)
+            del other.keywords[place]
+            yield other
+    for place in range(1, len(call.args)):
+        other = copy.deepcopy(call)
+        other.args[place - 1 : place + 1] = reversed(other.args[place - 1 : place + 1])
+        yield other
+
+
+def _may_go(statement: ast.stmt) -> bool:
+    """Whether *statement* can be left out: not where a name would be missing, which any test sees."""
+    match statement:
+        case ast.Expr(value=ast.Constant()):
+            return False
+        case ast.Assign(targets=[target]):
+            return isinstance(target, (ast.Attribute, ast.Subscript))
+    return isinstance(statement, (ast.Expr, ast.AugAssign, ast.Return, ast.Raise, ast.Continue, ast.Break, ast.Assert))
+
+
+def _shown(node: ast.AST) -> str:
+    """Return *node* as it is written; of a block only its head."""
+    return ast.unparse(node).partition("\n")[0] if isinstance(node, ast.If) else ast.unparse(node)
 
 
 class _Mutator(ast.NodeTransformer):
@@ -123,33 +166,42 @@ class _Mutator(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> ast.AST:
         """Look at *node*, and below it."""
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, _FUNCTIONS):
             self.within = node.name
         for variant in _variants(node):
-            number = len(self.found)
-            self.found.append(
-                Change(number, getattr(node, "lineno", 0), self.within, ast.unparse(node), ast.unparse(variant))
-            )
-            if number == self.number:
+            if self._is_counted(node, _shown(variant)):
                 return ast.copy_location(variant, node)
+        if isinstance(node, ast.stmt) and _may_go(node) and self._is_counted(node, "pass"):
+            return ast.copy_location(ast.Pass(), node)
         result: ast.AST = self.generic_visit(node)
         return result
 
+    def change_body(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        """Count and change what *function* does; its defaults and decorators stay."""
+        self.within = function.name
+        function.body = [self.visit(statement) for statement in function.body]  # type: ignore[misc]  # statements stay statements
 
-def mutated(number: int | None) -> tuple[ast.Module, list[Change]]:
-    """Return the machine with change *number* made, and all changes that were counted on the way."""
-    tree = ast.parse((ROOT / "dlock_core" / "lease.py").read_text())
+    def _is_counted(self, node: ast.AST, new: str) -> bool:
+        """Count one more place; whether it is the one to be changed."""
+        number = len(self.found)
+        self.found.append(Change(number, getattr(node, "lineno", 0), self.within, _shown(node), new))
+        return number == self.number
+
+
+def mutated(number: int | None, file: str = MACHINE) -> tuple[ast.Module, list[Change]]:
+    """Return *file* with change *number* made, and all changes that were counted on the way."""
+    tree = ast.parse((ROOT / file).read_text())
     mutator = _Mutator(number)
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            mutator.within = node.name
-            node.body = [mutator.visit(statement) for statement in node.body]  # type: ignore[misc]  # statements stay statements
+        for function in node.body if isinstance(node, ast.ClassDef) else (node,):
+            if isinstance(function, _FUNCTIONS):
+                mutator.change_body(function)
     return ast.fix_missing_locations(tree), mutator.found
 
 
-def changes() -> list[Change]:
+def changes(file: str = MACHINE) -> list[Change]:
     """Return every change, in the order of the file."""
-    return mutated(None)[1]
+    return mutated(None, file)[1]
 
 
 def _judge(change: Change) -> Judged:

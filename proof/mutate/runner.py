@@ -22,10 +22,12 @@ from proof.mutate.catalogue import MUTANTS, WORLDS, Mutant
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Verdict", "failing", "main", "mutated", "plant", "run_mutants"]
+__all__ = ["QUIET", "ROOT", "Verdict", "failing", "main", "mutated", "plant", "run_mutants"]
 
 ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 30.0
+# Loading hypothesis and rewriting assertions would take five times as long as the rest.
+QUIET = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--assert=plain")
 
 
 # Other modules take classes and functions from these by name: who has loaded such a module goes on with the old ones.
@@ -91,10 +93,8 @@ def failing(*tests: str) -> str | None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
         del sys.modules[name]
     output = io.StringIO()
-    # Loading hypothesis and rewriting assertions would take five times as long as the rest.
-    quiet = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--assert=plain"]
     with redirect_stdout(output):
-        status = pytest.main([*quiet, "--rootdir", str(ROOT), *(str(ROOT / "tests" / "core" / test) for test in tests)])
+        status = pytest.main([*QUIET, "--rootdir", str(ROOT), *(str(ROOT / "tests" / "core" / test) for test in tests)])
     if status == pytest.ExitCode.TESTS_FAILED:
         return tests[0].split("::")[-1]
     if status != pytest.ExitCode.OK:

@@ -7,7 +7,14 @@ import sys
 import pytest
 
 from dlock_core import lease
-from dlock_core.errors import LeaseStateError
+from dlock_core.errors import (
+    LeaseStateError,
+    OutcomeUnknownError,
+    RecordError,
+    StoreError,
+    StoreSetupError,
+    StoreUnavailableError,
+)
 from dlock_core.record import OwnerState
 from dlock_core.states import (
     Answer,
@@ -17,17 +24,19 @@ from dlock_core.states import (
     Failure,
     Free,
     GiveUp,
+    Held,
     LeaseState,
     New,
     Probed,
     Progress,
+    Read,
     Renew,
     Retry,
     Woken,
 )
 from dlock_core.store import Reply
 from dlock_core.timings import NEVER
-from tests.core.attempts import Attempt, held, holding
+from tests.core.attempts import Attempt, held, holding, timings
 from tests.state_diagram import MACHINE, as_text
 
 EVENTS: dict[type[Event], Event] = {
@@ -133,6 +142,55 @@ def test_fresh_attempt_is_due_for_nothing() -> None:
     """Only Held, Releasing and Cleaning want to be woken by a scheduler."""
     assert isinstance(STATES["New"], New)
     assert {name for name, state in STATES.items() if lease.due_at(state) < NEVER} == {"Held", "Cleaning"}
+
+
+@pytest.mark.parametrize(
+    ("error", "unknown"),
+    [
+        (StoreUnavailableError("-"), False),
+        (StoreSetupError("-"), False),
+        (RecordError("-"), False),
+        (OutcomeUnknownError("-"), True),
+        (StoreError("-"), True),
+    ],
+)
+def test_only_errors_that_say_so_mean_that_nothing_was_applied(error: StoreError, unknown: bool) -> None:
+    """What an adapter raises of its own counts as unknown."""
+    assert lease.heard("r", error, "n", 0.5) == Failure("r", unknown, "n", 0.5)
+
+
+def test_grant_without_a_record_is_of_unknown_outcome() -> None:
+    """It breaks clause S7, and may have been made."""
+    assert lease.heard("r", Reply(applied=True, record=None), "n") == Failure("r", unknown=True, new_rvn="n")
+
+
+def test_what_was_heard_is_handed_on_with_what_the_client_knows() -> None:
+    """A refusal shows whether it is of an own write that was given up, and brings the clocks and the last observation along."""
+    record = held("h")
+    granted, refused = Reply(applied=True, record=record), Reply(applied=False, record=record, age_ms=7)
+    nothing = Reply(applied=False, record=None)
+    seen = lease.observe(record, 3)
+
+    assert lease.heard("r", granted, "n", 0.5, [record.rvn]) == Answer("r", granted, "n")
+    assert lease.heard("r", refused, "n", 0.5, [record.rvn], wall_ms=9, seen=seen) == Answer(
+        "r", refused, "n", abandoned=True, jitter=0.5, wall_ms=9, age_ms=7, seen=seen
+    )
+    assert lease.heard("r", refused, "n") == Answer("r", refused, "n", age_ms=7)
+    assert lease.heard("r", nothing, "n", 0.5, ["x"]) == Answer("r", nothing, "n", abandoned=False, jitter=0.5)
+
+
+def test_what_a_scheduler_asks_of_a_held_lock() -> None:
+    """Which of its writes was applied, what may be sent when, and by which timings."""
+    state = holding().state
+    assert isinstance(state, Held)
+    renewed = state._replace(timings=timings(lease_duration=20.0))
+
+    assert lease.is_applied(state, [state.version.rvn, "x"])
+    assert not lease.is_applied(state, ["x"])
+    assert not lease.is_applied(Attempt().state, [state.version.rvn])
+    assert lease.may_be_sent(state, Read("k", "r", aged=False), state.deadline)
+    assert lease.timings_of(renewed) is renewed.timings
+    assert lease.timings_of(Attempt().state) == timings()
 
 
 def test_states_in_the_docstring_are_those_of_the_table() -> None:

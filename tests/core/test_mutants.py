@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from proof.mutate import product
 from proof.mutate.catalogue import MUTANTS, WORLDS
-from proof.mutate.runner import mutated, run_mutants
+from proof.mutate.runner import ROOT, mutated, run_mutants
 
 
 def test_mutants_follow_the_code() -> None:
@@ -14,6 +15,31 @@ def test_mutants_follow_the_code() -> None:
         compile(mutated(mutant), mutant.name, "exec")
 
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 30
+
+
+def test_slips_follow_the_code() -> None:
+    """Each changes one place that is there exactly once, gives a program, and names tests that are there."""
+    slips = product.slips()
+
+    for slip in slips:
+        compile(slip.text, slip.name, "exec")
+        for test in slip.tests:
+            file, _, name = test.partition("::")
+            assert name.partition("[")[0].split("::")[-1] in (ROOT / file).read_text(), slip.name
+
+    assert len({(slip.file, slip.name) for slip in slips}) == len(slips) >= 60
+
+
+@pytest.mark.timeout(300)
+def test_mutant_on_disk_is_noticed_by_its_tests_and_undone() -> None:
+    """One that changes nothing survives beside it."""
+    slip = next(slip for slip in product.slips() if slip.file == "dlock_core/kit/outcome.py")
+    harmless = slip._replace(name="harmless", new=slip.old)
+
+    verdicts = {verdict.name: verdict.by for verdict in product.judge([slip, harmless, slip], 1)}
+
+    assert verdicts[slip.name] is not None
+    assert verdicts["harmless"] is None
 
 
 @pytest.mark.slow

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import queue
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -67,6 +69,61 @@ def test_what_comes_too_late_is_handed_over() -> None:
 
     assert lane.run(lambda: 8, 10, late.append) == 8
     assert late == [7]
+
+
+def test_what_fails_too_late_is_handed_over_to_nobody() -> None:
+    """There is no answer that would have to be closed."""
+    lane, end, late = Lane(1), threading.Event(), list[object]()
+
+    with pytest.raises(TimeoutError):
+        lane.run(lambda: end.wait() and 1 // 0, 0.05, late.append)
+    end.set()
+
+    assert lane.run(lambda: 8, 10) == 8
+    assert late == []
+
+
+def test_a_thread_without_work_ends_and_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps no process from its end either."""
+    monkeypatch.setattr("dlock_core.kit.lane._IDLE_S", 0.01)
+    lane = Lane(1)
+
+    first: threading.Thread = lane.run(threading.current_thread, 10)
+    first.join(10)
+
+    assert first.daemon
+    assert not first.is_alive()
+    assert lane.run(threading.current_thread, 10) is not first
+
+
+def test_a_thread_that_a_caller_counts_on_does_not_end() -> None:
+    """It had nothing to do for so long, and the caller came at the same instant."""
+    lane, counted_on = Lane(1), threading.Event()
+
+    class Jobs(queue.SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            if counted_on.is_set():
+                return super().get(block, timeout)
+            lane._idle.clear()
+            counted_on.set()
+            raise queue.Empty
+
+    lane._jobs = Jobs()
+    first = lane.run(threading.current_thread, 10)
+
+    assert counted_on.wait(10)
+    assert lane.run(threading.current_thread, 10) is first
+
+
+def test_a_forked_child_counts_on_no_thread_of_its_parent() -> None:
+    """None of those is there."""
+    lane = Lane(1)
+    lane.run(int, 10)
+    lane._idle.append(None)
+
+    lane.after_fork_in_child()
+
+    assert lane.run(lambda: 7, 10) == 7
 
 
 def test_each_answer_goes_to_its_caller_or_is_late() -> None:

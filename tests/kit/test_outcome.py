@@ -24,7 +24,9 @@ NEW = record(rvn="new", token=1, data=b"new")
 
 
 @pytest.mark.parametrize("must_exist", [False, True])
-@pytest.mark.parametrize("expect", [Expect.ANY, Expect.ABSENT, Version("standing", 5), OTHER, Version("standing", 4)])
+@pytest.mark.parametrize(
+    "expect", [Expect.ANY, Expect.ABSENT, Version("standing", 5), OTHER, Version("standing", 4), Version("standing", 6)]
+)
 @pytest.mark.parametrize("state", [None, *State])
 def test_claim_is_applied_where_the_port_says_so(state: State | None, expect: ClaimExpect, *, must_exist: bool) -> None:
     """Clause S2, case by case; S8: a refusal carries what stands."""
@@ -81,7 +83,7 @@ def test_claim_keeps_the_payload_of_what_is_not_gone(state: State | None, *, kee
 
 
 @pytest.mark.parametrize("kind", [Replace, Release])
-@pytest.mark.parametrize("expected", [Version("standing", 5), Version("standing", 4), Version("other", 5)])
+@pytest.mark.parametrize("expected", [Version("standing", 5), Version("standing", 4), Version("standing", 6), OTHER])
 @pytest.mark.parametrize("state", [None, *State])
 def test_change_is_applied_to_the_held_record_of_the_expected_version_only(
     state: State | None, expected: Version, kind: type[Replace | Release]

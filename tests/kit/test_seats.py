@@ -65,6 +65,18 @@ def test_a_shelf_gives_what_is_usable_and_closes_the_rest() -> None:
     assert not shelf
 
 
+def test_of_the_connections_that_came_too_late_one_is_kept() -> None:
+    """It serves the next request; more of them would only be open."""
+    closed: list[str] = []
+    shelf: Shelf[str] = Shelf(bool, closed.append)
+
+    shelf.keep_one("a")
+    shelf.keep_one("b")
+
+    assert closed == ["b"]
+    assert shelf.take() == "a"
+
+
 class _ListOfClosed(list[Any]):
     """Another thread closes the shelf just before something is put here."""
 

@@ -1,0 +1,183 @@
+"""Mutation of the whole product: its shell, its clients, its command and its adapters. ``python -m proof.mutate.product``.
+
+A mutant is a file of a copy of the project changed on disk, so that it also reaches what tests start; tests in an interpreter of its own
+judge it, and the file is put back. The named ones are in ``slips.txt``, each the slip of a careful programmer, under the file that it is
+made in: ``name :: text before :: text after :: the tests that must notice``, where ⏎ is a line break. The sweep changes the files of
+:data:`SWEPT` by all operators of :mod:`proof.mutate.general`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import queue
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from proof.mutate.explained import EXPLAINED
+from proof.mutate.general import changes, mutated
+from proof.mutate.runner import QUIET, ROOT, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["SWEPT", "Slip", "judge", "main", "slips", "swept"]
+
+_BETWEEN = " :: "
+_SECONDS_MAX = 240
+_LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
+# The files that are swept, and the tests that are asked, the narrowest first.
+_OF_ENGINE = (
+    "test_scheduler.py",
+    "test_cancel.py",
+    "test_contention.py",
+    "test_client_acquire.py",
+    "test_hold_loss.py",
+)
+_OF_KIT = ("tests/kit",)
+_CORE = tuple(f"tests/core/{name}" for name in _OF_ENGINE)
+SWEPT: dict[str, tuple[str, ...]] = {}
+
+
+class Slip(NamedTuple):
+    """One place of *file* changed, and the tests that must notice."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The changed file.
+
+        Raises: ValueError: the text is not there exactly once any more; the slip must follow the code.
+        """
+        source = (ROOT / self.file).read_text()
+        if (found := source.count(self.old)) != 1:
+            raise ValueError(f"slip {self.name!r}: {self.old!r} is {found} times in {self.file}, not once")
+        return source.replace(self.old, self.new)
+
+
+def slips() -> list[Slip]:
+    """Return the named mutants."""
+    found, file = [], ""
+    for line in Path(__file__).with_name("slips.txt").read_text().splitlines():
+        if line.startswith("# "):
+            file = line.removeprefix("# ")
+        elif line:
+            name, old, new, tests = line.split(_BETWEEN)
+            found.append(Slip(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), tuple(tests.split())))
+    return found
+
+
+def swept(every: int = 1) -> list[Slip]:
+    """Return the changes of the sweep."""
+    return [
+        Slip(f"{file}: {change.name}", file, "", ast.unparse(mutated(change.number, file)[0]), tests)
+        for file, tests in SWEPT.items()
+        for change in changes(file)[::every]
+    ]
+
+
+@contextmanager
+def _copies(count: int) -> Iterator[queue.SimpleQueue[Path]]:
+    """Yield *count* copies of the project, compiled."""
+    with tempfile.TemporaryDirectory(prefix="dlock-mutants-") as folder:
+        ready: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for number in range(count):
+            copy = Path(folder) / str(number)
+            shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*_LEFT_BEHIND), symlinks=True)
+            subprocess.run(
+                [sys.executable, "-m", "compileall", "-q", str(copy)], check=False, stdout=subprocess.DEVNULL
+            )
+            ready.put(copy)
+        yield ready
+
+
+def _failing(copy: Path, tests: Sequence[str]) -> str | None:
+    """Return the first of *tests* that fails in *copy*, or how they end otherwise."""
+    # What is compiled is not written: it would be taken for that of another mutant of the same size.
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", *QUIET, "--timeout=60", "--rootdir", str(copy), *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "they do not end"
+    if not done.returncode:
+        return None
+    failed = re.search(r"^(?:FAILED|ERROR) (?:\S*::)?([^\s\[]+)", done.stdout, re.MULTILINE)
+    if failed is None or "no tests ran" in done.stdout:
+        raise RuntimeError(f"{tests} could not be run: {done.stdout[-800:]}{done.stderr[-400:]}")
+    return failed[1]
+
+
+def _judge(slip: Slip, copies: queue.SimpleQueue[Path]) -> Verdict:
+    began, copy = time.monotonic(), copies.get()
+    file = copy / slip.file
+    before, status = file.read_text(), file.stat()
+    try:
+        file.write_text(slip.text if slip.old else slip.new)
+        by = _failing(copy, slip.tests)
+    finally:
+        file.write_text(before)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+        copies.put(copy)
+    return Verdict(slip.name, slip.file.removesuffix(".py"), by, time.monotonic() - began, 0)
+
+
+def judge(chosen: Sequence[Slip], processes: int = 2) -> Iterator[Verdict]:
+    """Judge each of *chosen*; the verdicts come as they are found.
+
+    Raises: RuntimeError: the tests that must notice fail of themselves, or cannot be run.
+    """
+    with _copies(processes) as copies, ThreadPoolExecutor(processes) as pool:
+        copy = copies.get()
+        if (by := _failing(copy, sorted({test for slip in chosen for test in slip.tests}))) is not None:
+            raise RuntimeError(f"{by} fails without any mutant")
+        copies.put(copy)
+        for done in as_completed([pool.submit(_judge, slip, copies) for slip in chosen]):
+            yield done.result()
+
+
+def survivors(verdicts: Sequence[Verdict], explained: Mapping[str, str] = EXPLAINED) -> list[str]:
+    """Return the names of those that nothing noticed, and that nothing explains."""
+    return [each.name for each in verdicts if each.by is None and each.name not in explained]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 1 if a mutant survives that is not explained."""
+    parser = argparse.ArgumentParser(prog="python -m proof.mutate.product", description=__doc__)
+    parser.add_argument("names", nargs="*", help="mutants whose name or file contains one of these; default: all")
+    parser.add_argument("--sweep", action="store_true", help="the general changes in place of the named ones")
+    parser.add_argument("--every", type=int, default=1, help="only each so many changes of the sweep")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(argv)
+    every = swept(options.every) if options.sweep else slips()
+    names = options.names or [""]
+    chosen = [each for each in every if any(name in each.name or name in each.file for name in names)]
+    verdicts = []
+    for verdict in judge(chosen, options.processes):
+        verdicts.append(verdict)
+        print(f"{verdict.seconds:6.2f} s  {verdict.rule:34} {verdict.name:60} {verdict.by or 'SURVIVED'}", flush=True)
+    left = survivors(verdicts)
+    print(
+        f"{len(verdicts)} mutants, {sum(each.by is None for each in verdicts)} survived; {len(left)} of those unexplained"
+    )
+    return int(bool(left))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
