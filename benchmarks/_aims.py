@@ -65,6 +65,7 @@ AIMS: dict[str, Aim] = {
     "postgres-wake": Aim("PostgreSQL, wake-up of a lone waiter, p50 × a bare NOTIFY", 2.0, "×"),
     "postgres-bloat": Aim("PostgreSQL, the table after 1,000,000 cycles on 100 keys × fresh", 3.0, "×"),
     "zookeeper-cycle": Aim("ZooKeeper, cycle × two bare transactions on the same session", 1.15, "×"),
+    "zookeeper-renewals": Aim("ZooKeeper, 1,000 locks renewed: transactions", 8.0, digits=0),
     "zookeeper-wake": Aim("ZooKeeper, wake-up of a lone waiter, p50 × a bare watch", 1.5, "×"),
     "zookeeper-contend": Aim("ZooKeeper, 16 workers, hold 1 ms, × kazoo's recipe", 0.9, "×", least=True),
     "zookeeper-fair": Aim("the same, worst ÷ best worker", 0.9, least=True),

@@ -1,8 +1,9 @@
-"""Several processes and one key: a waiter that is woken, and workers that contend; for the benchmarks of any server."""
+"""Many locks that are renewed, a waiter that is woken, and workers that contend; for the benchmarks of any server."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import statistics
 import time
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks._figures import Part, Section, Shown, percentile, spread
 from dlock_core import LockClient
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Claim, Expect, Replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,9 +23,42 @@ if TYPE_CHECKING:
 
     Sections = Callable[[str], AbstractContextManager[Callable[[], AbstractContextManager[object]]]]
 
-__all__ = ["HANDS", "HOLD_S", "WINDOW_S", "WORKERS", "contended", "of_dlock", "wake_ups", "window"]
+__all__ = ["HANDS", "HOLD_S", "WINDOW_S", "WORKERS", "contended", "held", "of_dlock", "renewed", "wake_ups", "window"]
 
 HANDS, WORKERS, WINDOW_S, HOLD_S = 100, 16, 4.0, 0.001
+_RENEWED = 1_000
+
+
+def held(key: str, token: int = 1) -> LockRecord:
+    """Return a record of a new hold."""
+    return LockRecord(key, State.HELD, os.urandom(16).hex(), token, "bench", 20_000)
+
+
+def renewed(server: str, store: Any, rounds: int, *, aim: str) -> Part:
+    """Renew a thousand locks through *store*, in batches as large as it takes; the *aim* is the number of batches."""
+    run = os.urandom(4).hex()
+    records = []
+    for number in range(_RENEWED):
+        granted = store.claim(Claim(held(f"{run}/{number}"), Expect.ANY), timeout_s=10).record
+        assert granted is not None
+        records.append(granted)
+    taken, sent = [], 0
+    for _ in range(max(rounds, 1)):
+        requests = [Replace(held(record.key, record.fencing_token), record.version) for record in records]
+        began, before = time.perf_counter(), store.requests["replace"]
+        for first in range(0, _RENEWED, store.batch_limit):
+            for reply in store.replace_many(requests[first : first + store.batch_limit], timeout_s=30):
+                assert getattr(reply, "applied", False)
+        taken.append(time.perf_counter() - began)
+        sent = store.requests["replace"] - before
+        records = [request.record for request in requests]
+    lines = (
+        ("all, ms", spread([each * 1e3 for each in taken], 0)),
+        ("a lock, µs", spread([each / _RENEWED * 1e6 for each in taken], 0)),
+        ("transactions", str(sent)),
+    )
+    how = f"{_RENEWED} held locks, renewed through the store once a round."
+    return Part((Section(f"{server}, renewals", how, ("", ""), lines),), (Shown(aim, (float(sent),)),))
 
 
 def _waiter(opened: Callable[[str], LockStore], at: str, ready: Any, got: Any, go: Any) -> None:

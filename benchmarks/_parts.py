@@ -64,6 +64,7 @@ OTHERS: dict[str, Callable[[int], Part]] = {
     "postgres-wake": bench_postgres_waits.wake,
     "postgres-contend": bench_postgres_waits.contend,
     "zookeeper-cycles": bench_zookeeper.cycles,
+    "zookeeper-renewals": bench_zookeeper.renewals,
     "zookeeper-wake": bench_zookeeper.wake,
     "zookeeper-contend": bench_zookeeper.contend,
     "takeovers": bench_takeovers.takeovers,

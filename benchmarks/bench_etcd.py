@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.metadata import version as of
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from dlock_conformance.servers import resolve
 
-from benchmarks._figures import Part, Section, Shown, compared, cycles_in_loop, in_turn, spread, timed
-from benchmarks._parties import HOLD_S, WINDOW_S, WORKERS, contended, of_dlock, wake_ups, window
+from benchmarks._figures import Part, compared, cycles_in_loop, in_turn, timed
+from benchmarks._parties import HOLD_S, WINDOW_S, WORKERS, contended, held, of_dlock, renewed, wake_ups, window
 from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_core.store import Claim, Expect, Release
 from dlock_etcd import AsyncEtcdStore, EtcdStore, _schema
 from dlock_etcd._schema import EQUAL, MODIFIED, TXN, Compare, Op, Put, Range, Txn
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["contend", "cycles", "renewals", "version", "wake"]
 
-CYCLES, HELD, WINDOWS_MAX = 60, 1000, 3
+CYCLES, WINDOWS_MAX = 60, 3
 OURS, FLOOR, GO, GATEWAY = (
     "dlock, client",
     "two bare transactions, the floor",
@@ -57,11 +57,6 @@ def version() -> str:
     go = subprocess.run(["go", "version"], capture_output=True, text=True, check=True).stdout.split()[2]
     client = next(line.split()[-1] for line in (_GO / "go.mod").read_text().splitlines() if "etcd/client/v3" in line)
     return f"etcd {found}, grpcio {of('grpcio')}; etcd3gw {of('etcd3gw')}, etcd's client {client} with {go}"
-
-
-def held(key: str, token: int = 1) -> LockRecord:
-    """Return a record of a new hold."""
-    return LockRecord(key, State.HELD, os.urandom(16).hex(), token, "bench", 20_000)
 
 
 def bare_cycle(channel: grpc.Channel) -> Callable[[], None]:
@@ -168,30 +163,8 @@ def cycles(rounds: int) -> Part:
 
 def renewals(rounds: int) -> Part:
     """Renew a thousand locks, in as many transactions as a client needs."""
-    store, run = opened(), os.urandom(4).hex()
-    records = []
-    for number in range(HELD):
-        granted = store.claim(Claim(held(f"{run}/{number}"), Expect.ANY), timeout_s=10).record
-        assert granted is not None
-        records.append(granted)
-    taken, sent = [], 0
-    for _ in range(max(rounds, 1)):
-        requests = [Replace(held(record.key, record.fencing_token), record.version) for record in records]
-        began, sent = time.perf_counter(), 0
-        for first in range(0, HELD, store.batch_limit):
-            sent += 1
-            for reply in store.replace_many(requests[first : first + store.batch_limit], timeout_s=30):
-                assert getattr(reply, "applied", False)
-        taken.append(time.perf_counter() - began)
-        records = [request.record for request in requests]
-    store.close()
-    lines = (
-        ("all, ms", spread([each * 1e3 for each in taken], 0)),
-        ("a lock, µs", spread([each / HELD * 1e6 for each in taken], 0)),
-        ("transactions", str(sent)),
-    )
-    section = Section("etcd, renewals", f"{HELD} held locks, renewed through the store once a round.", ("", ""), lines)
-    return Part((section,), (Shown("etcd-renewals", (float(sent),)),))
+    with closing(opened()) as store:
+        return renewed("etcd", store, rounds, aim="etcd-renewals")
 
 
 def watcher(at: str, ready: Any, got: Any) -> None:

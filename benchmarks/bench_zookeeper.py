@@ -1,11 +1,11 @@
-"""ZooKeeper: a cycle beside two bare transactions and beside kazoo's lock recipe, a waiter that is woken, sixteen workers."""
+"""ZooKeeper: a cycle beside two bare transactions and kazoo's lock recipe, renewals in a batch, a waiter that is woken, sixteen workers."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.metadata import version as of
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 from kazoo.recipe.lock import Lock
 
 from benchmarks._figures import Part, compared, cycles_in_loop, in_turn, timed
-from benchmarks._parties import contended, of_dlock, wake_ups, window
+from benchmarks._parties import contended, held, of_dlock, renewed, wake_ups, window
 from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["contend", "cycles", "version", "wake"]
+__all__ = ["contend", "cycles", "renewals", "version", "wake"]
 
 CYCLES, WINDOWS_MAX = 60, 3
 OURS, FLOOR, KAZOO = "dlock, client", "two bare transactions, the floor", "Lock of kazoo"
@@ -89,8 +89,7 @@ def cycles(rounds: int) -> Part:
     store = opened()
 
     def through_store() -> None:
-        held = LockRecord("cycle/store", State.HELD, os.urandom(16).hex(), 1, "bench", 20_000)
-        record = store.claim(Claim(held, Expect.ANY), timeout_s=10).record
+        record = store.claim(Claim(held("cycle/store"), Expect.ANY), timeout_s=10).record
         assert record is not None
         tomb = LockRecord(record.key, State.FREE, os.urandom(16).hex(), record.fencing_token, "", None)
         assert store.release(Release(tomb, record.version), timeout_s=10).applied
@@ -121,6 +120,12 @@ def cycles(rounds: int) -> Part:
         tasks = compared("ZooKeeper, the same with asyncio", how, loop, aims={})
     store.close()
     return Part((*sync.sections, *tasks.sections), sync.shown)
+
+
+def renewals(rounds: int) -> Part:
+    """Renew a thousand locks, in as many transactions as a client needs."""
+    with closing(opened()) as store:
+        return renewed("ZooKeeper", store, rounds, aim="zookeeper-renewals")
 
 
 def watcher(at: str, ready: Any, heard: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +14,7 @@ from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 from thorough import rounds
 
+from dlock_core.errors import StoreError
 from dlock_core.record import Version
 from dlock_core.store import Release, Replace, Reply
 
@@ -86,6 +87,11 @@ def knowing(server: Server, proxy: FaultProxy) -> Any:
             self._look(request.record.key)
             return super().release(request, timeout_s=timeout_s)
 
+        def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+            for request in requests:
+                self._look(request.record.key)
+            return super().replace_many(requests, timeout_s=timeout_s)
+
         def _look(self, key: str) -> None:
             with closing(ZooKeeperStore("zookeeper://{}:{}/{}".format(*server.address, ROOT))) as store:
                 store.read(key, timeout_s=60)
@@ -110,7 +116,7 @@ def harness_on(server: Server, proxy: FaultProxy, client: Any) -> StoreHarness:
         f"zookeeper://{proxy.address}/{ROOT}",
         found=server.found,
         lease_s=3.0,
-        capabilities={"notify"},
+        capabilities={"notify", "batch_renew"},
         race_rounds=rounds(100),
         several_processes=True,
         token_floor=True,
@@ -144,7 +150,7 @@ class TestZooKeeperStore(LockStoreConformance):
     """``zookeeper://``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("busy", "batch_renew", "server_clock", "prune")
+    lacks = ("busy", "server_clock", "prune")
 
     @pytest.fixture
     def harness(self, zookeeper_harness: StoreHarness) -> StoreHarness:

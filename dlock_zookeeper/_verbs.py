@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from dlock_core.errors import RecordError, StoreError
-from dlock_core.kit import damaged, outcome, written
+from dlock_core.kit import BatchResults, damaged, matches, outcome, written
 from dlock_core.store import Claim, Reply
 from dlock_zookeeper import _wire
 from dlock_zookeeper._errors import TROUBLE, error_of, no_root
@@ -15,21 +16,73 @@ from dlock_zookeeper._wire import Standing
 from dlock_zookeeper.provision import guarantees, participants
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dlock_core.kit import Call, Exchange
     from dlock_core.record import LockRecord
-    from dlock_core.store import Guarantees, Release, Replace
+    from dlock_core.store import Guarantees, Release, Replace, Version
     from dlock_zookeeper._links import ThreadLink
+    from dlock_zookeeper._wire import Step
 
 __all__ = ["ZooKeeperVerbs"]
 
 _ABSENT = Standing(None, 0)
 _PAGE = 500
 _LOOK_S = 2.0
-_HINTS_MAX = 256
+_HINTS_MAX = 2048
+_BATCH_BYTES = 900_000
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 _CONFIG = "/zookeeper/config"
+
+
+def _zxid(answers: Sequence[Any]) -> int:
+    """Return the zxid of the transaction that has these *answers*, or 0 where another record stands than it expected.
+
+    Raises: KazooException: it was refused for another reason.
+    """
+    for answer in answers:
+        if isinstance(answer, _BYSTANDERS):
+            continue
+        if isinstance(answer, (NodeExistsError, NoNodeError)):
+            return 0
+        if isinstance(answer, Exception):
+            raise answer
+    return int(answers[-1].mzxid)
+
+
+class _Write(NamedTuple):
+    """A step of a batch, and the record that it writes."""
+
+    step: Step
+    record: LockRecord
+
+
+def _parts(writes: dict[int, _Write]) -> Iterator[dict[int, _Write]]:
+    """Yield *writes* in parts, none larger than the server takes."""
+    part: dict[int, _Write] = {}
+    size = 0
+    for number, write in writes.items():
+        if part and size + write.step.size > _BATCH_BYTES:
+            yield part
+            part, size = {}, 0
+        part[number] = write
+        size += write.step.size
+    if part:
+        yield part
+
+
+def _fail(
+    numbers: Iterable[int], requests: Sequence[Replace], results: BatchResults, error: Exception, *, writes: bool
+) -> None:
+    """Let *error* be the result of these requests."""
+    for number in numbers:
+        problem = error
+        if not isinstance(problem, StoreError):
+            told = error_of(error, requests[number].record.key, writes=writes)
+            assert told is not None
+            told.__cause__ = error
+            problem = told
+        results.fail((number,), problem)
 
 
 class ZooKeeperVerbs:
@@ -85,17 +138,91 @@ class ZooKeeperVerbs:
     def _written(self, standing: LockRecord | None, record: LockRecord, token: int | None) -> Exchange[int]:
         """Write *record* if *standing* still stands; return the transaction's zxid, or 0 where it does not."""
         path = _wire.path_of(self._root, record.key)
-        [answers] = yield _wire.step(path, None if standing is None else standing.rvn, record, token)
-        for number, answer in enumerate(answers):
-            if isinstance(answer, _BYSTANDERS):
+        step = _wire.step(path, None if standing is None else standing.rvn, record, token)
+        [answers] = yield _wire.transactions([[step]])
+        if standing is None and isinstance(answers[0], NoNodeError):
+            raise no_root(self._root) from answers[0]
+        return _zxid(answers)
+
+    def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
+        """One transaction, more where they are large. Where one request is refused, each has a transaction of its own, all at once."""
+        results = BatchResults(requests)
+        unseen = [n for n, each in enumerate(requests) if not matches(self._hinted(each).record, each.expected)]
+        yield from self._look_at(unseen, requests, results)
+        writes: dict[int, _Write] = {}
+        for number, request in enumerate(requests):
+            decided = outcome(self._hinted(request).record, request)
+            if decided.applied and decided.record is not None:
+                path, record = _wire.path_of(self._root, request.record.key), decided.record
+                try:
+                    step = _wire.step(path, request.expected.rvn, record, record.fencing_token)
+                except RecordError as error:
+                    results.fail((number,), error)
+                else:
+                    writes[number] = _Write(step, record)
+        for part in _parts(writes):
+            try:
+                yield from self._batch(part, requests, results)
+            except (StoreError, *TROUBLE) as error:
+                if len(part) == len(requests):
+                    raise
+                _fail(part, requests, results, error, writes=True)
+        return results.as_list()
+
+    def _batch(self, part: dict[int, _Write], requests: Sequence[Replace], results: BatchResults) -> Exchange[None]:
+        """Write *part*, by the numbers of the requests."""
+        steps = [write.step for write in part.values()]
+        [answers] = yield _wire.transactions([steps])
+        apart = [answers[first : first + 3] for first in range(0, len(answers), 3)]
+        if any(isinstance(answer, Exception) for answer in answers):  # then nothing of it was written
+            apart = yield _wire.transactions([step] for step in steps)
+        refused = []
+        for (number, write), each in zip(part.items(), apart, strict=True):
+            try:
+                mzxid = _zxid(each)
+            except TROUBLE as error:
+                _fail((number,), requests, results, error, writes=True)
                 continue
-            if isinstance(answer, NoNodeError) and standing is None and number == 0:
-                raise no_root(self._root) from answer
-            if isinstance(answer, (NodeExistsError, NoNodeError)):
-                return 0
-            if isinstance(answer, Exception):
-                raise answer
-        return int(answers[-1].mzxid)
+            if mzxid:
+                self._seen(write.record.key, Standing(write.record, mzxid))
+                results.settle(number, partial(Reply, applied=True, record=write.record))
+            else:
+                refused.append(number)
+        yield from self._look_at(refused, requests, results, refused=True)
+
+    def _look_at(
+        self, numbers: list[int], requests: Sequence[Replace], results: BatchResults, *, refused: bool = False
+    ) -> Exchange[None]:
+        """Read what stands under the keys of these requests; it is their result, unless they are to be written."""
+        if not numbers:
+            return
+        keys = [requests[number].record.key for number in numbers]
+        try:
+            _, *nodes = yield _wire.looks([_wire.path_of(self._root, key) for key in keys])
+        except TROUBLE as error:  # they were refused, or not sent yet
+            _fail(numbers, requests, results, error, writes=False)
+            if len(numbers) == len(requests):
+                raise results.as_list()[0] from error  # type: ignore[misc]  # an error stands there now
+            return
+        if not self._root_seen and not any(nodes):
+            yield from self._look_for_root(NoNodeError())
+        for number, key, node in zip(numbers, keys, nodes, strict=True):
+            self._hints.pop(key, None)
+            expected = requests[number].expected if refused else None
+            results.settle(number, partial(self._shown, key, node, expected))
+
+    def _shown(self, key: str, node: Any, refused: Version | None) -> Reply:
+        """Return the refusal that a node means. That it has the version of a step that was *refused* cannot be."""
+        if node is None:
+            return Reply(applied=False, record=None)
+        standing = _wire.decode(key, *node)
+        if refused is not None and matches(standing.record, refused):
+            raise damaged(key, "its marker is missing", where=self.name)
+        self._seen(key, standing)
+        return Reply(applied=False, record=standing.record)
+
+    def _hinted(self, request: Replace) -> Standing:
+        return self._hints.get(request.record.key, _ABSENT)
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Wait until the server has what the leader has, and read."""

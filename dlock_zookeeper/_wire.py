@@ -17,9 +17,11 @@ key was deleted. A renewal writes the token as a number.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
+
+from kazoo.exceptions import NoNodeError
 
 from dlock_core.errors import RecordError
 from dlock_core.kit import Plain, damaged, plain_of, record_of
@@ -31,14 +33,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Request",
     "Standing",
+    "Step",
     "decode",
     "key_of",
     "listing",
+    "looks",
     "making",
     "path_of",
     "read",
     "reads",
     "step",
+    "transactions",
 ]
 
 # The server's own limit for a request (jute.maxbuffer) is 1 MiB; at a larger one it ends the connection, and tells nothing.
@@ -103,21 +108,64 @@ def decode(key: str, value: bytes, stat: Any) -> Standing:
 # ---- requests
 
 
-def step(path: str, rvn: str | None, record: LockRecord, token: int | None) -> Request:
-    """Return the request that writes *record* where one with *rvn* stands, or with None nothing; the last answer is the node's stat."""
-    value, marker = _value(record, token), f"{path}/{_name(record.rvn)}"
+class Step(NamedTuple):
+    """The three operations that write *value* at *path*, where the marker of *rvn* stands, or with None nothing."""
+
+    path: str
+    rvn: str | None
+    marker: str
+    value: bytes
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of a request it takes."""
+        return len(self.value) + 3 * len(self.marker) + 100
+
+    def add_to(self, transaction: Any) -> None:
+        """Make it a part of *transaction*; the last of its three answers is the node's stat."""
+        if self.rvn is None:
+            transaction.create(self.path)
+        else:
+            transaction.delete(f"{self.path}/{_name(self.rvn)}")
+        transaction.create(self.marker)
+        transaction.set_data(self.path, self.value)
+
+
+def step(path: str, rvn: str | None, record: LockRecord, token: int | None) -> Step:
+    """Return what writes *record* where one with *rvn* stands, or with None nothing."""
+    return Step(path, rvn, f"{path}/{_name(record.rvn)}", _value(record, token))
+
+
+def transactions(parts: Iterable[Sequence[Step]]) -> Request:
+    """Return the request for a transaction of each of the *parts*; each answer is that of all operations of one part."""
 
     def begin(client: Any, _: Any) -> list[Any]:
-        transaction = client.transaction()
-        if rvn is None:
-            transaction.create(path)
-        else:
-            transaction.delete(f"{path}/{_name(rvn)}")
-        transaction.create(marker)
-        transaction.set_data(path, value)
-        return [transaction.commit_async()]
+        begun = []
+        for steps in parts:
+            transaction = client.transaction()
+            for each in steps:
+                each.add_to(transaction)
+            begun.append(transaction.commit_async())
+        return begun
 
     return Request(begin)
+
+
+class _Found(NamedTuple):
+    """An answer that has None where there is no node."""
+
+    answer: Any
+
+    def get(self, timeout: float) -> Any:
+        try:
+            return self.answer.get(timeout=timeout)
+        except NoNodeError:
+            return None
+
+
+def looks(paths: Sequence[str]) -> Request:
+    """Return the request for many nodes as the whole ensemble has them; the first answer is nothing, a node that is not there is None."""
+    return Request(lambda client, _: [client.sync_async(paths[0]), *(_Found(client.get_async(path)) for path in paths)])
 
 
 def read(path: str, *, watch: bool = False) -> Request:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from kazoo.client import KazooClient
 
 from dlock_core.errors import ConfigurationError, StoreError
-from dlock_core.kit import ExchangeStore, News, Waits, Watch
+from dlock_core.kit import Batches, ExchangeStore, News, Waits, Watch
+from dlock_core.store import Capability
 from dlock_zookeeper._errors import TROUBLE
 from dlock_zookeeper._links import ThreadLink
 from dlock_zookeeper._verbs import ZooKeeperVerbs
@@ -17,20 +18,20 @@ from dlock_zookeeper.options import ZooKeeperStoreOptions
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from dlock_core.store import Capability
-
 __all__ = ["ZooKeeperStore"]
 
 
-class ZooKeeperStore(Waits, ExchangeStore):
+class ZooKeeperStore(Batches, Waits, ExchangeStore):
     """The store for threads. Nothing is opened before the first call.
 
     *source* is a URL, its options, or a client of the user's (``kazoo.client.KazooClient``), who starts and stops it; *root* is that of the
     URL.
     """
 
+    batch_limit = 128
+
     def __init__(self, source: Any, *, root: str | None = None) -> None:
-        self.capabilities: frozenset[Capability] = frozenset()
+        self.capabilities = frozenset({Capability.BATCH_RENEW})
         if isinstance(source, str):
             source = ZooKeeperStoreOptions.from_url(source)
         if isinstance(source, ZooKeeperStoreOptions):

@@ -1,0 +1,104 @@
+"""Renewals in a batch: one transaction while nobody interferes, and a result for each where somebody does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlock_core.errors import RecordError
+from dlock_core.store import Reply
+from tests.zookeeper.support import TIMEOUT_S, granted, held, renewed, session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Replace
+    from dlock_zookeeper import ZooKeeperStore
+
+RENEWALS = 1_000
+
+
+def taken(store: ZooKeeperStore, key: str, count: int) -> list[LockRecord]:
+    """Claim so many keys; what is counted begins after it."""
+    records = [granted(store, f"{key}/{number}") for number in range(count)]
+    store.requests.clear()
+    return records
+
+
+def replaced(store: ZooKeeperStore, requests: Sequence[Replace]) -> list[object]:
+    """Return the results of *requests* in batches as large as may be."""
+    return [
+        result
+        for start in range(0, len(requests), store.batch_limit)
+        for result in store.replace_many(requests[start : start + store.batch_limit], timeout_s=TIMEOUT_S)
+    ]
+
+
+def test_thousand_renewals_are_eight_transactions(store: ZooKeeperStore, key: str) -> None:
+    """The store remembers what it saw of each."""
+    records = taken(store, key, RENEWALS)
+
+    results = replaced(store, requests := [renewed(record) for record in records])
+
+    assert store.requests["replace"] == 8
+    assert results == [Reply(applied=True, record=request.record) for request in requests]
+    assert store.read(records[-1].key, timeout_s=TIMEOUT_S) == requests[-1].record
+
+
+def test_one_that_another_client_has_renewed_fails_none_of_the_others(
+    store: ZooKeeperStore, other: ZooKeeperStore, key: str
+) -> None:
+    """The transaction is refused as a whole; then each has its own, all at once, and the refused one is read."""
+    records = taken(store, key, 5)
+    newer = other.replace(renewed(records[2]), timeout_s=TIMEOUT_S).record
+
+    results = replaced(store, requests := [renewed(record) for record in records])
+
+    assert results[2] == Reply(applied=False, record=newer)
+    del results[2], requests[2]
+    assert results == [Reply(applied=True, record=request.record) for request in requests]
+    assert store.requests["replace"] == 3
+
+
+def test_a_store_that_has_not_seen_the_records_looks_once(
+    store: ZooKeeperStore, other: ZooKeeperStore, key: str
+) -> None:
+    """At all of them, also at one that is gone and one that has another token."""
+    records = taken(store, key, 4)
+    absent = held(f"{key}/absent", records[0].fencing_token)
+    requests = [renewed(record) for record in [*records, absent]]
+    requests[1] = requests[1]._replace(expected=records[1].version._replace(fencing_token=records[1].fencing_token + 1))
+
+    results = replaced(other, requests)
+
+    assert [getattr(result, "applied", None) for result in results] == [True, False, True, True, False]
+    assert results[1] == Reply(applied=False, record=records[1])
+    assert results[4] == Reply(applied=False, record=None)
+    assert other.requests["replace"] == 2
+
+
+def test_renewals_that_are_too_large_for_one_transaction_go_in_several(store: ZooKeeperStore, key: str) -> None:
+    """The server takes 1 MiB in one request, and ends the connection at more."""
+    records = taken(store, key, 20)
+    renewals = [
+        renewed(record)._replace(record=held(record.key, record.fencing_token, data=b"x" * 65_536), keep_payload=False)
+        for record in records
+    ]
+
+    results = replaced(store, renewals)
+
+    assert results == [Reply(applied=True, record=renewal.record) for renewal in renewals]
+    assert store.requests["replace"] == 2
+
+
+def test_a_record_without_its_marker_is_an_error_of_its_own(store: ZooKeeperStore, address: str, key: str) -> None:
+    """Somebody has cleaned up by hand."""
+    records = taken(store, key, 3)
+    with session(address) as client:
+        path = f"/tests/{key}%2F1"
+        client.delete(f"{path}/{client.get_children(path)[0]}")
+
+    first, damaged, last = replaced(store, [renewed(record) for record in records])
+
+    assert isinstance(damaged, RecordError)
+    assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
