@@ -56,7 +56,7 @@ WatchAnswer: bool created 3, bool canceled 4, string cancel_reason 6, *Event eve
 Authenticate: string name 1, string password 2
 AuthenticateAnswer: string token 2
 Status:
-StatusAnswer: string version 2, uint64 leader 4, *string errors 8, bool learner 10
+StatusAnswer: Header header 1, string version 2, uint64 leader 4, *string errors 8, bool learner 10
 MemberList:
 Member: uint64 id 1, *string client_urls 4, bool learner 5
 MemberListAnswer: *Member members 2

@@ -70,6 +70,11 @@ def _guarantees(answers: Mapping[str, Any], silent: Sequence[str], voting: int |
         notes.append(f"answered: {', '.join(answers)}; no answer: {', '.join(silent)}")
     notes += [f"{endpoint} reports: {error}" for endpoint, status in answers.items() for error in status.errors]
     notes += [f"{endpoint} knows no leader now" for endpoint, status in answers.items() if not status.leader]
+    revision = max(status.header.revision for status in answers.values())
+    notes.append(
+        f"at revision {revision}; tokens are revisions: if a snapshot of an earlier one is restored, those granted since come again, "
+        "so set token_floor above them first"
+    )
     notes.append("waiters are told by one watch a client; there is no clock, so ages are observed by the clients")
     if several:
         failover = "a write counts when a majority has it on disk; while there is no majority nobody gets a lock"
