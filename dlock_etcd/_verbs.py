@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import RecordError, StoreError
-from dlock_core.kit import BatchResults, outcome
+from dlock_core.kit import BatchResults, in_parts, outcome
 from dlock_core.store import Reply
 from dlock_etcd import _schema, _wire
 from dlock_etcd._errors import TROUBLE, error_of, no_token
@@ -71,30 +71,19 @@ class EtcdVerbs:
         """One transaction, with one inside of it for each request; more where they are large."""
         results = BatchResults(requests)
         steps = [_wire.step(self.keys, request, self._revision) for request in requests]
-        first, size = 0, 0
-        sizes = [txn.ByteSize() for txn in steps]
-        for number, each in enumerate(sizes):
-            if size and size + each > _BATCH_BYTES:
-                yield from self._batch(results, requests, steps, range(first, number))
-                first, size = number, 0
-            size += each
-        if steps:
-            yield from self._batch(results, requests, steps, range(first, len(steps)))
+        for numbers in in_parts({number: txn.ByteSize() for number, txn in enumerate(steps)}, _BATCH_BYTES):
+            yield from self._batch(results, requests, steps, numbers)
         return results.as_list()
 
     def _batch(
-        self, results: BatchResults, requests: Sequence[Replace], steps: Sequence[Any], numbers: range
+        self, results: BatchResults, requests: Sequence[Replace], steps: Sequence[Any], numbers: list[int]
     ) -> Exchange[None]:
         try:
             answer = yield from self._transacted(_wire.batch([steps[number] for number in numbers]))
         except TROUBLE as error:
             if len(numbers) == len(requests):
                 raise
-            for number in numbers:
-                problem = error_of(error, requests[number].record.key, writes=True)
-                assert problem is not None
-                problem.__cause__ = error
-                results.fail((number,), problem)
+            results.fail_by(numbers, error, partial(error_of, error, writes=True))
             return
         for number, each in zip(numbers, _wire.batch_answers(answer), strict=True):
             results.settle(number, partial(_settled, requests[number], each))

@@ -101,11 +101,7 @@ class PostgresVerbs:
             if left:
                 yield from self._batch(results, left, waits=True)
         except TROUBLE as error:
-            for number, request in left:
-                problem = self._problem(error, request.record.key, writes=True)
-                assert problem is not None
-                problem.__cause__ = error
-                results.fail((number,), problem)
+            results.fail_by((number for number, _ in left), error, partial(self._problem, error, writes=True))
         return results.as_list()
 
     def _batch(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from dlock_core.errors import RecordError, StoreError
-from dlock_core.kit import BatchResults, damaged, matches, outcome, written
+from dlock_core.kit import BatchResults, damaged, in_parts, matches, outcome, written
 from dlock_core.store import Claim, Reply
 from dlock_zookeeper import _wire
 from dlock_zookeeper._errors import TROUBLE, error_of, no_root
@@ -48,41 +48,6 @@ def _zxid(answers: Sequence[Any]) -> int:
         if isinstance(answer, Exception):
             raise answer
     return int(answers[-1].mzxid)
-
-
-class _Write(NamedTuple):
-    """A step of a batch, and the record that it writes."""
-
-    step: Step
-    record: LockRecord
-
-
-def _parts(writes: dict[int, _Write]) -> Iterator[dict[int, _Write]]:
-    """Yield *writes* in parts, none larger than the server takes."""
-    part: dict[int, _Write] = {}
-    size = 0
-    for number, write in writes.items():
-        if part and size + write.step.size > _BATCH_BYTES:
-            yield part
-            part, size = {}, 0
-        part[number] = write
-        size += write.step.size
-    if part:
-        yield part
-
-
-def _fail(
-    numbers: Iterable[int], requests: Sequence[Replace], results: BatchResults, error: Exception, *, writes: bool
-) -> None:
-    """Let *error* be the result of these requests."""
-    for number in numbers:
-        problem = error
-        if not isinstance(problem, StoreError):
-            told = error_of(error, requests[number].record.key, writes=writes)
-            assert told is not None
-            told.__cause__ = error
-            problem = told
-        results.fail((number,), problem)
 
 
 class ZooKeeperVerbs:
@@ -149,43 +114,40 @@ class ZooKeeperVerbs:
         results = BatchResults(requests)
         unseen = [n for n, each in enumerate(requests) if not matches(self._hinted(each).record, each.expected)]
         yield from self._look_at(unseen, requests, results)
-        writes: dict[int, _Write] = {}
+        steps: dict[int, Step] = {}
         for number, request in enumerate(requests):
             decided = outcome(self._hinted(request).record, request)
             if decided.applied and decided.record is not None:
                 path, record = _wire.path_of(self._root, request.record.key), decided.record
                 try:
-                    step = _wire.step(path, request.expected.rvn, record, record.fencing_token)
+                    steps[number] = _wire.step(path, request.expected.rvn, record, record.fencing_token)
                 except RecordError as error:
                     results.fail((number,), error)
-                else:
-                    writes[number] = _Write(step, record)
-        for part in _parts(writes):
+        for numbers in in_parts({number: step.size for number, step in steps.items()}, _BATCH_BYTES):
             try:
-                yield from self._batch(part, requests, results)
+                yield from self._batch({number: steps[number] for number in numbers}, requests, results)
             except (StoreError, *TROUBLE) as error:
-                if len(part) == len(requests):
+                if len(numbers) == len(requests):
                     raise
-                _fail(part, requests, results, error, writes=True)
+                results.fail_by(numbers, error, partial(error_of, error, writes=True))
         return results.as_list()
 
-    def _batch(self, part: dict[int, _Write], requests: Sequence[Replace], results: BatchResults) -> Exchange[None]:
-        """Write *part*, by the numbers of the requests."""
-        steps = [write.step for write in part.values()]
-        [answers] = yield _wire.transactions([steps])
+    def _batch(self, steps: dict[int, Step], requests: Sequence[Replace], results: BatchResults) -> Exchange[None]:
+        """Do *steps*, by the numbers of the requests."""
+        [answers] = yield _wire.transactions([list(steps.values())])
         apart = [answers[first : first + 3] for first in range(0, len(answers), 3)]
         if any(isinstance(answer, Exception) for answer in answers):  # then nothing of it was written
-            apart = yield _wire.transactions([step] for step in steps)
+            apart = yield _wire.transactions([step] for step in steps.values())
         refused = []
-        for (number, write), each in zip(part.items(), apart, strict=True):
+        for (number, step), each in zip(steps.items(), apart, strict=True):
             try:
                 mzxid = _zxid(each)
             except TROUBLE as error:
-                _fail((number,), requests, results, error, writes=True)
+                results.fail_by((number,), error, partial(error_of, error, writes=True))
                 continue
             if mzxid:
-                self._seen(write.record.key, Standing(write.record, mzxid))
-                results.settle(number, partial(Reply, applied=True, record=write.record))
+                self._seen(step.record.key, Standing(step.record, mzxid))
+                results.settle(number, partial(Reply, applied=True, record=step.record))
             else:
                 refused.append(number)
         yield from self._look_at(refused, requests, results, refused=True)
@@ -200,7 +162,7 @@ class ZooKeeperVerbs:
         try:
             _, *nodes = yield _wire.looks([_wire.path_of(self._root, key) for key in keys])
         except TROUBLE as error:  # they were refused, or not sent yet
-            _fail(numbers, requests, results, error, writes=False)
+            results.fail_by(numbers, error, partial(error_of, error, writes=False))
             if len(numbers) == len(requests):
                 raise results.as_list()[0] from error  # type: ignore[misc]  # an error stands there now
             return

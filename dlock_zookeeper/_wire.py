@@ -109,17 +109,17 @@ def decode(key: str, value: bytes, stat: Any) -> Standing:
 
 
 class Step(NamedTuple):
-    """The three operations that write *value* at *path*, where the marker of *rvn* stands, or with None nothing."""
+    """The three operations that write *record*, as *value*, at *path*, where the marker of *rvn* stands, or with None nothing."""
 
     path: str
     rvn: str | None
-    marker: str
+    record: LockRecord
     value: bytes
 
     @property
     def size(self) -> int:
         """About how many bytes of a request it takes."""
-        return len(self.value) + 3 * len(self.marker) + 100
+        return len(self.value) + 3 * len(self.path) + 200
 
     def add_to(self, transaction: Any) -> None:
         """Make it a part of *transaction*; the last of its three answers is the node's stat."""
@@ -127,13 +127,13 @@ class Step(NamedTuple):
             transaction.create(self.path)
         else:
             transaction.delete(f"{self.path}/{_name(self.rvn)}")
-        transaction.create(self.marker)
+        transaction.create(f"{self.path}/{_name(self.record.rvn)}")
         transaction.set_data(self.path, self.value)
 
 
 def step(path: str, rvn: str | None, record: LockRecord, token: int | None) -> Step:
     """Return what writes *record* where one with *rvn* stands, or with None nothing."""
-    return Step(path, rvn, f"{path}/{_name(record.rvn)}", _value(record, token))
+    return Step(path, rvn, record, _value(record, token))
 
 
 def transactions(parts: Iterable[Sequence[Step]]) -> Request:

@@ -18,6 +18,7 @@
 from typing import TYPE_CHECKING
 
 from dlock_core.kit.backend import Backend
+from dlock_core.kit.batches import BatchResults, in_parts
 from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, read_payload, record_of, unpacked
 from dlock_core.kit.exchange import (
     AsyncBatches,
@@ -26,7 +27,6 @@ from dlock_core.kit.exchange import (
     AsyncPrunes,
     AsyncReadsAge,
     Batches,
-    BatchResults,
     Call,
     Exchange,
     ExchangeStore,
@@ -77,6 +77,7 @@ __all__ = [
     "Waits",
     "Watch",
     "damaged",
+    "in_parts",
     "leave_behind",
     "matches",
     "may_be_removed",

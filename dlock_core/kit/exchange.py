@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
-from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.store import Connections
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ __all__ = [
     "AsyncLink",
     "AsyncPrunes",
     "AsyncReadsAge",
-    "BatchResults",
     "Batches",
     "Call",
     "Exchange",
@@ -371,29 +370,3 @@ class AsyncPrunes:
         exchange = self._verbs.prune(records, older_than_ms=older_than_ms, dry_run=dry_run)
         count: int = await self._run(exchange, Call("prune", None, timeout_s))
         return count
-
-
-class BatchResults:
-    """The results of a batch, in the order of its requests. A request without a result has an unknown outcome."""
-
-    def __init__(self, requests: Sequence[Replace]) -> None:
-        self._results: list[Reply | StoreError] = [
-            OutcomeUnknownError(f"the renewal of lock {request.record.key!r} got no answer", key=request.record.key)
-            for request in requests
-        ]
-
-    def settle(self, number: int, reply: Callable[[], Reply | StoreError]) -> None:
-        """Note what *reply* returns or raises as the result of request *number*; it touches no other."""
-        try:
-            self._results[number] = reply()
-        except StoreError as error:
-            self._results[number] = error
-
-    def fail(self, numbers: Iterable[int], error: StoreError) -> None:
-        """Note *error* as the result of these requests."""
-        for number in numbers:
-            self._results[number] = error
-
-    def as_list(self) -> list[Reply | StoreError]:
-        """Return all results."""
-        return self._results

@@ -1,0 +1,63 @@
+"""Batches: the results of their requests, and how many go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlock_core.errors import OutcomeUnknownError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from dlock_core.store import Replace, Reply
+
+__all__ = ["BatchResults", "in_parts"]
+
+
+def in_parts(sizes: Mapping[int, int], most: int) -> Iterator[list[int]]:
+    """Yield the numbers of *sizes* in their order, in parts that are not larger than *most* together, or have one number alone."""
+    part: list[int] = []
+    size = 0
+    for number, each in sizes.items():
+        if part and size + each > most:
+            yield part
+            part, size = [], 0
+        part.append(number)
+        size += each
+    if part:
+        yield part
+
+
+class BatchResults:
+    """The results of a batch, in the order of its requests. A request without a result has an unknown outcome."""
+
+    def __init__(self, requests: Sequence[Replace]) -> None:
+        self._keys = [request.record.key for request in requests]
+        self._results: list[Reply | StoreError] = [
+            OutcomeUnknownError(f"the renewal of lock {key!r} got no answer", key=key) for key in self._keys
+        ]
+
+    def settle(self, number: int, reply: Callable[[], Reply | StoreError]) -> None:
+        """Note what *reply* returns or raises as the result of request *number*; it touches no other."""
+        try:
+            self._results[number] = reply()
+        except StoreError as error:
+            self._results[number] = error
+
+    def fail(self, numbers: Iterable[int], error: StoreError) -> None:
+        """Note *error* as the result of these requests."""
+        for number in numbers:
+            self._results[number] = error
+
+    def fail_by(self, numbers: Iterable[int], error: Exception, told: Callable[[str], StoreError | None]) -> None:
+        """Note for each of these requests what *told* makes of the driver's *error* for its key; a store's own error stays."""
+        for number in numbers:
+            problem = error if isinstance(error, StoreError) else told(self._keys[number])
+            assert problem is not None
+            if problem is not error:
+                problem.__cause__ = error
+            self._results[number] = problem
+
+    def as_list(self) -> list[Reply | StoreError]:
+        """Return all results."""
+        return self._results
