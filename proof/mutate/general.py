@@ -40,6 +40,9 @@ TESTS = (
     "test_lease_holding.py",
     "test_lease_release.py",
     "test_lease_transitions.py",
+    "test_lease_stalling.py",
+    "test_lease_stopping.py",
+    "test_lease_times.py",
     "test_timings.py",
 )
 _WORLDS = ("plain", "faults", "abandon-fault", "closed", "stale", "break", "shorter")

@@ -144,6 +144,28 @@ async def test_lock_all_with_a_bound_on_the_body_is_entered(world: World) -> Non
 
 
 @both_colours
+async def test_lock_all_has_one_time_for_all_of_its_keys(world: World) -> None:
+    """What the first key was waited for is not there for the second."""
+    async with world.client() as client, world.client() as other:
+        first, second = await other.acquire("a"), await other.acquire("b")
+
+        async def use_both() -> None:
+            async with client.lock_all(["a", "b"], timeout=10):
+                pytest.fail("entered")
+
+        using = world.spawn(use_both())
+        await world.live(8)
+        await first.release()
+        await world.live(4)
+
+        assert using.done
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await using.result()
+        assert caught.value.key == "b"
+        assert second.is_valid
+
+
+@both_colours
 async def test_lock_all_starts_again_when_a_key_was_lost_while_it_waited(world: World) -> None:
     """One that was broken meanwhile is obtained anew, within the same time."""
     async with world.client(lease_duration=4) as client, world.client(lease_duration=4) as other:

@@ -9,6 +9,7 @@ import pytest
 
 from dlock_core import (
     ConfigurationError,
+    EventKind,
     Grade,
     LossReason,
     TokenOrder,
@@ -152,8 +153,9 @@ async def test_break_now_frees_the_key_at_once(world: World) -> None:
 
 @both_colours
 async def test_break_of_a_grant_that_does_not_stand_changes_nothing(world: World) -> None:
-    """The token names the grant that is meant: another, an unknown key and a free one are left alone."""
-    async with world.client() as client:
+    """The token names the grant that is meant: another, an unknown key and a free one are left alone, and no event tells of them."""
+    events: list[EventKind] = []
+    async with world.client(on_event=lambda event: events.append(event.kind)) as client:
         lease = await client.acquire("k")
 
         assert not await client.break_lock("k", fencing_token=2)
@@ -161,6 +163,10 @@ async def test_break_of_a_grant_that_does_not_stand_changes_nothing(world: World
         await lease.ensure(60)
         await lease.release()
         assert not await client.break_lock("k", fencing_token=1)
+        async with client.lock("k"):
+            pass
+        await world.until(lambda: events.count(EventKind.RELEASED) == 2)
+    assert EventKind.BROKEN not in events
 
 
 @both_colours

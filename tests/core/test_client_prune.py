@@ -41,6 +41,7 @@ async def test_prune_removes_what_is_free_and_old_under_the_prefix(world: World)
         async with client.lock("a/young"):
             pass
 
+        assert await client.prune(older_than=timedelta(days=32), prefix="a/") == (0, 4)
         pruned = await client.prune(older_than=timedelta(days=30), prefix="a/")
 
         assert pruned == (2, 4)
@@ -58,6 +59,7 @@ async def test_prune_sends_more_than_one_page(world: World) -> None:
                 pass
         days_pass(world, 2)
 
+        assert await client.prune(older_than=OLDER_THAN_MIN_S, dry_run=True) == (501, 501)
         assert await client.prune(older_than=OLDER_THAN_MIN_S) == (501, 501)
 
 

@@ -24,10 +24,13 @@ def test_slips_follow_the_code() -> None:
     for slip in slips:
         compile(slip.text, slip.name, "exec")
         for test in slip.tests:
-            file, _, name = test.partition("::")
-            assert name.partition("[")[0].split("::")[-1] in (ROOT / file).read_text(), slip.name
+            file, *names = test.split("::")
+            # Those of the conformance suite are inherited; a run finds out.
+            inherited = file.startswith("conformance_tests")
+            assert (ROOT / file).exists(), slip.name
+            assert inherited or not names or names[-1] in (ROOT / file).read_text(), slip.name
 
-    assert len({(slip.file, slip.name) for slip in slips}) == len(slips) >= 60
+    assert len({(slip.file, slip.name) for slip in slips}) == len(slips) >= 200
 
 
 @pytest.mark.timeout(300)

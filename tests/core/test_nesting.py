@@ -329,12 +329,17 @@ async def test_lock_that_was_broken_or_closed_is_no_nested_one(world: World) -> 
 async def test_nested_acquire_whose_store_is_silent_ends_as_any_acquire_does(world: World) -> None:
     """The read that looks before the refusal fails, and the acquire goes on as it would have."""
     async with world.client() as client:
-        lease = await client.acquire("k")
-        world.store.fail("read", 1)
+
+        async def nested() -> None:
+            async with client.lock("k"):
+                world.store.fail("read", 1)
+                await client.acquire("k", timeout=1)
+
+        waiting = world.spawn(nested())
+        await world.live(2)
 
         with pytest.raises(AcquireTimeoutError):
-            await client.acquire("k", timeout=0)
-        assert lease.is_valid
+            await waiting.result()
 
 
 @async_only

@@ -1,0 +1,179 @@
+"""What the verbs ask, and what they make of the answers: the exchanges by hand, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004  # the driver's
+
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
+from dlock_core.kit import plain_of
+from dlock_core.record import Version
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_redis import _errors as errors
+from dlock_redis import _wire as wire
+from dlock_redis._scripts import RENEW_MANY
+from dlock_redis._servers import Part, Request
+from tests.redis.support import held, tomb
+
+UNKNOWN = ResponseError("NOSCRIPT No matching script. Please use EVAL.")
+MOVED = ResponseError("MOVED 3999 127.0.0.1:6381")
+
+
+class Cluster(wire.RedisVerbs):
+    """Verbs that follow redirections."""
+
+    topology = "redis-cluster"
+
+
+def renewal(key: str, **fields: Any) -> Replace:
+    """Return a renewal that changes nothing but the RVN."""
+    return Replace(held(key, 3, **fields), Version("r", 3), keep_payload=True)
+
+
+def batch(verbs: wire.RedisVerbs, requests: Sequence[Replace], *answers: Any) -> tuple[Sequence[Any], list[Request]]:
+    """Run a batch of *requests*, each answer the next of *answers* or raised; return its results and what was sent."""
+    exchange, sent = verbs.replace_many(requests), list[Request]()
+    answer: Any = None
+    for each in (None, *answers):
+        try:
+            answer = exchange.throw(each) if isinstance(each, Exception) else exchange.send(each)
+        except StopIteration as end:
+            return end.value, sent
+        if isinstance(answer, Request):
+            sent.append(answer)
+    raise AssertionError(f"it asks for more: {answer}")
+
+
+@pytest.mark.parametrize("error", [TimeoutError("x"), ConnectionError("x")])
+def test_a_request_that_was_sent_and_not_answered_may_be_applied(error: Exception) -> None:
+    """One that was not sent is not."""
+    assert type(errors.trouble(error, "k", sent=True)) is OutcomeUnknownError
+    assert type(errors.trouble(error, "k", sent=False)) is StoreUnavailableError
+
+
+def test_a_wrong_password_is_told_from_a_missing_one() -> None:
+    """The driver has one class for both."""
+    wrong = errors.trouble(AuthenticationError("invalid username-password pair"), None, sent=False)
+    missing = errors.trouble(AuthenticationError("Authentication required."), None, sent=False)
+
+    assert str(wrong).startswith("Redis refuses this user or password")
+    assert str(missing).startswith("Redis wants a password")
+
+
+@pytest.mark.parametrize(
+    ("text", "elsewhere", "misplaced"),
+    [("MOVED 1 h:1", True, True), ("ASK 1 h:1", True, False), ("TRYAGAIN", True, False), ("READONLY", False, True)],
+)
+def test_who_says_that_another_server_has_to_be_asked(text: str, elsewhere: bool, misplaced: bool) -> None:
+    """After some of these answers the connection is of no more use."""
+    assert errors.is_elsewhere(ResponseError(text)) is elsewhere
+    assert errors.is_misplaced(ResponseError(text)) is misplaced
+    assert not errors.is_misplaced(b"READONLY")
+
+
+def test_any_of_several_answers_may_be_an_error() -> None:
+    """The last one as well."""
+    assert errors.check([b"x", 1], "k") == [b"x", 1]
+    with pytest.raises(StoreUnavailableError, match="maxmemory"):
+        errors.check([b"x", ResponseError("OOM command not allowed")], "k")
+
+
+def test_only_a_mere_renewal_goes_along_with_others() -> None:
+    """A break, a release, new data: each is a script of its own."""
+    plain = renewal("a")
+    other = renewal("e", lease_ms=7)
+    requests = [
+        plain,
+        Replace(held("b", 4), Version("r", 3), keep_payload=True),
+        Replace(tomb(held("c", 3)), Version("r", 3), keep_payload=True),
+        Replace(held("d", 3), Version("r", 3), keep_payload=False),
+        other,
+    ]
+
+    portions = wire._portions(requests, range(5))
+
+    assert [(each.numbers, each.invocation.script is RENEW_MANY) for each in portions] == [
+        ([1], False),
+        ([2], False),
+        ([3], False),
+        ([0, 4], True),
+    ]
+    words = portions[-1].invocation.words
+    assert words == [
+        *(b"r", b"3", plain.record.rvn.encode(), b"1"),
+        *(b"r", b"3", other.record.rvn.encode(), b"2"),
+        *map(wire.about_of, map(plain_of, (plain.record, other.record))),
+    ]
+
+
+def test_the_results_of_a_batch_are_those_of_its_keys() -> None:
+    """The script answers only what is not a plain renewal, by the number of its key."""
+    requests = [renewal("a"), renewal("b"), renewal("c")]
+
+    results, _ = batch(wire.RedisVerbs(), requests, [Part("n", [0, 1, 2])], [[2, None]])
+
+    assert results == [Reply(True, requests[0].record), Reply(False, None), Reply(True, requests[2].record)]
+
+
+def test_a_script_that_the_server_does_not_know_is_sent_with_its_text() -> None:
+    """It was not run before."""
+    results, sent = batch(wire.RedisVerbs(), [renewal("a")], [Part("n", [0])], [UNKNOWN], [[]])
+
+    assert results[0].applied
+    assert [b"EVALSHA" in each.commands for each in sent] == [True, False]
+
+
+def test_a_server_that_fails_leaves_the_results_of_the_others() -> None:
+    """Each request to a server has its share of the time that is left."""
+    parts = [Part("n", [0]), Part("m", [1])]
+
+    results, sent = batch(wire.RedisVerbs(), [renewal("a"), renewal("b")], parts, TimeoutError("x"), [[]])
+
+    assert isinstance(results[0], OutcomeUnknownError)
+    assert results[1].applied
+    assert [each.share for each in sent] == [2, 1]
+
+
+def test_the_only_server_that_fails_is_the_failure_of_the_batch() -> None:
+    """It is translated like any other."""
+    with pytest.raises(TimeoutError):
+        batch(wire.RedisVerbs(), [renewal("a")], [Part("n", [0])], TimeoutError("x"))
+
+
+def test_a_key_that_has_moved_is_renewed_alone() -> None:
+    """At the server that the second answer names."""
+    results, sent = batch(Cluster(), [renewal("a")], [Part("n", [0])], [MOVED], [MOVED], [3])
+
+    assert results[0].applied
+    assert sent[-1].node == str(MOVED)
+
+
+def test_redirections_are_not_followed_for_ever() -> None:
+    """Two servers may send a request to and fro."""
+    results, sent = batch(Cluster(), [renewal("a")], [Part("n", [0])], *[[MOVED]] * 6)
+
+    assert isinstance(results[0], StoreUnavailableError)
+    assert len(sent) == 6
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_writes_say_whether_the_payload_is_kept(keeps: bool) -> None:
+    """A claim says too whether the key must exist."""
+    record = held("k")
+
+    claim = wire.claim_words(Claim(record, Expect.ANY, must_exist=True, keep_payload=keeps), b"")
+    release = wire.put_words(Release(tomb(record), record.version, keep_payload=keeps))
+
+    assert claim[4] == (b"mk" if keeps else b"m")
+    assert release[-1] == (b"k" if keeps else b"")
+
+
+def test_a_damaged_payload_that_was_kept_does_not_hide_the_write() -> None:
+    """The key is held: an error that says the opposite would leave it behind."""
+    request: Replace = renewal("k")
+
+    with pytest.raises(OutcomeUnknownError, match="was written, but its payload is damaged"):
+        wire.reply_of(request, [3, b"{"])
