@@ -42,9 +42,13 @@ class SteadyCredentials:
         source = self._source
         if source.refresh_needed():
             refresh = self._refreshing()
-            if source._frozen_credentials is None or source.refresh_needed(0):
+            if not self.are_good():
                 refresh.result()
         return source._frozen_credentials  # no public way that does not refresh
+
+    def are_good(self) -> bool:
+        """Whether nobody waits for :meth:`get_frozen_credentials`."""
+        return self._source._frozen_credentials is not None and not self._source.refresh_needed(0)
 
     def name_account(self, builtins: dict[str, Any], **_: Any) -> None:
         """Give botocore the account for the server's name, which it would read in each call and wait there for the refresh too."""

@@ -1,67 +1,69 @@
-"""The way of a request to DynamoDB: boto3 clients that send it once, on threads that a verb never waits for beyond its time-out.
+"""The way of a request to DynamoDB: sent once, on a thread that a verb never waits for beyond its time-out.
 
-boto3's time-outs and retries belong to a client, a verb's time-out to the call: so there is one client for each power of two of seconds,
-made when first needed. boto3 bounds the connecting and each read, but neither the search for the server's name nor an answer that
-trickles in: so each request runs on a thread of a lane, and its caller goes on when its time is over. Renewals and releases have a lane
-of their own, whose connections no waiter can take.
+Neither the search for the server's name nor the refresh of credentials has a time-out that could be set: so each request runs on a thread
+of a lane, and its caller goes on when its time is over. Renewals and releases have a lane of their own.
+
+Most requests go the direct way (:mod:`dlock_dynamodb._direct`). Where only boto3 can send as it is set up, its clients do: boto3's
+time-outs and retries belong to a client, a verb's time-out to the call, so there is one client for each power of two of seconds, made
+when first needed.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
-import zlib
 from functools import partial
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import botocore
 from botocore.config import Config
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import BotoCoreError, ChecksumError, ClientError, ConnectTimeoutError, ReadTimeoutError
+from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError, ReadTimeoutError
 
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.kit import Lane
+from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
 from dlock_dynamodb._credentials import SteadyCredentials
+from dlock_dynamodb._direct import CLAIMING, KEEPING, Ask, check_whole, direct_of, is_patched
 from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError
 from dlock_dynamodb._units import Units
 
 if TYPE_CHECKING:
-    from dlock_dynamodb._wire import Request
+    from collections.abc import Callable
+
+    from dlock_dynamodb._direct import Direct, InTime
     from dlock_dynamodb.options import DynamoDBStoreOptions
 
 __all__ = ["Ask", "DynamoDBLink"]
 
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s
-# Threads of each lane. Beyond some 16 requests at once a Python process only gets slower.
-_CLAIMING, _KEEPING = 16, 8
+# Of the client that is asked for settings.
+_ANY_S = 10.0
 
 
-class Ask(NamedTuple):
-    """One request: the operation of boto3 and its arguments. *keeps*: it keeps or frees a lock that is held."""
+class DynamoDBLink(BeginsAnew):
+    """The connections of a store, set up as the user's session is; that itself is never used to send, changed or closed.
 
-    operation: str
-    request: Request
-    keeps: bool = False
-
-
-class DynamoDBLink:
-    """The clients of a store, derived from the user's session; that itself is never used to send, changed or closed.
-
-    Whatever retries, time-outs and validation it was set up with, ours have: one attempt, times from the call, keep-alive.
+    Whatever retries, time-outs and validation it was set up with, ours have: one attempt, times from the call, keep-alive. With
+    *boto3_only* no request goes the direct way.
     """
 
-    def __init__(self, options: DynamoDBStoreOptions, session: Any, config: Any = None) -> None:
+    def __init__(
+        self, options: DynamoDBStoreOptions, session: Any, config: Any = None, *, boto3_only: bool = False
+    ) -> None:
         self._options, self._session, self._config = options, session, config or Config()
+        self._boto3_only = boto3_only
         found = session.get_credentials()
-        self._credentials = SteadyCredentials(found) if isinstance(found, RefreshableCredentials) else None
-        self._clients: dict[int, Any] = {}
-        self._mutex = threading.RLock()
-        self._claiming, self._keeping = Lane(_CLAIMING), Lane(_KEEPING)
+        self._steady = SteadyCredentials(found) if isinstance(found, RefreshableCredentials) else None
+        self._credentials = self._steady or found
+        self._directs: dict[str | None, Direct | None] = {}
+        self._lanes = {True: Lane(KEEPING), False: Lane(CLAIMING)}
         self._here = threading.local()
         self.units = Units()
+        self._clients: dict[int, Any] = {}
+        self._mutex = threading.RLock()
+        self.endpoint_url = self.fit(_ANY_S).meta.endpoint_url
+        watch_forks(self)
 
     def count_for(self, verb: str) -> None:
         """Count what this thread sends from now on for *verb*."""
@@ -69,24 +71,45 @@ class DynamoDBLink:
 
     def send(self, request: Ask, timeout_s: float) -> dict[str, Any]:
         """Send *request* once; return the answer within *timeout_s* or raise the driver's error."""
-        lane = self._keeping if request.keeps else self._claiming
         if timeout_s < 2.0**_SHORTEST:
             raise StoreUnavailableError(f"{timeout_s:.3g} s are too short for a request to DynamoDB; nothing was sent")
-        verb = getattr(self._here, "verb", "inspect")
-        call = partial(self._call, request, verb, timeout_s, time.monotonic() + timeout_s)
+        deadline = time.monotonic() + timeout_s
+        verb, operation = getattr(self._here, "verb", "inspect"), request.operation
+        ask = request._replace(request={**request.request, **self.units.question(operation)})
+        lane = self._lanes[request.keeps]
+        in_time = partial(self._in_time, lane, deadline)
         try:
-            answer: dict[str, Any] = lane.run(call, timeout_s)
-        except TimeoutError as error:
-            raise ReadTimeoutError(endpoint_url="") from error
+            keys = self._keys(in_time)
+            direct = self._direct(getattr(keys, "account_id", None), in_time)
+            answer = (
+                self._through_boto3(ask, lane, timeout_s, deadline)
+                if direct is None
+                else direct.send(ask, keys, deadline, in_time)
+            )
+        except ClientError as error:
+            self.units.refused(verb, operation, ask.request, error)
+            raise
+        self.units.answered(verb, operation, answer)
         return answer
 
     def close(self) -> None:
-        """Close the clients; requests under way end by themselves."""
+        """Close the connections; requests under way end by themselves."""
+        for direct in list(self._directs.values()):
+            if direct is not None:
+                direct.close()
         with self._mutex:
             clients = list(self._clients.items())
         for power, client in clients:
             client.close()
             self._clients.pop(power, None)  # only now: after an interrupt, the next call closes the rest
+
+    def after_fork_in_child(self) -> None:
+        """Begin without connections: two processes must not speak on one."""
+        for direct in self._directs.values():
+            if direct is not None:
+                direct.disown()
+        leave_behind(self._directs, self._clients)
+        self._directs, self._clients, self._mutex = {}, {}, threading.RLock()
 
     def fit(self, timeout_s: float) -> Any:
         """Return a client that gives a request all of *timeout_s*, and gives it up not long after."""
@@ -97,30 +120,56 @@ class DynamoDBLink:
                 client = self._clients[power] = self._clients.get(power) or self._create(2.0**power)
         return client
 
-    def _call(self, request: Ask, verb: str, timeout_s: float, deadline: float) -> Any:
-        """Make the call; on a thread of the lane, since making a client takes time, too."""
-        client = self.fit(timeout_s)
-        here = self._here
-        here.deadline, here.sent = deadline, False
-        told = self.units.question(request.operation)
+    def _in_time(
+        self, lane: Lane, deadline: float, call: Callable[[], Any], late: Callable[[Any], object] | None = None
+    ) -> Any:
+        """Make *call*, which sends nothing, on *lane*."""
         try:
-            answer = getattr(client, request.operation)(**request.request, **told)
-        except TROUBLE as error:
-            if isinstance(error, ClientError):
-                self.units.refused(verb, request.operation, request.request, error)
-            raise
-        except Exception as error:
-            if not here.sent:
-                raise  # a mistake in the request
-            raise StrangeAnswerError(f"boto3 cannot read the answer ({type(error).__name__})") from error
-        self.units.answered(verb, request.operation, answer)
+            return lane.run(call, deadline - time.monotonic(), late)
+        except TimeoutError as error:
+            raise ConnectTimeoutError(endpoint_url=self.endpoint_url) from error
+
+    def _keys(self, in_time: InTime) -> Any:
+        """Return the credentials to sign with."""
+        if self._steady is None or self._steady.are_good():
+            return self._credentials.get_frozen_credentials()
+        return in_time(self._credentials.get_frozen_credentials)
+
+    def _direct(self, account: str | None, in_time: InTime) -> Direct | None:
+        """Return the direct way of *account*, which may have an endpoint of its own; None where boto3 has to send."""
+        if self._boto3_only or is_patched():
+            return None
+        if account not in self._directs:
+            self._directs.setdefault(account, in_time(lambda: direct_of(self.fit(_ANY_S))))
+        return self._directs[account]
+
+    def _through_boto3(self, ask: Ask, lane: Lane, timeout_s: float, deadline: float) -> dict[str, Any]:
+        # Who takes it decides: the request is sent, or its caller has gone and it never will be.
+        turn = threading.Lock()
+        try:
+            answer: dict[str, Any] = lane.run(partial(self._call, ask, timeout_s, turn), deadline - time.monotonic())
+        except TimeoutError as error:
+            late = ConnectTimeoutError if turn.acquire(blocking=False) else ReadTimeoutError
+            raise late(endpoint_url=self.endpoint_url) from error
         return answer
 
-    def _check_time(self, **_: Any) -> None:
+    def _call(self, ask: Ask, timeout_s: float, turn: threading.Lock) -> Any:
+        """Make the call of boto3; on a thread of the lane, since making a client takes time, too."""
+        client = self.fit(timeout_s)
+        self._here.turn = turn
+        try:
+            return getattr(client, ask.operation)(**ask.request)
+        except TROUBLE:
+            raise
+        except Exception as error:
+            if not turn.locked():
+                raise  # a mistake in the request
+            raise StrangeAnswerError(f"boto3 cannot read the answer ({type(error).__name__})") from error
+
+    def _before_send(self, **_: Any) -> None:
         """Keep a request from being sent for a caller who has gone."""
-        if time.monotonic() > self._here.deadline:
-            raise ConnectTimeoutError(endpoint_url="")
-        self._here.sent = True
+        if not self._here.turn.acquire(blocking=False):
+            raise ConnectTimeoutError(endpoint_url=self.endpoint_url)
 
     def _create(self, seconds: float) -> Any:
         ours = Config(
@@ -131,7 +180,7 @@ class DynamoDBLink:
             tcp_keepalive=True,
             parameter_validation=False,
             endpoint_discovery_enabled=False,
-            max_pool_connections=_CLAIMING + _KEEPING,
+            max_pool_connections=CLAIMING + KEEPING,
             # A name of its own spares botocore from composing one in each call.
             user_agent=f"dlock Botocore/{botocore.__version__}",
         )
@@ -149,24 +198,9 @@ class DynamoDBLink:
         events = client.meta.events
         # Nobody is asked whether to try again: that is surer than the setting, and saves 3 % of a call.
         events.unregister("needs-retry.dynamodb", unique_id="retry-config-dynamodb")
-        events.register("before-send.dynamodb", self._check_time)
-        events.register("response-received.dynamodb", _check_whole)
-        if self._credentials is not None:
-            client._request_signer._credentials = self._credentials  # no public way
-            events.register("before-endpoint-resolution.dynamodb", self._credentials.name_account)
+        events.register("before-send.dynamodb", self._before_send)
+        events.register("response-received.dynamodb", check_whole)
+        if self._steady is not None:
+            client._request_signer._credentials = self._steady  # no public way
+            events.register("before-endpoint-resolution.dynamodb", self._steady.name_account)
         return client
-
-
-def _check_whole(response_dict: dict[str, Any] | None = None, **_: Any) -> None:
-    """Raise ChecksumError for an answer that was cut: botocore takes its rest for an empty answer, which says that a key is absent."""
-    if response_dict is None:
-        return
-    headers, body = response_dict["headers"], response_dict["body"]
-    length, checksum = headers.get("content-length"), headers.get("x-amz-crc32")
-    if length is not None and int(length) != len(body):
-        raise ChecksumError(checksum_type="length", expected_checksum=length, actual_checksum=len(body))
-    if checksum is None:
-        if response_dict["status_code"] == HTTPStatus.OK:
-            json.loads(body)  # an emulator's, or no answer of DynamoDB at all
-    elif int(checksum) != zlib.crc32(body):
-        raise ChecksumError(checksum_type="crc32", expected_checksum=checksum, actual_checksum=zlib.crc32(body))

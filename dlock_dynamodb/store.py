@@ -20,6 +20,7 @@ from dlock_core.record import TOKEN_MAX
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
 from dlock_dynamodb._credentials import given
+from dlock_dynamodb._direct import has_handlers
 from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError, code_of, statement_error, translate
 from dlock_dynamodb._link import Ask, DynamoDBLink
 from dlock_dynamodb._wire import DlockRows, Table
@@ -305,9 +306,10 @@ class DynamoDBVerbs:
 class DynamoDBStore(Batches, ExchangeStore):
     """The store for threads, on the user's boto3 session or client.
 
-    It makes clients of its own from the credentials, region, endpoint and configuration of *driver*, since a client's retries and
-    time-outs can't be set for one call. Event handlers and ``verify`` of a given client are not taken over: register handlers with a
-    session, name a private authority in AWS_CA_BUNDLE. *region* and *endpoint_url* are needed only with a session that has none.
+    It makes connections and clients of its own from the credentials, region, endpoint and configuration of *driver*, since a
+    client's retries and time-outs can't be set for one call. Event handlers and ``verify`` of a given client are not taken over:
+    register handlers with a session, name a private authority in AWS_CA_BUNDLE. *region* and *endpoint_url* are needed only with a
+    session that has none.
     """
 
     capabilities = frozenset({Capability.BATCH_RENEW})
@@ -331,6 +333,7 @@ class DynamoDBStore(Batches, ExchangeStore):
         endpoint_url: str | None = None,
     ) -> None:
         session, config, its_region, its_endpoint = given(driver)
+        boto3_only = config is not None and has_handlers(driver)
         self.options = DynamoDBStoreOptions(
             region=region or its_region or "",
             table=table,
@@ -343,8 +346,8 @@ class DynamoDBStore(Batches, ExchangeStore):
             token_row=token_row,
             endpoint_url=endpoint_url or its_endpoint,
         )
-        link = DynamoDBLink(self.options, session, config)
-        super().__init__(DynamoDBVerbs(self.options, link.fit(_ADMIN_TIMEOUT_S).meta.endpoint_url), link)
+        link = DynamoDBLink(self.options, session, config, boto3_only=boto3_only)
+        super().__init__(DynamoDBVerbs(self.options, link.endpoint_url), link)
 
     @property
     def units(self) -> dict[str, dict[str, float]]:

@@ -12,21 +12,29 @@ that the server has closed while it was idle is not used, since nobody could tel
 
 from __future__ import annotations
 
-import math
 import os
 import select
-import socket
 import ssl
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import pymysql
 from pymysql.constants import CLIENT
 
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.kit import BeginsAnew, Lane, Pool, Seats, Shelf, leave_behind, watch_forks
+from dlock_core.kit import (
+    BeginsAnew,
+    DeadlineSocket,
+    DeadlineTLSSocket,
+    Lane,
+    Pool,
+    Seats,
+    Shelf,
+    leave_behind,
+    watch_forks,
+)
 from dlock_mysql._errors import unconnected
 
 if TYPE_CHECKING:
@@ -50,40 +58,6 @@ _SESSION = (
 )
 
 
-class _DeadlineSocket(socket.socket):
-    """A socket whose every wait ends at *deadline*, on the monotonic clock."""
-
-    deadline = math.inf
-
-    @classmethod
-    def connected(cls, options: MySQLStoreOptions, deadline: float) -> Self:
-        """Return a socket that is connected to the server."""
-        plain = socket.create_connection((options.host, options.port), max(deadline - time.monotonic(), 0.001))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        found = cls(fileno=plain.detach())
-        found.deadline = deadline
-        return found
-
-    def recv_into(self, *arguments: Any) -> int:
-        self._limit()
-        return super().recv_into(*arguments)
-
-    def sendall(self, *arguments: Any) -> None:
-        self._limit()
-        super().sendall(*arguments)
-
-    def _limit(self) -> None:
-        left_s = self.deadline - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the time-out of the call is over")
-        self.settimeout(None if left_s == math.inf else left_s)
-
-
-class _DeadlineTLSSocket(_DeadlineSocket, ssl.SSLSocket):
-    """The same, encrypted."""
-
-
 class _Connection:
     """An open connection. It belongs to one request at a time."""
 
@@ -101,8 +75,8 @@ class _Connection:
             defer_connect=True,
         )
         if driver.ssl:
-            driver.ctx.sslsocket_class = _DeadlineTLSSocket
-        driver.connect(_DeadlineSocket.connected(options, deadline))
+            driver.ctx.sslsocket_class = DeadlineTLSSocket
+        driver.connect(DeadlineSocket.connected((options.host, options.port), deadline))
         self._poll = select.poll()
         self._poll.register(driver._sock, select.POLLIN)
         self.has_returning = _RETURNING in driver.get_server_info()

@@ -7,6 +7,7 @@
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out
+:class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant
 :class:`Waits`, :class:`Watch` and twins    waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together, and a connection kept for renewals
@@ -15,6 +16,7 @@
 =========================================== ==========================================================================================
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dlock_core.kit.backend import Backend
@@ -43,6 +45,7 @@ from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 from dlock_core.kit.watch import AsyncWaits, AsyncWatch, News, Waits, Watch
 
 if TYPE_CHECKING:
+    from dlock_core.kit.deadlines import DeadlineSocket, DeadlineTLSSocket
     from dlock_core.kit.endpoints import EndpointOptions
 
 __all__ = [
@@ -60,6 +63,8 @@ __all__ = [
     "Batches",
     "BeginsAnew",
     "Call",
+    "DeadlineSocket",
+    "DeadlineTLSSocket",
     "EndpointOptions",
     "Exchange",
     "ExchangeStore",
@@ -95,10 +100,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Load the options of clusters at their first use: no other store pays for a model that it does not have."""
-    if name == "EndpointOptions":
-        from dlock_core.kit.endpoints import EndpointOptions
+_LOADED_LATE = {"EndpointOptions": "endpoints", "DeadlineSocket": "deadlines", "DeadlineTLSSocket": "deadlines"}
 
-        return EndpointOptions
+
+def __getattr__(name: str) -> object:
+    """Load what only stores on the network need at its first use: no other store pays for a model or for TLS that it does not have."""
+    if name in _LOADED_LATE:
+        return getattr(import_module(f"{__name__}.{_LOADED_LATE[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -81,6 +81,15 @@ def watched(seen: list[str]) -> Any:
     return watching
 
 
+def ignore(**_: object) -> None:
+    """Handle an event of a session by doing nothing: boto3 then sends every request."""
+
+
+def went_direct(store: DynamoDBStore) -> bool:
+    """Return whether requests go the direct way."""
+    return any(store._link._directs.values())
+
+
 def operation_of(request: Any) -> str:
     """Return what a prepared request asks for."""
     target = request.headers["X-Amz-Target"]
@@ -174,6 +183,7 @@ class Stub:
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.answers: deque[tuple[int, bytes]] = deque()
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.headers: list[Any] = []
         self.cut: Callable[[bytes], tuple[int, bytes, int | None]] | None = None
         stub = self
 
@@ -182,6 +192,7 @@ class Stub:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                stub.headers.append(self.headers)
                 stub.requests.append((self.headers["X-Amz-Target"].rpartition(".")[2], body))
                 status, answer = stub.answers.popleft() if len(stub.answers) > 1 else stub.answers[0]
                 length, sent, checksum = stub.cut(answer) if stub.cut else (len(answer), answer, None)
@@ -205,6 +216,11 @@ class Stub:
         if tls is not None:
             # The handshake is the handler's: in accept() it would stop everybody.
             self.server.socket = tls.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+
+    @property
+    def signatures(self) -> list[str]:
+        """What proved who had sent each request."""
+        return [headers["Authorization"] for headers in self.headers]
 
     def says(self, *answers: tuple[int, Any]) -> None:
         """Set the answers: a status, and what is sent as JSON (or bytes as they are)."""

@@ -13,10 +13,10 @@ import pytest
 
 from dlock_core import LockClient
 from dlock_core.errors import RecordError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import Seats
+from dlock_core.kit import DeadlineSocket, Seats
 from dlock_core.store import Reply
 from dlock_mysql import MySQLStore
-from dlock_mysql._link import MySQLLink, _DeadlineSocket
+from dlock_mysql._link import MySQLLink
 from dlock_mysql._wire import literal
 from dlock_mysql.provision import grants
 from tests.mysql.support import (
@@ -133,13 +133,13 @@ class TestBounds:
         self, url: str, key: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A server that takes longer for a connection than a request may take would else serve none, however often it is asked."""
-        gate, connect = threading.Event(), _DeadlineSocket.connected
+        gate, connect = threading.Event(), DeadlineSocket.connected
 
         def slow(options: Any, deadline: float) -> Any:
             gate.wait(30)
             return connect(options, deadline)
 
-        monkeypatch.setattr(_DeadlineSocket, "connected", slow)
+        monkeypatch.setattr(DeadlineSocket, "connected", slow)
         store = opened(url)
         assert isinstance(store._link, MySQLLink)
         shelf = store._link.pools[False].shelf

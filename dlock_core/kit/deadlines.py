@@ -1,0 +1,56 @@
+"""Sockets whose every wait ends at one instant: neither an answer that trickles in nor a server that hangs can hold a caller."""
+
+from __future__ import annotations
+
+import math
+import socket
+import ssl
+import time
+from typing import Any, Self
+
+__all__ = ["DeadlineSocket", "DeadlineTLSSocket"]
+
+
+class DeadlineSocket(socket.socket):
+    """A socket whose every wait ends at *deadline*, on the monotonic clock."""
+
+    deadline = math.inf
+
+    @classmethod
+    def connected(cls, address: tuple[str, int], deadline: float) -> Self:
+        """Return a socket that is connected to *address*. The search for the name has a time-out of its own, which nothing can set."""
+        plain = socket.create_connection(address, max(deadline - time.monotonic(), 0.001))
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        found = cls(fileno=plain.detach())
+        found.deadline = deadline
+        return found
+
+    def recv(self, *arguments: Any) -> bytes:
+        """Receive within what is left of the time."""
+        self.limit()
+        return super().recv(*arguments)
+
+    def recv_into(self, *arguments: Any) -> int:
+        """As :meth:`recv`."""
+        self.limit()
+        return super().recv_into(*arguments)
+
+    def sendall(self, *arguments: Any) -> None:
+        """Send within what is left of the time."""
+        self.limit()
+        super().sendall(*arguments)
+
+    def limit(self) -> None:
+        """Let the next wait end at the deadline.
+
+        Raises: TimeoutError: it is over.
+        """
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the time-out of the call is over")
+        self.settimeout(None if left_s == math.inf else left_s)
+
+
+class DeadlineTLSSocket(DeadlineSocket, ssl.SSLSocket):
+    """The same, encrypted."""
