@@ -6,7 +6,7 @@ import statistics
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Iterator
 
     from benchmarks._figures import Part, Section, Shown
 
@@ -96,7 +96,7 @@ def report(machine: str, versions: Iterable[str], parts: list[Part]) -> str:
 
 
 def inserted(page: str, told: str, parts: list[Part]) -> str:
-    """Return *page* with the sections of *parts* anew, each with *told*: where and of which code it was measured."""
+    """Return *page* with the sections and aims of *parts* anew, each section with *told*: where and of which code it was measured."""
     for section in [section for part in parts for section in part.sections]:
         heading = f"## {section.title}\n"
         text = "\n".join(_table(section._replace(how=f"{section.how} {told}"))) + "\n"
@@ -106,25 +106,47 @@ def inserted(page: str, told: str, parts: list[Part]) -> str:
             page = before + text + next_heading + after
         else:
             page = f"{page.rstrip()}\n\n{text}"
-    return page
+    return _with_aims(page, {each.aim: each.values for part in parts for each in part.shown})
+
+
+def _with_aims(page: str, shown: dict[str, tuple[float, ...]]) -> str:
+    """Return *page* with a row for each aim that is *shown*: in the place of the old one, or behind all others."""
+    before, found, rest = page.partition(_AIMS_HEAD)
+    if not found:
+        return page
+    table, blank, after = rest.partition("\n\n")
+    rows = dict(_after_their_subjects(table.strip("\n").split("\n")))
+    subjects = dict(zip(AIMS, _after_their_subjects(f"| {aim.work} |" for aim in AIMS.values()), strict=True))
+    for name, values in shown.items():
+        rows[subjects[name][0]] = _row(AIMS[name], values)
+    return before + found + "\n" + "\n".join(rows.values()) + blank + after
+
+
+def _after_their_subjects(rows: Iterable[str]) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield each of *rows* after what it is about: a row of "the same" is about that of the last one that was not."""
+    subject = ""
+    for row in rows:
+        work = row.split(" | ")[0].strip("| ")
+        subject = subject if work.startswith("the same") else work
+        yield (subject, work), row
+
+
+_AIMS_HEAD = "## What was aimed at\n\n| work | aim | measured | |\n|---|---|---|---|"
 
 
 def _aims(shown: list[Shown]) -> list[str]:
     by_aim = {each.aim: each.values for each in shown}
-    lines = ["## What was aimed at", "", "| work | aim | measured | |", "|---|---|---|---|"]
-    for name, aim in AIMS.items():
-        text: Callable[[float], str] = lambda value, aim=aim: f"{value:.{aim.digits}f}{aim.unit and ' ' + aim.unit}"  # type: ignore[misc]  # noqa: E731
-        bound = f"{'≥' if aim.least else '≤'} {aim.bound:g}{aim.unit and ' ' + aim.unit}"
-        if name not in by_aim:
-            lines.append(f"| {aim.work} | {bound} | | not run |")
-            continue
-        values = by_aim[name]
-        middle = statistics.median(values)
-        range_ = f" ({min(values):.{aim.digits}f} to {max(values):.{aim.digits}f})" if len(values) > 1 else ""
-        lines.append(
-            f"| {aim.work} | {bound} | {text(middle)}{range_} | {'met' if aim.met(middle) else '**missed**'} |"
-        )
-    return lines
+    return [_AIMS_HEAD, *(_row(aim, by_aim.get(name)) for name, aim in AIMS.items())]
+
+
+def _row(aim: Aim, values: tuple[float, ...] | None) -> str:
+    unit = aim.unit and f" {aim.unit}"
+    bound = f"{'≥' if aim.least else '≤'} {aim.bound:g}{unit}"
+    if values is None:
+        return f"| {aim.work} | {bound} | | not run |"
+    middle = statistics.median(values)
+    range_ = f" ({min(values):.{aim.digits}f} to {max(values):.{aim.digits}f})" if len(values) > 1 else ""
+    return f"| {aim.work} | {bound} | {middle:.{aim.digits}f}{unit}{range_} | {'met' if aim.met(middle) else '**missed**'} |"
 
 
 def _table(section: Section) -> list[str]:
