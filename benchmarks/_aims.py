@@ -50,7 +50,7 @@ AIMS: dict[str, Aim] = {
     "redis-held-lost": Aim("the same: locks lost", 0.0, digits=0),
     "redis-held-kib": Aim("the same: memory of the client a lock", 2.0, "KiB"),
     "dynamodb-renewals": Aim("DynamoDB Local, 1,000 locks renewed: CPU of the client a round", 0.15, "s", 3),
-    "dynamodb-cycle": Aim("DynamoDB Local, cycle × tuned boto3 update + update", 1.05, "×"),
+    "dynamodb-cycle": Aim("DynamoDB Local, cycle × tuned boto3 update + update", 0.5, "×"),
     "dynamodb-requests": Aim("the same, requests a cycle", 2.0, digits=1),
     "etcd-cycle": Aim("etcd, cycle × two bare transactions on the same channel", 1.15, "×"),
     "etcd-renewals": Aim("etcd, 1,000 locks renewed: transactions", 8.0, digits=0),

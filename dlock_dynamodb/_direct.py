@@ -262,7 +262,7 @@ def _answer(more: Callable[[], bytes]) -> tuple[dict[str, Any], bool]:
 
 
 def _read(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return what botocore's parser would of an answer with items, in a sixth of its time."""
+    """Return what botocore's parser would of an answer with items, in a third of its time."""
     found: dict[str, Any] = json.loads(answer["body"], object_hook=_decoded)
     for part in (found, *found.get("Responses", ())):
         for item in (part.get("Item"), part.get("Attributes"), part.get("Error", {}).get("Item")):
