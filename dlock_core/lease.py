@@ -399,7 +399,7 @@ def _seek_failure(state: Seeking, event: Failure, now: int) -> Step:
 
 
 def _seek_give_up(state: Seeking, event: GiveUp, now: int) -> Step:  # every transition takes the event
-    return _leave(state._replace(in_flight=None, pending=_unresolved(state)), Outcome.ABANDONED, now)
+    return _leave(state._replace(pending=_unresolved(state)), Outcome.ABANDONED, now)
 
 
 def _leave(state: Seeking, outcome: Outcome, now: int) -> Step:
@@ -620,7 +620,7 @@ def _deadline(state: Held) -> int:
 
 def _prove(state: Held, in_flight: Sent, new_rvn: str, now: int) -> Step:
     """Read before a refusal is believed that may be stale."""
-    return _read(state._replace(in_flight=None, pending=(*state.pending, in_flight)), new_rvn, now)
+    return _read(state._replace(pending=(*state.pending, in_flight)), new_rvn, now)
 
 
 def _held_failure(state: Held, event: Failure, now: int) -> Step:
@@ -780,7 +780,7 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
     if record is not None and 0 < record.fencing_token < version.fencing_token:
         return _release_later(state, now)  # older than the grant, so old too
     if in_flight.verb is not Verb.READ and not state.terms.timings.refusals_linearizable:
-        return _read(state._replace(in_flight=None), event.new_rvn, now)
+        return _read(state, event.new_rvn, now)
     return _end_release(state, record)
 
 

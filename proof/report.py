@@ -22,7 +22,7 @@ again: `make proof` (all), `python -m proof --quick` (a little of everything), `
 _TITLES = {
     "explore": "Exhaustive exploration of small worlds",
     "mutants": "Named mutants of the protocol",
-    "general": "Every comparison, constant, condition, argument and statement changed",
+    "general": "Every comparison, constant and connective changed",
     "slips": "Named mutants of the shell and the adapters",
     "sweep": "The same changes of the shell",
     "simulate": "Seeded simulation",

@@ -97,7 +97,7 @@ class Renewals:
             attended.append((handle, rvn))
             timers.put(handle, NEVER)
             effect = self._attend(handle, now, rvn, early=early)
-            if type(effect) is Replace and self._batch_limit > 1:
+            if type(effect) is Replace:
                 batch.append((handle, effect))
             elif effect is not None:
                 singles.append(_job([(handle, effect)]))

@@ -7,7 +7,18 @@ __all__ = ["EXPLAINED"]
 _APPLIED = "a driver makes a failure of an applied reply without a record (clause S7), so the machine never sees one"
 _ADOPTED = "what was applied has the RVN that was asked for, so the adoption right below takes it as well"
 
+_COPY = "it only saves a copy: without a bound both instants are NEVER, as in any new grant"
+
 EXPLAINED: dict[str, str] = {
+    "_seek_answer: if reply.applied and record is not None: -> if False:": _ADOPTED,
+    "_seek_answer: return _granted(state, in_flight, record, event.new_rvn, now) -> pass": _ADOPTED,
+    "_granted: if state.pending: -> if True:": "it only saves the look at an empty tuple",
+    "_handed_out: if timings.max_hold_ns is None and timings.stall_ns is None: -> if False:": _COPY,
+    "_handed_out: return state -> pass": _COPY,
+    "_renewed: if state.hold_until == NEVER and state.stopping is None: -> if False:": _COPY,
+    "_renewed: return held -> pass": _COPY,
+    "_renewed: assert record is not None -> pass": "it tells the type checker what heard() sees to",
+    "_shown: return _Shown.ENDED -> pass": "both callers ask for the other two, and take anything else for the end",
     "_seek_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
     "_seek_answer: record is not None -> record is None": _ADOPTED,
     "_seek_answer: pending and (in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable)"

@@ -36,16 +36,23 @@ _BETWEEN = " :: "
 _SECONDS_MAX = 240
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
 # The files that are swept, and the tests that are asked, the narrowest first.
-_OF_ENGINE = (
-    "test_scheduler.py",
-    "test_cancel.py",
-    "test_contention.py",
-    "test_client_acquire.py",
-    "test_hold_loss.py",
-)
-_OF_KIT = ("tests/kit",)
-_CORE = tuple(f"tests/core/{name}" for name in _OF_ENGINE)
-SWEPT: dict[str, tuple[str, ...]] = {}
+SWEPT: dict[str, tuple[str, ...]] = {
+    f"dlock_core/{file}.py": tuple(f"tests/{test}.py" for test in tests.split())
+    for file, tests in (
+        ("kit/outcome", "kit/test_outcome"),
+        ("kit/lane", "kit/test_lane"),
+        ("engine/looks", "core/test_looks"),
+        ("engine/timers", "core/test_scheduler"),
+        ("engine/observations", "core/test_observations core/test_observation_files"),
+        ("engine/joining", "core/test_nesting core/test_nesting_losses"),
+        ("engine/renewals", "core/test_scheduler core/test_scheduler_errors core/test_hold_loss core/test_habits"),
+        ("engine/handle", "core/test_nesting core/test_client_acquire core/test_hold_release core/test_errors"),
+        (
+            "engine/driver",
+            "core/test_hold_loss core/test_lost_replies core/test_events core/test_early core/test_contention core/test_cancel",
+        ),
+    )
+}
 
 
 class Slip(NamedTuple):

@@ -22,9 +22,10 @@ def test_decorated_functions_of_the_blocking_client() -> None:
             calls.append(word)
             return word.encode()
 
-        @client.locked("m")
+        @client.locked("m", data=b"why")
         def guarded() -> bool:
-            return client.holds("m")
+            record = client.get("m")
+            return client.holds("m") and record is not None and record.data == b"why"
 
         assert (job("a"), job("b"), guarded(), guarded()) == (b"a", None, True, True)
         slot[0] = 2
@@ -50,9 +51,10 @@ def test_decorated_functions_of_the_asyncio_client() -> None:
                 calls.append(word)
                 return word.encode()
 
-            @client.locked("m")
+            @client.locked("m", data=b"why")
             async def guarded() -> bool:
-                return client.holds("m")
+                record = await client.get("m")
+                return client.holds("m") and record is not None and record.data == b"why"
 
             assert (await job("a"), await job("b"), await guarded(), await guarded()) == (b"a", None, True, True)
             slot[0] = 2

@@ -20,6 +20,7 @@ from dlock_core.states import (
     Answer,
     Begin,
     Due,
+    Ended,
     Event,
     Failure,
     Free,
@@ -27,6 +28,7 @@ from dlock_core.states import (
     Held,
     LeaseState,
     New,
+    Outcome,
     Probed,
     Progress,
     Read,
@@ -110,6 +112,28 @@ def test_seeking_one_request_at_a_time(event: Event) -> None:
     """No second request beside one under way."""
     with pytest.raises(LeaseStateError, match="while a request is under way"):
         lease.step(Attempt().begin().state, event, 0)
+
+
+def test_what_was_not_asked_has_no_answer() -> None:
+    """Of whatever kind it is; while a late grant is confirmed nothing else is begun."""
+    unasked: list[Event] = [
+        Answer("other", Reply(applied=False, record=None), "x"),
+        Failure("other", unknown=True, new_rvn="x"),
+        Probed("other", OwnerState.UNKNOWN, "x"),
+    ]
+    for event in unasked:
+        with pytest.raises(LeaseStateError, match="'other', which was not asked"):
+            lease.step(Attempt().begin().state, event, 0)
+    with pytest.raises(LeaseStateError, match="while a request is under way"):
+        lease.step(STATES["Confirming"], Due("x"), 0)
+
+
+def test_release_that_was_applied_shows_no_other_holder() -> None:
+    """What stands then is its own tombstone."""
+    ended = STATES["Ended"]
+    assert isinstance(ended, Ended)
+    assert ended.outcome is Outcome.RELEASED
+    assert ended.holder is None
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,14 @@ def test_damaged_file_is_begun_anew(tmp_path: Path, text: str) -> None:
     assert '"k"' in file.read_text()
 
 
-def test_file_that_others_may_write_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("mode", [0o620, 0o602], ids=oct)
+def test_file_that_others_may_write_is_not_believed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
     """Whoever may write it could have a lock taken over."""
     file = tmp_path / "seen"
     file.write_text("{}")
-    file.chmod(0o666)
+    file.chmod(mode)
 
     LockClient(MemoryStore(), observations=file)
 

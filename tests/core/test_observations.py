@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import threading
@@ -15,7 +16,7 @@ from dlock_conformance.records import held
 from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError
 from dlock_core.engine.observations import SAVED_MAX, ObservationMapping, Observations
 from dlock_core.memory import MemoryStore
-from dlock_core.record import Version
+from dlock_core.record import State, Version
 from dlock_core.states import Observation
 from dlock_core.timings import NANOS
 from tests.core.early_support import dies
@@ -231,11 +232,63 @@ def test_sight_of_the_next_holder_replaces_that_of_the_last() -> None:
     assert (found.version.rvn, found.seen_at) == ("next", 2 * NANOS)
 
 
+def ticking() -> Any:
+    """Return a runtime whose clock counts up from 1."""
+    clock = itertools.count(1)
+    return SimpleNamespace(now=lambda: next(clock), mutex=threading.Lock())
+
+
+def test_of_too_many_observations_those_that_were_not_renewed_for_longest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that looks at ever new keys needs no more memory for that."""
+    monkeypatch.setattr("dlock_core.engine.observations.OBSERVATIONS_MAX", 2)
+    seen = Observations(ticking(), None)
+
+    for key in ("a", "b"):
+        seen.note(key, held(key))
+    seen.note("a", held("a", rvn="renewed"))
+    seen.note("c", held("c"))
+
+    assert len(seen) == 2
+    assert seen.get("b") is None
+
+
+def test_what_is_free_is_not_observed() -> None:
+    """Nor what is not there."""
+    seen = Observations(ticking(), None)
+
+    seen.note("k", None)
+    seen.note("k", dataclasses.replace(held("k"), state=State.FREE))
+
+    assert len(seen) == 0
+
+
+def test_only_another_version_is_a_change() -> None:
+    """Which a later look at the same one is not."""
+    seen = Observations(ticking(), None)
+    first, later, other = (Observation(Version(rvn, 1), 60 * NANOS, at) for rvn, at in (("a", 1), ("a", 2), ("b", 3)))
+
+    assert [seen.keep("k", each) for each in (first, first, later, other)] == [True, False, False, True]
+
+
+def test_what_was_saved_is_not_saved_again() -> None:
+    """Another client may have put down something newer since."""
+    saved: list[set[str]] = []
+    kept: Any = SimpleNamespace(load=lambda _: {}, save=lambda seen, _: saved.append(set(seen)))
+    seen = Observations(ticking(), kept)
+
+    for key in ("a", "b"):
+        seen.note(key, held(key))
+        seen.save()
+    seen.save()
+
+    assert saved == [{"a"}, {"b"}]
+
+
 def test_answers_that_show_one_record_do_not_begin_its_observation_anew() -> None:
     """The time of a dead holder runs from the first of them."""
-    clock = itertools.count(1)
-    runtime: Any = SimpleNamespace(now=lambda: next(clock), mutex=threading.Lock())
-    seen, record = Observations(runtime, None), held("k")
+    seen, record = Observations(ticking(), None), held("k")
 
     for _ in range(3):
         seen.note("k", record)

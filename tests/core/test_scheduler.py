@@ -101,6 +101,25 @@ async def test_renewals_due_soon_go_along_with_one_that_is_due(world: World) -> 
 
 
 @both_colours
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_renewals_due_soon_wait_where_a_batch_has_no_room(world: World, limit: int) -> None:
+    """One more request for them would cost what it costs when they are due; so it is for a store without batches."""
+    store = batches(world)
+    store.batch_limit = limit
+    async with world.client(store if limit > 1 else world.store, lease_duration=20) as client:
+        leases = [await client.acquire(f"k{number}") for number in range(limit)]
+        await world.jump(0.3)
+        late = await client.acquire("late")
+        await world.jump(4.8)
+
+        assert sum(store.sizes) + world.store.requests["replace"] == limit
+        assert all(lease.remaining > 19 for lease in leases)
+        assert late.remaining < 15.5
+        await world.jump(0.3)
+        assert late.remaining > 19
+
+
+@both_colours
 async def test_healthy_lock_is_renewed_once_per_heartbeat(world: World) -> None:
     """Neither more requests than the period asks for, nor fewer."""
     async with world.client(lease_duration=20) as client, client.lock("k") as lease:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +21,7 @@ from dlock_core.kit import (
     ReadsAge,
 )
 from dlock_core.record import LockRecord, State, Version
-from dlock_core.store import Claim, Expect, Grade, Guarantees, Release, Replace, TokenOrder
+from dlock_core.store import Claim, Connections, Expect, Grade, Guarantees, Release, Replace, TokenOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -377,3 +378,15 @@ def test_close_after_one_that_failed_closes_the_link(face: Face, error: BaseExce
 
     assert server.closed == 2
     assert server.sent == []
+
+
+def test_connections_are_those_of_all_pools_of_the_link() -> None:
+    """None where the driver has its own."""
+    server = Server()
+    link: Any = Link(server)
+    store = ExchangeStore(server, link)
+    assert store.connections is None
+
+    link.pools = [SimpleNamespace(connections=Connections(1, 2, 5)), SimpleNamespace(connections=Connections(1, 0, 1))]
+
+    assert store.connections == Connections(2, 2, 6)
