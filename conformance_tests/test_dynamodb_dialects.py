@@ -30,7 +30,17 @@ def unless_thorough(lacks: dict[str, str]) -> dict[str, str]:
 
 
 LACKS = (
-    *("notify", "server_clock", "prune", "restart", "count_requests", "plant_newer", "own_client", "expires"),
+    *(
+        "notify",
+        "server_clock",
+        "prune",
+        "claim_wait",
+        "restart",
+        "count_requests",
+        "plant_newer",
+        "own_client",
+        "expires",
+    ),
     *("lose_reply", "hang", "refuse", "busy"),
 )
 NO_SESSIONS = {"session": "the rows of other clients have no place for sessions"}

@@ -22,6 +22,7 @@ class TestOldExampleStore(LockStoreConformance):
             "notify",
             "server_clock",
             "prune",
+            "claim_wait",
             "several_processes",
             "busy",
             "lose_reply",

@@ -37,6 +37,8 @@ class LockKeywords(TypedDict, total=False):
     """Number of tries after the first one; as many as the timeout allows by default."""
     poll_period: Seconds | None
     """Longest pause between two tries, in seconds; by default it follows from the lease."""
+    server_wait: bool
+    """Whether a claim may wait in the server, where the store can; on by default."""
     heartbeat_period: Seconds | None
     """Seconds between two renewals; a quarter of the lease by default."""
     auto_renew: bool

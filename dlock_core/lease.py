@@ -93,7 +93,7 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
-from dlock_core.timings import NANOS, NEVER, Timings
+from dlock_core.timings import NANOS, NEVER, Timings, slow_poll_ns
 
 __all__ = [
     "TRANSITIONS",
@@ -231,7 +231,12 @@ def _seek_answer(state: Seeking, event: Answer, now: int) -> Step:
     pending = state.pending
     if pending and (in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable):
         pending = _living(pending, record, state.terms.timings)
-    seeking = state._replace(in_flight=None, pending=pending, shown=record, failing_since=None)
+    timings = state.terms.timings
+    waited = timings.server_wait and now - in_flight.sent_at >= timings.fallback_ns // 2
+    retries = 0 if waited else state.immediate_retries
+    seeking = state._replace(
+        in_flight=None, pending=pending, shown=record, immediate_retries=retries, failing_since=None
+    )
     return _pursue(seeking, record, event, now)
 
 
@@ -266,7 +271,7 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
     if early.is_probed(record, trusted):
         sent = Sent(Verb.READ, event.new_rvn, Expect.ANY, now, state.terms.timings)
         return state._replace(in_flight=sent), (Probe(record, event.new_rvn),)
-    return _wait(state, event.jitter, now)
+    return _wait(state, event, now)
 
 
 def _claim_free(state: Seeking, record: LockRecord | None, event: Answer, now: int) -> Step:
@@ -274,7 +279,7 @@ def _claim_free(state: Seeking, record: LockRecord | None, event: Answer, now: i
     missing = state.terms.timings.must_exist and (record is None or record.state is _GONE)
     state = state._replace(seen=None)
     if missing or state.immediate_retries >= IMMEDIATE_RETRIES_MAX or len(state.pending) >= PENDING_MAX:
-        return _wait(state, event.jitter, now)
+        return _wait(state, event, now)
     sent, claim = _claim(state.terms, _expectation(state, record), event.new_rvn, now)
     return state._replace(in_flight=sent, immediate_retries=state.immediate_retries + 1), (claim,)
 
@@ -333,15 +338,29 @@ def _take_over(state: Seeking, version: Version, new_rvn: str, now: int) -> Step
     return state._replace(in_flight=sent), (Replace(record, version, timings.keep_payload),)
 
 
-def _wait(state: Seeking, jitter: float, now: int) -> Step:
+def _wait(state: Seeking, event: Answer | Probed, now: int) -> Step:
     timings, shown, seen = state.terms.timings, state.shown, state.seen
     if now >= state.give_up_at or state.polls >= timings.retries_max:
         return _leave(state, Outcome.DENIED, now)
-    until = min(now + timings.poll_ns(state.polls, jitter), state.give_up_at)
+    until = min(now + timings.poll_ns(state.polls, event.jitter), state.give_up_at)
     if seen is not None:
         until = min(until, _over_at(state, seen))
     notice = shown if timings.notify and shown is not None and shown.state is _HELD else None
+    if timings.server_wait and notice and not state.pending and state.immediate_retries < IMMEDIATE_RETRIES_MAX:
+        return _claim_when_free(state, until, event.new_rvn, now)
     return state._replace(polls=state.polls + 1, immediate_retries=0), (Wait(until, notice),)
+
+
+def _claim_when_free(state: Seeking, until: int, new_rvn: str, now: int) -> Step:
+    """Send a claim that waits in the server: a slow claim, whose refusal is the next poll.
+
+    The lease counts from before the send, as ever, so the wait is short beside it: what is granted at its end has more than half of its
+    use left, and is handed out without a renewal.
+    """
+    sent, claim = _claim(state.terms, Expect.ANY, new_rvn, now)
+    wait_ns = min(until - now, slow_poll_ns(state.terms.timings.own_lease_ns))
+    waiting = state._replace(in_flight=sent, polls=state.polls + 1, immediate_retries=state.immediate_retries + 1)
+    return waiting, (claim._replace(wait_ns=wait_ns),)
 
 
 def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
@@ -353,7 +372,7 @@ def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
         state = state._replace(ends_at=min(state.ends_at, now + delay_ms * 1_000_000))
         if now >= _over_at(state, seen):
             return _take_over(state, seen.version, event.new_rvn, now)
-    return _wait(state, event.jitter, now)
+    return _wait(state, event, now)
 
 
 def _seek_due(state: Seeking, event: Due, now: int) -> Step:

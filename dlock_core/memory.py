@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from dlock_core.backend import StoreOptions, redact
 from dlock_core.clock import now_ns
 from dlock_core.engine.process import generation
-from dlock_core.errors import ConfigurationError, StoreUnavailableError
+from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.kit.outcome import outcome
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.record import LockRecord, State
@@ -25,12 +25,11 @@ from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Repl
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
-    from dlock_core.errors import StoreError
     from dlock_core.store import AsyncLockStore, LockStore
 
 __all__ = ["AsyncMemoryStore", "MemoryOptions", "MemorySpace", "MemoryStore", "backend"]
 
-_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
+_CAPABILITIES = frozenset(set(Capability) - {Capability.ATOMIC_MULTI})
 _HELD = State.HELD
 
 
@@ -46,7 +45,7 @@ class MemorySpace:
         self.written_at: dict[str, int] = {}
         self.mutex = threading.RLock()
         self.records: dict[str, LockRecord] = {}
-        self.waiters: dict[str, deque[Callable[[], None]]] = {}
+        self.waiters: dict[str, deque[Callable[[], object]]] = {}
         self._writes = 0
         self._least_token = 1
 
@@ -114,11 +113,14 @@ class MemorySpace:
         queue = self.waiters.get(key)
         while queue:
             with contextlib.suppress(IndexError):  # a signal handler was faster
-                queue.popleft()()
-                return
+                if queue.popleft()() is not False:
+                    return
 
-    def enter(self, record: LockRecord, wake: Callable[[], None]) -> bool:
-        """Queue *wake* for the next release of the key; False if the key is free already."""
+    def enter(self, record: LockRecord, wake: Callable[[], object]) -> bool:
+        """Queue *wake* for the next release of the key; False if the key is free already.
+
+        One that returns False has no use for the release, and the next is called instead.
+        """
         with self.mutex:
             now = self.records.get(record.key)
             if now is None or now.state is not _HELD:
@@ -126,7 +128,7 @@ class MemorySpace:
             self.waiters.setdefault(record.key, deque()).append(wake)
             return True
 
-    def leave(self, key: str, wake: Callable[[], None], *, pass_on: bool) -> None:
+    def leave(self, key: str, wake: Callable[[], object], *, pass_on: bool) -> None:
         """Take *wake* off the queue; if it was woken and did not use it, wake the next one instead."""
         with self.mutex:
             queue = self.waiters.get(key)
@@ -139,6 +141,39 @@ class MemorySpace:
                     self._wake(key)
             if not queue:
                 self.waiters.pop(key, None)
+
+
+class _Waiting:
+    """A claim that waits: in the step that frees the key it is applied, and its caller woken."""
+
+    def __init__(self, store: MemoryStore, request: Claim, wake: Callable[[], object]) -> None:
+        self._store, self._request, self._wake = store, request, wake
+        self._result: Reply | StoreError | None = None
+
+    def __call__(self) -> bool:
+        """Apply the claim to the key that was just freed; whether it took it."""
+        try:
+            self._store.check(self._request.record.key)
+            self._result = self._store.space.step(self._request)
+        except StoreError as error:  # the claimer's trouble, not that of who gives the key back
+            self._result = error
+        self._wake()
+        return isinstance(self._result, Reply) and self._result.applied
+
+    def enter(self) -> bool:
+        """Queue; False if the key is free already."""
+        return self._store.space.enter(self._request.record, self)
+
+    def leave(self) -> None:
+        """Wait no more. What was granted meanwhile is known by its RVN."""
+        self._store.space.leave(self._request.record.key, self, pass_on=False)
+
+    def reply(self) -> Reply:
+        """Return the reply to the claim: if it was not applied while it waited, to one more try."""
+        if isinstance(self._result, StoreError):
+            raise self._result
+        self._store.check(self._request.record.key)
+        return self._result or self._store.space.step(self._request)
 
 
 class MemoryStore:
@@ -207,6 +242,19 @@ class MemoryStore:
         finally:
             self.space.leave(record.key, wake, pass_on=not used)
 
+    def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """Claim the key in the step that frees it, or after *wait_s*."""
+        self.check(request.record.key)
+        woken = threading.Lock()
+        woken.acquire()
+        waiting = _Waiting(self, request, woken.release)
+        try:
+            if waiting.enter():
+                woken.acquire(timeout=max(0.0, min(wait_s, threading.TIMEOUT_MAX)))
+        finally:
+            waiting.leave()
+        return waiting.reply()
+
     def guarantees(self) -> Guarantees:
         """Say what a dictionary can promise."""
         return _guarantees()
@@ -270,18 +318,7 @@ class AsyncMemoryStore:
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
         """As :meth:`MemoryStore.wait`; a cancelled waiter passes an unused wake-up on."""
         self._sync.check(record.key)
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-
-        def set_woken() -> None:
-            with contextlib.suppress(asyncio.InvalidStateError):  # it was woken before, or is cancelled
-                woken.set_result(None)
-
-        def wake() -> None:
-            # The releasing thread may outlive this loop: then nobody here waits any more, and its release has nothing to do with that.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(set_woken)
-
+        woken, wake = _wake_up()
         if not self.space.enter(record, wake):
             return
         used = False
@@ -295,6 +332,21 @@ class AsyncMemoryStore:
         finally:
             self.space.leave(record.key, wake, pass_on=not used)
 
+    async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """As :meth:`MemoryStore.claim_when_free`."""
+        self._sync.check(request.record.key)
+        woken, wake = _wake_up()
+        waiting = _Waiting(self._sync, request, wake)
+        try:
+            if waiting.enter():
+                async with asyncio.timeout(wait_s):
+                    await woken
+        except TimeoutError:
+            pass
+        finally:
+            waiting.leave()
+        return waiting.reply()
+
     async def guarantees(self) -> Guarantees:
         """As :meth:`MemoryStore.guarantees`."""
         return _guarantees()
@@ -305,6 +357,23 @@ class AsyncMemoryStore:
     async def close(self) -> None:
         """As :meth:`MemoryStore.close`."""
         self._sync.close()
+
+
+def _wake_up() -> tuple[asyncio.Future[None], Callable[[], None]]:
+    """Return a future, and what sets it from any thread."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def set_woken() -> None:
+        with contextlib.suppress(asyncio.InvalidStateError):  # it was woken before, or is cancelled
+            woken.set_result(None)
+
+    def wake() -> None:
+        # The releasing thread may outlive this loop: then nobody here waits any more, and its release has nothing to do with that.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(set_woken)
+
+    return woken, wake
 
 
 def _guarantees() -> Guarantees:

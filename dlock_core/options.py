@@ -157,6 +157,9 @@ class _PlainLockOptions(_Options):
     poll_period: _Duration | None = Field(
         None, description="Longest pause between two tries, in seconds; by default it follows from the lease."
     )
+    server_wait: bool = Field(
+        default=True, description="Whether a claim may wait in the server, where the store can; on by default."
+    )
     heartbeat_period: _Duration | None = Field(
         None, description="Seconds between two renewals; a quarter of the lease by default."
     )

@@ -77,6 +77,14 @@ N2   It may return early, and returns at *timeout_s* at the latest. No caller de
      first waiter at each renewal: a waiter that saw the last renewal early takes over early when the holder dies.
 N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
 
+**Claims that wait** (:class:`ClaimWait`, of a store that is also a :class:`Notify`)
+
+W1   ``claim_when_free`` is a slow ``claim``: it is applied as a claim is, when the key is free or becomes free within *wait_s*; else it is
+     refused with the record that stands. It may be refused early, and is at *wait_s* at the latest. It is one request.
+W2   Of those who wait, by this or by ``wait``, the first is served first. A release serves one.
+W3   A call that ended without an answer may be applied, as any claim. One whose caller is gone, as the store knows, is not, and takes no
+     turn of the others with it.
+
 **Age** (:class:`ServerClock`)
 
 C1   ``read_age`` reads as ``read`` does, and gives the same record with its age; None where the key is absent.
@@ -109,6 +117,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncAtomicMulti",
     "AsyncBatchRenew",
+    "AsyncClaimWait",
     "AsyncLockStore",
     "AsyncNotify",
     "AsyncPrune",
@@ -117,6 +126,7 @@ __all__ = [
     "BatchRenew",
     "Capability",
     "Claim",
+    "ClaimWait",
     "Connections",
     "Expect",
     "Grade",
@@ -140,6 +150,7 @@ class Capability(StrEnum):
     NOTIFY = "notify"
     SERVER_CLOCK = "server_clock"
     ATOMIC_MULTI = "atomic_multi"
+    CLAIM_WAIT = "claim_wait"
     PRUNE = "prune"
 
 
@@ -202,13 +213,17 @@ ClaimExpect: TypeAlias = Version | Expect
 
 
 class Claim(NamedTuple):
-    """Conditional create. *record.fencing_token* is the least token it may give; *ticket* names the attempt that waits (a hint)."""
+    """Conditional create. *record.fencing_token* is the least token it may give; *ticket* names the attempt that waits (a hint).
+
+    *wait_ns*: how long it may wait in the server for the key to become free, where the store can (:class:`ClaimWait`).
+    """
 
     record: LockRecord
     expect: ClaimExpect
     must_exist: bool = False
     keep_payload: bool = False
     ticket: str | None = None
+    wait_ns: int = 0
 
 
 class Replace(NamedTuple):
@@ -362,6 +377,27 @@ class AsyncNotify(Protocol):
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """As :meth:`Notify.wait`; when cancelled with a wake-up unused, it passes it on."""
+        ...
+
+
+@runtime_checkable
+class ClaimWait(Protocol):
+    """A claim that waits in the server until the key is free (W1-W3)."""
+
+    def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """Claim the key when it is free, within *wait_s*; *timeout_s* bounds the request itself, beside the wait.
+
+        The request names a ticket, as those who wait by :meth:`Notify.wait` do.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncClaimWait(Protocol):
+    """The async twin of :class:`ClaimWait`."""
+
+    async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """As :meth:`ClaimWait.claim_when_free`."""
         ...
 
 

@@ -44,11 +44,15 @@ _DOUBLINGS_MAX = 24
 
 
 class Waiting(NamedTuple):
-    """How a wait goes, beside its timeout: whether that counts after the first holder's lease, how many polls, how far apart (seconds)."""
+    """How a wait goes, beside its timeout: whether that counts after the first holder's lease, how many polls, how far apart (seconds).
+
+    *in_server*: claims may wait in the server, where the store can.
+    """
 
     after_lease: bool = False
     retries: int | None = None
     poll_period: float | None = None
+    in_server: bool = False
 
 
 WAITING = Waiting()
@@ -124,6 +128,7 @@ class Timings(NamedTuple):
     notify: bool
     refusals_linearizable: bool
     wait_after_lease: bool
+    server_wait: bool
     retries_max: int
     early: Early
     token_floor: int = 1
@@ -257,6 +262,8 @@ def _polling(lease_ms: int, timeout: float | None, waiting: Waiting, *, fail_clo
         "fallback_ns": poll_ns or slow_poll_ns(NEVER if fail_closed else lease_ns),
         "wait_ns": NEVER if timeout is None else nanoseconds(timeout),
         "wait_after_lease": waiting.after_lease,
+        # Each poll of a number that the options give is a request of its own.
+        "server_wait": waiting.in_server and waiting.retries is None and not fail_closed,
         "retries_max": NEVER if waiting.retries is None else waiting.retries,
     }
 

@@ -115,23 +115,32 @@ class _AsyncPool(AsyncPool[_AsyncLink]):
     def __init__(self, source: Source, size: int, reserve: _AsyncPool | None = None) -> None:
         super().__init__(AsyncSeats(size), shelf(), reserve)
         self._source = source
+        self._waiting: set[_AsyncLink] = set()
 
     async def ask(self, request: Request, timeout_s: float) -> list[Any]:
         """As :meth:`_Pool.ask`."""
         deadline = time.monotonic() + timeout_s
-        if not await self.seats.take(timeout_s):
+        if (request.waits and self.seats.taken == self.seats.count) or not await self.seats.take(timeout_s):
             raise busy(request.key)
         link: _AsyncLink | None = None
         usable = False
         try:
             link = self.shelf.take() or await self.opened(partial(aconnected, self._source, request.key, deadline))
+            if request.waits:
+                self._waiting.add(link)
             answers = await link.ask(request.commands, request.answers, deadline - time.monotonic())
             usable = not errors.is_misplaced(answers[0])
             return answers
         finally:
             if link is not None:
+                self._waiting.discard(link)
                 self.shelf.put(link) if usable else link.close()
             self.seats.leave()
+
+    def end_waits(self) -> None:
+        """As :meth:`_Pool.end_waits`."""
+        for link in list(self._waiting):
+            link.close()
 
 
 async def aconnected(source: Source, key: str | None, deadline: float) -> _AsyncLink:
@@ -223,7 +232,7 @@ class AsyncConnections:
             if isinstance(request, Locate):
                 return self.servers.locate(request)
             node = self.servers.node(request)
-            answers: list[Any] = await node.pools[request.urgent].ask(request, timeout_s / request.share)
+            answers: list[Any] = await node.pool(request).ask(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
             raise
@@ -249,9 +258,7 @@ class AsyncConnections:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
         for node in self.servers.close():
-            for pool in node.pools:
-                pool.close()
-            node.watch.close()
+            node.close()
 
     def _refresh_after(self, error: BaseException) -> None:
         if self.servers.wants_refresh(error):

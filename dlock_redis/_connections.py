@@ -34,6 +34,8 @@ __all__ = ["Connections", "Inbox", "Node", "broken", "busy", "readable", "shelf"
 # Connections to one server at most: for claims and reads, and for renewals and releases.
 _CONNECTIONS_MAX = 16
 _URGENT_MAX = 8
+# And for claims that wait in the server; who finds none free waits by the connection that all share.
+_WAITING_MAX = 4
 # A time-out of the socket that differs by less is left as it is, which saves a system call.
 _NEGLIGIBLE = 0.01
 _READ_SIZE = 65536
@@ -137,24 +139,33 @@ class _Pool(Pool[_Link]):
     def __init__(self, source: Source, size: int, reserve: _Pool | None = None) -> None:
         super().__init__(Seats(size), shelf(), reserve)
         self._source = source
+        self._waiting: set[_Link] = set()
 
     def ask(self, request: Request, timeout_s: float) -> list[Any]:
         """Send *request* once."""
         deadline = time.monotonic() + timeout_s
-        seat = self.seats.take(timeout_s)
+        seat = self.seats.take(0 if request.waits else timeout_s)
         if seat is None:
             raise busy(request.key)
         link: _Link | None = None
         usable = False
         try:
             link = self.shelf.take() or self.opened(partial(connected, self._source, request.key, deadline))
+            if request.waits:
+                self._waiting.add(link)
             answers = link.ask(request.commands, request.answers, deadline - time.monotonic())
             usable = not errors.is_misplaced(answers[0])
             return answers
         finally:
             if link is not None:
+                self._waiting.discard(link)
                 self.shelf.put(link) if usable else link.close()
             self.seats.leave(seat)
+
+    def end_waits(self) -> None:
+        """Close the connections on which claims wait: the server then drops these claims."""
+        for link in list(self._waiting):
+            link.close()
 
 
 def connected(source: Source, key: str | None, deadline: float) -> _Link:
@@ -289,16 +300,28 @@ class _Watch:
 
 
 class Node(NamedTuple):
-    """One server: its connections for what is not urgent and what is, and the one for waiters."""
+    """One server: its connections for what is not urgent, what is, and claims that wait; and the one for waiters."""
 
-    pools: tuple[Any, Any]
+    pools: tuple[Any, Any, Any]
     watch: Any
 
     @classmethod
     def of(cls, pool: Any, watch: Any, channel: bytes, source: Source) -> Node:
         """Return the node that *source* leads to, of the classes *pool* and *watch*."""
         urgent = pool(source, _URGENT_MAX)
-        return cls((pool(source, _CONNECTIONS_MAX, urgent), urgent), watch(source, channel))
+        pools = (pool(source, _CONNECTIONS_MAX, urgent), urgent, pool(source, _WAITING_MAX, urgent))
+        return cls(pools, watch(source, channel))
+
+    def pool(self, request: Request) -> Any:
+        """Return the connections for *request*."""
+        return self.pools[2 if request.waits else request.urgent]
+
+    def close(self) -> None:
+        """Close all of them."""
+        for pool in self.pools:
+            pool.close()
+            pool.end_waits()
+        self.watch.close()
 
 
 class Connections:
@@ -319,7 +342,7 @@ class Connections:
             if isinstance(request, Locate):
                 return self.servers.locate(request)
             node = self.servers.node(request)
-            answers: list[Any] = node.pools[request.urgent].ask(request, timeout_s / request.share)
+            answers: list[Any] = node.pool(request).ask(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
             raise
@@ -336,9 +359,7 @@ class Connections:
     def close(self) -> None:
         """Close all connections."""
         for node in self.servers.close():
-            for pool in node.pools:
-                pool.close()
-            node.watch.close()
+            node.close()
         refreshing = self._refreshing
         if refreshing is not None:
             refreshing.join(_SLOTS_END_S)

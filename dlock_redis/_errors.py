@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ACL_RULES = (
     "&dlock:* "  # the channels on which waiters are woken; Redis 6.0 has no rule for channels
     "+eval +evalsha +get +hmget +hset +hdel +exists +time +publish +subscribe +del "  # the verbs; +del is for dlock prune alone
+    "+blpop +rpush +pexpire "  # claims that wait in the server
     "+auth +select +client|setname +scan +info +config|get"  # connecting, listing, guarantees
 )
 _SETUP_HINT = (
@@ -42,6 +43,7 @@ CODES: dict[str, tuple[type[StoreError], str]] = {
     "OOM": (StoreUnavailableError, "the server is at its maxmemory"),
     "READONLY": (StoreUnavailableError, "this is a replica, or was made one; name the primary"),
     "TRYAGAIN": (StoreUnavailableError, "the slot is being moved"),
+    "UNBLOCKED": (StoreUnavailableError, "the server was made a replica meanwhile"),
     "UNKILLABLE": (StoreUnavailableError, "another script has been running for too long"),
     "WRONGPASS": (StoreSetupError, _SETUP_HINT),
     "WRONGTYPE": (RecordError, "the key holds something else than a record of dlock"),

@@ -19,6 +19,8 @@ TURN_MS = 50
 PLACES_MAX = 512
 # A place is the channel of a store, which has this length, and the ticket of one waiter.
 CHANNEL_LENGTH = 22
+# Before the place of a claim that waits in the server.
+IN_SERVER = "!"
 # 2024 and 2200: outside, the clock is wrong, and tokens made of it would not go back.
 _CLOCK_S = (1704067200, 7258118400)
 
@@ -67,8 +69,17 @@ end
 queue = kept .. string.sub(queue, rest)
 """
 
-# A wake-up decides nothing, so it may fail.
-_WAKE = f"if first then redis.pcall('PUBLISH', string.sub(first, 1, {CHANNEL_LENGTH}), first) end"
+# Wake the waiter whose place is *first*, if there is one. A wake-up decides nothing, so it may fail. A claim that waits in the server does
+# so at a list of its own, which goes with what is taken from it, or soon if nobody waits any more.
+_WAKE = f"""
+if first and string.sub(first, 1, 1) == '{IN_SERVER}' then
+  local list = (string.find(key, '^[^{{]*{{[^}}]+}}') and key or key .. '{{' .. key .. '}}') .. first
+  redis.pcall('RPUSH', list, '1')
+  redis.pcall('PEXPIRE', list, {TURN_MS})
+elseif first then
+  redis.pcall('PUBLISH', string.sub(first, 1, {CHANNEL_LENGTH}), first)
+end
+"""
 
 _NEXT_TURN = f"""
 {_NEXT}
@@ -79,12 +90,14 @@ redis.pcall('HSET', key, 'queue', queue, 'turn', turn)
 # Wake the first of *queue* who still waits, for a look at what was renewed. It keeps its place, and nobody gets a turn.
 _LOOK = f"""
 if queue ~= '' then
+  local first
   for place, till in string.gmatch(queue, '([^\\31]+)\\31(%d+)\\30') do
     if at < tonumber(till) then
-      redis.pcall('PUBLISH', string.sub(place, 1, {CHANNEL_LENGTH}), place)
+      first = place
       break
     end
   end
+  {_WAKE}
 end
 """
 
@@ -132,11 +145,18 @@ return {{shown, age}}
 """
 
 # A refusal is the row, its age, and how many wait; the age is -1 where the free key is kept for the first who waits.
-# KEYS: the key. ARGV: rvn, least token, about, payload, options (m must exist, k keep payload, a absent, v version), place, version.
+# KEYS: the key. ARGV: rvn, least token, about, payload, options (m must exist, k keep payload, a absent, v version, w has waited), place,
+# version. One that has waited comes also when its wait has ended otherwise: then it is applied only if its place is still known.
 _CLAIM = f"""
 local key, rvn, least, about, payload, options, place = KEYS[1], unpack(ARGV)
 {_ROW}
 local plain = options == ''
+local waited = not plain and string.find(options, 'w')
+local from, to = nil, nil
+if waited and r then
+  from = string.find(r[7] or '', place .. '\\31', 1, true)
+  to = from and string.find(r[7], '\\30', from, true)
+end
 if not r then
   if not plain and string.find(options, '[mv]') then
     {_PRIMARY}
@@ -145,7 +165,8 @@ if not r then
   r = {{}}
 elseif not ((r[2] == 'free' or r[2] == 'gone') and {_WHOLE})
     or not plain and (string.find(options, 'a') or string.find(options, 'm') and r[2] == 'gone'
-      or string.find(options, 'v') and (r[3] ~= ARGV[7] or r[4] ~= ARGV[8])) then
+      or string.find(options, 'v') and (r[3] ~= ARGV[7] or r[4] ~= ARGV[8])
+      or waited and not from and string.sub(r[8] or '', 1, #place + 1) ~= place .. '\\31') then
   local age = 0
   if r[1] then
     {_PRIMARY}
@@ -160,7 +181,7 @@ local at = t[1] * 1000000 + t[2]
 local turn = r[8] and r[8] ~= ''
 if turn and place ~= '' then
   local first, till = string.match(r[8], '^([^\\31]+)\\31(%d+)$')
-  if first ~= place and at < tonumber(till) and till - at <= {TURN_MS * 1000} then
+  if first ~= place and first ~= '{IN_SERVER}' .. place and at < tonumber(till) and till - at <= {TURN_MS * 1000} then
     {_PRIMARY}
     return {{r[1], r[2], r[3], r[4], r[5], r[6], -1}}
   end
@@ -184,6 +205,7 @@ else
   redis.call('HSET', key, 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'written', written)
   if turn then redis.pcall('HSET', key, 'turn', '') end
 end
+if from then redis.pcall('HSET', key, 'queue', string.sub(r[7], 1, from - 1) .. string.sub(r[7], to + 1)) end
 if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
 return token
 """
@@ -254,15 +276,22 @@ return answers
 
 # ARGV: the place of a waiter, and how long it waits in microseconds. Answers 0 where there is nothing to wait for.
 _ENTER = f"""
-local key, mine = KEYS[1], ARGV[1]
+local key, mine, first = KEYS[1], ARGV[1], nil
+if string.sub(mine, 1, 1) == '{IN_SERVER}' then first = mine end
 {_ROW_OF_PRIMARY}
-if not r or not r[1] then return 0 end
+if not r or not r[1] then
+  {_WAKE}
+  return 0
+end
 if r[1] ~= '1' then return 1 end
 local t = redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
 local owner, till = string.match(r[8] or '', '^([^\\31]+)\\31(%d+)$')
 local kept = till and at < tonumber(till) and till - at <= {TURN_MS * 1000}
-if r[2] ~= 'held' and kept and owner == mine then return 0 end
+if r[2] ~= 'held' and kept and owner == mine then
+  {_WAKE}
+  return 0
+end
 local entry = mine .. '\\31' .. string.format('%.0f', at + ARGV[2]) .. '\\30'
 local queue = r[7] or ''
 local from, to = string.find(queue, mine .. '\\31', 1, true)

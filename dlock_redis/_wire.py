@@ -35,7 +35,19 @@ from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis._resp import pack
-from dlock_redis._scripts import CHANNEL_LENGTH, CLAIM, ENTER, LEAVE, PRUNE, PUT, READ, READ_AGE, RENEW_MANY, Invocation
+from dlock_redis._scripts import (
+    CHANNEL_LENGTH,
+    CLAIM,
+    ENTER,
+    IN_SERVER,
+    LEAVE,
+    PRUNE,
+    PUT,
+    READ,
+    READ_AGE,
+    RENEW_MANY,
+    Invocation,
+)
 from dlock_redis._servers import Locate, Request
 from dlock_redis.provision import CONFIG, INFO, guarantees_of
 
@@ -52,6 +64,8 @@ _AGE = 6  # its place in a row that refuses a claim; negative: the free key is k
 _WAITERS = 7  # their place in a row that was read
 _REDIRECTIONS_MAX = 4
 _ASKING = pack(b"ASKING")
+_TAGGED = re.compile(r"[^{]*\{[^}]+\}")
+_WAITING_LIST = re.compile(rb"%bdlock:[0-9a-f]{%d}" % (IN_SERVER.encode(), CHANNEL_LENGTH - len("dlock:")))
 _NOT_A_RECORD = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
@@ -71,6 +85,32 @@ class RedisVerbs:
         place = b"" if request.ticket is None else self.place(request.ticket)
         answer = yield from self._run(CLAIM, request.record.key, claim_words(request, place))
         return reply_of(request, answer)
+
+    def claim_when_free(self, request: Claim, wait_s: float) -> Exchange[Reply]:
+        """Grant the key when it is free: enter the queue, wait at the list of the place, and claim, in one request.
+
+        A claim behind a blocked command runs however that ends, so it looks for its place. Scripts go with their text: an unknown one would
+        leave the command behind it blocked for nothing.
+        """
+        key, place = request.record.key, self.waiting_place(request)
+        parts = (
+            ENTER.command((key.encode(),), (place, b"%d" % (wait_s * 1_000_000)), whole=True),
+            pack(b"BLPOP", _list_of(key, place), b"%.3f" % wait_s),
+            CLAIM.command((key.encode(),), claim_words(request, place, waited=True), whole=True),
+        )
+        entered, woken, answer = yield Request(b"".join(parts), len(parts), key, waits=True)
+        if self._is_elsewhere(entered):
+            return (yield from self.claim(request))
+        if type(answer) is ResponseError:
+            errors.check([entered, woken, answer], key)
+        reply = reply_of(request, answer)
+        if not reply.applied:
+            errors.check([entered, woken], key)
+        return reply
+
+    def waiting_place(self, request: Claim) -> bytes:
+        """Return the place of a claim that waits in the server."""
+        return IN_SERVER.encode() + self.place(request.ticket or request.record.rvn)
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """Write the record, if the key is held in the expected version."""
@@ -226,10 +266,10 @@ def _with_text(invocations: Sequence[Invocation], request: Request) -> Exchange[
     return answers[count - 1 :: count]
 
 
-def claim_words(request: Claim, place: bytes) -> list[bytes]:
+def claim_words(request: Claim, place: bytes, *, waited: bool = False) -> list[bytes]:
     """Return the arguments of CLAIM."""
     record, expect = request.record, request.expect
-    options = (b"m" if request.must_exist else b"") + (b"k" if request.keep_payload else b"")
+    options = b"m" * request.must_exist + b"k" * request.keep_payload + b"w" * waited
     version: tuple[bytes, ...] = ()
     if expect is Expect.ABSENT:
         options += b"a"
@@ -263,6 +303,16 @@ def about_of(plain: Plain) -> bytes:
 @lru_cache(maxsize=1024)
 def _about(owner: str, lease_ms: int | None, context: str) -> bytes:
     return json.dumps([owner, lease_ms, context]).encode()
+
+
+def can_wait_in_server(key: str) -> bool:
+    """Whether the list at which a waiter of *key* waits can lie beside it on a Cluster, whose slots follow the text in braces."""
+    return bool(_TAGGED.match(key)) or not ("{" in key or "}" in key)
+
+
+def _list_of(key: str, place: bytes) -> bytes:
+    """Return the list at which the waiter at *place* waits; its name begins with the key, so rights on the prefix are rights on it."""
+    return (key if _TAGGED.match(key) else f"{key}{{{key}}}").encode() + place
 
 
 class _Portion(NamedTuple):
@@ -384,7 +434,8 @@ class _Pages:
         if self._cursor == b"0":
             self._nodes.pop(0)
             self.more = bool(self._nodes)
-        names = [name for name in dict.fromkeys(found) if name not in self._seen]  # SCAN may repeat itself
+        # SCAN may repeat itself; a list at which a claim waits stands for a moment where its waiter has just left.
+        names = [name for name in dict.fromkeys(found) if name not in self._seen and not _WAITING_LIST.search(name)]
         if not names:
             return []
         self._seen.update(names)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dlock_core.errors import StoreError
+from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import (
     AsyncBatches,
     AsyncExchangeStore,
@@ -22,21 +23,31 @@ from dlock_core.kit import (
 from dlock_core.store import Capability
 from dlock_redis._aconnections import AsyncConnections
 from dlock_redis._connections import Connections
-from dlock_redis._wire import RedisVerbs
+from dlock_redis._wire import RedisVerbs, can_wait_in_server
 
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
 
     from dlock_core.record import LockRecord
+    from dlock_core.store import Claim, Reply
 
 __all__ = ["AsyncRedisStore", "RedisStore"]
 
-_CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
+_CAPABILITIES = frozenset(
+    {
+        Capability.BATCH_RENEW,
+        Capability.CLAIM_WAIT,
+        Capability.NOTIFY,
+        Capability.PRUNE,
+        Capability.SERVER_CLOCK,
+    }
+)
 _BATCH_MAX = 500
 # Other programs' locks, those of redis-py among them, are Redis keys with the plain name of the lock.
 DEFAULT_PREFIX = "dlock:"
 _LEAVE_S = 0.25
+_log = logging.getLogger("dlock.redis")
 # A waiter stands in the queue for a little less than it waits, lest it is woken when it has just left.
 _AWAY_S = 0.02
 
@@ -77,9 +88,29 @@ class RedisStore(Batches, ReadsAge, Prunes, ExchangeStore):
             if time.monotonic() < deadline:
                 raise
         except BaseException:
-            with suppress(StoreError):  # its turn then lapses by itself
-                self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
+            self._leave(key, place)
             raise
+
+    def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """Claim the key when it is free, within *wait_s*; where no connection is left for that, wait as the others do, and then claim."""
+        record, verbs = request.record, self._verbs
+        call = Call("claim", record.key, wait_s + timeout_s)
+        try:
+            if can_wait_in_server(record.key):
+                return self._run(verbs.claim_when_free(request, wait_s), call)
+        except StoreUnavailableError as error:
+            _log.debug("no claim waits in the server for key %r: %s", record.key, error)
+        except StoreError:
+            raise
+        except BaseException:
+            self._leave(record.key, verbs.waiting_place(request))
+            raise
+        self.wait(record, ticket=request.ticket or record.rvn, timeout_s=wait_s)
+        return self.claim(request, timeout_s=timeout_s)
+
+    def _leave(self, key: str, place: bytes) -> None:
+        with suppress(StoreError):  # its turn then lapses by itself
+            self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
 
 
 class AsyncRedisStore(AsyncBatches, AsyncReadsAge, AsyncPrunes, AsyncExchangeStore):
@@ -112,6 +143,26 @@ class AsyncRedisStore(AsyncBatches, AsyncReadsAge, AsyncPrunes, AsyncExchangeSto
             if time.monotonic() < deadline:
                 raise
         except BaseException:
-            with suppress(StoreError):  # its turn then lapses by itself
-                await self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
+            await self._leave(key, place)
             raise
+
+    async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """As :meth:`RedisStore.claim_when_free`."""
+        record, verbs = request.record, self._verbs
+        call = Call("claim", record.key, wait_s + timeout_s)
+        try:
+            if can_wait_in_server(record.key):
+                return await self._run(verbs.claim_when_free(request, wait_s), call)
+        except StoreUnavailableError as error:
+            _log.debug("no claim waits in the server for key %r: %s", record.key, error)
+        except StoreError:
+            raise
+        except BaseException:
+            await self._leave(record.key, verbs.waiting_place(request))
+            raise
+        await self.wait(record, ticket=request.ticket or record.rvn, timeout_s=wait_s)
+        return await self.claim(request, timeout_s=timeout_s)
+
+    async def _leave(self, key: str, place: bytes) -> None:
+        with suppress(StoreError):  # its turn then lapses by itself
+            await self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))

@@ -164,7 +164,7 @@ def _sweep(result: dict[str, Any]) -> list[str]:
         files.setdefault(each["rule"], []).append(each["by"] is not None)
     lines = ["What of these changes the tests that stand beside each file in `proof/mutate/product.py` noticed.", ""]
     rows = [(file, len(noticed), sum(noticed)) for file, noticed in files.items()]
-    return lines + table(("File", "changes", "noticed"), rows) + _explained(result["explained"], result["unexplained"])
+    return lines + table(("File", "changes", "noticed"), rows) + _explained(result["explained"], result["wrong"])
 
 
 def _general(result: dict[str, Any]) -> list[str]:

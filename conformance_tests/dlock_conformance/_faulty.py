@@ -259,7 +259,7 @@ def missing_the_release(wire: Wire) -> None:
     """Wait for the next release, without a look whether one has come."""
     space = wire.space
 
-    def enter(record: LockRecord, wake: Callable[[], None]) -> bool:
+    def enter(record: LockRecord, wake: Callable[[], object]) -> bool:
         with space.mutex:
             space.waiters.setdefault(record.key, deque()).append(wake)
         return True
@@ -298,7 +298,7 @@ def waiting_too_long(wire: Wire) -> None:
     """Look for the release in the driver's own time."""
     enter, done = wire.enter, threading.Event()
 
-    def patient(record: LockRecord, wake: Callable[[], None]) -> bool:
+    def patient(record: LockRecord, wake: Callable[[], object]) -> bool:
         done.wait(2.1)
         return enter(record, wake)
 

@@ -65,7 +65,7 @@ def waits_that(fail: Callable[[], None]) -> Patch:
     def patch(wire: Wire) -> None:
         enter = wire.enter
 
-        def disturbed(record: LockRecord, wake: Callable[[], None]) -> bool:
+        def disturbed(record: LockRecord, wake: Callable[[], object]) -> bool:
             if wire._fault is not None:
                 fail()
             return enter(record, wake)

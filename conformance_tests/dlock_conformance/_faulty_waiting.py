@@ -19,7 +19,7 @@ def knowing(newest: bool) -> Patch:  # read as a word: knowing the newest
     def patch(wire: Wire) -> None:
         enter, waiters = wire.enter, wire.space.waiters
 
-        def enter_alone(record: LockRecord, wake: Callable[[], None]) -> bool:
+        def enter_alone(record: LockRecord, wake: Callable[[], object]) -> bool:
             queue = waiters.get(record.key)
             if queue and newest:
                 queue.clear()
@@ -39,7 +39,7 @@ def reserving(wire: Wire) -> None:
     """Keep a free key, for ever, for those who have waited for it."""
     enter, waited = wire.enter, set[str]()
 
-    def noted(record: LockRecord, wake: Callable[[], None]) -> bool:
+    def noted(record: LockRecord, wake: Callable[[], object]) -> bool:
         waited.add(record.key)
         return enter(record, wake)
 
@@ -59,7 +59,7 @@ def reserving_for_who_left(wire: Wire) -> None:
     leave, reserved = wire.leave, wire.steps["claim"]
     left = set[str]()
 
-    def noted(key: str, wake: Callable[[], None], *, pass_on: bool) -> None:
+    def noted(key: str, wake: Callable[[], object], *, pass_on: bool) -> None:
         if pass_on:
             left.add(key)
         leave(key, wake, pass_on=pass_on)
@@ -101,3 +101,59 @@ def answering_by_the_ticket(wire: Wire) -> None:
         return reply
 
     around("claim", claim)(wire)
+
+
+def hiding(_: Claim, reply: Reply) -> Reply:
+    """Answer a refusal without the record that stands."""
+    return reply if reply.applied else reply._replace(record=None)
+
+
+def serving_the_newest(wire: Wire) -> None:
+    """Put who comes at the head of the queue."""
+    enter = wire.enter
+
+    def enter_first(record: LockRecord, wake: Callable[[], object]) -> bool:
+        waits = enter(record, wake)
+        if waits:
+            wire.space.waiters[record.key].rotate(1)
+        return waits
+
+    wire.enter = enter_first
+
+
+def serving_once(wire: Wire) -> None:
+    """Forget the others who wait when the first is woken."""
+    leave = wire.leave
+
+    def leave_alone(key: str, wake: Callable[[], object], *, pass_on: bool) -> None:
+        if not pass_on:
+            wire.space.waiters.pop(key, None)
+        leave(key, wake, pass_on=pass_on)
+
+    wire.leave = leave_alone
+
+
+def never_leaving(wire: Wire) -> None:
+    """Keep the places of those who have left, and wake them too."""
+    wire.leave = lambda key, wake, *, pass_on: None  # the names are those of the server's
+
+
+def applying_later(wire: Wire) -> None:
+    """Apply the first claim that was refused once the key is free, whoever still waits for that."""
+    refused: dict[str, Claim] = {}
+
+    def claim(_: Wire, step: Step, request: Claim) -> Any:
+        reply = step(request)
+        if not reply.applied:
+            refused.setdefault(request.record.key, request)
+        return reply
+
+    def release(wire: Wire, step: Step, request: Any) -> Any:
+        reply = step(request)
+        left = refused.pop(request.record.key, None)
+        if reply.applied and left is not None:
+            wire.space.claim(left)
+        return reply
+
+    around("claim_when_free", claim)(wire)
+    around("release", release)(wire)

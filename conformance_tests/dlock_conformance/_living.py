@@ -16,12 +16,14 @@ from dlock_core.record import State
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
+    AsyncClaimWait,
     AsyncNotify,
     AsyncPrune,
     AsyncServerClock,
     AtomicMulti,
     BatchRenew,
     Capability,
+    ClaimWait,
     Grade,
     Guarantees,
     Notify,
@@ -38,6 +40,7 @@ PROTOCOLS: dict[Capability, tuple[Any, Any]] = {
     Capability.SERVER_CLOCK: (ServerClock, AsyncServerClock),
     Capability.PRUNE: (Prune, AsyncPrune),
     Capability.ATOMIC_MULTI: (AtomicMulti, AsyncAtomicMulti),
+    Capability.CLAIM_WAIT: (ClaimWait, AsyncClaimWait),
 }
 
 

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_lives, _faulty_waiting
-from dlock_conformance._breaking import STEPS, answering, around, saying, setting, writing
+from dlock_conformance._breaking import STEPS, answering, around, put, saying, setting, standing, writing
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance.harness import Colour
 from dlock_conformance.records import held
@@ -338,5 +338,28 @@ BROKEN: tuple[Broken, ...] = (
     Broken("a prune lets tokens go back", "P2", around("prune", _faulty.forgetting_the_floor)),
     Broken("a prune keeps the floor of its last call alone", "P2", around("prune", _faulty.forgetting_earlier_floors)),
     Broken("a prune is cut at 25", "P3", around("prune", lambda _, step, asked: step((asked[0][:25], *asked[1:])))),
+    # ---- claims that wait
+    Broken(
+        "a claim that waits is never applied",
+        "W1",
+        around("claim_when_free", lambda wire, _, request: Reply(False, standing(wire, request))),
+    ),
+    Broken(
+        "a claim that waits has no conditions",
+        "W1",
+        around("claim_when_free", lambda wire, _, request: put(wire, request.record, request.record.key)),
+    ),
+    Broken(
+        "a claim that waits forgets what it must find, and what it keeps",
+        "W1",
+        around(
+            "claim_when_free", lambda _, step, request: step(request._replace(must_exist=False, keep_payload=False))
+        ),
+    ),
+    Broken("a claim that waits refuses without the record", "W1", answering("claim_when_free", _faulty_waiting.hiding)),
+    Broken("the newest claim that waits is served first", "W2", _faulty_waiting.serving_the_newest),
+    Broken("a release serves the first who waits alone", "W2", _faulty_waiting.serving_once),
+    Broken("a cancelled claim stays in the queue", "W3", _faulty_waiting.never_leaving, colours=(Colour.ASYNC,)),
+    Broken("a cancelled claim is applied later", "W3", _faulty_waiting.applying_later, colours=(Colour.ASYNC,)),
     Broken("a cancelled waiter keeps its wake-up", "N3", _faulty.not_passing_on, colours=(Colour.ASYNC,)),
 )

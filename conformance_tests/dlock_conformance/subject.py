@@ -182,6 +182,13 @@ class Subject:
             f"wait {describe(record)} for {timeout_s} s", "wait", (record,), {"ticket": ticket, "timeout_s": timeout_s}
         )
 
+    def claim_when_free(self, request: Claim, *, wait_s: float) -> Reply:
+        """Ask for a claim that waits."""
+        asked, options = f"claim_when_free within {wait_s:.1f} s", {"wait_s": wait_s, "timeout_s": TIMEOUT_S}
+        came = self._ask(f"{asked} {describe(request.record)}", "claim_when_free", (request,), options)
+        self._is(came, (Reply,), "claim_when_free", "a Reply, also for a refusal")
+        return cast("Reply", came)
+
     def guarantees(self) -> Guarantees:
         """Ask what the store promises."""
         came = self._ask("guarantees", "guarantees", (), {})

@@ -10,6 +10,7 @@ import pytest
 from dlock_conformance._aging import AgeClauses
 from dlock_conformance._batches import BatchClauses
 from dlock_conformance._changing import ChangingClauses
+from dlock_conformance._claim_waiting import ClaimWaitClauses
 from dlock_conformance._claiming import ClaimingClauses
 from dlock_conformance._connecting import ConnectionClauses
 from dlock_conformance._costs import CostClauses
@@ -99,6 +100,7 @@ class LockStoreConformance(
     CostClauses,
     BatchClauses,
     NotifyClauses,
+    ClaimWaitClauses,
     AgeClauses,
     PruneClauses,
 ):

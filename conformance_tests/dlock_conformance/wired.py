@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ __all__ = ["AsyncWiredStore", "Wire", "WiredStore", "wired_harness"]
 
 BATCH_LIMIT = 50
 FORMAT = 2
-CAPABILITIES = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
+CAPABILITIES = frozenset(set(Capability) - {Capability.ATOMIC_MULTI})
 
 
 class WireError(Exception):
@@ -69,6 +70,7 @@ class Wire:
         self.enter, self.leave = self.space.enter, self.space.leave
         self.steps: dict[str, Callable[[Any], Any]] = {
             "claim": self.space.claim,
+            "claim_when_free": self.space.claim,
             "replace": self.space.replace,
             "release": self.space.release,
             "read": self._read,
@@ -236,6 +238,16 @@ class WiredStore:
             finally:
                 self.wire.leave(record.key, woken.set, pass_on=not used)
 
+    def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """As the port says."""
+        until = time.monotonic() + wait_s
+        while True:
+            reply: Reply = self._ask("claim_when_free", request, request.record.key, timeout_s)
+            left_s = until - time.monotonic()
+            if reply.record is None or not reply.record.held or reply.applied or left_s <= 0:
+                return reply
+            self.wait(reply.record, ticket=request.ticket or "", timeout_s=left_s)
+
     def guarantees(self) -> Guarantees:
         """As the port says."""
         return self.wire.told()
@@ -327,6 +339,16 @@ class AsyncWiredStore:
             finally:
                 self.wire.leave(record.key, wake, pass_on=not used)
 
+    async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """As the port says."""
+        until = time.monotonic() + wait_s
+        while True:
+            reply: Reply = await self._ask("claim_when_free", request, request.record.key, timeout_s)
+            left_s = until - time.monotonic()
+            if reply.record is None or not reply.record.held or reply.applied or left_s <= 0:
+                return reply
+            await self.wait(reply.record, ticket=request.ticket or "", timeout_s=left_s)
+
     async def guarantees(self) -> Guarantees:
         """As the port says."""
         return self.wire.told()
@@ -387,7 +409,7 @@ def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
         return AsyncWiredStore(bare)
 
     options: dict[str, Any] = {
-        "capabilities": {"batch_renew", "notify", "server_clock", "prune"},
+        "capabilities": {each.value for each in CAPABILITIES},
         "restart": wire.restart,
         "count_requests": lambda: wire.requests,
         "faults": wire,

@@ -85,6 +85,11 @@ class BlockingStore:
         """Wait; asked only of a store that can."""
         self.store.wait(record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]
 
+    async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """Claim when the key is free; asked only of a store that can."""
+        reply: Reply = self.store.claim_when_free(request, wait_s=wait_s, timeout_s=timeout_s)  # type: ignore[attr-defined]
+        return reply
+
     async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Read with the age; asked only of a store that can."""
         found: tuple[LockRecord, int] | None = self.store.read_age(key, timeout_s=timeout_s)  # type: ignore[attr-defined]

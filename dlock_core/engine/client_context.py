@@ -19,12 +19,14 @@ from dlock_core.record import LockRecord, State, check_key
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
+    AsyncClaimWait,
     AsyncNotify,
     AsyncPrune,
     AsyncServerClock,
     AtomicMulti,
     BatchRenew,
     Capability,
+    ClaimWait,
     Grade,
     Notify,
     Prune,
@@ -48,6 +50,7 @@ _METHODS = {
     Capability.SERVER_CLOCK: (ServerClock, AsyncServerClock),
     Capability.PRUNE: (Prune, AsyncPrune),
     Capability.ATOMIC_MULTI: (AtomicMulti, AsyncAtomicMulti),
+    Capability.CLAIM_WAIT: (ClaimWait, AsyncClaimWait),
 }
 
 
@@ -193,7 +196,12 @@ class ClientContext:
             lease_duration=_s(options.lease_duration),
             heartbeat_period=_optional_s(options.heartbeat_period),
             timeout=_optional_s(options.timeout),
-            waiting=Waiting(options.timeout_after_lease, options.retries, _optional_s(options.poll_period)),
+            waiting=Waiting(
+                options.timeout_after_lease,
+                options.retries,
+                _optional_s(options.poll_period),
+                in_server=options.server_wait and Capability.CLAIM_WAIT in (self._capabilities or ()),
+            ),
             early=self._early(options),
             request_timeout=_optional_s(options.request_timeout),
             drift_bound=options.drift_bound,

@@ -301,6 +301,9 @@ class Driver:
         seeks = type(state) is Seeking or type(state) is Confirming
         timeout_s = (timings.acquire_timeout_ns if seeks else timings.timeout_ns) / NANOS
         try:
+            if kind is Claim and request.wait_ns:
+                waits_s = request.wait_ns / NANOS
+                return await self.store.claim_when_free(request, wait_s=waits_s, timeout_s=timeout_s)  # type: ignore[attr-defined, no-any-return]
             if kind is Claim:
                 return await self.store.claim(request, timeout_s=timeout_s)
             if kind is Replace:

@@ -57,6 +57,7 @@ from dlock_core.states import (
     Terms,
     Wait,
 )
+from dlock_core.store import Claim
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
@@ -120,8 +121,9 @@ class Engine:
                 await self._leave(handle, effect)
             if look is not None:
                 look(handle)
-            if type(effect) is Wait:
-                await self._before_wait(handle, effect, others, timings)
+            until = _waits_until(effect, self.runtime.now())
+            if until is not None:
+                await self._before_wait(handle, until, others, timings)
 
         note_event(self.driver, EventKind.REQUESTED, handle, started)
         try:
@@ -155,9 +157,9 @@ class Engine:
         self.driver.tell()
         return refusal
 
-    async def _before_wait(self, handle: Handle, wait: Wait, others: Sequence[str], timings: Timings) -> None:
+    async def _before_wait(self, handle: Handle, until: int, others: Sequence[str], timings: Timings) -> None:
         note_wait(self.driver, handle)
-        tell_wait(handle, wait, self.runtime.now())
+        tell_wait(handle, until, self.runtime.now())
         if others and handle.looked_at != handle.changes:
             handle.looked_at = handle.changes
             await self._look_ahead(others, timings)
@@ -389,3 +391,10 @@ class Engine:
         """Return the record under *key*, hidden ones excepted."""
         record = await self.store.read(key, timeout_s=timeout_s)
         return None if record is None or record.state is State.GONE else record
+
+
+def _waits_until(effect: Any, now: int) -> int | None:
+    """Return until when *effect* waits, by itself or in the server; None if it does not."""
+    if type(effect) is Wait:
+        return effect.until
+    return now + effect.wait_ns if type(effect) is Claim and effect.wait_ns else None

@@ -15,7 +15,6 @@ from dlock_core.timings import NANOS, NEVER
 if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle
     from dlock_core.record import LockRecord, Loss
-    from dlock_core.states import Wait
 
 __all__ = [
     "at_in_words",
@@ -36,10 +35,10 @@ _PAUSE_NS = 2 * NANOS
 _WITHOUT_LEASE_NS = 20 * NANOS
 
 
-def tell_wait(handle: Handle, wait: Wait, now: int) -> None:
-    """Log that the caller waits: after a second, and then once a lease. A long pause between two looks is told before it begins."""
+def tell_wait(handle: Handle, until: int, now: int) -> None:
+    """Log that the caller waits: after a second, and then once a lease. A long wait, *until* an instant, is told before it begins."""
     state = handle.state
-    if type(state) is not Seeking or (now < handle.tell_at and wait.until <= handle.tell_at + _PAUSE_NS):
+    if type(state) is not Seeking or (now < handle.tell_at and until <= handle.tell_at + _PAUSE_NS):
         return
     lease_ns = state.terms.timings.lease_ns if state.seen is None else state.seen.lease_ns
     handle.tell_at = max(now, handle.tell_at) + (lease_ns if lease_ns < NEVER else _WITHOUT_LEASE_NS)

@@ -126,6 +126,14 @@ class ThreadedStore:
         call = partial(self.store.wait, record, ticket=ticket)  # type: ignore[attr-defined]
         await self._run(call, timeout_s, self._waits, self._left)
 
+    async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """Claim when the key is free; asked only of a store that can. With all threads taken, the wait is a pause."""
+        if not self._places.acquire(blocking=False):
+            await asyncio.sleep(wait_s)
+            return await self.claim(request, timeout_s=timeout_s)
+        call = partial(self.store.claim_when_free, request, wait_s=wait_s)  # type: ignore[attr-defined]
+        return await self._run(call, timeout_s, self._waits, self._left)
+
     async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Read with the age; asked only of a store that can."""
         return await self._run(partial(self.store.read_age, key), timeout_s)  # type: ignore[attr-defined]

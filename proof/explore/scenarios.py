@@ -87,6 +87,10 @@ SCENARIOS: dict[str, Scenario] = {
     "notify": Scenario(
         Rules(ticks=2, notify=True), ("takeover", "lost claim adopted", "late grant renewed before hand-out")
     ),
+    "server-wait": Scenario(
+        Rules(ticks=2, notify=True, in_server=True, copies=False, abandons=1, solo=True),
+        ("takeover", "lost claim adopted", "late grant renewed before hand-out", "abandoned acquire cleaned up"),
+    ),
     "owner-probe": Scenario(
         Rules(faults=0, deaths=1, probes=True, solo=True), (*_DEATHS, "lost: expired", "late request applied: claim")
     ),

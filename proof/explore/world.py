@@ -43,7 +43,7 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
-from dlock_core.timings import NEVER, Early, Timings, derive_timings
+from dlock_core.timings import NEVER, Early, Timings, Waiting, derive_timings
 from proof import watch
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ class Rules(NamedTuple):
     frees_now: bool = False
     stale: bool = False
     notify: bool = False
+    in_server: bool = False  # claims wait in the store; one that is on its way for long is one that waits
     copies: bool = True
     heartbeat: bool = True
     solo: bool = False  # only the first client tries again, abandons, relets and dies
@@ -203,6 +204,7 @@ def timings_of(rules: Rules, lease: int | None) -> Timings:
         delete_on_release=False,
         notify=rules.notify,
         refusals_linearizable=not rules.stale,
+        waiting=Waiting(in_server=rules.in_server),
         early=Early(probes=rules.probes, server_clock=rules.aged),
     )
     return timings._replace(period_ns=TICK, timeout_ns=TICK, backoff_ns=0, patience_ns=NEVER, poll_max_ns=TICK)

@@ -9,6 +9,7 @@ from proof.mutate.ends import ENDS
 from proof.mutate.mutant import HOLDING, RELEASE, SEEKING, TIMINGS, WORLDS, Mutant
 from proof.mutate.pruning import PRUNING
 from proof.mutate.shell import SHELL
+from proof.mutate.waits import WAITS
 
 __all__ = ["MUTANTS", "WORLDS", "Mutant"]
 
@@ -259,6 +260,7 @@ _PLANS = (
 
 MUTANTS: tuple[Mutant, ...] = (
     *TIME,
+    *WAITS,
     *CLAIMS,
     *_RENEWALS,
     *_RELEASES,

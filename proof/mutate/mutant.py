@@ -45,6 +45,7 @@ WORLDS: dict[str, Rules] = {
     "prune": Rules(breaks=1, late=1, ticks=1, faults=2, heartbeat=False, copies=False),
     "prune-twice": Rules(leases=(2,), breaks=1, late=1, ticks=4, faults=0, heartbeat=False, attempts=2),
     "mixed": Rules(leases=(None, 2), abandons=1, copies=False, ticks=3),
+    "waits": Rules(ticks=3, faults=0, notify=True, in_server=True, copies=False),
 }
 
 HOLDING, SEEKING, RELEASE = (

@@ -49,10 +49,12 @@ _GRANTED = (Held, Confirming)
 class Flight:
     """A request, what the store answered, and from when on the answer can be read."""
 
-    __slots__ = ("ready_at", "refused", "reply", "request", "rvn", "told_at")
+    __slots__ = ("back", "ready_at", "refused", "reply", "request", "rvn", "told_at", "wait_ns")
 
     def __init__(self, request: Request, rvn: str) -> None:
         self.request, self.rvn = request, rvn
+        self.wait_ns: int = getattr(request, "wait_ns", 0)
+        self.back: int | None = None  # how long the answer to one that waits is on its way; None: it is lost
         self.reply: Reply | None = None
         self.ready_at = NEVER
         self.told_at = 0
@@ -246,7 +248,7 @@ class Run:
         there, back = int(draw() * sim.delay_ns), int(draw() * sim.delay_ns)
         timings = agent.timings
         timeout = timings.acquire_timeout_ns if type(self.state) is Seeking else timings.timeout_ns
-        end = int(timeout / agent.rate)
+        end = int((timeout + flight.wait_ns) / agent.rate)
         if sim.store.refuses():
             flight.refused = True
             end = min(there + back, end)
@@ -257,16 +259,34 @@ class Run:
                 self.flights[rvn] = flight
             sim.at(there, self.arrive, flight)
             lost_back = (sim.loss and draw() < sim.loss) or sim.store.unreachable(agent.number, sim.now + there + back)
-            if not lost_back:
+            if not lost_back and flight.wait_ns:
+                flight.back = back
+            elif not lost_back:
                 flight.ready_at = sim.now + there + back
                 end = min(there + back, end)
         flight.told_at = sim.now + end
         sim.at(end, self.hear, flight)
 
     def arrive(self, flight: Flight) -> None:
-        """The request meets the store, whatever became of its sender."""
+        """The request meets the store, whatever became of its sender; a claim that waits does so while the key is held."""
+        if flight.wait_ns and self.sim.store.is_held():
+            self.sim.store.waiting.append((self, flight))
+            self.sim.at(flight.wait_ns, self.served, flight)
+        else:
+            self.served(flight)
+
+    def served(self, flight: Flight) -> None:
+        """The wait of a request has ended, with the key or without, and so the request meets the record."""
+        sim = self.sim
+        if flight.reply is not None:
+            return
+        if (self, flight) in sim.store.waiting:
+            sim.store.waiting.remove((self, flight))
         self.flights.pop(flight.rvn, None)
-        flight.reply = self.sim.store.meet(flight.request, self)
+        flight.reply = sim.store.meet(flight.request, self)
+        if flight.back is not None:
+            flight.ready_at = flight.told_at = sim.now + flight.back
+            sim.at(flight.back, self.hear, flight)
 
     def arrive_again(self, request: Request) -> None:
         """A copy of the request meets the store, and nobody hears of it."""

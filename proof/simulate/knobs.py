@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from dlock_core.timings import NANOS, Timings, derive_timings
+from dlock_core.timings import NANOS, Timings, Waiting, derive_timings
 
 __all__ = ["DRIFT", "LEASE_S", "RELET_S", "Knobs", "Mode", "draw", "extreme", "sim_timings"]
 
@@ -57,6 +57,7 @@ class Knobs(NamedTuple):
     cut: float = 0.5
     settles: bool = False
     notifies: bool = False  # the store wakes waiters at each write, as far as nothing is lost
+    claims_wait: bool = False  # and claims wait in it
     prunes: bool = False  # an operator asks for the removal of each record that was free when it was listed
     stops: bool = False  # clocks that stand still while their process is suspended, as CLOCK_MONOTONIC does
     rates: tuple[float, ...] = (1.0, 1.0)
@@ -97,6 +98,7 @@ def draw(seed: int, drift: float = DRIFT, mode: Mode | None = None) -> Knobs:
         rates=tuple(1 + drift * rng.choice((-1, -1, rng.uniform(-1, 1), 1, 1)) for _ in range(clients)),
         leases=tuple(rng.choice((0.3, LEASE_S)) if mixed else LEASE_S for _ in range(clients)),
         notifies=rng.random() < 0.375,
+        claims_wait=rng.random() < 0.5,
     )
     return drawn if mode is None else drawn._replace(mode=mode)
 
@@ -109,11 +111,17 @@ def extreme(drift: float) -> Knobs:
 
 def sim_timings(lease_s: float, knobs: Knobs) -> Timings:
     """Return the timings of a simulated client whose lease is so long."""
-    return _plan(lease_s, int(knobs.poll * NANOS), stale=knobs.stale, notify=knobs.notifies)
+    return _plan(
+        lease_s,
+        int(knobs.poll * NANOS),
+        stale=knobs.stale,
+        notify=knobs.notifies,
+        waits=knobs.notifies and knobs.claims_wait,
+    )
 
 
 @lru_cache(maxsize=256)
-def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool) -> Timings:
+def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool, waits: bool) -> Timings:
     timings = derive_timings(
         owner="o",
         lease_duration=lease_s,
@@ -131,5 +139,6 @@ def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool) -> Timings
         delete_on_release=False,
         notify=notify,
         refusals_linearizable=not stale,
+        waiting=Waiting(in_server=waits),
     )
     return timings._replace(poll_max_ns=poll_ns, fallback_ns=poll_ns)

@@ -15,7 +15,7 @@ from proof.simulate.knobs import Mode
 
 if TYPE_CHECKING:
     from proof.explore.world import Request
-    from proof.simulate.attempt import Run
+    from proof.simulate.attempt import Flight, Run
     from proof.simulate.schedule import Sim
 
 __all__ = ["Resources", "SimStore"]
@@ -24,6 +24,7 @@ _MILLI = NANOS // 1000
 _STALE = 0.1
 _FAILOVER = 0.03
 _THROTTLE = 0.7
+_UNNOTICED = 0.5
 _SPAN_NS = 3 * NANOS  # bursts and partitions come once in this time
 _BURST_NS = int(0.6 * NANOS)
 
@@ -45,6 +46,7 @@ class SimStore:
         self.grants = self.takeovers = self.failovers = 0
         self.grantee: Run | None = None
         self.delays: list[float] = []  # of each takeover: how old the record was, in leases
+        self.waiting: list[tuple[Run, Flight]] = []  # the claims that wait, and whose they are
         self.rolled_back = self.reissued = False
         self.fastest = max(sim.knobs.rates)
 
@@ -126,6 +128,8 @@ class SimStore:
         self.record, self.written_at = record, now
         if self.knobs.notifies:
             self.sim.notify()
+        if self.waiting and record.state is not State.HELD:
+            self._serve()
         if self.knobs.prunes and record.state is not State.HELD:
             self.sim.remove_later(record.version)
 
@@ -166,6 +170,19 @@ class SimStore:
         if (self.sim.now - self.written_at) * self.fastest < old.lease_ms * _MILLI - 1:
             return "I3: a takeover before the record's lease had passed"
         return None
+
+    def _serve(self) -> None:
+        """Let the claim meet the free key that has waited longest; that of a process which is gone, if that was not noticed (K4)."""
+        while self.waiting:
+            run, flight = self.waiting.pop(0)
+            if not run.dead or self.sim.random() < _UNNOTICED:
+                self.sim.at(0, run.served, flight)
+                return
+            flight.reply = Reply(applied=False, record=None)
+
+    def is_held(self) -> bool:
+        """Whether the record says so."""
+        return self.record is not None and self.record.state is State.HELD
 
     def free_of(self, token: int) -> bool:
         """Whether the grant *token* is not held any more."""

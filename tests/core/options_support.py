@@ -8,6 +8,7 @@ LOCK_FIELDS = [
     "timeout_after_lease",
     "retries",
     "poll_period",
+    "server_wait",
     "heartbeat_period",
     "auto_renew",
     "data",

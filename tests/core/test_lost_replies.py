@@ -355,7 +355,7 @@ async def test_waiting_for_notice_that_fails_falls_back_to_polling(world: World)
         raise StoreUnavailableError("no notifications today")
 
     deaf = type("DeafStore", (kind,), {"wait": fail})(world.space)
-    async with world.client(owner="a") as a, world.client(deaf) as b:
+    async with world.client(owner="a") as a, world.client(deaf, server_wait=False) as b:
         held = await a.acquire("k")
         waiting = world.spawn(b.acquire("k", timeout=30))
         await world.live(1)

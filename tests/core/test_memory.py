@@ -88,6 +88,7 @@ def test_what_is_promised_is_what_a_dictionary_can() -> None:
             Capability.NOTIFY,
             Capability.SERVER_CLOCK,
             Capability.PRUNE,
+            Capability.CLAIM_WAIT,
         }
     )
 

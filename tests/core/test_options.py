@@ -63,6 +63,7 @@ def test_options_are_the_contracts() -> None:
         "timeout_after_lease": False,
         "retries": None,
         "poll_period": None,
+        "server_wait": True,
         "heartbeat_period": None,
         "auto_renew": True,
         "data": None,

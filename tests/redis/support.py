@@ -291,7 +291,11 @@ def exercise(store: Any, prefix: str) -> None:
         began = time.monotonic()
         store.wait(record, ticket="t", timeout_s=5.0)
         assert time.monotonic() - began < 2.0
-        assert claim(store, key, ticket="t").applied
+        mine = granted(store, key, ticket="t")
+        waits = Claim(held(key), Expect.ANY, ticket="u")
+        assert not store.claim_when_free(waits, wait_s=0.05, timeout_s=5.0).applied
+        assert release(store, mine).applied
+        assert store.claim_when_free(waits, wait_s=5.0, timeout_s=5.0).applied
     records = [store.read(f"{prefix}{ending}", timeout_s=5.0) for ending in BRACES]
     results = store.replace_many(
         [Replace(held(each.key, each.fencing_token), each.version) for each in records], timeout_s=5.0

@@ -102,8 +102,8 @@ def test_tasks_that_wait_starve_no_lock_that_is_held(narrow: Server) -> None:
     asyncio.run(scene())
 
 
-def test_waiters_share_one_connection(narrow: Server) -> None:
-    """Thirty threads wait, and the server has hardly more clients than before."""
+def test_waiters_share_a_few_connections(narrow: Server) -> None:
+    """Thirty threads wait, four of them in the server; it has hardly more clients than before."""
     with redis.Redis.from_url(narrow.url) as admin, locking(narrow) as locks:
         lease = locks.acquire("busy")
         before = len(admin.client_list())
@@ -119,7 +119,7 @@ def test_waiters_share_one_connection(narrow: Server) -> None:
             threading.Event().wait(0.01)  # they come when they like
         subscribed = admin.client_list(_type="pubsub")
         assert len(subscribed) == 1
-        assert len(admin.client_list()) <= before + 1 + 16
+        assert len(admin.client_list()) <= before + 1 + 16 + 4
         lease.release()
         for each in threads:
             each.join()

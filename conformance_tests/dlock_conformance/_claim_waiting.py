@@ -1,0 +1,197 @@
+"""W1 to W3: claims that wait in the server, for stores that declare them."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+from dlock_conformance.needs import needs
+from dlock_conformance.records import fresh, held
+from dlock_conformance.subject import Subject
+from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError
+from dlock_core.record import State
+from dlock_core.store import Claim, Expect, Reply
+
+__all__ = ["ClaimWaitClauses"]
+
+WAITERS = 3
+SETTLES_S = 0.2
+BRIEF_S = 0.2
+
+
+@needs("claim_wait")
+class ClaimWaitClauses:
+    """Clauses of ``claim_when_free``."""
+
+    def test_w1_a_free_key_is_claimed_at_once(self, trial: Trial) -> None:
+        """Absent or released, there is nothing to wait for, and the record is the one of a claim."""
+        key = trial.key()
+        for _ in range(2):
+            request = waiting(key, data=b"kept")
+            began = time.monotonic()
+
+            record = trial.granted(served(trial.store, request, trial.harness.soon_s), "a claim of a free key")
+
+            took = time.monotonic() - began
+            trial.require(took < trial.harness.soon_s, f"a claim of a free key took {took:.2f} s")
+            trial.exactly(
+                replace(request.record, fencing_token=record.fencing_token), record, "the claim wrote another"
+            )
+            trial.free(record)
+
+    def test_w1_it_is_applied_when_the_key_becomes_free(self, trial: Trial) -> None:
+        """It waited when another connection released the key; its token is greater, and its conditions are a claim's."""
+        record = trial.hold(trial.key(), data=b"of the holder")
+        request = waiting(record.key)._replace(keep_payload=True)
+        waiter = Waiter(trial.other, request, trial.harness.soon_s)
+        waiter.settle()
+
+        free = trial.free(record, keep=True)
+
+        came = waiter.result()
+        if not isinstance(came, Reply):
+            trial.fail("a claim waited for a key that was released, and was not applied soon", came=came)
+        granted = trial.granted(came, "a claim that waited for a key that was released")
+        trial.require(granted.fencing_token > free.fencing_token, "a claim that waited was granted an old token")
+        trial.require(granted.data == b"of the holder", "a claim that keeps the payload lost it", came=granted)
+        trial.exactly(granted, trial.store.read(record.key), "another record stands than was granted")
+
+    def test_w1_a_held_key_refuses_it_at_the_end_of_the_wait(self, trial: Trial) -> None:
+        """Nobody releases: it shows the record that stands, as any claim does, and has changed nothing."""
+        record = trial.hold(trial.key())
+        began = time.monotonic()
+
+        reply = asked(trial.store, waiting(record.key), BRIEF_S)
+
+        took = time.monotonic() - began
+        trial.refused(reply, "a claim that waited for a key that stayed held", record)
+        trial.exactly(record, reply.record, "the refusal shows another record than stands")
+        trial.require(took < BRIEF_S + 2.0, f"a claim with wait_s={BRIEF_S} took {took:.2f} s")
+
+    def test_w1_it_keeps_the_conditions_of_a_claim(self, trial: Trial) -> None:
+        """A key that must exist and is absent, or gone, is not made by waiting."""
+        key = trial.key()
+
+        trial.refused(asked(trial.store, waiting(key)._replace(must_exist=True), BRIEF_S), "it must exist", None)
+        trial.require(trial.store.read(key) is None, "a claim of a key that must exist has made it")
+
+        gone = trial.free(trial.hold(key), State.GONE)
+        trial.refused(asked(trial.store, waiting(key)._replace(must_exist=True), BRIEF_S), "it must exist", gone)
+
+    def test_w2_the_first_is_served_first_and_each_in_turn(self, trial: Trial) -> None:
+        """Three came one after the other; each release serves one of them, in that order."""
+        standing = trial.hold(trial.key())
+        came: queue.Queue[object] = queue.Queue()
+        waiters = []
+        for _ in range(WAITERS):
+            waiters.append(Waiter(trial.other, waiting(standing.key), trial.harness.soon_s, came))
+            waiters[-1].settle()
+        for number, waiter in enumerate(waiters, 1):
+            trial.free(standing)
+
+            reply = waiters[0].result()
+
+            wrong = f"{WAITERS} claims waited, and release {number} served none of them soon"
+            standing = trial.granted(reply, wrong) if isinstance(reply, Reply) else trial.fail(wrong, came=reply)
+            trial.require(
+                standing.rvn == waiter.request.record.rvn,
+                f"release {number} served another claim than the one that had waited longest",
+                came=standing,
+            )
+
+    @needs("async")
+    def test_w3_a_cancelled_claim_is_not_applied_later(self, trial: Trial) -> None:
+        """Its caller is gone, and the store was told so: the release after that frees the key for who comes next."""
+        record = trial.hold(trial.key())
+
+        trial.store.loop.run(cancelled(trial.store.raw, waiting(record.key)))
+        trial.free(record)
+
+        reply = served(trial.other, waiting(record.key), trial.harness.soon_s)
+        trial.granted(reply, "the first of two claims that waited was cancelled; the claim after it")
+
+    @needs("async")
+    def test_w3_a_cancelled_claim_takes_no_turn_with_it(self, trial: Trial) -> None:
+        """Of two that wait the first is cancelled; the release after that serves the other."""
+        record = trial.hold(trial.key())
+        first = trial.store.loop.run(begun(trial.store.raw, waiting(record.key)))
+        waiter = Waiter(trial.other, waiting(record.key), trial.harness.soon_s)
+        waiter.settle()
+        trial.store.loop.run(ended(first))
+
+        trial.free(record)
+
+        came = waiter.result()
+        wrong = "two claims waited, the first was cancelled, and the release served the other not soon"
+        trial.granted(came, wrong) if isinstance(came, Reply) else trial.fail(wrong, came=came)
+
+
+def waiting(key: str, **fields: Any) -> Claim:
+    """Return a claim that names a ticket, as those that wait do."""
+    return Claim(held(key, **fields), Expect.ANY, ticket=fresh())
+
+
+def asked(store: Subject, request: Claim, wait_s: float) -> Reply:
+    """Ask once."""
+    return store.claim_when_free(request, wait_s=wait_s)
+
+
+def served(store: Subject, request: Claim, within_s: float) -> Reply:
+    """Ask until it is applied, as it may be refused early, or until *within_s*."""
+    until = time.monotonic() + within_s
+    reply = asked(store, request, within_s)
+    while not reply.applied and (left_s := until - time.monotonic()) > 0:
+        reply = asked(store, request, left_s)
+    return reply
+
+
+async def begun(store: Any, request: Claim) -> asyncio.Task[Any]:
+    """Begin to wait."""
+    task = asyncio.create_task(store.claim_when_free(request, wait_s=5.0, timeout_s=5.0))
+    await asyncio.sleep(SETTLES_S)  # it waits now; there is no sign of it
+    return task
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    """Cancel, and see the end of it."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def cancelled(store: Any, request: Claim) -> None:
+    """Begin to wait, and be cancelled."""
+    await ended(await begun(store, request))
+
+
+class Waiter:
+    """Who waits for the key inside of the server, in a thread of its own."""
+
+    def __init__(self, store: Subject, request: Claim, soon_s: float, came: queue.Queue[object] | None = None) -> None:
+        self.request = request
+        self._soon_s = soon_s
+        self._came: queue.Queue[object] = queue.Queue() if came is None else came
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, args=(store,), daemon=True).start()
+
+    def settle(self) -> None:
+        """Let it come as far as to wait: there is no sign of it."""
+        self._ended.wait(SETTLES_S)
+
+    def result(self) -> object:
+        """Return what the next of those who share the queue was answered, or None if nobody was soon."""
+        try:
+            return self._came.get(timeout=self._soon_s)
+        except queue.Empty:
+            return None
+
+    def _run(self, store: Subject) -> None:
+        try:
+            self._came.put(served(store, self.request, 4 * self._soon_s))
+        except (StoreError, AssertionError) as error:
+            self._came.put(error)
+        self._ended.set()

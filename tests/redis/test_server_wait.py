@@ -1,0 +1,200 @@
+"""Claims that wait in the server: applied by the release, dropped with their connection, and never for who has left."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from dlock_core.errors import StoreError
+from dlock_core.record import LockRecord
+from dlock_core.store import Claim, Expect, Replace, Reply
+from dlock_redis import RedisStore
+from dlock_redis._connections import _WAITING_MAX
+from tests.redis.support import claim, granted, held, release
+from tests.redis.test_waiting import SOON_S, queued
+
+LONG_S = 20.0
+
+
+class Waiting:
+    """A claim that waits, in a thread of its own."""
+
+    def __init__(self, store: Any, key: str, wait_s: float = LONG_S) -> None:
+        self.request = Claim(held(key), Expect.ANY, ticket=f"t{time.monotonic_ns()}")
+        self._call: Callable[[], Reply] = lambda: store.claim_when_free(self.request, wait_s=wait_s, timeout_s=SOON_S)
+        self._came: list[Reply | StoreError] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def result(self) -> Reply | StoreError:
+        """Return what it was answered, or the error."""
+        self._thread.join(LONG_S + SOON_S)
+        [came] = self._came
+        return came
+
+    def granted(self) -> LockRecord:
+        """Return the record that it was granted."""
+        came = self.result()
+        assert isinstance(came, Reply), came
+        assert came.applied, came
+        assert came.record is not None
+        return came.record
+
+    def _run(self) -> None:
+        try:
+            self._came.append(self._call())
+        except StoreError as error:
+            self._came.append(error)
+
+
+@pytest.fixture
+def waiter(url: str) -> Iterator[RedisStore]:
+    """Return the store of who waits."""
+    with redis.Redis.from_url(url) as client:
+        store = RedisStore(client)
+        yield store
+        store.close()
+
+
+def blocked(raw: Any, count: int = 1) -> list[dict[str, Any]]:
+    """Return the connections that are blocked, once they are so many."""
+    until = time.monotonic() + SOON_S
+    while len(found := [each for each in raw.client_list() if each["cmd"] == "blpop"]) < count:
+        assert time.monotonic() < until, f"{len(found)} connections are blocked, not {count}"
+        time.sleep(0.002)  # they come when they like
+    return found
+
+
+def test_release_applies_the_claim_in_the_server(store: Any, waiter: RedisStore, raw: Any, key: str) -> None:
+    """The waiter is told of a grant; no list and no turn is left behind."""
+    record = granted(store, key)
+    waiting = Waiting(waiter, key)
+    queued(raw, key, 1)
+    blocked(raw)
+
+    released = release(store, record).record
+    mine = waiting.granted()
+
+    assert released is not None
+    assert mine.fencing_token > released.fencing_token
+    assert mine.rvn == waiting.request.record.rvn
+    assert store.read(key, timeout_s=SOON_S) == mine
+    assert raw.hmget(key, "queue", "turn") == [b"", b""]
+    assert raw.keys(f"{key}*") == [key.encode()]
+
+
+def test_claim_behind_a_wait_that_ends_otherwise_asks_for_its_place(
+    store: Any, waiter: RedisStore, raw: Any, key: str
+) -> None:
+    """Its place is gone, as after a LEAVE; the blocked command is ended, and the claim behind it runs: it takes nothing (K1)."""
+    record = granted(store, key)
+    waiting = Waiting(waiter, key)
+    queued(raw, key, 1)
+    [blocking] = blocked(raw)
+    raw.hset(key, "queue", "")
+    release(store, record)
+
+    raw.client_unblock(int(blocking["id"]))
+
+    came = waiting.result()
+    assert isinstance(came, Reply)
+    assert not came.applied
+    assert came.record is not None
+    assert not came.record.held
+    assert not store.read(key, timeout_s=SOON_S).held
+
+
+def test_waiter_whose_connection_is_killed_gets_nothing(store: Any, waiter: RedisStore, raw: Any, key: str) -> None:
+    """The server drops its claim; the key is free for the next after a turn at most."""
+    record = granted(store, key)
+    waiting = Waiting(waiter, key)
+    queued(raw, key, 1)
+    [blocking] = blocked(raw)
+    raw.client_kill_filter(_id=blocking["id"])
+    assert isinstance(waiting.result(), StoreError)
+
+    release(store, record)
+
+    next_one = Waiting(store, key).granted()
+    assert next_one.owner == held(key).owner
+    assert next_one.rvn != waiting.request.record.rvn
+
+
+def test_closing_the_store_ends_its_waits(store: Any, waiter: RedisStore, raw: Any, key: str) -> None:
+    """The thread that waits is told, and its claim is not applied any more."""
+    record = granted(store, key)
+    waiting = Waiting(waiter, key)
+    queued(raw, key, 1)
+    blocked(raw)
+
+    began = time.monotonic()
+    waiter.close()
+
+    assert isinstance(waiting.result(), StoreError)
+    assert time.monotonic() - began < LONG_S / 2
+    release(store, record)
+    assert not store.read(key, timeout_s=SOON_S).held
+
+
+def test_those_without_a_connection_of_their_own_wait_as_well(
+    store: Any, waiter: RedisStore, raw: Any, key: str
+) -> None:
+    """More wait than there are connections for claims that wait: each is served in its turn."""
+    record = granted(store, key)
+    waits = []
+    for number in range(_WAITING_MAX + 2):
+        waits.append(Waiting(waiter, key))
+        queued(raw, key, number + 1)
+    assert len(blocked(raw, _WAITING_MAX)) == _WAITING_MAX
+
+    for each in waits:
+        release(store, record)
+        record = each.granted()
+
+
+def test_renewal_wakes_the_first_for_a_look(store: Any, waiter: RedisStore, raw: Any, key: str) -> None:
+    """It is refused long before its wait ends, and shown the renewed record: so it sees early when a dead holder renewed last."""
+    record = granted(store, key)
+    waiting = Waiting(waiter, key)
+    queued(raw, key, 1)
+    blocked(raw)
+
+    renewed = store.replace(renewal_of(record), timeout_s=SOON_S).record
+
+    came = waiting.result()
+    assert isinstance(came, Reply)
+    assert not came.applied
+    assert came.record == renewed
+
+
+def renewal_of(record: LockRecord) -> Replace:
+    """Return a renewal that keeps the payload."""
+    return Replace(held(record.key, record.fencing_token), record.version, keep_payload=True)
+
+
+def test_list_of_a_waiter_that_has_just_left_is_no_record(store: Any, raw: Any, key: str) -> None:
+    """A wake-up that nobody took stands for a moment beside the key: a list of all locks passes it over."""
+    record = granted(store, key)
+    left = f"{key}{{{key}}}!dlock:0123456789abcdefticket"
+    raw.rpush(left, "1")
+    try:
+        assert list(store.scan(key, timeout_s=SOON_S)) == [record]
+    finally:
+        raw.delete(left)
+
+
+def test_user_without_the_right_to_block_is_told_which(server: Any, open_store: Any, key: str) -> None:
+    """A policy from before claims waited in the server: the error names what is missing."""
+    with redis.Redis.from_url(server.url) as admin:
+        admin.execute_command("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all", "-blpop")
+    store = open_store(server.url.replace("redis://", "redis://old:pw@"))
+    granted(store, key)
+
+    with pytest.raises(StoreError, match=r"\+blpop"):
+        store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=0.1, timeout_s=SOON_S)
+    assert not claim(store, key).applied
