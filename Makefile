@@ -41,7 +41,7 @@ conformance: venv
 	$(BIN)/pytest conformance_tests
 
 test: check
-	export DLOCK_SERVER_DATA=$(IN_MEMORY); \
+	export DLOCK_TEST_DATA=$(IN_MEMORY); \
 		$(BIN)/pytest --cache-clear --numprocesses=$(JOBS) --dlock-require=$(STORES) || $(BIN)/python -m tests.alone $$?
 
 # Tests drawn by chance, each as if it were the only one: finds those that pass only in company. Not a part of `make test`.

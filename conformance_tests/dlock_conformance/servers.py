@@ -164,7 +164,7 @@ def _installed(name: str, recipe: Recipe) -> Server:
         raise LookupError(f"{recipe.program or 'no server program'} is not on this machine")
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=30).stdout
     version = re.search(recipe.version, said)
-    data = Path(os.environ.get("DLOCK_SERVER_DATA") or tempfile.gettempdir())
+    data = Path(os.environ.get("DLOCK_TEST_DATA") or tempfile.gettempdir())
     data.mkdir(parents=True, exist_ok=True)
     port, folder = _free_port(), tempfile.mkdtemp(prefix=f"dlock-{name}-", dir=data)
     command = [program, *(word.format(port=port, folder=folder) for word in recipe.arguments)]

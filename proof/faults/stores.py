@@ -182,7 +182,7 @@ class _Cluster:
 
     def __init__(self, name: str, folder: Path) -> None:
         resolve(name)  # installs it, or says what to do
-        self._cluster = CLUSTERS[name](DLOCK_SERVER_DATA=str(folder))
+        self._cluster = CLUSTERS[name](DLOCK_TEST_DATA=str(folder))
         self.url = f"{name}://{self._cluster.endpoints}/proof"
         # Syncs and pings of ZooKeeper may stand for requests: the cells count none.
         of_name = {"is_request": has_headers, "is_answered": has_headers} if name == "etcd" else {}

@@ -85,7 +85,7 @@ start() {
     [[ -n $name || ! -f $run.name ]] || name=$(<"$run.name")
     name=${name:-postgres}
     echo "$name" >"$run.name"
-    local bin data=${DLOCK_SERVER_DATA:-$shared}/data-$port
+    local bin data=${DLOCK_TEST_DATA:-$shared}/data-$port
     bin=$(install)
     ln -sfn "$data" "$run.data"
     if [[ ! -f $data/PG_VERSION ]]; then
@@ -118,7 +118,7 @@ end() { # at once: connections are cut, not waited for
         for _ in {1..100}; do pid >/dev/null || break; sleep 0.05; done
         ! pid >/dev/null || crash
     fi
-    rm -rf "${DLOCK_SERVER_DATA:-$shared}/data-$port" "$run".*
+    rm -rf "${DLOCK_TEST_DATA:-$shared}/data-$port" "$run".*
 }
 
 case $verb in

@@ -1,8 +1,8 @@
 # One server on one port, for the scripts that source this. They have functions die, answers and pid, and the variables run, port and patience_s.
-# DLOCK_SERVER_DATA is the folder of the data, such as one in memory: a disk that others keep busy may take seconds for one fsync.
-if [[ -n ${DLOCK_SERVER_DATA:-} ]]; then
-    mkdir -p "$DLOCK_SERVER_DATA"
-    run=$DLOCK_SERVER_DATA/${run##*/}
+# DLOCK_TEST_DATA is the folder of the data, such as one in memory: a disk that others keep busy may take seconds for one fsync.
+if [[ -n ${DLOCK_TEST_DATA:-} ]]; then
+    mkdir -p "$DLOCK_TEST_DATA"
+    run=$DLOCK_TEST_DATA/${run##*/}
 fi
 
 launched() { # PID: keep it, and wait until the server answers
