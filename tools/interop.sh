@@ -4,11 +4,11 @@
 #   interop.sh java     fetch the Java client (Maven) and compile its driver, if that was not done; print the class path
 #   interop.sh node     fetch the Node client (npm ci, from the committed lock file), if that was not done; print its node_modules
 #
-# All goes into ${DLOCK_SERVER_CACHE:-~/.cache/dlock-servers}; may run in parallel. Ends with 3 where the language itself is missing.
+# All goes into ${DLOCK_TEST_CACHE:-~/.cache/dlock-servers}; may run in parallel. Ends with 3 where the language itself is missing.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
+cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 
 die() { echo "interop: $1" >&2; exit "${2:-1}"; }
 

@@ -211,7 +211,7 @@ def _provisioned(name: str, recipe: Recipe) -> Server:
 @contextmanager
 def _installing() -> Iterator[None]:
     """Let one process at a time install: neither apt nor Maven takes two."""
-    folder = Path(os.environ.get("DLOCK_SERVER_CACHE") or Path.home() / ".cache" / "dlock-servers")
+    folder = Path(os.environ.get("DLOCK_TEST_CACHE") or Path.home() / ".cache" / "dlock-servers")
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go where the file is closed

@@ -9,6 +9,7 @@ import gc
 import re
 import warnings
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -160,6 +161,23 @@ def test_misspelt_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not silent
     (warning,) = caught
     assert "variable DLOCK_LEASE_DURATON; did you mean DLOCK_LEASE_DURATION?" in str(warning.message)
+
+
+def test_no_variable_of_the_project_looks_like_a_misspelling() -> None:
+    """Those of its own scripts and tests are set where clients are made, and a warning would fail whatever makes one."""
+    root = Path(__file__).parents[2]
+    scripts = [
+        root / "Makefile",
+        root / ".ci" / "run",
+        *(root / "tools").rglob("*.sh"),
+        *root.glob("conformance_tests/**/*.py"),
+    ]
+    options = {name.upper() for name in ClientOptions.model_fields}
+
+    ours = {name for script in scripts for name in re.findall(r"DLOCK_([A-Z_]+)", script.read_text(encoding="utf-8"))}
+
+    assert {"TEST_DATA", "TEST_CACHE", "TEST_SERVERS"} <= ours
+    assert {name: like for name in ours - options if (like := hints.near(name, options))} == {}
 
 
 def test_fail_closed_lock_with_a_lease_is_refused() -> None:

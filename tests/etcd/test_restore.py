@@ -16,7 +16,7 @@ from tests.scripted import ScriptedServer
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ScriptedServer]:
     """Return a server that keeps its data in the folder of the test."""
-    server = ScriptedServer("etcd.sh", DLOCK_SERVER_CACHE=str(tmp_path))
+    server = ScriptedServer("etcd.sh", DLOCK_TEST_CACHE=str(tmp_path))
     yield server
     server.stop()
 

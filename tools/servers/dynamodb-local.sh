@@ -6,13 +6,13 @@
 #   dynamodb-local.sh pid PORT       print the pid of the server that was started on PORT, or fail
 #   dynamodb-local.sh stop PORT      end it
 #
-# Jars: ${DLOCK_SERVER_CACHE:-~/.cache/dlock-servers}. Data are in memory; DLOCK_DDB_DIR=DIR keeps them in DIR through a restart.
+# Jars: ${DLOCK_TEST_CACHE:-~/.cache/dlock-servers}. Data are in memory; DLOCK_DDB_DIR=DIR keeps them in DIR through a restart.
 # The server has one database whatever the region and the credentials, and listens on all interfaces: it has no option for that.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 pom=$here/dynamodb-local.pom.xml
-cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
+cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 jars=$cache/dynamodb-local-$(cksum <"$pom" | cut -d' ' -f1)
 verb=${1:-help} port=${2:-}
 run=$cache/run/dynamodb-local-$port

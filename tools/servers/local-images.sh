@@ -10,7 +10,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
+cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 state=$cache/containers
 patience_s=30
 export CONTAINERS_CONF=$state/containers.conf CONTAINERS_STORAGE_CONF=$state/storage.conf CONTAINERS_REGISTRIES_CONF=$state/registries.conf

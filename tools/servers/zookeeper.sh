@@ -13,7 +13,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-cache=${DLOCK_SERVER_CACHE:-$HOME/.cache/dlock-servers}
+cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 verb=${1:-help} port=${2:-}
 run=$cache/run/zookeeper-$port
 patience_s=60
