@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -165,7 +166,8 @@ def test_a_given_session_serves_a_client(endpoint: str, table: str, key: str) ->
     from dlock_core import LockClient
 
     with (
-        LockClient(DynamoDBStore(session(), table=table, endpoint_url=endpoint)) as client,
+        closing(DynamoDBStore(session(), table=table, endpoint_url=endpoint)) as store,
+        LockClient(store) as client,
         client.lock(key) as lease,
     ):
         assert lease.fencing_token == 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dlock_core import Lease, LockClient
+from dlock_core import Lease, connect
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError
 from dlock_core.kit import Exchange
 from dlock_core.record import LockRecord
@@ -66,7 +66,7 @@ def test_three_members_are_grade_a(members: EtcdStore) -> None:
 
 def test_lock_outlives_the_leader_of_the_cluster(cluster: EtcdCluster, members: EtcdStore, key: str) -> None:
     """The holder renews by the members that are left, keeps everybody else out, and the next grant has a greater token."""
-    with LockClient(EtcdStore(f"etcd://{cluster.endpoints}/tests"), lease_duration=LEASE_S, prefix="") as client:
+    with connect(f"etcd://{cluster.endpoints}/tests", lease_duration=LEASE_S, prefix="") as client:
         lease = client.acquire(key)
         leader = cluster.leader()
         leader.crash()

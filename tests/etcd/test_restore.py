@@ -16,7 +16,7 @@ from tests.scripted import ScriptedServer
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ScriptedServer]:
     """Return a server that keeps its data in the folder of the test."""
-    server = ScriptedServer("etcd.sh", DLOCK_TEST_CACHE=str(tmp_path))
+    server = ScriptedServer("etcd.sh", DLOCK_TEST_DATA=str(tmp_path))
     yield server
     server.stop()
 
@@ -31,7 +31,7 @@ def test_tokens_go_on_after_an_older_snapshot_was_restored_with_a_floor(
     server: ScriptedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without it they come again, as doctor says beside the revision that now stands."""
-    url, data, snapshot = f"{server.told}/locks", tmp_path / "run" / f"etcd-{server.port}.data", tmp_path / "snapshot"
+    url, data, snapshot = f"{server.told}/locks", tmp_path / f"etcd-{server.port}.data", tmp_path / "snapshot"
     first = granted(url)
     server.crash()
     shutil.copytree(data, snapshot)

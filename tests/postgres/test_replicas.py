@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from dlock_core import LockClient, connect
+from dlock_core import connect
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError, UnsafeStoreError
 from dlock_core.store import Grade
 from dlock_postgres import PostgresStore
@@ -80,7 +80,7 @@ class Standby(Member):
 def primary() -> Iterator[Member]:
     """Start the primary, with the table made."""
     member = Member()
-    with LockClient(PostgresStore(member.url)) as client:
+    with connect(member.url) as client:
         client.provision()
     yield member
     member.end()

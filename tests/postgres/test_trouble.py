@@ -6,6 +6,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -174,7 +175,11 @@ def test_a_store_is_brought_on_what_the_user_has(url: str, server_url: str, key:
         "pool": pool,
     }
     with pool:
-        with LockClient(PostgresStore(sources[way], table=TABLE)) as client, client.lock(key) as lease:
+        with (
+            closing(PostgresStore(sources[way], table=TABLE)) as store,
+            LockClient(store) as client,
+            client.lock(key) as lease,
+        ):
             assert lease.is_valid
         with pool.connection() as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)

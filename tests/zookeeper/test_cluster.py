@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dlock_core import Lease, LockClient
+from dlock_core import Lease, connect
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from dlock_core.record import LockRecord
 from dlock_core.store import Grade
@@ -81,9 +81,7 @@ def test_lock_outlives_the_leader_of_the_ensemble(cluster: ZooKeeperCluster, mem
     def lasts(lease: Lease) -> bool:
         return succeeds(lease.renew)
 
-    with LockClient(
-        ZooKeeperStore(f"zookeeper://{cluster.endpoints}/tests"), lease_duration=LEASE_S, prefix=""
-    ) as client:
+    with connect(f"zookeeper://{cluster.endpoints}/tests", lease_duration=LEASE_S, prefix="") as client:
         lease = client.acquire(key)
         leader = cluster.leader()
         leader.crash()
