@@ -95,7 +95,7 @@ def test_refusal_names_the_holder_and_is_an_error() -> None:
 def test_loss_is_counted_with_its_reason_and_once() -> None:
     """The release that follows it is none; the other reasons stand at 0, so that the first loss is a step for Prometheus."""
     sdk = Sdk()
-    with connect("memory://", on_event=sdk.telemetry) as client:
+    with connect(f"memory://{uuid.uuid4()}", on_event=sdk.telemetry) as client:
         lease = client.acquire("k")
         assert client.break_lock("k", fencing_token=lease.fencing_token)
         for ends in (lease.renew, lease.release):
