@@ -14,36 +14,41 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 # without dlock: 115 of 300 clients closed at once). The collector finds it some tests later.
 _LEAVES_SOCKETS = "mongodb"
 # Of processes side by side one runs the whole of a group: a JVM and a stand-in for MongoDB take long to start and to get quick, so one for
-# each process would starve the others. All other tests go to whichever process is free.
+# each process would starve the others. All other tests go to whichever process is free. The groups begin in this order, those that take
+# longest first.
 _GROUPS = {
-    "conformance_tests/test_dynamodb": "dynamodb",
-    "conformance_tests/test_etcd.py::TestEtcdElection": "etcd, elections",
-    "conformance_tests/test_etcd.py::TestEtcdJobs": "etcd, jobs",
-    "conformance_tests/test_etcd.py::TestEtcdClient": "etcd, clients",
-    "conformance_tests/test_etcd": "etcd, conformance",
     "conformance_tests/test_mongodb": "mongodb",
-    "conformance_tests/test_mysql": "mysql, conformance",
-    "conformance_tests/test_postgres.py::TestPostgres18": "postgres 18, conformance",
-    "conformance_tests/test_postgres": "postgres, conformance",
-    "conformance_tests/test_redis.py": "redis, conformance",
-    "conformance_tests/test_redis_versions": "redis versions",
-    "conformance_tests/test_zookeeper.py::TestZooKeeperStore": "zookeeper, conformance",
-    "conformance_tests/test_zookeeper": "zookeeper, clients",
-    "tests/contrib/": "frameworks",
-    "tests/dynamodb/": "dynamodb",
-    "tests/etcd/": "etcd",
-    "tests/interop/": "dynamodb",
     "tests/mongodb/": "mongodb",
-    "tests/mysql/": "mysql",
-    "tests/postgres/": "postgres",
-    "tests/redis/": "redis",
-    "tests/zookeeper/": "zookeeper",
+    "conformance_tests/test_dynamodb": "dynamodb",
+    "tests/dynamodb/": "dynamodb",
+    "tests/interop/": "dynamodb",
+    "tests/core/test_simulate": "simulations",
+    "tests/core/test_proof": "proof",
+    "tests/core/test_explore": "explorations",
+    "tests/core/test_mutants": "explorations",
+    "tests/core/test_traces": "explorations",
     "tests/faults/": "all stores",
     "tests/fences/": "all stores",
     "tests/migration/": "all stores",
     "tests/test_examples": "all stores",
     "tests/test_demo": "all stores",
-    "tests/core/test_proof": "proof",
+    "conformance_tests/test_postgres.py::TestPostgres18": "postgres 18, conformance",
+    "conformance_tests/test_postgres": "postgres, conformance",
+    "conformance_tests/test_zookeeper.py::TestZooKeeperStore": "zookeeper, conformance",
+    "conformance_tests/test_zookeeper": "zookeeper, clients",
+    "conformance_tests/test_mysql": "mysql, conformance",
+    "conformance_tests/test_redis.py": "redis, conformance",
+    "conformance_tests/test_redis_versions": "redis versions",
+    "conformance_tests/test_etcd.py::TestEtcdElection": "etcd, elections",
+    "conformance_tests/test_etcd.py::TestEtcdJobs": "etcd, jobs",
+    "conformance_tests/test_etcd.py::TestEtcdClient": "etcd, clients",
+    "conformance_tests/test_etcd": "etcd, conformance",
+    "tests/redis/": "redis",
+    "tests/zookeeper/": "zookeeper",
+    "tests/contrib/": "frameworks",
+    "tests/etcd/": "etcd",
+    "tests/postgres/": "postgres",
+    "tests/mysql/": "mysql",
 }
 # These need a processor and no clock, for minutes; at this niceness they leave the processors to the tests that hold real leases.
 _PATIENT = ("tests/core/test_explore", "tests/core/test_mutants", "tests/core/test_simulate", "tests/core/test_traces")
@@ -52,16 +57,28 @@ _NICENESS = 15
 _MAY_TAKE_BACK = hasattr(os, "geteuid") and os.geteuid() == 0
 
 
+def _group_of(nodeid: str) -> str | None:
+    return next((group for start, group in _GROUPS.items() if nodeid.startswith(start)), None)
+
+
 class _ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out the groups, and each other test by itself. The marks of pytest-xdist say nothing to pytest 9.2 (its issue 1386)."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((group for start, group in _GROUPS.items() if nodeid.startswith(start)), nodeid)
+        return _group_of(nodeid) or nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByGroup:
     """Have pytest-xdist hand out the tests by group."""
+    config.option.loadscopereorder = False
     return _ByGroup(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with the groups where processes run side by side; it would hand out those of most tests first."""
+    if hasattr(config, "workerinput"):
+        order = [*dict.fromkeys(_GROUPS.values()), None]
+        items.sort(key=lambda item: order.index(_group_of(item.nodeid)))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
