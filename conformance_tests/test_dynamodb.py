@@ -95,7 +95,7 @@ class TestDynamoDBStore(LockStoreConformance):
     """``dynamodb://``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("busy", "notify", "server_clock", "prune", "claim_wait", "restart", "own_client")
+    lacks = ("busy", "notify", "server_clock", "prune", "claim_wait", "atomic_multi", "restart", "own_client")
 
     @pytest.fixture
     def harness(self, dynamodb_harness: StoreHarness) -> StoreHarness:

@@ -35,6 +35,7 @@ LACKS = (
         "server_clock",
         "prune",
         "claim_wait",
+        "atomic_multi",
         "restart",
         "count_requests",
         "plant_newer",

@@ -117,7 +117,7 @@ def etcd_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreHarness
 class TestEtcdStore(LockStoreConformance):
     """``etcd://``, both colours."""
 
-    lacks = ("busy", "server_clock", "prune", "claim_wait", "unprovisioned")
+    lacks = ("busy", "server_clock", "prune", "claim_wait", "atomic_multi", "unprovisioned")
 
     @pytest.fixture
     def harness(self, etcd_harness: StoreHarness) -> StoreHarness:
@@ -128,7 +128,7 @@ class TestEtcdStore(LockStoreConformance):
 class TestEtcdClient(LockClientConformance):
     """Both clients over ``etcd://``."""
 
-    lacks = ("server_clock", "prune", "claim_wait")
+    lacks = ("server_clock", "prune", "claim_wait", "atomic_multi")
 
     @pytest.fixture
     def harness(self, etcd_harness: StoreHarness) -> StoreHarness:

@@ -34,7 +34,7 @@ class TestMemoryStore(LockStoreConformance):
         """Give each test a space of its own."""
         return StoreHarness(
             f"memory://conformance-{next(_SPACES)}",
-            capabilities={"batch_renew", "notify", "server_clock", "prune", "claim_wait"},
+            capabilities={"batch_renew", "notify", "server_clock", "prune", "claim_wait", "atomic_multi"},
             race_rounds=rounds(300),
             soon_s=1.0,
         )
@@ -61,7 +61,7 @@ class TestMemoryClient(LockClientConformance):
         """Give each test a space of its own."""
         return StoreHarness(
             f"memory://conformance-{next(_SPACES)}",
-            capabilities={"batch_renew", "notify", "server_clock", "prune", "claim_wait"},
+            capabilities={"batch_renew", "notify", "server_clock", "prune", "claim_wait", "atomic_multi"},
             lease_s=0.6,
         )
 

@@ -89,7 +89,7 @@ def mongodb_harness(server: Server, proxy: FaultProxy, collection: Any) -> Store
 class TestMongoDBStore(LockStoreConformance):
     """``mongodb://``, both colours."""
 
-    lacks = ("busy", "own_client", "prune", "claim_wait")
+    lacks = ("busy", "own_client", "prune", "claim_wait", "atomic_multi")
 
     @pytest.fixture
     def harness(self, mongodb_harness: StoreHarness) -> StoreHarness:

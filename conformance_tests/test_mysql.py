@@ -111,7 +111,7 @@ class TestMySQLStore(LockStoreConformance):
     """``mysql://``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("busy", "notify", "prune", "claim_wait", "own_client", "expires")
+    lacks = ("busy", "notify", "prune", "claim_wait", "atomic_multi", "own_client", "expires")
 
     @pytest.fixture
     def harness(self, mysql_harness: StoreHarness) -> StoreHarness:
@@ -123,7 +123,7 @@ class TestMySQLStoreWithoutReturning(LockStoreConformance):
     """The same with the statements for MySQL, which MariaDB understands, too."""
 
     colours = ("sync",)
-    lacks = ("busy", "notify", "prune", "claim_wait", "own_client", "expires", "several_processes")
+    lacks = ("busy", "notify", "prune", "claim_wait", "atomic_multi", "own_client", "expires", "several_processes")
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod

@@ -23,6 +23,7 @@ class TestOldExampleStore(LockStoreConformance):
             "server_clock",
             "prune",
             "claim_wait",
+            "atomic_multi",
             "several_processes",
             "busy",
             "lose_reply",

@@ -62,7 +62,17 @@ class TestSqliteStore(LockStoreConformance):
     """``sqlite:///path``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("claim_wait", "lose_reply", "hang", "refuse", "count_requests", "unprovisioned", "own_client", "expires")
+    lacks = (
+        "claim_wait",
+        "atomic_multi",
+        "lose_reply",
+        "hang",
+        "refuse",
+        "count_requests",
+        "unprovisioned",
+        "own_client",
+        "expires",
+    )
 
     @pytest.fixture
     def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:

@@ -150,7 +150,7 @@ class TestZooKeeperStore(LockStoreConformance):
     """``zookeeper://``, for threads; tasks use it through threads."""
 
     colours = ("sync",)
-    lacks = ("busy", "server_clock", "prune", "claim_wait")
+    lacks = ("busy", "server_clock", "prune", "claim_wait", "atomic_multi")
 
     @pytest.fixture
     def harness(self, zookeeper_harness: StoreHarness) -> StoreHarness:
@@ -161,7 +161,7 @@ class TestZooKeeperStore(LockStoreConformance):
 class TestZooKeeperClient(LockClientConformance):
     """Both clients over ``zookeeper://``."""
 
-    lacks = ("server_clock", "prune", "claim_wait")
+    lacks = ("server_clock", "prune", "claim_wait", "atomic_multi")
 
     @pytest.fixture
     def harness(self, zookeeper_harness: StoreHarness) -> StoreHarness:

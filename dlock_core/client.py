@@ -247,7 +247,10 @@ class LockClient:
     def lock_all(
         self, keys: Iterable[str], **options: Unpack[LockKeywords]
     ) -> AbstractContextManager[Mapping[str, Lease]]:
-        """Return a context manager that holds all of *keys* or none: taken in one order by every client, so nobody deadlocks."""
+        """Return a context manager that holds all of *keys* or none: taken in one order by every client, so nobody deadlocks.
+
+        Up to 64 free keys are one request, where the store can claim several in one step.
+        """
         return LockAll(self, self._context.ordered(keys), options)
 
     def election(self, key: str, *, value: bytes | None = None, **options: Unpack[LockKeywords]) -> Election:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncMemoryStore", "MemoryOptions", "MemorySpace", "MemoryStore", "backend"]
 
-_CAPABILITIES = frozenset(set(Capability) - {Capability.ATOMIC_MULTI})
+_CAPABILITIES = frozenset(Capability)
 _HELD = State.HELD
 
 
@@ -60,6 +60,30 @@ class MemorySpace:
         """Clauses B1 to B3."""
         with self.mutex:
             return [self._step(request) for request in requests]
+
+    def claim_many(self, requests: Sequence[Claim]) -> list[Reply]:
+        """Clauses M1 to M4."""
+        with self.mutex:
+            while True:
+                writes, now = self._writes, self.now()
+                standing = [self.records.get(request.record.key) for request in requests]
+                replies = [
+                    outcome(record, request, floor=self._least_token)
+                    for record, request in zip(standing, requests, strict=True)
+                ]
+                if not all(reply.applied for reply in replies):
+                    return [
+                        Reply(applied=False, record=record, age_ms=self._age_ms(record.key) if record else None)
+                        for record in standing
+                    ]
+                granted = {reply.record.key: reply.record for reply in replies if reply.record is not None}
+                written_at = dict.fromkeys(granted, now)
+                # No signal handler runs from here to the end of this block: there is no call and no jump back.
+                if self._writes == writes:
+                    self._writes = writes + 1
+                    self.records |= granted
+                    self.written_at |= written_at
+                    return replies
 
     def _step(self, request: Claim | Replace | Release) -> Reply:
         key = request.record.key
@@ -218,6 +242,11 @@ class MemoryStore:
         self.check(None)
         return self.space.replace_many(requests)
 
+    def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """Apply all claims or none."""
+        self.check(None)
+        return self.space.claim_many(requests)
+
     def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Return the record under *key* and the ms since it was written."""
         self.check(key)
@@ -306,6 +335,10 @@ class AsyncMemoryStore:
     async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """As :meth:`MemoryStore.replace_many`."""
         return self._sync.replace_many(requests, timeout_s=timeout_s)
+
+    async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """As :meth:`MemoryStore.claim_many`."""
+        return self._sync.claim_many(requests, timeout_s=timeout_s)
 
     async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """As :meth:`MemoryStore.read_age`."""

@@ -85,6 +85,15 @@ W2   Of those who wait, by this or by ``wait``, the first is served first. A rel
 W3   A call that ended without an answer may be applied, as any claim. One whose caller is gone, as the store knows, is not, and takes no
      turn of the others with it.
 
+**Several keys at once** (:class:`AtomicMulti`)
+
+M1   ``claim_many`` applies all of *requests* in one atomic step, each as ``claim`` does (S2 to S4), or none of them. The replies come in
+     the order of the requests. It is one request.
+M2   If one is refused, all are: nothing is written, and each reply shows what stands under its key. An exception stands for all of them.
+     Where the store cannot reach the keys in one step, it raises :class:`~dlock_core.errors.StoreUnavailableError`.
+M3   Of two calls at once that have a key in common at most one is applied, and neither waits for the other beyond its time-out.
+M4   At most ``CLAIM_MANY_MAX`` requests come in one call, no key twice, all with ``Expect.ANY``.
+
 **Age** (:class:`ServerClock`)
 
 C1   ``read_age`` reads as ``read`` does, and gives the same record with its age; None where the key is absent.
@@ -156,6 +165,10 @@ class Capability(StrEnum):
 
 PRUNE_MAX = 500
 """The most records in one call of ``prune``."""
+
+
+CLAIM_MANY_MAX = 64
+"""The most keys in one call of ``claim_many``."""
 
 
 class Grade(StrEnum):
@@ -421,7 +434,7 @@ class AsyncServerClock(Protocol):
 
 @runtime_checkable
 class AtomicMulti(Protocol):
-    """Several keys in one atomic step."""
+    """Several keys in one atomic step (M1-M4)."""
 
     def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
         """Apply all claims or none; a reply for each, in order."""

@@ -19,8 +19,8 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = ["TroubleClauses"]
 
-# The renewal of one lock in a batch has every duty of the renewal alone.
-STEPS = ["claim", "replace", "release", "replace_many"]
+# The renewal of one lock in a batch has every duty of the renewal alone, and so has the claim.
+STEPS = ["claim", "replace", "release", "replace_many", "claim_many"]
 VERBS = [*STEPS, "read", "read_age", "scan"]
 # A read needs no turn among writes.
 DISTURBED = [(verb, fault) for verb in VERBS for fault in Fault if fault is not Fault.BUSY or verb in STEPS]
@@ -32,7 +32,7 @@ FORMAT = 2
 
 def prepared(trial: Trial, verb: str) -> tuple[LockRecord | None, LockRecord]:
     """Return what stands under a new key, and what *verb* will write there."""
-    if verb == "claim":
+    if verb in ("claim", "claim_many"):
         return None, held(trial.key())
     record = trial.hold(trial.key())
     return record, tombstone(record) if verb == "release" else next_version(record)
@@ -45,6 +45,8 @@ def asking(
     key = written.key
     if verb == "claim":
         return lambda: store.claim(Claim(written, Expect.ANY), timeout_s=timeout_s)
+    if verb == "claim_many":
+        return lambda: store.claim_many([Claim(written, Expect.ANY)], timeout_s=timeout_s)[0]
     if verb == "read":
         return lambda: store.read(key, timeout_s=timeout_s)
     if verb == "read_age":

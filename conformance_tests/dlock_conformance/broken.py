@@ -13,6 +13,7 @@ from dataclasses import replace
 from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_lives, _faulty_waiting
 from dlock_conformance._breaking import STEPS, answering, around, put, saying, setting, standing, writing
 from dlock_conformance._broken_steps import OF_STEPS, Broken
+from dlock_conformance._broken_together import OF_SEVERAL, lacking_a_method
 from dlock_conformance.harness import Colour
 from dlock_conformance.records import held
 from dlock_conformance.wired import CAPABILITIES, NoReplyError, NoTableError, NotSentError
@@ -24,6 +25,7 @@ __all__ = ["BROKEN", "Broken"]
 
 BROKEN: tuple[Broken, ...] = (
     *OF_STEPS,
+    *OF_SEVERAL,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4)),
     Broken(
@@ -113,7 +115,7 @@ BROKEN: tuple[Broken, ...] = (
     Broken(
         "a capability is declared that is not there",
         "S19",
-        setting(capabilities=CAPABILITIES | {Capability.ATOMIC_MULTI}),
+        lacking_a_method,
     ),
     Broken(
         "a capability is there that is not declared", "S19", setting(capabilities=CAPABILITIES - {Capability.NOTIFY})

@@ -9,8 +9,8 @@ from dlock_core import store
 
 __all__ = ["clause_of", "clauses"]
 
-_CLAUSE = re.compile(r"^([SBNWCP]\d+) +(.+?)(?=^[SBNWCP]\d+ |^\s*$|\Z)", re.MULTILINE | re.DOTALL)
-_TEST = re.compile(r"test_([sbnwcp]\d+)_")
+_CLAUSE = re.compile(r"^([SBNWMCP]\d+) +(.+?)(?=^[SBNWMCP]\d+ |^\s*$|\Z)", re.MULTILINE | re.DOTALL)
+_TEST = re.compile(r"test_([sbnwmcp]\d+)_")
 
 
 @cache

@@ -176,6 +176,16 @@ class Subject:
             self._is(each, (Reply, StoreError), "replace_many", "a Reply or a StoreError for each request")
         return list(came)
 
+    def claim_many(self, requests: Sequence[Claim], *, timeout_s: float = TIMEOUT_S) -> list[Reply]:
+        """Ask for several claims in one step."""
+        came = self._ask(f"claim_many of {len(requests)}", "claim_many", (requests,), {"timeout_s": timeout_s})
+        self._is(came, (Sequence,), "claim_many", "a sequence of replies")
+        for each in came:
+            self._is(each, (Reply,), "claim_many", "a Reply for each request")
+        if len(came) != len(requests) or len({reply.applied for reply in came}) > 1:
+            self.fail("M1", f"claim_many of {len(requests)} returned {came!r}; a reply for each, all or none applied")
+        return list(came)
+
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait for a release that follows *record*."""
         self._ask(

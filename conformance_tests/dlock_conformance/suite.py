@@ -12,6 +12,7 @@ from dlock_conformance._batches import BatchClauses
 from dlock_conformance._changing import ChangingClauses
 from dlock_conformance._claim_waiting import ClaimWaitClauses
 from dlock_conformance._claiming import ClaimingClauses
+from dlock_conformance._claiming_many import AtomicMultiClauses
 from dlock_conformance._connecting import ConnectionClauses
 from dlock_conformance._costs import CostClauses
 from dlock_conformance._lasting import LastingClauses
@@ -101,6 +102,7 @@ class LockStoreConformance(
     BatchClauses,
     NotifyClauses,
     ClaimWaitClauses,
+    AtomicMultiClauses,
     AgeClauses,
     PruneClauses,
 ):

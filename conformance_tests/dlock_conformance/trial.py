@@ -127,6 +127,8 @@ class Trial:
         subject = self.open(self.harness.through_faults)
         record = self.renew(self.hold(self.key(), store=subject), store=subject)
         subject.read(self.free(record, store=subject).key)
+        if self.harness.gives("atomic_multi"):
+            subject.claim_many([Claim(held(self.key()), Expect.ANY)])
         return subject
 
     # ---- steps that must succeed before the fact of the test can be looked at

@@ -24,7 +24,7 @@ __all__ = ["AsyncWiredStore", "Wire", "WiredStore", "wired_harness"]
 
 BATCH_LIMIT = 50
 FORMAT = 2
-CAPABILITIES = frozenset(set(Capability) - {Capability.ATOMIC_MULTI})
+CAPABILITIES = frozenset(Capability)
 
 
 class WireError(Exception):
@@ -63,6 +63,7 @@ class Wire:
         self.provisioned = True
         self.requests = 0
         self.lenient = False
+        self.faces: tuple[type[Any], ...] = (WiredStore, AsyncWiredStore)
         self.capabilities: frozenset[Any] = CAPABILITIES
         self.translate: Callable[[WireError, str, str | None], StoreError] = translate
         self.told: Callable[[], Guarantees] = guarantees
@@ -78,6 +79,7 @@ class Wire:
             "prune": lambda asked: self.space.prune(asked[0], older_than_ms=asked[1], dry_run=asked[2]),
             "scan": self._scan,
             "replace_many": self._replace_many,
+            "claim_many": self._claim_many,
         }
         self.restart: Callable[[], None] = lambda: None
         self._fault: Fault | None = None
@@ -149,6 +151,17 @@ class Wire:
 
     def _replace_many(self, requests: Sequence[Replace]) -> list[Any]:
         return [self._one_of_many(each) for each in requests]
+
+    def _claim_many(self, requests: Sequence[Claim]) -> list[Reply]:
+        keys = [request.record.key for request in requests]
+        if self.foreign.intersection(keys):
+            raise NotARecordError("a hash of another program")
+        if self.newer.keys().isdisjoint(keys):
+            return self.space.claim_many(requests)
+        return [
+            Reply(False, newer_format(key, FORMAT, *self.newer[key]) if key in self.newer else self._read(key))
+            for key in keys
+        ]
 
     def _one_of_many(self, request: Replace) -> Any:
         key = request.record.key
@@ -225,6 +238,11 @@ class WiredStore:
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """As the port says."""
         return results(self.wire, self._ask("replace_many", requests, None, timeout_s), requests)
+
+    def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """As the port says."""
+        replies: Sequence[Reply] = self._ask("claim_many", requests, None, timeout_s)
+        return replies
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """As the port says."""
@@ -319,6 +337,11 @@ class AsyncWiredStore:
         """As the port says."""
         return results(self.wire, await self._ask("replace_many", requests, None, timeout_s), requests)
 
+    async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """As the port says."""
+        replies: Sequence[Reply] = await self._ask("claim_many", requests, None, timeout_s)
+        return replies
+
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """As the port says."""
         with translated(self, "wait", record.key):
@@ -400,10 +423,12 @@ def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
     bare.__dict__.update({name: value for name, value in vars(wire).items() if name in ("translate", "lenient")})
 
     def open_store() -> WiredStore:
-        return WiredStore(wire)
+        store: WiredStore = wire.faces[0](wire)
+        return store
 
     async def aopen_store() -> AsyncWiredStore:
-        return AsyncWiredStore(wire)
+        store: AsyncWiredStore = wire.faces[1](wire)
+        return store
 
     async def aopen_bare() -> AsyncWiredStore:
         return AsyncWiredStore(bare)

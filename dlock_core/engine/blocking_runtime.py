@@ -81,6 +81,11 @@ class BlockingStore:
         results: Sequence[Reply | StoreError] = self.store.replace_many(requests, timeout_s=timeout_s)  # type: ignore[attr-defined]
         return results
 
+    async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """Claim many; asked only of a store that can."""
+        replies: Sequence[Reply] = self.store.claim_many(requests, timeout_s=timeout_s)  # type: ignore[attr-defined]
+        return replies
+
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait; asked only of a store that can."""
         self.store.wait(record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]

@@ -29,6 +29,7 @@ from dlock_core.events import EventKind
 from dlock_core.record import Loss
 from dlock_core.states import (
     Abandon,
+    Answer,
     Cleaning,
     Confirming,
     Due,
@@ -318,7 +319,7 @@ class Driver:
         except StoreError as error:
             return error
 
-    def heard(self, handle: Handle, rvn: str, result: Reply | StoreError, drawn: str) -> Event:
+    def heard(self, handle: Handle, rvn: str, result: Reply | StoreError, drawn: str) -> Answer | Failure:
         """Return the event that *result* of the request *rvn* is for the machine; *drawn* is the RVN of what may follow from it."""
         wall_ms: int | None = None
         if isinstance(result, StoreError):

@@ -105,6 +105,14 @@ class Engine:
         """
         if self.closed:
             raise closed_error(key)
+        handle, effect = self.begin(key, options, timings, give_up_at, view)
+        note_event(self.driver, EventKind.REQUESTED, handle, handle.asked_at)
+        return await self.pursue(handle, effect, others, look)
+
+    def begin(
+        self, key: str, options: LockOptions, timings: Timings, give_up_at: int | None, view: View
+    ) -> tuple[Handle, Any]:
+        """Begin an attempt at *key* for *view*; return it, and its first request, which is to be sent."""
         ticket = new_rvn()  # names the attempt, and its first write
         started = self.runtime.now()
         wall_ns = self.runtime.wall_ms() * 1_000_000 - started
@@ -112,6 +120,16 @@ class Engine:
         handle.attach(view)
         handle.seen = self._observations.get(key)
         give_up_at = started + timings.wait_ns if give_up_at is None else give_up_at
+        return handle, self.driver.advance(handle, Begin(ticket, give_up_at, handle.seen))
+
+    async def pursue(
+        self,
+        handle: Handle,
+        effect: Any,
+        others: Sequence[str] = (),
+        look: Callable[[Handle], object] | None = None,
+    ) -> Handle:
+        """Go on with an attempt whose next request, if it needs one, is *effect*; see :meth:`acquire`."""
 
         async def attend(effect: Any, error: StoreError | None) -> None:
             self._keep_observation(handle)
@@ -123,11 +141,11 @@ class Engine:
                 look(handle)
             until = _waits_until(effect, self.runtime.now())
             if until is not None:
-                await self._before_wait(handle, until, others, timings)
+                await self._before_wait(handle, until, others, handle.state.terms.timings)
 
-        note_event(self.driver, EventKind.REQUESTED, handle, started)
         try:
-            effect = self.driver.advance(handle, Begin(ticket, give_up_at, handle.seen))
+            if self.closed:
+                await self._leave(handle, effect)
             error = await self.driver.drive(handle, effect, attend)
         except BaseException as problem:
             self._fail_acquire(handle, problem)
@@ -304,16 +322,6 @@ class Engine:
                     key=handle.key,
                 )
         return handle.token
-
-    async def renew_if_older(self, handle: Handle, least_ns: int) -> None:
-        """Renew where less than *least_ns* of the lease is left, however long ``max_hold`` lets it be held.
-
-        Raises: LockLostError; the store's error where the renewal failed.
-        """
-        self.check(handle)
-        state = handle.state
-        if type(state) is Held and state.deadline - self.runtime.now() < least_ns:
-            await self.renew(handle)
 
     def _check_bound(self, handle: Handle, min_remaining_ns: int) -> None:
         """Raise ConfigurationError where no renewal could give so much, since ``max_hold`` or ``stall_timeout`` ends before."""

@@ -3,51 +3,150 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlock_core.engine.driver import id_of, new_rvn
+from dlock_core.engine.event_hook import note_event
 from dlock_core.engine.joining import obtain
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
+from dlock_core.events import EventKind
+from dlock_core.states import Failure, Held
+from dlock_core.store import CLAIM_MANY_MAX, Capability
 from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dlock_core.engine.engine import Engine
-    from dlock_core.engine.handle import View
+    from dlock_core.engine.handle import Handle, View
     from dlock_core.options import LockOptions
+    from dlock_core.store import Reply
     from dlock_core.timings import Timings
+
+    # The attempts that were begun together, by key, each with its next request.
+    Attempts = dict[str, tuple[Handle, Any]]
 
 __all__ = ["acquire_all"]
 
 _log = logging.getLogger("dlock.engine")
 
 
+class _Wish(NamedTuple):
+    """What is asked for: *keys* for *views*, since *started* and until *give_up_at*."""
+
+    keys: Sequence[str]
+    views: Sequence[View]
+    options: LockOptions
+    timings: Timings
+    started: int
+    give_up_at: int
+
+    def pairs(self) -> list[tuple[str, View]]:
+        return list(zip(self.keys, self.views, strict=True))
+
+
 async def acquire_all(
     engine: Engine, keys: Sequence[str], views: Sequence[View], options: LockOptions, timings: Timings
 ) -> None:
-    """Obtain all of *keys* for *views*, in this order, or none; those already won are renewed while the others are waited for."""
+    """Obtain all of *keys* for *views*, or none: in one step where the store can and all are free, else one after the other, in this order.
+
+    Those already won are renewed while the others are waited for.
+    """
     started = engine.runtime.now()
-    give_up_at = started + timings.wait_ns
+    wish = _Wish(keys, views, options, timings, started, started + timings.wait_ns)
+    begun: Attempts = {}
+    try:
+        if _may_be_one_step(engine, wish):
+            await _claim_together(engine, wish, begun)
+        await _acquire_each(engine, wish, begun)
+    except BaseException:
+        for key, view in wish.pairs():
+            if key in begun and engine.part(begun[key][0], view):
+                engine.driver.give_up(begun[key][0])
+        raise
+
+
+def _may_be_one_step(engine: Engine, wish: _Wish) -> bool:
+    """Whether all keys may be claimed at once. A lock without a lease expects what it has seen, and what is held here may be joined."""
+    return (
+        Capability.ATOMIC_MULTI in engine.store.capabilities
+        and 1 < len(wish.keys) <= CLAIM_MANY_MAX
+        and wish.timings.lease_ms is not None
+        and not engine.closed
+        and engine.driver.held.keys().isdisjoint(wish.keys)
+    )
+
+
+async def _claim_together(engine: Engine, wish: _Wish, begun: Attempts) -> None:
+    """Claim all keys in one request. Unless certainly nothing of it was applied, *begun* has the attempts, to be gone on with.
+
+    To each machine it is a claim of its own: without an answer each reads its key, and adopts what it wrote or has it cleaned up.
+    """
+    driver = engine.driver
+    for key, view in wish.pairs():
+        begun[key] = engine.begin(key, wish.options, wish.timings, wish.give_up_at, view)
+    claims = [claim for _, claim in begun.values()]
+    results: Sequence[Reply | StoreError]
+    try:
+        timeout_s = wish.timings.acquire_timeout_ns / NANOS
+        results = await engine.store.claim_many(claims, timeout_s=timeout_s)  # type: ignore[attr-defined]  # a capability
+    except StoreError as error:
+        results = [error] * len(claims)
+    events = [
+        driver.heard(handle, id_of(claim), result, new_rvn())
+        for (handle, claim), result in zip(begun.values(), results, strict=True)
+    ]
+    if not any(event.unknown if isinstance(event, Failure) else event.reply.applied for event in events):
+        for key, view in wish.pairs():
+            handle, claim = begun[key]
+            driver.fail(handle, claim, unknown=False)
+            driver.give_up(handle)
+            handle.detach(view)
+        begun.clear()
+        return
+    for key, event in zip(wish.keys, events, strict=True):
+        handle = begun[key][0]
+        note_event(driver, EventKind.REQUESTED, handle, handle.asked_at)
+        begun[key] = handle, driver.advance(handle, event)
+
+
+async def _acquire_each(engine: Engine, wish: _Wish, begun: Attempts) -> None:
+    """Go on with the attempts that were begun, and obtain the other keys, in their order; begin again while keys are lost meanwhile."""
+    keys, timings = wish.keys, wish.timings
     while True:
         won: list[View] = []
         try:
-            for position, (key, view) in enumerate(zip(keys, views, strict=True), start=1):
-                await obtain(engine, view, key, options, timings, give_up_at, keys[position:])
+            for position, (key, view) in enumerate(wish.pairs(), start=1):
+                if key in begun:
+                    await engine.pursue(*begun.pop(key), keys[position:])
+                else:
+                    await obtain(engine, view, key, wish.options, timings, wish.give_up_at, keys[position:])
                 won.append(view)
             for view in won:
-                await engine.renew_if_older(view._handle, timings.handout_min_ns)
+                await _renew_if_older(engine, view._handle, timings.handout_min_ns)
         except LockLostError as error:
             await _release_all(engine, won)
             if error.loss.key not in [view._handle.key for view in won]:
                 raise  # lost by an earlier block of this client that still is open: waiting would be for itself
-            if engine.runtime.now() >= give_up_at:
-                raise _timed_out(keys, engine.runtime.now() - started, error) from error
+            if engine.runtime.now() >= wish.give_up_at:
+                raise _timed_out(keys, engine.runtime.now() - wish.started, error) from error
             # One was lost while another was waited for: start again, within the same time.
         except Exception:
             await _release_all(engine, won)
             raise
         else:
             return
+
+
+async def _renew_if_older(engine: Engine, handle: Handle, least_ns: int) -> None:
+    """Renew where less than *least_ns* of the lease is left, however long ``max_hold`` lets it be held.
+
+    Raises: LockLostError; the store's error where the renewal failed.
+    """
+    engine.check(handle)
+    state = handle.state
+    if type(state) is Held and state.deadline - engine.runtime.now() < least_ns:
+        await engine.renew(handle)
 
 
 def _timed_out(keys: Sequence[str], waited_ns: int, error: LockLostError) -> AcquireTimeoutError:

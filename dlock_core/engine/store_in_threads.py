@@ -116,6 +116,10 @@ class ThreadedStore:
         )
         return await self._run(call, timeout_s, self._keeps)
 
+    async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """Claim many; asked only of a store that can."""
+        return await self._run(partial(self.store.claim_many, requests), timeout_s)  # type: ignore[attr-defined]
+
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait; asked only of a store that can. With all threads taken, it is a pause: the next poll finds out."""
         assert Capability.NOTIFY in self.capabilities  # the engine asks nothing else

@@ -24,12 +24,14 @@ from dlock_core.kit.batches import BatchResults, in_parts
 from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, read_payload, record_of, unpacked
 from dlock_core.kit.exchange import (
     AsyncBatches,
+    AsyncClaimsMany,
     AsyncExchangeStore,
     AsyncLink,
     AsyncPrunes,
     AsyncReadsAge,
     Batches,
     Call,
+    ClaimsMany,
     Exchange,
     ExchangeStore,
     Link,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncBatches",
+    "AsyncClaimsMany",
     "AsyncExchangeStore",
     "AsyncLink",
     "AsyncPool",
@@ -63,6 +66,7 @@ __all__ = [
     "Batches",
     "BeginsAnew",
     "Call",
+    "ClaimsMany",
     "DeadlineSocket",
     "DeadlineTLSSocket",
     "EndpointOptions",

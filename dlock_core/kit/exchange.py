@@ -29,12 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncBatches",
+    "AsyncClaimsMany",
     "AsyncExchangeStore",
     "AsyncLink",
     "AsyncPrunes",
     "AsyncReadsAge",
     "Batches",
     "Call",
+    "ClaimsMany",
     "Exchange",
     "ExchangeStore",
     "Link",
@@ -330,6 +332,24 @@ class AsyncBatches:
             self._verbs.replace_many(requests), Call("replace", None, timeout_s)
         )
         return results
+
+
+class ClaimsMany:
+    """Mix into an :class:`ExchangeStore` whose verbs have ``claim_many`` (clauses M1 to M4)."""
+
+    def claim_many(self: Any, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """Apply all claims or none; a reply for each, in order."""
+        replies: Sequence[Reply] = self._run(self._verbs.claim_many(requests), Call("claim", None, timeout_s))
+        return replies
+
+
+class AsyncClaimsMany:
+    """The async twin of :class:`ClaimsMany`."""
+
+    async def claim_many(self: Any, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """As :meth:`ClaimsMany.claim_many`."""
+        replies: Sequence[Reply] = await self._run(self._verbs.claim_many(requests), Call("claim", None, timeout_s))
+        return replies
 
 
 class ReadsAge:

@@ -38,8 +38,10 @@ async def test_store_whose_capabilities_do_not_agree_with_its_methods_is_refused
     from dlock_core import Capability
 
     kind = MemoryStore if world.colour == "sync" else AsyncMemoryStore
-    capabilities = frozenset(map(Capability, declared)) | ({*kind.capabilities} if declared else set())
-    lying = type("LyingStore", (kind,), {"capabilities": capabilities})
+    attributes: dict[str, object] = {"capabilities": frozenset()}
+    if declared:
+        attributes = {"claim_many": None, "capabilities": frozenset(map(Capability, declared)) | kind.capabilities}
+    lying = type("LyingStore", (kind,), attributes)
 
     with pytest.raises(UnsupportedError, match=rf"LyingStore .*{message}.*clause S19"):
         world.client(lying())

@@ -89,6 +89,7 @@ def test_what_is_promised_is_what_a_dictionary_can() -> None:
             Capability.SERVER_CLOCK,
             Capability.PRUNE,
             Capability.CLAIM_WAIT,
+            Capability.ATOMIC_MULTI,
         }
     )
 
