@@ -45,7 +45,7 @@ def sqlite_harness(tmp_path: Path) -> StoreHarness:
 
     return StoreHarness(
         f"sqlite:///{path}",
-        capabilities={"batch_renew", "notify", "server_clock", "prune"},
+        capabilities={"batch_renew", "notify", "server_clock", "prune", "atomic_multi"},
         race_rounds=rounds(300),
         soon_s=1.0,
         lease_s=0.8,
@@ -64,7 +64,6 @@ class TestSqliteStore(LockStoreConformance):
     colours = ("sync",)
     lacks = (
         "claim_wait",
-        "atomic_multi",
         "lose_reply",
         "hang",
         "refuse",

@@ -49,7 +49,7 @@ class SqliteStore:
     Raises: ConfigurationError: *path* or *synchronous* is wrong. Nothing is opened before the first call.
     """
 
-    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY, Capability.SERVER_CLOCK, Capability.PRUNE})
+    capabilities = frozenset(set(Capability) - {Capability.CLAIM_WAIT})
     batch_limit = 500
 
     def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full") -> None:
@@ -102,6 +102,14 @@ class SqliteStore:
         for request, reply in zip(requests, replies, strict=True):
             if isinstance(reply, Reply) and reply.applied:
                 self._file.wake_ups.wake(request.record.key)
+        return replies
+
+    def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        """Apply all claims or none, in one transaction."""
+        replies = self._file.run(partial(self._claim_all, requests), None, timeout_s)
+        for request, reply in zip(requests, replies, strict=True):
+            if reply.applied:
+                self._file.wake_ups.forget(request.ticket)
         return replies
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
@@ -174,18 +182,42 @@ class SqliteStore:
         self._commit(connection, None)
         return replies
 
+    def _claim_all(self, requests: Sequence[Claim], connection: sqlite3.Connection) -> list[Reply]:
+        connection.execute("BEGIN IMMEDIATE")
+        standing = [self._aged(request.record.key, connection) for request in requests]
+        pairs = list(zip(standing, requests, strict=True))
+        decided = [self._decided(connection, found, request) for found, request in pairs]
+        if False in [reply.applied for reply in decided]:
+            return [self._refusal(found) for found in standing]
+        for reply in decided:
+            self._write(connection, reply)
+        self._commit(connection, None)
+        return decided
+
     def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
         found = self._aged(request.record.key, connection)
-        if found is None:
-            reply = outcome(None, request, floor=_floor(connection) if type(request) is Claim else 1)
-        else:
-            reply = outcome(wire.decode(found[0]), request)
-        if not reply.applied and found is not None and type(request) is Claim:
-            standing = reply.record and self._counted(reply.record)
-            return Reply(applied=False, record=standing, age_ms=found[1])
-        if reply.applied and reply.record is not None:
-            connection.execute(wire.WRITE, wire.encode(reply.record, self._file.clock.mark()))
+        reply = self._decided(connection, found, request)
+        if reply.applied:
+            self._write(connection, reply)
+        elif type(request) is Claim:
+            return self._refusal(found)
         return reply
+
+    def _decided(
+        self, connection: sqlite3.Connection, found: tuple[wire.Row, int] | None, request: Claim | Replace | Release
+    ) -> Reply:
+        if found is None:
+            return outcome(None, request, floor=_floor(connection) if type(request) is Claim else 1)
+        return outcome(wire.decode(found[0]), request)
+
+    def _refusal(self, found: tuple[wire.Row, int] | None) -> Reply:
+        if found is None:
+            return Reply(applied=False, record=None)
+        return Reply(applied=False, record=self._counted(wire.decode(found[0])), age_ms=found[1])
+
+    def _write(self, connection: sqlite3.Connection, reply: Reply) -> None:
+        assert reply.record is not None  # a grant has one
+        connection.execute(wire.WRITE, wire.encode(reply.record, self._file.clock.mark()))
 
     def _prune(
         self,

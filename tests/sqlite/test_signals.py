@@ -70,6 +70,7 @@ VERBS: dict[str, Callable[[SqliteStore], object]] = {
     "claim": lambda store: store.claim(Claim(held("claimed"), Expect.ANY), timeout_s=SOON_S),
     "replace": lambda store: store.replace(Replace(held("new"), held("first").version), timeout_s=SOON_S),
     "replace_many": lambda store: store.replace_many([Replace(held("new"), held("first").version)], timeout_s=SOON_S),
+    "claim_many": lambda store: store.claim_many([Claim(held("claimed"), Expect.ANY)], timeout_s=SOON_S),
     "release": lambda store: store.release(
         Release(LockRecord("k", State.FREE, "free", 1, "", None), held("first").version), timeout_s=SOON_S
     ),
