@@ -144,11 +144,12 @@ end
 return {{shown, age}}
 """
 
+# The decision on a claim: why it is refused, or else nil and a function that writes it and returns the answer. Nothing is written before.
 # A refusal is the row, its age, and how many wait; the age is -1 where the free key is kept for the first who waits.
-# KEYS: the key. ARGV: rvn, least token, about, payload, options (m must exist, k keep payload, a absent, v version, w has waited), place,
-# version. One that has waited comes also when its wait has ended otherwise: then it is applied only if its place is still known.
-_CLAIM = f"""
-local key, rvn, least, about, payload, options, place = KEYS[1], unpack(ARGV)
+# Of a claim: rvn, least token, about, payload, options (m must exist, k keep payload, a absent, v version, w has waited), place, version.
+# One that has waited comes also when its wait has ended otherwise: then it is applied only if its place is still known.
+_DECIDE = f"""
+local function decide(key, rvn, least, about, payload, options, place, was, was_token)
 {_ROW}
 local plain = options == ''
 local waited = not plain and string.find(options, 'w')
@@ -165,7 +166,7 @@ if not r then
   r = {{}}
 elseif not ((r[2] == 'free' or r[2] == 'gone') and {_WHOLE})
     or not plain and (string.find(options, 'a') or string.find(options, 'm') and r[2] == 'gone'
-      or string.find(options, 'v') and (r[3] ~= ARGV[7] or r[4] ~= ARGV[8])
+      or string.find(options, 'v') and (r[3] ~= was or r[4] ~= was_token)
       or waited and not from and string.sub(r[8] or '', 1, #place + 1) ~= place .. '\\31') then
   local age = 0
   if r[1] then
@@ -193,6 +194,7 @@ local token = math.max(at, (tonumber(r[4]) or 0) + 1, tonumber(least))
 if token > {TOKEN_MAX} then return redis.error_reply('DLOCKEND the fencing token of this key has reached its end') end
 local text = string.format('%.0f', token)
 local written = string.format('%.0f', at) .. ' ' .. rvn
+return nil, function()
 if plain or not (string.find(options, 'k') and r[6] and r[2] ~= 'gone') then
   if turn then
     redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written,
@@ -208,6 +210,40 @@ end
 if from then redis.pcall('HSET', key, 'queue', string.sub(r[7], 1, from - 1) .. string.sub(r[7], to + 1)) end
 if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
 return token
+end
+end
+"""
+
+# KEYS: the key. ARGV: the claim.
+_CLAIM = f"""
+{_DECIDE}
+local refusal, write = decide(KEYS[1], unpack(ARGV))
+if write then return write() end
+return refusal
+"""
+
+# All claims or none. ARGV: for each key the claim, without a version. Where one is refused, the others answer their rows.
+_CLAIM_MANY = f"""
+{_DECIDE}
+local answers, writes, refused = {{}}, {{}}, false
+for i, key in ipairs(KEYS) do
+  answers[i], writes[i] = decide(key, unpack(ARGV, i * 6 - 5, i * 6))
+  if answers[i] and answers[i].err then return answers[i] end
+  refused = refused or not writes[i]
+end
+for i, key in ipairs(KEYS) do
+  if not refused then
+    answers[i] = writes[i]()
+  elseif writes[i] then
+    {_ROW}
+    answers[i] = r
+    if r then
+      {_SHOWN}
+      answers[i] = shown
+    end
+  end
+end
+return answers
 """
 
 # KEYS: the key. ARGV: expected rvn, expected token, least age in microseconds, x to remove the key or nothing to look only. A key goes if
@@ -364,6 +400,6 @@ class Invocation(NamedTuple):
         return self.script.command([key.encode() for key in self.keys], self.words, whole=whole)
 
 
-READ, READ_AGE, CLAIM, PUT, RENEW_MANY, ENTER, LEAVE, PRUNE = (
-    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _PUT, _RENEW_MANY, _ENTER, _LEAVE, _PRUNE)
+READ, READ_AGE, CLAIM, CLAIM_MANY, PUT, RENEW_MANY, ENTER, LEAVE, PRUNE = (
+    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _CLAIM_MANY, _PUT, _RENEW_MANY, _ENTER, _LEAVE, _PRUNE)
 )

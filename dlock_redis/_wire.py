@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
 from dlock_core.kit import BatchResults, Plain, damaged, plain_of, read_payload, record_of, written
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
@@ -38,6 +38,7 @@ from dlock_redis._resp import pack
 from dlock_redis._scripts import (
     CHANNEL_LENGTH,
     CLAIM,
+    CLAIM_MANY,
     ENTER,
     IN_SERVER,
     LEAVE,
@@ -82,9 +83,26 @@ class RedisVerbs:
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """Grant the key, unless it is held or kept for the first waiter."""
-        place = b"" if request.ticket is None else self.place(request.ticket)
-        answer = yield from self._run(CLAIM, request.record.key, claim_words(request, place))
+        answer = yield from self._run(CLAIM, request.record.key, claim_words(request, self._place_of(request)))
         return reply_of(request, answer)
+
+    def claim_many(self, requests: Sequence[Claim]) -> Exchange[Sequence[Reply]]:
+        """Grant all keys or none, where one script reaches them: in one slot, or on one server."""
+        keys = [request.record.key for request in requests]
+        if len((yield Locate(tuple(keys)))) > 1:
+            raise StoreUnavailableError(
+                f"keys {keys[0]!r} to {keys[-1]!r} lie in several slots; no one step reaches them"
+            )
+        words = [word for request in requests for word in claim_words(request, self._place_of(request))]
+        invocation = Invocation(CLAIM_MANY, keys, words)
+        sent = Request(invocation.packed(), 1, keys[0])
+        [answers] = yield sent
+        if type(answers) is ResponseError:
+            answers = yield from self._run_again(invocation, sent, answers)
+        return [reply_of(request, answer) for request, answer in zip(requests, answers, strict=True)]
+
+    def _place_of(self, request: Claim) -> bytes:
+        return b"" if request.ticket is None else self.place(request.ticket)
 
     def claim_when_free(self, request: Claim, wait_s: float) -> Exchange[Reply]:
         """Grant the key when it is free: enter the queue, wait at the list of the place, and claim, in one request.

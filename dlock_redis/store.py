@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import (
     AsyncBatches,
+    AsyncClaimsMany,
     AsyncExchangeStore,
     AsyncPrunes,
     AsyncReadsAge,
     Batches,
     Call,
+    ClaimsMany,
     ExchangeStore,
     Prunes,
     ReadsAge,
@@ -36,6 +38,7 @@ __all__ = ["AsyncRedisStore", "RedisStore"]
 
 _CAPABILITIES = frozenset(
     {
+        Capability.ATOMIC_MULTI,
         Capability.BATCH_RENEW,
         Capability.CLAIM_WAIT,
         Capability.NOTIFY,
@@ -56,7 +59,7 @@ def _queued_s(timeout_s: float) -> float:
     return timeout_s - min(_AWAY_S, timeout_s / 4)
 
 
-class RedisStore(Batches, ReadsAge, Prunes, ExchangeStore):
+class RedisStore(Batches, ClaimsMany, ReadsAge, Prunes, ExchangeStore):
     """Locks on a Redis or Valkey server, for threads.
 
     *client* is a ``redis.Redis`` or ``redis.RedisCluster``. Only its address and credentials are used: the store has connections of its
@@ -113,7 +116,7 @@ class RedisStore(Batches, ReadsAge, Prunes, ExchangeStore):
             self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
 
 
-class AsyncRedisStore(AsyncBatches, AsyncReadsAge, AsyncPrunes, AsyncExchangeStore):
+class AsyncRedisStore(AsyncBatches, AsyncClaimsMany, AsyncReadsAge, AsyncPrunes, AsyncExchangeStore):
     """Locks on a Redis or Valkey server, for tasks of one event loop; *client* is the one of ``redis.asyncio``. As :class:`RedisStore`."""
 
     capabilities = _CAPABILITIES

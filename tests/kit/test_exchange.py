@@ -12,10 +12,12 @@ import pytest
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
 from dlock_core.kit import (
     AsyncBatches,
+    AsyncClaimsMany,
     AsyncExchangeStore,
     AsyncReadsAge,
     Batches,
     Call,
+    ClaimsMany,
     Exchange,
     ExchangeStore,
     ReadsAge,
@@ -99,6 +101,10 @@ class Server:
         """Begin the exchange."""
         return self.script()
 
+    def claim_many(self, _: Sequence[Claim]) -> Exchange[Any]:
+        """Begin the exchange."""
+        return self.script()
+
     def read_age(self, _: str) -> Exchange[Any]:
         """Begin the exchange."""
         return self.script()
@@ -162,14 +168,14 @@ class AsyncLink:
         self.server.close()
 
 
-class Store(Batches, ReadsAge, ExchangeStore):
+class Store(Batches, ClaimsMany, ReadsAge, ExchangeStore):
     """With both optional parts."""
 
     batch_limit = 9
     capabilities = frozenset()
 
 
-class AsyncStore(AsyncBatches, AsyncReadsAge, AsyncExchangeStore):
+class AsyncStore(AsyncBatches, AsyncClaimsMany, AsyncReadsAge, AsyncExchangeStore):
     """The twin."""
 
     batch_limit = 9
@@ -210,6 +216,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "release": (Release(RECORD, Version("r", 1)),),
     "read": ("k",),
     "replace_many": ([REPLACE],),
+    "claim_many": ([Claim(RECORD, Expect.ANY)],),
     "read_age": ("k",),
 }
 Face = Any

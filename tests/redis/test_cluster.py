@@ -18,7 +18,7 @@ import redis.sentinel
 from redis.crc import key_slot
 
 from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.store import Grade, Replace
+from dlock_core.store import Claim, Expect, Grade, Replace
 from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._scripts import CLAIM, PUT, READ
 from tests.cli.operator_support import Command
@@ -90,6 +90,25 @@ def cluster_store(colour: str, cluster: list[Server]) -> Iterator[Any]:
 def test_cluster_serves_every_verb_whatever_the_braces(cluster_store: Any) -> None:
     """Record and place of a waiter share a slot; a batch goes slot by slot; a scan to every node."""
     exercise(cluster_store, f"{secrets.token_hex(4)}/")
+
+
+def test_several_keys_in_one_slot_are_claimed_together(cluster_store: Any) -> None:
+    """All or none; those in several slots certainly are not."""
+    tag = secrets.token_hex(4)
+    first, second, third = (f"{{{tag}}}{end}" for end in "abc")
+
+    def claims(keys: Sequence[str]) -> list[Claim]:
+        return [Claim(held(key), Expect.ANY) for key in keys]
+
+    won = cluster_store.claim_many(claims([first, second]), timeout_s=5.0)
+    refused = cluster_store.claim_many(claims([third, second]), timeout_s=5.0)
+    apart = [key_on(0), key_on(1)]
+    with pytest.raises(StoreUnavailableError, match="several slots"):
+        cluster_store.claim_many(claims(apart), timeout_s=5.0)
+
+    assert [cluster_store.read(key, timeout_s=5.0) for key in (first, second)] == [reply.record for reply in won]
+    assert [(reply.applied, reply.record) for reply in refused] == [(False, None), (False, won[1].record)]
+    assert [cluster_store.read(key, timeout_s=5.0) for key in (third, *apart)] == [None] * 3
 
 
 def test_prune_removes_records_on_every_node_and_tokens_go_on(cluster_store: Any) -> None:

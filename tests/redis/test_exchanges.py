@@ -14,7 +14,7 @@ from dlock_core.record import Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
-from dlock_redis._scripts import RENEW_MANY
+from dlock_redis._scripts import CLAIM_MANY, RENEW_MANY
 from dlock_redis._servers import Part, Request
 from tests.redis.support import held, tomb
 
@@ -177,3 +177,32 @@ def test_a_damaged_payload_that_was_kept_does_not_hide_the_write() -> None:
 
     with pytest.raises(OutcomeUnknownError, match="was written, but its payload is damaged"):
         wire.reply_of(request, [3, b"{"])
+
+
+def test_several_keys_in_several_slots_are_not_claimed_together() -> None:
+    """No script reaches them, and nothing is sent; those in one slot are one script."""
+    requests = [Claim(held(key), Expect.ANY) for key in "ab"]
+    apart, together = Cluster().claim_many(requests), Cluster().claim_many(requests)
+
+    next(apart)
+    with pytest.raises(StoreUnavailableError, match=r"keys 'a' to 'b' lie in several slots"):
+        apart.send([Part("one", [0]), Part("one", [1])])
+
+    next(together)
+    sent = together.send([Part("one", [0, 1])])
+    assert isinstance(sent, Request)
+    assert (sent.answers, sent.key) == (1, "a")
+    with pytest.raises(StopIteration) as ended:
+        together.send([[7, 8]])
+    assert [(reply.applied, reply.record.fencing_token) for reply in ended.value.value] == [(True, 7), (True, 8)]
+
+
+def test_claims_of_several_keys_follow_a_slot_that_has_moved() -> None:
+    """Not run there, they are sent where it is now, with the text of the script."""
+    exchange = Cluster().claim_many([Claim(held(key), Expect.ANY) for key in "ab"])
+    next(exchange)
+    exchange.send([Part("one", [0, 1])])
+
+    again = exchange.send([MOVED])
+
+    assert (again.node, CLAIM_MANY.text in again.commands) == (str(MOVED), True)
