@@ -64,7 +64,7 @@ def harness_on(server: Server, proxy: FaultProxy, *, name: str = "") -> StoreHar
         name=name,
         found=server.found,
         lease_s=1.5,
-        capabilities={"batch_renew", "notify", "server_clock"},
+        capabilities={"atomic_multi", "batch_renew", "notify", "server_clock"},
         race_rounds=rounds(300),
         several_processes=True,
         page=500,
@@ -97,7 +97,7 @@ def postgres18_harness(dlock_server: Callable[[str], Server]) -> Iterator[StoreH
 class TestPostgresStore(LockStoreConformance):
     """``postgresql://``, both colours."""
 
-    lacks = ("busy", "own_client", "token_floor", "prune", "claim_wait", "atomic_multi", "expires")
+    lacks = ("busy", "own_client", "token_floor", "prune", "claim_wait", "expires")
 
     @pytest.fixture
     def harness(self, postgres_harness: StoreHarness) -> StoreHarness:
@@ -117,7 +117,7 @@ class TestPostgresClient(LockClientConformance):
 class TestPostgres18Store(LockStoreConformance):
     """The newest PostgreSQL."""
 
-    lacks = ("busy", "own_client", "token_floor", "prune", "claim_wait", "atomic_multi", "expires")
+    lacks = ("busy", "own_client", "token_floor", "prune", "claim_wait", "expires")
 
     @pytest.fixture
     def harness(self, postgres18_harness: StoreHarness) -> StoreHarness:

@@ -49,6 +49,24 @@ class PostgresVerbs:
         sought = self._is_awaited(request.record.key)
         return self._step(request, _wire.claim(self._table, request, sought=sought))
 
+    def claim_many(self, requests: Sequence[Claim]) -> Exchange[Sequence[Reply]]:
+        """One statement; reads follow where another client's write came in between."""
+        sought = [self._is_awaited(request.record.key) for request in requests]
+        try:
+            rows = (yield self._adapted(_wire.claims(self._table, requests, sought))).rows
+        except TROUBLE as error:
+            if getattr(error, "sqlstate", None) != _wire.OVERTAKEN:
+                raise
+            rows = []
+        replies: list[Reply] = []
+        for number, request in enumerate(requests):
+            reply = _wire.judged(request, [rows[number][1:]]) if rows else None
+            if reply is None:
+                standing = _wire.standing_in(request, rows[number]) if rows else (yield from self._stands(request))
+                reply = Reply(applied=False, record=standing)
+            replies.append(reply)
+        return replies
+
     def replace(self, request: Replace) -> Exchange[Reply]:
         """A renewal is urgent; a takeover, which has a greater token, is not."""
         renews = request.record.fencing_token == request.expected.fencing_token

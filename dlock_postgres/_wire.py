@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BATCH_LIMIT = 500
+# The code of an error that claims of several keys end in on purpose: division by zero.
+OVERTAKEN = "22012"
 PAGE_SIZE = 500
 _WHERE = "the table"
 # In the order of Plain.
@@ -129,6 +131,66 @@ def _claim_sql(table: str, expect: Expect | None, must_exist: bool, keep_payload
         f"ON CONFLICT (key) DO {conflict} RETURNING token, payload) "
         f"{shown} FROM (SELECT) AS one LEFT JOIN {table} AS s ON s.key = $1"
     )
+
+
+def claims(table: str, requests: Sequence[Claim], sought: Sequence[bool]) -> Statement:
+    """Return the statement of several claims, which expect nothing: all or none (clauses M1 to M3).
+
+    Keys that the snapshot shows as held have nothing written. Where another client's write came in between, the statement ends in
+    :data:`OVERTAKEN`, and is rolled back. Rows are locked in the order of their keys.
+    """
+    asked = []
+    for number, (request, is_sought) in enumerate(zip(requests, sought, strict=True)):
+        plain = plain_of(request.record)
+        asked.append(
+            {
+                **dict(zip(COLUMNS, plain, strict=True)),
+                "payload": plain.payload.hex(),
+                "n": number,
+                "key": request.record.key,
+                "must": request.must_exist,
+                "keeps": request.keep_payload,
+                "sought": is_sought,
+            }
+        )
+    return statement(_claims_sql(table), json.dumps(asked))
+
+
+@lru_cache(maxsize=8)
+def _claims_sql(table: str) -> str:
+    given = {**COLUMNS, "payload": "text", "n": "int", "key": "text", "must": "bool", "keeps": "bool", "sought": "bool"}
+    columns = ", ".join(f"{name} {kind}" for name, kind in given.items())
+    values = ", ".join("decode(a.payload, 'hex')" if name == "payload" else f"a.{name}" for name in COLUMNS)
+    new = {name: f"excluded.{name}" for name in (*COLUMNS, "written", "sought")} | {
+        "token": "GREATEST(t.token + 1, excluded.token)",
+        "payload": f"CASE WHEN t.state = 'free' AND {_asked('keeps')} THEN t.payload ELSE excluded.payload END",
+    }
+    changes = ", ".join(f"{name} = {value}" for name, value in new.items())
+    return (
+        f"WITH asked AS MATERIALIZED (SELECT * FROM json_to_recordset($1::json) AS a({columns})), "
+        f"shown AS MATERIALIZED (SELECT a.n, a.must, s.key, {_AGE} AS age, {_SHOWN} "
+        f"FROM asked AS a LEFT JOIN {table} AS s ON s.key = a.key), "
+        f"good AS MATERIALIZED (SELECT bool_and(CASE WHEN s.key IS NULL THEN NOT s.must ELSE {_fits('s', 's.must')} END) AS ok "
+        f"FROM shown AS s), "
+        f"done AS (INSERT INTO {table} AS t (key, {_NAMES}, written, sought) "
+        f"SELECT a.key, {values}, clock_timestamp(), a.sought FROM asked AS a CROSS JOIN good WHERE good.ok "
+        f'ORDER BY a.key COLLATE "C" '
+        f"ON CONFLICT (key) DO UPDATE SET {changes} WHERE {_fits('t', _asked('must'))} RETURNING key, token, payload) "
+        f"SELECT 1 / CASE WHEN good.ok AND (SELECT count(*) FROM done) < (SELECT count(*) FROM asked) THEN 0 ELSE 1 END, "
+        f"done.token, done.payload, s.age, {_SHOWN} "
+        f"FROM asked AS a JOIN shown AS s USING (n) CROSS JOIN good LEFT JOIN done ON done.key = a.key ORDER BY n"
+    )
+
+
+def _fits(row: str, must: str) -> str:
+    return (
+        f"({row}.v = {FORMAT_VERSION} AND ({row}.state = 'free' OR {row}.state = 'gone' AND NOT {must}) "
+        f"AND {row}.token BETWEEN 1 AND {TOKEN_MAX - 1})"
+    )
+
+
+def _asked(what: str) -> str:
+    return f"(SELECT a.{what} FROM asked AS a WHERE a.key = t.key)"
 
 
 def change(table: str, channel: str, request: Replace | Release, *, urgent: bool) -> Statement:
@@ -238,6 +300,11 @@ def _told(channel: str) -> str:
 def found(key: str, row: Sequence[Any]) -> LockRecord:
     """Return the record in *row*, which has the columns of a record."""
     return record_of(key, Plain(*row), where=_WHERE)
+
+
+def standing_in(request: Claim, row: Sequence[Any]) -> LockRecord | None:
+    """Return the record in the answer to one of several claims."""
+    return None if row[4] is None else found(request.record.key, row[4:])
 
 
 def judged(request: Claim | Replace | Release, rows: Sequence[Sequence[Any]]) -> Reply | None:

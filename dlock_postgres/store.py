@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.kit import (
     AsyncBatches,
+    AsyncClaimsMany,
     AsyncExchangeStore,
     AsyncReadsAge,
     AsyncWaits,
     AsyncWatch,
     Batches,
+    ClaimsMany,
     ExchangeStore,
     ReadsAge,
     Waits,
@@ -43,7 +45,7 @@ class _Store:
     fence_sql = staticmethod(fence_sql)
 
     def _prepared(self, table: str, watched: Callable[[Callable[[], str], str], object]) -> PostgresVerbs:
-        self.capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
+        self.capabilities = frozenset({Capability.ATOMIC_MULTI, Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
 
         def learned(facts: Facts) -> None:
             if facts.notifies and self._link.watch is None:
@@ -57,7 +59,7 @@ class _Store:
         return verbs
 
 
-class PostgresStore(_Store, Batches, ReadsAge, Waits, ExchangeStore):
+class PostgresStore(_Store, Batches, ClaimsMany, ReadsAge, Waits, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, a DSN, or a pool of the user's (``psycopg_pool.ConnectionPool``). Of a pool only the server's address and who the
@@ -68,7 +70,7 @@ class PostgresStore(_Store, Batches, ReadsAge, Waits, ExchangeStore):
         super().__init__(self._prepared(table, lambda *of: Watch(news_of(*of))), ThreadLink(conninfo_of(source)))
 
 
-class AsyncPostgresStore(_Store, AsyncBatches, AsyncReadsAge, AsyncWaits, AsyncExchangeStore):
+class AsyncPostgresStore(_Store, AsyncBatches, AsyncClaimsMany, AsyncReadsAge, AsyncWaits, AsyncExchangeStore):
     """As :class:`PostgresStore`, for the tasks of one event loop."""
 
     def __init__(self, source: Any, *, table: str = "public.dlock") -> None:
