@@ -65,19 +65,19 @@ class MemorySpace:
         """Clauses M1 to M4."""
         with self.mutex:
             while True:
-                writes, now = self._writes, self.now()
+                writes = self._writes
                 standing = [self.records.get(request.record.key) for request in requests]
                 replies = [
                     outcome(record, request, floor=self._least_token)
                     for record, request in zip(standing, requests, strict=True)
                 ]
-                if not all(reply.applied for reply in replies):
+                if False in [reply.applied for reply in replies]:
                     return [
                         Reply(applied=False, record=record, age_ms=self._age_ms(record.key) if record else None)
                         for record in standing
                     ]
                 granted = {reply.record.key: reply.record for reply in replies if reply.record is not None}
-                written_at = dict.fromkeys(granted, now)
+                written_at = dict.fromkeys(granted, self.now())
                 # No signal handler runs from here to the end of this block: there is no call and no jump back.
                 if self._writes == writes:
                     self._writes = writes + 1

@@ -20,6 +20,7 @@ from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.renewals import Job
 from dlock_core.testing import FakeClock, FaultyStore
 from proof.interrupts.points import Tracer
+from proof.interrupts.stores import AT_ONCE, faulty
 
 __all__ = ["ACTS", "OPERATIONS", "Verdict", "try_point"]
 
@@ -43,10 +44,10 @@ class Verdict(NamedTuple):
 class _Scene:
     """Two clients of one store; the caller of one of them holds *leases*."""
 
-    def __init__(self, store: LockStore, key: str) -> None:
+    def __init__(self, store: LockStore, key: str, operation: str) -> None:
         self.key = key
         self.clock = FakeClock()
-        self.client: LockClient = self.clock.client(FaultyStore(store), lease_duration=LEASE_S)
+        self.client: LockClient = self.clock.client(faulty(store, operation), lease_duration=LEASE_S)
         self.other: LockClient = self.clock.client(FaultyStore(store), lease_duration=LEASE_S)
         self.leases: list[Lease] = []
         self.bystander: list[Lease] = [self.client.acquire(f"{key}-bystander")]
@@ -112,6 +113,7 @@ def _close(scene: _Scene) -> None:
 OPERATIONS: dict[str, Callable[[_Scene], None]] = {
     "acquire": _acquire,
     "lock_all": _lock_all,
+    AT_ONCE: _lock_all,
     "renew": _renew,
     "release": _release,
     "close": _close,
@@ -175,7 +177,7 @@ ACTS: dict[str, Callable[[_Scene], None]] = {
 
 def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> Verdict:
     """Have *act* done at point *at* of *operation*, and say what is wrong then; *at* 0 counts the points only."""
-    scene = _Scene(store, key)
+    scene = _Scene(store, key, operation)
     if operation in _HOLDS:
         scene.leases.append(scene.client.acquire(key))
     runtime = scene.client._runtime

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 from dlock_core import AsyncLockStore, DLockError
 from dlock_core.aio import AsyncLease, AsyncLockClient
-from dlock_core.testing import AsyncFaultyStore, FakeClock
+from dlock_core.testing import FakeClock
 from proof.interrupts.blocking import LEASE_S, Verdict
 from proof.interrupts.points import Tracer
+from proof.interrupts.stores import AT_ONCE, afaulty
 
 __all__ = ["ACTS", "OPERATIONS", "OpenStore", "try_point"]
 
@@ -42,15 +43,15 @@ class _Scene:
         self.tasks: list[asyncio.Task[None]] = []
         self.wrong: list[str] = []
 
-    async def _client(self, open_store: OpenStore) -> AsyncLockClient:
+    async def _client(self, open_store: OpenStore, operation: str) -> AsyncLockClient:
         self.stores.append(await open_store())
-        return await self.clock.aclient(AsyncFaultyStore(self.stores[-1]), lease_duration=LEASE_S)
+        return await self.clock.aclient(afaulty(self.stores[-1], operation), lease_duration=LEASE_S)
 
     async def open(self, open_store: OpenStore, operation: str) -> None:
         """Open the clients, and acquire what the *operation* works on."""
-        self.client, self.other = await self._client(open_store), await self._client(open_store)
+        self.client, self.other = [await self._client(open_store, operation) for _ in range(2)]
         self.bystander.append(await self.client.acquire(f"{self.key}-bystander"))
-        if operation not in ("acquire", "lock_all"):
+        if operation not in ("acquire", "lock_all", AT_ONCE):
             self.leases.append(await self.client.acquire(self.key))
 
     async def close(self) -> None:
@@ -107,6 +108,7 @@ async def _renewals(scene: _Scene) -> None:
 OPERATIONS: dict[str, Callable[[_Scene], Coroutine[Any, Any, None]]] = {
     "acquire": _acquire,
     "lock_all": _lock_all,
+    AT_ONCE: _lock_all,
     "renew": _renew,
     "release": _release,
     "close": _close,

@@ -149,6 +149,7 @@ def test_closed_store_refuses_every_verb_and_leaves_its_space() -> None:
         lambda: release(store, record),
         lambda: store.replace(Replace(held("b"), record.version), timeout_s=T),
         lambda: store.replace_many([Replace(held("b"), record.version)], timeout_s=T),
+        lambda: store.claim_many([Claim(held("b"), Expect.ANY)], timeout_s=T),
         lambda: store.read("k", timeout_s=T),
         lambda: list(store.scan("", timeout_s=T)),
         lambda: store.wait(record, ticket="t", timeout_s=T),

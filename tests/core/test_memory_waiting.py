@@ -229,7 +229,7 @@ def test_condition_compares_the_token_too() -> None:
     assert store.read("k", timeout_s=T) == second
 
 
-@pytest.mark.parametrize("verb", ["claim", "claim of a free key", "replace", "release"])
+@pytest.mark.parametrize("verb", ["claim", "claim of a free key", "claim of several", "replace", "release"])
 def test_verb_inside_another_verb_of_its_thread_is_seen_by_that_one(verb: str) -> None:
     """A signal handler may call the store while its own thread is inside a verb: one of the two writes, and nothing waits."""
     inner: list[Reply] = []
@@ -241,6 +241,8 @@ def test_verb_inside_another_verb_of_its_thread_is_seen_by_that_one(verb: str) -
         return 0
 
     def call(rvn: str) -> Reply:
+        if verb == "claim of several":
+            return store.claim_many([Claim(held(rvn, key=key), Expect.ANY) for key in "ak"], timeout_s=T)[1]
         if verb.startswith("claim"):
             return store.claim(Claim(held(rvn), Expect.ANY), timeout_s=T)
         if verb == "replace":
@@ -249,7 +251,7 @@ def test_verb_inside_another_verb_of_its_thread_is_seen_by_that_one(verb: str) -
 
     armed = False
     store = MemoryStore(MemorySpace(handler))
-    if verb != "claim":
+    if verb not in ("claim", "claim of several"):
         store.claim(Claim(held("first"), Expect.ANY), timeout_s=T)
     if verb == "claim of a free key":
         store.release(Release(tomb("free"), Version("first", 1)), timeout_s=T)
