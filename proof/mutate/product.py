@@ -46,7 +46,10 @@ SWEPT: dict[str, tuple[str, ...]] = {
         ("engine/observations", "core/test_observations core/test_observation_files"),
         ("engine/joining", "core/test_nesting core/test_nesting_losses"),
         ("engine/renewals", "core/test_scheduler core/test_scheduler_errors core/test_hold_loss core/test_habits"),
-        ("engine/handle", "core/test_nesting core/test_client_acquire core/test_hold_release core/test_errors"),
+        (
+            "engine/handle",
+            "core/test_nesting core/test_client_acquire core/test_hold_release core/test_errors core/test_hold_loss",
+        ),
         (
             "engine/driver",
             "core/test_hold_loss core/test_lost_replies core/test_events core/test_early core/test_contention core/test_cancel",
