@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import AcquireTimeoutError, Capability, LeaseStateError, OutcomeUnknownError, StoreUnavailableError
+from dlock_core import (
+    AcquireTimeoutError,
+    Capability,
+    LeaseStateError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    aconnect,
+)
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
 from dlock_core.record import State
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
+from dlock_sqlite import SqliteStore
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from dlock_core import Claim, Reply
     from tests.core.worlds import World
@@ -298,3 +308,22 @@ async def test_each_key_is_told_of_once(world: World, fault: str) -> None:
 
     assert sorted(told) == sorted((key, kind) for key in "ab" for kind in ("requested", "granted", "released"))
     assert [kind for key, kind in told if key == "a"] == ["requested", "granted", "released"]
+
+
+def test_a_store_for_threads_claims_several_keys_for_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one call, on a thread."""
+    asked: list[int] = []
+    claim_many = SqliteStore.claim_many
+
+    def counted(self: SqliteStore, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+        asked.append(len(requests))
+        return claim_many(self, requests, timeout_s=timeout_s)
+
+    monkeypatch.setattr(SqliteStore, "claim_many", counted)
+
+    async def use() -> None:
+        async with await aconnect(f"sqlite:///{tmp_path}/locks.db") as client, client.lock_all(["a", "b"]) as leases:
+            assert [lease.fencing_token for lease in leases.values()] == [1, 1]
+
+    asyncio.run(use())
+    assert asked == [2]
