@@ -35,6 +35,7 @@ class TestMemoryStore(LockStoreConformance):
         return StoreHarness(
             f"memory://conformance-{next(_SPACES)}",
             capabilities={"batch_renew", "notify", "server_clock", "prune", "claim_wait", "atomic_multi"},
+            tells_wanted=True,
             race_rounds=rounds(300),
             soon_s=1.0,
         )

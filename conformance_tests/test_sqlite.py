@@ -49,6 +49,7 @@ def sqlite_harness(tmp_path: Path) -> StoreHarness:
         race_rounds=rounds(300),
         soon_s=1.0,
         lease_s=0.8,
+        tells_wanted=True,
         several_processes=True,
         page=500,
         restart=lambda: None,  # nothing runs between two processes: each new connection is a restart

@@ -104,6 +104,8 @@ class MemorySpace:
                 break
         if record.state is not _HELD and self.waiters:
             self._wake(key)
+        if self.waiters and type(request) is Replace and self.waiters.get(key):
+            return reply._replace(wanted=True)
         return reply
 
     def read_age(self, key: str) -> tuple[LockRecord, int] | None:

@@ -76,6 +76,8 @@ N1   ``wait`` returns soon after the key was freed, also when that came before t
 N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness. A store should also wake the
      first waiter at each renewal: a waiter that saw the last renewal early takes over early when the holder dies.
 N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
+N4   A store that keeps a queue may say in the answer to a ``replace``, alone or in a batch, that somebody waits there: ``wanted``. It is
+     never said once all have left, and costs no request, no write and no version. It is a hint; False says nothing.
 
 **Claims that wait** (:class:`ClaimWait`, of a store that is also a :class:`Notify`)
 
@@ -259,11 +261,13 @@ class Reply(NamedTuple):
     """Whether a step was applied, and the record that stands after it: what was written, or what refused.
 
     *age_ms* is the age of a record that refused a claim (C2), where the store can tell it without another request; None elsewhere.
+    *wanted*, of a renewal that was applied: somebody waits for the key (N4); False where the store does not know.
     """
 
     applied: bool
     record: LockRecord | None
     age_ms: int | None = None
+    wanted: bool = False
 
 
 class Connections(NamedTuple):

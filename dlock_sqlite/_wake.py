@@ -64,20 +64,18 @@ class WakeUps:
             self._leave(key, name, pipe, woken=woken)
         return True
 
-    def wake(self, key: str) -> None:
-        """Wake the one that has waited longest for *key*; nothing that goes wrong here is the releaser's concern."""
+    def wake(self, key: str) -> bool:
+        """Wake the one that has waited longest for *key*; whether there was one. What goes wrong here is not the releaser's concern."""
         # The cheapest answer comes first, and costs no exception: nobody waits for any key.
         if not os.access(self._directory, os.F_OK):
-            return
+            return False
         directory = self._of(key)
         try:
             names = os.listdir(directory)
         except OSError:
-            return
+            return False
         # Each name is tried once: the loop ends with the list.
-        for name in sorted(names):
-            if not name.startswith(".") and _hang_up(f"{directory}/{name}"):
-                return
+        return any(not name.startswith(".") and _hang_up(f"{directory}/{name}") for name in sorted(names))
 
     def count(self, key: str) -> int:
         """Return how many wait for *key*, with those that have died since the last release."""

@@ -71,9 +71,7 @@ class SqliteStore:
         """Write the record if the one that stands is held in the expected version; the one that has waited longest looks at it anew."""
         key = request.record.key
         reply = self._file.run(partial(self._step, request), key, timeout_s)
-        if reply.applied:
-            self._file.wake_ups.wake(key)
-        return reply
+        return self._woken(request, reply)
 
     release = replace
 
@@ -99,10 +97,10 @@ class SqliteStore:
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """Do each replace, all in one transaction: what is applied is written together, what is not touches no other."""
         replies = self._file.run(partial(self._steps, requests), None, timeout_s)
-        for request, reply in zip(requests, replies, strict=True):
-            if isinstance(reply, Reply) and reply.applied:
-                self._file.wake_ups.wake(request.record.key)
-        return replies
+        return [
+            self._woken(request, reply) if isinstance(reply, Reply) else reply
+            for request, reply in zip(requests, replies, strict=True)
+        ]
 
     def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
         """Apply all claims or none, in one transaction."""
@@ -240,6 +238,11 @@ class SqliteStore:
             connection.executemany(wire.DELETE, [(record.key,) for record in going])
             self._commit(connection, None)
         return len(going)
+
+    def _woken(self, request: Replace | Release, reply: Reply) -> Reply:
+        """Wake the one that has waited longest, if *request* was applied; whether there is one is a part of the reply to a replace."""
+        woken = reply.applied and self._file.wake_ups.wake(request.record.key)
+        return reply._replace(wanted=True) if woken and type(request) is Replace else reply
 
     def _counted(self, record: LockRecord) -> LockRecord:
         waiters = self._file.wake_ups.count(record.key)

@@ -1,4 +1,4 @@
-"""N1 to N3: notification, for stores that declare it."""
+"""N1 to N4: notification, for stores that declare it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Self
 import pytest
 
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held, tombstone
+from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = ["NotifyClauses"]
 
@@ -177,6 +177,46 @@ class NotifyClauses:
                 f"{what}: its wait must end with CancelledError; it returned as if nothing had been (asyncio.wait_for does so)",
             )
             trial.require(passed, f"{what}; the other was not woken within {trial.harness.soon_s:g} s")
+
+    @pytest.mark.parametrize("verb", ["replace", "replace_many"])
+    def test_n4_a_renewal_says_that_somebody_waits_and_only_then(self, trial: Trial, verb: str) -> None:
+        """Not before anybody has waited, for this key and no other, and not once they have left."""
+        other, record = trial.hold(trial.key()), trial.hold(trial.key())
+        until = time.monotonic() + trial.harness.soon_s
+        said = False
+        while not said:
+            record = not_wanted(trial, verb, record, "nobody waits")
+            # A renewal may wake who waits: each try has a waiter of its own.
+            with waiting(trial, record, timeout_s=1.0) as waiter:
+                waiter.began.wait()
+                waiter.settle()
+                other = not_wanted(trial, verb, other, "somebody waits for another key")
+                reply = renewed_by(trial, verb, record)
+                record, said = trial.granted(reply, f"a {verb} while somebody waits"), reply.wanted
+            trial.require(waiter.ended(), "a wait did not end at its time-out")
+            if not trial.harness.tells_wanted or time.monotonic() > until:
+                break
+        not_wanted(trial, verb, record, "the only waiter has left")
+
+        trial.require(said or not trial.harness.tells_wanted, f"somebody waits, and no answer to a {verb} said so")
+
+
+def renewed_by(trial: Trial, verb: str, record: LockRecord) -> Reply:
+    """Return the answer to a renewal of *record* by *verb*."""
+    request = Replace(next_version(record), record.version)
+    if verb == "replace":
+        return trial.store.replace(request)
+    (result,) = trial.store.replace_many([request])
+    if not isinstance(result, Reply):
+        trial.fail("a renewal in a batch failed", came=result)
+    return result
+
+
+def not_wanted(trial: Trial, verb: str, record: LockRecord, story: str) -> LockRecord:
+    """Renew *record*, and fail if the answer says that somebody waits for it."""
+    reply = renewed_by(trial, verb, record)
+    trial.require(not reply.wanted, f"{story}, and the answer to a {verb} says that the key is wanted", came=reply)
+    return trial.granted(reply, f"a {verb} while {story}")
 
 
 async def cancel_the_woken(store: Any, record: LockRecord, soon_s: float) -> tuple[bool, bool]:

@@ -263,6 +263,8 @@ BROKEN: tuple[Broken, ...] = (
     Broken("only the first waiter is known", "N3", _faulty_waiting.knowing(newest=False)),
     Broken("a free key is kept for whoever waited", "N2", _faulty_waiting.reserving),
     Broken("a free key is kept for a waiter that left", "N3", _faulty_waiting.reserving_for_who_left),
+    Broken("each renewal says wanted", "N4", answering("replace", lambda _, came: came._replace(wanted=True))),
+    Broken("no renewal says wanted", "N4", answering("replace", lambda _, came: came._replace(wanted=False))),
     Broken("an absent key has an age", "C1", answering("read_age", lambda key, came: came or (held(key), 0))),
     Broken(
         "read_age hides tombstones",

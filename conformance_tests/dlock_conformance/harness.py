@@ -99,6 +99,7 @@ class StoreHarness(Opening):
         lease_s: leases of the client's tests, in seconds; renewals must have their answers within a sixth of it.
         allow_unsafe: names of what the client is told to accept.
         soon_s: how many seconds after a release the longest sleeper of its waiters may still sleep.
+        tells_wanted: the answer to a renewal says whether somebody waits (N4); without it only that it never says so wrongly is tried.
         carried: returns a record as a store keeps it that cannot carry every field; the suite then asks for that to come back.
         reset: called before each test. Not needed for the suite itself: each test has keys of its own.
     """
@@ -125,6 +126,7 @@ class StoreHarness(Opening):
     lease_s: float = 1.5
     allow_unsafe: frozenset[str] = frozenset()
     soon_s: float = 5.0
+    tells_wanted: bool = False
     carried: Callable[[LockRecord], LockRecord] | None = None
     reset: Callable[[], None] | None = None
 

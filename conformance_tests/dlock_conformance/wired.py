@@ -435,6 +435,7 @@ def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
 
     options: dict[str, Any] = {
         "capabilities": {each.value for each in CAPABILITIES},
+        "tells_wanted": True,
         "restart": wire.restart,
         "count_requests": lambda: wire.requests,
         "faults": wire,

@@ -24,6 +24,7 @@ from dlock_core.engine.owner_probe import owner_of
 from dlock_core.engine.progress import is_told, tell_grant, tell_loss, tell_release, tell_risk
 from dlock_core.engine.timers import TimerQueue
 from dlock_core.engine.user_calls import guarded_logger
+from dlock_core.engine.wanting import note_wanted
 from dlock_core.errors import StoreError
 from dlock_core.events import EventKind
 from dlock_core.record import Loss
@@ -108,13 +109,15 @@ class Driver:
                 if handle.state is old:
                     handle.state = state
                     moved = old, state, effects
-            return self._follow(handle, *moved)
+            return self._follow(handle, event, *moved)
         except BaseException:
             if moved is not None:
-                self._follow(handle, *moved)  # interrupted by a signal; nobody else would do it
+                self._follow(handle, event, *moved)  # interrupted by a signal; nobody else would do it
             raise
 
-    def _follow(self, handle: Handle, old: LeaseState, state: LeaseState, effects: tuple[Effect, ...]) -> Any:
+    def _follow(
+        self, handle: Handle, event: Event, old: LeaseState, state: LeaseState, effects: tuple[Effect, ...]
+    ) -> Any:
         """Do what follows from a step; return the request or the wait that it asks for."""
         request: Any = None
         for effect in effects:
@@ -135,6 +138,7 @@ class Driver:
             if (handle.watches or self.hook is not None) and state.sent_at != old.sent_at:  # type: ignore[union-attr]  # of one type
                 self._rearm_watches(handle)
                 note_event(self, EventKind.RENEWED, handle, state.sent_at)
+            note_wanted(self, handle, event)
         if handle.signals:
             signals, handle.signals = handle.signals, []
             for signal in signals:

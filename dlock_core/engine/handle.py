@@ -112,7 +112,7 @@ class Runtime(Protocol):
 
 
 class Watch:
-    """One ``on_risk`` of a handle: fires once for each stretch at risk."""
+    """One ``on_risk`` or ``on_wanted`` of a handle: fires once for each stretch of being so."""
 
     __slots__ = ("_callback", "_lease", "armed", "safe_ns")
 
@@ -158,6 +158,8 @@ class Handle:
         "token",
         "trouble",
         "views",
+        "wanted",
+        "wanted_watches",
         "watches",
     )
 
@@ -189,6 +191,8 @@ class Handle:
         self.signals: list[Signal] = []
         self.lost_callbacks: list[Callable[[Loss], object]] = []
         self.watches: list[Watch] = []
+        self.wanted = False  # by the answer to the last renewal
+        self.wanted_watches: list[Watch] = []
 
     def attach(self, view: View) -> None:
         """Let *view* be one of the leases by which callers hold this."""

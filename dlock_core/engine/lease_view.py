@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dlock_core.engine.callers import calling_place
 from dlock_core.engine.client_context import check_seconds, forked_error
-from dlock_core.engine.handle import closed_error, lost_error
+from dlock_core.engine.handle import Watch, closed_error, lost_error
 from dlock_core.engine.process import generation
 from dlock_core.engine.user_calls import guarded_logger
+from dlock_core.engine.wanting import watch_wanted
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
 from dlock_core.lease import is_valid
 from dlock_core.record import DATA_MAX_BYTES, Loss
@@ -17,7 +18,7 @@ from dlock_core.states import Held, Payload
 from dlock_core.timings import NANOS, NEVER, Timings, nanoseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.engine.engine import Engine
@@ -121,6 +122,22 @@ class LeaseView:
             self.progress()
             yield item
         self.progress()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waited for the key when it was last renewed, where the store tells; false before the first renewal. No I/O.
+
+        A hint, and never a right of who waits: the lock is yours until you release it.
+        """
+        return self._handle.wanted and self.is_valid
+
+    def on_wanted(self, callback: Callable[[Self], object], /) -> None:
+        """Have *callback* called when a renewal finds that somebody waits for the key; at once if the last one did.
+
+        Once for each such stretch: armed again by a renewal that finds nobody. It may finish its item and release.
+        """
+        self._check_callback(callback)
+        watch_wanted(self._engine.driver, self._handle, Watch(callback, self, None))
 
     @property
     def loss(self) -> Loss | None:
