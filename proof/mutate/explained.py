@@ -1,4 +1,4 @@
-"""Changes of the machine that nothing notices, and why each makes no difference that matters."""
+"""Changes of the machine and the shell that nothing notices, and why each makes no difference that matters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ __all__ = ["EXPLAINED"]
 _APPLIED = "a driver makes a failure of an applied reply without a record (clause S7), so the machine never sees one"
 _ADOPTED = "what was applied has the RVN that was asked for, so the adoption right below takes it as well"
 
+_PUTS = "only whether it is the same number as before is asked"
 _COPY = "it only saves a copy: without a bound both instants are NEVER, as in any new grant"
 
 EXPLAINED: dict[str, str] = {
@@ -26,4 +27,6 @@ EXPLAINED: dict[str, str] = {
     "_seek_probed: event.owner is OwnerState.DEAD and seen is not None -> event.owner is OwnerState.DEAD": (
         "an owner is asked for only while a record is observed; the second half tells that to the type checker"
     ),
+    "dlock_core/engine/timers.py: __init__: 0 -> 1": _PUTS,
+    "dlock_core/engine/timers.py: put: 1 -> 2": _PUTS,
 }

@@ -149,6 +149,8 @@ def _may_go(statement: ast.stmt) -> bool:
     match statement:
         case ast.Expr(value=ast.Constant()):
             return False
+        case ast.Return(value=ast.Constant(value=None)):
+            return False  # it says what the end of a function does
         case ast.Assign(targets=[target]):
             return isinstance(target, (ast.Attribute, ast.Subscript))
     return isinstance(statement, (ast.Expr, ast.AugAssign, ast.Return, ast.Raise, ast.Continue, ast.Break, ast.Assert))

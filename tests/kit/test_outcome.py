@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import outcome
-from dlock_core.record import TOKEN_MAX, LockRecord, SessionRef, State, Version, newer_format
+from dlock_core.kit.outcome import outcome, written
+from dlock_core.record import (
+    TOKEN_MAX,
+    Attributes,
+    Beat,
+    Broken,
+    LockRecord,
+    Members,
+    ProcessIdentity,
+    SessionRef,
+    Stamp,
+    State,
+    Times,
+    Version,
+    newer_format,
+)
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
 
 OTHER = Version("other", 5)
@@ -108,6 +123,63 @@ def test_change_writes_the_token_that_it_carries(*, keep: bool) -> None:
     assert written is not None
     assert (written.fencing_token, written.session) == (9, session)
     assert (written.data, written.attributes) == ((b"old", (("a", 1),)) if keep else (b"new", ()))
+
+
+BY_SESSION = LockRecord(
+    "k",
+    State.HELD,
+    "new",
+    5,
+    "owner",
+    None,
+    b"new",
+    (("a", 1),),
+    broken=Broken("operator", 4),
+    session=SessionRef("s", 1000),
+    times=Times(1, 2),
+)
+FULL = {
+    "lock": replace(
+        BY_SESSION,
+        lease_ms=1000,
+        session=None,
+        stamp=Stamp(1, "new"),
+        process=ProcessIdentity("boot", 1, 2, 3),
+        delay_ms=500,
+    ),
+    "lock of a session": BY_SESSION,
+    "session": replace(BY_SESSION, lease_ms=1000, session=None, beat=Beat("own")),
+    "permits": replace(BY_SESSION, session=None, members=Members("permits", (SessionRef("s", 1000),), ())),
+}
+
+
+def test_record_that_changes_nothing_on_its_way_is_not_copied() -> None:
+    """The usual case: a renewal writes the token that stands, and a payload that is the same."""
+    assert written(BY_SESSION, 5, None) is BY_SESSION
+    assert written(BY_SESSION, 5, replace(BY_SESSION, rvn="standing")) is BY_SESSION
+
+
+@pytest.mark.parametrize("full", FULL)
+@pytest.mark.parametrize(
+    ("token", "data", "attributes"), [(6, b"new", (("a", 1),)), (5, b"old", (("a", 1),)), (5, b"new", ())]
+)
+def test_record_is_written_with_its_fields_and_the_payload_that_stands(
+    token: int, data: bytes, attributes: Attributes, full: str
+) -> None:
+    """Clause S4: of what stands, nothing else."""
+    standing = LockRecord("k", State.HELD, "standing", 5, "other", 1000, data, attributes)
+
+    came = written(FULL[full], token, standing)
+
+    assert came == replace(FULL[full], fencing_token=token, data=data, attributes=attributes)
+
+
+def test_last_token_is_granted() -> None:
+    """Clause S3: only what is beyond it is refused."""
+    reply = outcome(record(State.FREE, token=TOKEN_MAX - 1), Claim(NEW, Expect.ANY))
+
+    assert reply.record is not None
+    assert reply.record.fencing_token == TOKEN_MAX
 
 
 def test_record_of_a_higher_format_refuses_everything() -> None:
