@@ -11,6 +11,7 @@ from proof import __main__ as proof_main
 from proof import report, tables
 from proof.mutate import general
 from proof.mutate.explained import EXPLAINED
+from proof.mutate.product import SWEPT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,4 +115,7 @@ def test_general_changes_are_programs() -> None:
 
 def test_explanations_are_of_changes_that_there_are() -> None:
     """One of code that is gone would explain whatever comes to stand there."""
-    assert set(EXPLAINED) <= {change.name for change in general.changes()}
+    of_the_machine = {change.name for change in general.changes()}
+    of_the_shell = {f"{file}: {change.name}" for file in SWEPT for change in general.changes(file)}
+
+    assert set(EXPLAINED) <= of_the_machine | of_the_shell
