@@ -2,7 +2,8 @@
 
 A connection is libpq's own, driven without blocking: what has to be waited for is written once, as generators, and each colour waits in its
 way. A statement that has no answer shortly before its time is over is cancelled, so that mostly the server says whether it was applied.
-Only a connection whose answer was read to its end is kept.
+Only a connection whose answer was read to its end is kept, and on which nothing was cancelled: the server may act on that late, and would
+cancel the next statement.
 
 Each link has connections for claims and reads, and others for renewals and releases, so nothing that waits can starve a lock that is held.
 """
@@ -82,6 +83,7 @@ class _Patience:
         self._cancel_at = self._end - min(_CANCEL_S, timeout_s / 4)
         self._running: PGconn | None = None
         self._cancels = cancels
+        self.cancelled = False
 
     def began(self, pg: PGconn) -> None:
         """Cancel the statement on *pg* when it takes too long."""
@@ -96,11 +98,11 @@ class _Patience:
         """Cancel the statement; if that was done, or must not be, raise TimeoutError."""
         if not self._cancels or self._running is None:
             raise TimeoutError("no answer in time")
-        self._cancels = False
+        self._cancels, self.cancelled = False, True
         cancel(self._running)
 
     def end(self) -> None:
-        """Close the connection, whose answer was not read to its end; the statement is cancelled if it may be."""
+        """Close the connection; a statement whose answer was not read to its end is cancelled if it may be."""
         pg = self._running
         if pg is not None:
             if self._cancels and pg.transaction_status == TransactionStatus.ACTIVE:
@@ -151,7 +153,7 @@ def _opener(conninfo: Callable[[], str], size: int, shelf: Shelf[PGconn]) -> Cal
 
 
 def _put_back(shelf: Shelf[PGconn], pg: PGconn, patience: _Patience) -> None:
-    if is_idle(pg):
+    if is_idle(pg) and not patience.cancelled:
         shelf.put(pg)
     else:
         patience.end()

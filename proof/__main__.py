@@ -106,7 +106,8 @@ def _slips(options: argparse.Namespace) -> dict[str, Any]:
 
 def _sweep(options: argparse.Namespace) -> dict[str, Any]:
     """The general changes of the shell."""
-    return _on_disk(product.swept(400 if options.quick else options.every), options)
+    chosen = product.swept(50, unfinished=False) if options.quick else product.swept(options.every)
+    return _on_disk(chosen, options)
 
 
 def _on_disk(chosen: Sequence[product.Slip], options: argparse.Namespace) -> dict[str, Any]:

@@ -18,7 +18,6 @@ EXPLAINED: dict[str, str] = {
     "_handed_out: return state -> pass": _COPY,
     "_renewed: if state.hold_until == NEVER and state.stopping is None: -> if False:": _COPY,
     "_renewed: return held -> pass": _COPY,
-    "_renewed: assert record is not None -> pass": "it tells the type checker what heard() sees to",
     "_shown: return _Shown.ENDED -> pass": "both callers ask for the other two, and take anything else for the end",
     "_seek_answer: reply.applied and record is not None -> reply.applied": _APPLIED,
     "_seek_answer: record is not None -> record is None": _ADOPTED,

@@ -151,6 +151,8 @@ def _may_go(statement: ast.stmt) -> bool:
             return False
         case ast.Return(value=ast.Constant(value=None)):
             return False  # it says what the end of a function does
+        case ast.Assert(test=ast.Compare(ops=[ast.IsNot()], comparators=[ast.Constant(value=None)])):
+            return False  # it tells the type checker what is so
         case ast.Assign(targets=[target]):
             return isinstance(target, (ast.Attribute, ast.Subscript))
     return isinstance(statement, (ast.Expr, ast.AugAssign, ast.Return, ast.Raise, ast.Continue, ast.Break, ast.Assert))

@@ -7,7 +7,9 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
@@ -15,7 +17,7 @@ from dlock_core.errors import StoreUnavailableError
 from dlock_postgres import AsyncPostgresStore, PostgresStore
 from dlock_postgres._addresses import with_addresses
 from tests.postgres.conftest import TABLE
-from tests.postgres.support import TIMEOUT_S, any_claim
+from tests.postgres.support import TIMEOUT_S, any_claim, renewed
 
 # What a busy machine may add.
 SLACK_S = 2.0
@@ -106,6 +108,43 @@ def test_connections_are_counted(store: PostgresStore, key: str) -> None:
     assert connections is not None
     assert (connections.busy, connections.idle) == (0, 1)
     assert connections.limit > 1
+
+
+@pytest.mark.parametrize("opened", [PostgresStore, AsyncPostgresStore])
+def test_a_connection_on_which_a_statement_was_cancelled_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, url: str, key: str, admin: psycopg.Connection[Any], opened: type[Any]
+) -> None:
+    """The statement's answer may come first; the server would then cancel the next statement on that connection."""
+    inspect = PostgresStore(url.partition("?")[0], table=TABLE)
+    record = inspect.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    asked = []
+
+    def let_it_end(_: object) -> None:
+        asked.append(key)
+        admin.execute("COMMIT")
+
+    monkeypatch.setattr("dlock_postgres._connections.cancel", let_it_end)
+    admin.execute("BEGIN")
+    admin.execute(f"SELECT FROM {TABLE} WHERE key = %s FOR UPDATE", [key])
+
+    async def renew() -> tuple[Any, int]:
+        store = opened(url.partition("?")[0], table=TABLE)
+        answers = [store.guarantees(), store.replace(renewed(record), timeout_s=4.0)]
+        if isinstance(store, AsyncPostgresStore):
+            answers = [await answer for answer in answers]
+        kept = len(store._link.pools[True].shelf)
+        closing = store.close()
+        if closing is not None:
+            await closing
+        return answers[1], kept
+
+    reply, kept = asyncio.run(renew())
+
+    assert asked == [key]
+    assert reply.applied
+    assert kept == 0
+    inspect.close()
 
 
 ADDRESSES = {"a": ["10.0.0.1", "::1"], "b": ["10.0.0.2"]}
