@@ -28,12 +28,16 @@ class Shell:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(
-        self, *arguments: str, program: tuple[str, ...] = ("-m", "dlock_core"), **more: Any
+        self, *arguments: str, program: tuple[str, ...] = ("-m", "dlock_core"), through: str = "", **more: Any
     ) -> subprocess.Popen[str]:
-        """Start the command, with pipes."""
+        """Start the command, with pipes; *through* are redirections of a shell.
+
+        No function runs in the child before it: a library of another test may have threads that a fork must not meet.
+        """
+        shell = ["sh", "-c", f'exec "$@" {through}', "sh"] if through else []
         settings: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
-            [sys.executable, *program, *arguments],
+            [*shell, sys.executable, *program, *arguments],
             env=self.environment,
             cwd=self.folder,
             text=True,

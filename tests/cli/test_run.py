@@ -57,11 +57,7 @@ def test_run_where_standard_files_are_closed(shell: Shell, closed: tuple[int, ..
     """Nothing of ours comes to stand in their place, which the guard would take for our end; the command finds them closed."""
     script = "; ".join(f"[ -e /proc/$$/fd/{file} ] && exit 9" for file in closed) + "; echo held > told"
 
-    def close() -> None:
-        for file in closed:
-            os.close(file)
-
-    done = shell.run("run", "k", "--", "sh", "-c", script, preexec_fn=close)
+    done = shell.run("run", "k", "--", "sh", "-c", script, through=" ".join(f"{file}>&-" for file in closed))
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (shell.folder / "told").read_text() == "held\n"
