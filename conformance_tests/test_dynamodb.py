@@ -8,7 +8,16 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    Opening,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 from thorough import rounds
@@ -116,6 +125,7 @@ class TestDynamoDBElection(TestDynamoDBClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestDynamoDBJobs(TestDynamoDBClient):
@@ -123,3 +133,10 @@ class TestDynamoDBJobs(TestDynamoDBClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestDynamoDBPermits(TestDynamoDBClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

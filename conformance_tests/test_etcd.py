@@ -13,7 +13,16 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    Opening,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.proxy import FaultProxy, has_headers
 from dlock_conformance.servers import Server
 from thorough import rounds
@@ -140,6 +149,7 @@ class TestEtcdElection(TestEtcdClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestEtcdJobs(TestEtcdClient):
@@ -147,3 +157,10 @@ class TestEtcdJobs(TestEtcdClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestEtcdPermits(TestEtcdClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

@@ -5,7 +5,15 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.wired import Wire, wired_harness
 from thorough import rounds
 
@@ -71,6 +79,7 @@ class TestMemoryElection(TestMemoryClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestMemoryJobs(TestMemoryClient):
@@ -78,3 +87,17 @@ class TestMemoryJobs(TestMemoryClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestMemoryPermits(TestMemoryClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS
+
+
+class TestMemoryWriters(TestMemoryClient):
+    """The same by the writer of a read/write lock."""
+
+    way = Way.WRITE
+    cannot_carry = NOT_OF_SHARED_LOCKS

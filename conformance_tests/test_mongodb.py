@@ -7,7 +7,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    Opening,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 
@@ -110,6 +119,7 @@ class TestMongoDBElection(TestMongoDBClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestMongoDBJobs(TestMongoDBClient):
@@ -117,3 +127,10 @@ class TestMongoDBJobs(TestMongoDBClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestMongoDBPermits(TestMongoDBClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

@@ -7,7 +7,16 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    Opening,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 from thorough import rounds
@@ -152,6 +161,7 @@ class TestMySQLElection(TestMySQLClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestMySQLJobs(TestMySQLClient):
@@ -159,3 +169,10 @@ class TestMySQLJobs(TestMySQLClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestMySQLPermits(TestMySQLClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

@@ -10,7 +10,16 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    Opening,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 from thorough import rounds
@@ -129,6 +138,7 @@ class TestPostgresElection(TestPostgresClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestPostgresJobs(TestPostgresClient):
@@ -136,3 +146,10 @@ class TestPostgresJobs(TestPostgresClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestPostgresPermits(TestPostgresClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.servers import Server
 from redis_servers import redis_harness_on
 
@@ -41,6 +49,7 @@ class TestRedisElection(TestRedisClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestRedisJobs(TestRedisClient):
@@ -48,3 +57,10 @@ class TestRedisJobs(TestRedisClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestRedisPermits(TestRedisClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

@@ -7,7 +7,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, Fault, LockClientConformance, LockStoreConformance, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    Fault,
+    LockClientConformance,
+    LockStoreConformance,
+    StoreHarness,
+    Way,
+)
 from thorough import rounds
 
 
@@ -95,6 +104,7 @@ class TestSqliteElection(TestSqliteClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestSqliteJobs(TestSqliteClient):
@@ -102,3 +112,10 @@ class TestSqliteJobs(TestSqliteClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestSqlitePermits(TestSqliteClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

@@ -9,7 +9,16 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from dlock_conformance import NOT_OF_JOBS, LockClientConformance, LockStoreConformance, Opening, StoreHarness, Way
+from dlock_conformance import (
+    NOT_OF_ELECTIONS,
+    NOT_OF_JOBS,
+    NOT_OF_SHARED_LOCKS,
+    LockClientConformance,
+    LockStoreConformance,
+    Opening,
+    StoreHarness,
+    Way,
+)
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
 from thorough import rounds
@@ -173,6 +182,7 @@ class TestZooKeeperElection(TestZooKeeperClient):
     """The same by election."""
 
     way = Way.ELECTION
+    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestZooKeeperJobs(TestZooKeeperClient):
@@ -180,3 +190,10 @@ class TestZooKeeperJobs(TestZooKeeperClient):
 
     way = Way.JOB
     cannot_carry = NOT_OF_JOBS
+
+
+class TestZooKeeperPermits(TestZooKeeperClient):
+    """The same by the only permit of a semaphore."""
+
+    way = Way.PERMIT
+    cannot_carry = NOT_OF_SHARED_LOCKS

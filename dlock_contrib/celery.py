@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from celery import Celery, Task
 
-from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, LockKeywords, shared_client
+from dlock_core import AcquireKeywords, AcquireTimeoutError, ConfigurationError, LeaseStateError, shared_client
 
 if TYPE_CHECKING:
     from dlock_core import Lease, LockClient
@@ -37,7 +37,7 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
     abstract = True
     lock_key: ClassVar[str | None] = None
     lock_client: ClassVar[LockClient | None] = None
-    lock_options: ClassVar[LockKeywords] = {}
+    lock_options: ClassVar[AcquireKeywords] = {}
     when_held: ClassVar[Literal["retry", "ignore"]] = "retry"
     _signature: ClassVar[inspect.Signature]  # of the function, without the task itself
 

@@ -19,7 +19,7 @@ from dlock_core import AsyncLease
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dlock_core import LockKeywords
+    from dlock_core import AcquireKeywords
 
 __all__ = ["Locks"]
 
@@ -27,7 +27,7 @@ __all__ = ["Locks"]
 class Locks(starlette.Locks):
     """As :class:`dlock_contrib.starlette.Locks`, and a dependency."""
 
-    def held(self, key: str, **options: Unpack[LockKeywords]) -> Any:
+    def held(self, key: str, **options: Unpack[AcquireKeywords]) -> Any:
         """Return a dependency: the operation runs while it holds *key*, with the names of path parameters in braces, and gets the lease.
 
         The lock is released before the answer is sent, so a lock that was lost meanwhile is an error of the request.

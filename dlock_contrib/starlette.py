@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import HTTPConnection
 
-    from dlock_core import AsyncLease, AsyncLockClient, ClientKeywords, ClientOptions, LockKeywords
+    from dlock_core import AcquireKeywords, AsyncLease, AsyncLockClient, ClientKeywords, ClientOptions
 
 __all__ = ["Locks"]
 
@@ -74,7 +74,7 @@ class Locks:
 
     @asynccontextmanager
     async def hold(
-        self, request: HTTPConnection, key: str, **options: Unpack[LockKeywords]
+        self, request: HTTPConnection, key: str, **options: Unpack[AcquireKeywords]
     ) -> AsyncIterator[AsyncLease]:
         """Hold *key*, with the names of path parameters in braces, while the block runs; without a ``timeout`` it does not wait.
 

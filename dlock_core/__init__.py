@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     )
     from dlock_core.events import EventKind, LockEvent
     from dlock_core.health import Health
-    from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
+    from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
     from dlock_core.options import ClientOptions, LockOptions
     from dlock_core.record import (
         AttributeValue,
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KEEP",
+    "AcquireKeywords",
     "AcquireTimeoutError",
     "AsyncAtomicMulti",
     "AsyncBatchRenew",

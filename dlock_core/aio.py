@@ -28,9 +28,9 @@ from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll, async_locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
-from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
+from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
 from dlock_core.options import ClientOptions
-from dlock_core.record import Broken, LockRecord, State
+from dlock_core.record import RESERVED, Broken, LockRecord, State
 from dlock_core.timings import nanoseconds
 
 if TYPE_CHECKING:
@@ -250,18 +250,18 @@ class AsyncLockClient:
         self._opened: Engine | None = None
         self._opening = asyncio.Lock()
 
-    def lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractAsyncContextManager[AsyncLease]:
+    def lock(self, key: str, **options: Unpack[AcquireKeywords]) -> AbstractAsyncContextManager[AsyncLease]:
         """As :meth:`dlock_core.LockClient.lock`."""
         return AsyncLock(self, key, options)
 
-    async def acquire(self, key: str, **options: Unpack[LockKeywords]) -> AsyncLease:
+    async def acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> AsyncLease:
         """As :meth:`dlock_core.LockClient.acquire`; cancelled at any point, it leaves no lock behind for longer than a lease."""
         context = self._context
         full = context.full_key(key)
         call = context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         return await self._obtain(AsyncLease, key, full, call)
 
-    async def try_acquire(self, key: str, **options: Unpack[LockKeywords]) -> AsyncLease | None:
+    async def try_acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> AsyncLease | None:
         """As :meth:`dlock_core.LockClient.try_acquire`."""
         if "timeout" in options:
             raise ConfigurationError("try_acquire never waits; use acquire() with a timeout")
@@ -278,6 +278,20 @@ class AsyncLockClient:
         """As :meth:`dlock_core.LockClient.lock_all`."""
         return AsyncLockAll(self, self._context.ordered(keys), options)
 
+    def semaphore(
+        self, key: str, permits: int, **options: Unpack[LockKeywords]
+    ) -> AbstractAsyncContextManager[AsyncLease]:
+        """As :meth:`dlock_core.LockClient.semaphore`."""
+        return self.lock(key, mode="exclusive", permits=permits, **options)
+
+    def read_lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractAsyncContextManager[AsyncLease]:
+        """As :meth:`dlock_core.LockClient.read_lock`."""
+        return self.lock(key, mode="read", permits=None, **options)
+
+    def write_lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractAsyncContextManager[AsyncLease]:
+        """As :meth:`dlock_core.LockClient.write_lock`."""
+        return self.lock(key, mode="write", permits=None, **options)
+
     def election(self, key: str, *, value: bytes | None = None, **options: Unpack[LockKeywords]) -> AsyncElection:
         """As :meth:`dlock_core.LockClient.election`.
 
@@ -288,7 +302,7 @@ class AsyncLockClient:
         return AsyncElection(self, key, value, options)
 
     def locked(
-        self, key: str, **options: Unpack[LockKeywords]
+        self, key: str, **options: Unpack[AcquireKeywords]
     ) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Awaitable[_R]]]:
         """As :meth:`dlock_core.LockClient.locked`, for coroutine functions."""
         return async_locked(self, self._context, key, options)
@@ -309,9 +323,7 @@ class AsyncLockClient:
 
     def holds(self, key: str) -> bool:
         """As :meth:`dlock_core.LockClient.holds`."""
-        engine = self._engine
-        handle = engine.driver.held.get(self._context.full_key(key))
-        return handle is not None and engine.is_valid(handle)
+        return self._engine.holds(self._context.full_key(key))
 
     def health(self) -> Health:
         """As :meth:`dlock_core.LockClient.health`."""
@@ -333,7 +345,7 @@ class AsyncLockClient:
         async for record in engine.store.scan(
             self._context.full_prefix(prefix), timeout_s=self._context.store_timeout_s()
         ):
-            if record.state is not State.GONE:
+            if record.state is not State.GONE and RESERVED not in record.key:
                 yield self._context.strip(record)
 
     async def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:

@@ -27,9 +27,9 @@ from dlock_core.engine.process import generation, members
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.with_blocks import Lock, LockAll, locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError, UnsupportedError
-from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
+from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
 from dlock_core.options import ClientOptions
-from dlock_core.record import Broken, LockRecord, State
+from dlock_core.record import RESERVED, Broken, LockRecord, State
 from dlock_core.timings import NEVER, nanoseconds
 
 if TYPE_CHECKING:
@@ -215,11 +215,11 @@ class LockClient:
         self._runtime.client = self
         _open_clients.add(self)
 
-    def lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractContextManager[Lease]:
+    def lock(self, key: str, **options: Unpack[AcquireKeywords]) -> AbstractContextManager[Lease]:
         """Return a context manager that acquires *key* on entry, yields the lease, and releases it. One use."""
         return Lock(self, key, options)
 
-    def acquire(self, key: str, **options: Unpack[LockKeywords]) -> Lease:
+    def acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> Lease:
         """Wait for *key*, at most ``timeout`` seconds, and return the lease.
 
         Raises: AcquireTimeoutError; StoreError, where the store cannot be reached for a lease's time (10 s at most); ConfigurationError;
@@ -230,7 +230,7 @@ class LockClient:
         call = context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         return self._obtain(Lease, key, full, call)
 
-    def try_acquire(self, key: str, **options: Unpack[LockKeywords]) -> Lease | None:
+    def try_acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> Lease | None:
         """Return the lease of *key*, or None if it is held; never waits. Repeated over a whole lease, it takes over from a dead holder.
 
         Raises: as :meth:`acquire`, but no AcquireTimeoutError.
@@ -253,6 +253,21 @@ class LockClient:
         """
         return LockAll(self, self._context.ordered(keys), options)
 
+    def semaphore(self, key: str, permits: int, **options: Unpack[LockKeywords]) -> AbstractContextManager[Lease]:
+        """Return a context manager that holds one of *permits* of *key*, or as many as ``weight`` says: at most so many are held at once.
+
+        The lease tells its ``slot``. All clients should say the same number; each joins by its own. At most 128 hold a key together.
+        """
+        return self.lock(key, mode="exclusive", permits=permits, **options)
+
+    def read_lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractContextManager[Lease]:
+        """Return a context manager that holds *key* as one of its readers: no writer has it meanwhile. At most 128 hold it together."""
+        return self.lock(key, mode="read", permits=None, **options)
+
+    def write_lock(self, key: str, **options: Unpack[LockKeywords]) -> AbstractContextManager[Lease]:
+        """Return a context manager that holds *key* as its only writer: nobody else has it meanwhile. New readers wait behind it."""
+        return self.lock(key, mode="write", permits=None, **options)
+
     def election(self, key: str, *, value: bytes | None = None, **options: Unpack[LockKeywords]) -> Election:
         """Return a candidate for the leadership of *key*, and an observer of it; observers see *value*. Makes no request.
 
@@ -264,7 +279,7 @@ class LockClient:
 
         return Election(self, key, value, options)
 
-    def locked(self, key: str, **options: Unpack[LockKeywords]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    def locked(self, key: str, **options: Unpack[AcquireKeywords]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Return a decorator: each call of the function holds *key*, as ``with lock(key)`` does.
 
         Raises: ConfigurationError: an option or the key is wrong.
@@ -295,8 +310,7 @@ class LockClient:
 
     def holds(self, key: str) -> bool:
         """Whether this client holds *key* now. No I/O."""
-        handle = self._engine.driver.held.get(self._context.full_key(key))
-        return handle is not None and self._engine.is_valid(handle)
+        return self._engine.holds(self._context.full_key(key))
 
     def health(self) -> Health:
         """Say how the renewals of this client are doing: how late they are, which failed, and the last error. No I/O."""
@@ -320,7 +334,7 @@ class LockClient:
         """Yield the records whose key starts with *prefix*. For operators: it may be stale."""
         self._check_open()
         for record in self._store.scan(self._context.full_prefix(prefix), timeout_s=self._context.store_timeout_s()):
-            if record.state is not State.GONE:
+            if record.state is not State.GONE and RESERVED not in record.key:
                 yield self._context.strip(record)
 
     def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:

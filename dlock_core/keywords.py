@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from dlock_core.events import LockEvent
 from dlock_core.record import AttributeValue, LockRecord
 
-__all__ = ["ClientKeywords", "LockKeywords", "OwnerProbe", "Seconds"]
+__all__ = ["AcquireKeywords", "ClientKeywords", "LockKeywords", "OwnerProbe", "Seconds"]
 
 Seconds: TypeAlias = float | timedelta
 """A duration: seconds as a number, or a timedelta. Never a bool, NaN, infinite or negative."""
@@ -25,7 +25,7 @@ processes of this host."""
 
 
 class LockKeywords(TypedDict, total=False):
-    """The keywords of ``lock``, ``acquire``, ``try_acquire`` and ``lock_all``: the fields of :class:`LockOptions`."""
+    """The keywords of ``lock_all``, ``semaphore``, ``election``, ``once``: those of :class:`LockOptions` but ``mode``, ``permits``."""
 
     lease_duration: Seconds
     """Seconds until the lock of a holder that died is free; 20 by default."""
@@ -69,6 +69,8 @@ class LockKeywords(TypedDict, total=False):
     """Seconds, at most 60, for which nobody gets the lock of a holder that died, beyond its lease; 0 by default."""
     cancel_on_loss: bool
     """Whether the loss of the lock, or stop_grace before it, cancels the task, in asyncio only; off by default."""
+    weight: int
+    """How many of the permits this holder takes, all or none; 1 by default."""
     clock_skew: Seconds | None
     """Trust wall clocks that are at most this many seconds apart; off by default."""
     server_clock: bool | None
@@ -77,7 +79,16 @@ class LockKeywords(TypedDict, total=False):
     """Trust 'same-host', or a function, to tell that an owner is dead; off by default."""
 
 
-class ClientKeywords(LockKeywords, total=False):
+class AcquireKeywords(LockKeywords, total=False):
+    """The keywords of ``lock``, ``acquire``, ``try_acquire`` and ``locked``: the fields of :class:`LockOptions`."""
+
+    mode: Literal["exclusive", "read", "write"]
+    """Whether many readers or one writer may hold the key together; one holder alone by default."""
+    permits: int | None
+    """How many holders the key may have at once, as a semaphore; an exclusive lock by default."""
+
+
+class ClientKeywords(AcquireKeywords, total=False):
     """The keywords of ``connect`` and ``aconnect``: the fields of :class:`ClientOptions`."""
 
     url: SecretStr | str | None

@@ -106,6 +106,7 @@ __all__ = [
     "is_valid",
     "may_be_sent",
     "observe",
+    "quarantine_ms",
     "step",
     "timings_of",
 ]
@@ -1048,7 +1049,7 @@ def break_request(
     """
     if record is None or record.state is not _HELD or record.fencing_token != fencing_token:
         return None
-    lease_ms = _lease_ms(record)
+    lease_ms = quarantine_ms(record)
     frees = free_now or (lease_ms is None and record.members is None)
     broken = LockRecord(
         record.key,
@@ -1065,7 +1066,7 @@ def break_request(
     return Replace(broken, record.version, keep_payload=True)
 
 
-def _lease_ms(record: LockRecord) -> int | None:
+def quarantine_ms(record: LockRecord) -> int | None:
     """Return the lease within which a holder of *record* notices: its own, or the longest of the sessions that keep it."""
     members = () if record.members is None else record.members.sessions
     sessions = members if record.session is None else (record.session, *members)

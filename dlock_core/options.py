@@ -18,7 +18,7 @@ from dlock_core.backend import CheckedModel, split_url
 from dlock_core.engine.option_sources import from_environment, from_toml, parse_option
 from dlock_core.errors import ConfigurationError
 from dlock_core.events import LockEvent
-from dlock_core.keywords import ClientKeywords, LockKeywords, OwnerProbe, Seconds
+from dlock_core.keywords import AcquireKeywords, ClientKeywords, OwnerProbe, Seconds
 from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, AttributeValue
 
 __all__ = ["ClientOptions", "EarlyTakeover", "LockOptions"]
@@ -80,6 +80,16 @@ def _count(value: object) -> object:
     return value
 
 
+def _permits(value: object) -> object:
+    return value if value is None else _weight(value)
+
+
+def _weight(value: object) -> object:
+    if type(value) is not int or not 0 < value <= _PERMITS_MAX:
+        raise ValueError(f"{value!r} is not a number of permits; give a whole number from 1 to {_PERMITS_MAX}")
+    return value
+
+
 def _probe(value: object) -> object:
     if value is not None and value != "same-host" and not callable(value):
         raise ValueError(f"{value!r} is not a probe; give 'same-host', or a function of a record")
@@ -116,6 +126,7 @@ _SHORTEST_S = 0.001
 # Somewhat more than timedelta.max: a number with which one can still calculate.
 _LONGEST_S = 1e14
 _DELAY_MAX_S = 60.0
+_PERMITS_MAX = 1_000_000
 # At a half, nothing of a lease could be used.
 _DRIFT_END = 0.5
 
@@ -131,7 +142,7 @@ class _Options(CheckedModel):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Append the options to the docstring, so that ``help()`` shows them, also of the type of their keywords."""
         fields = "\n".join(f"    {name}: {field.description}" for name, field in cls.model_fields.items())
-        for shown in {cls, {"LockOptions": LockKeywords, "ClientOptions": ClientKeywords}.get(cls.__name__, cls)}:
+        for shown in {cls, {"LockOptions": AcquireKeywords, "ClientOptions": ClientKeywords}.get(cls.__name__, cls)}:
             shown.__doc__ = f"{(shown.__doc__ or '').rstrip()}\n\n    Options:\n{fields}\n    "
 
     def _with(self, changes: Mapping[str, Any]) -> Self:
@@ -211,6 +222,16 @@ class _PlainLockOptions(_Options):
         default=False,
         description="Whether the loss of the lock, or stop_grace before it, cancels the task, in asyncio only; off by default.",
     )
+    mode: Literal["exclusive", "read", "write"] = Field(
+        "exclusive",
+        description="Whether many readers or one writer may hold the key together; one holder alone by default.",
+    )
+    permits: Annotated[int | None, BeforeValidator(_permits)] = Field(
+        None, description="How many holders the key may have at once, as a semaphore; an exclusive lock by default."
+    )
+    weight: Annotated[int, BeforeValidator(_weight)] = Field(
+        1, description="How many of the permits this holder takes, all or none; 1 by default."
+    )
 
 
 class EarlyTakeover(_Options):
@@ -237,7 +258,12 @@ class LockOptions(EarlyTakeover, _PlainLockOptions):
     Raises: ConfigurationError: a name is unknown or a value is out of bounds; all faults are named.
     """
 
-    def with_(self, **changes: Unpack[LockKeywords]) -> Self:
+    @property
+    def is_shared(self) -> bool:
+        """Whether they ask for a semaphore or a read/write lock."""
+        return self.permits is not None or self.mode != "exclusive"
+
+    def with_(self, **changes: Unpack[AcquireKeywords]) -> Self:
         """Return a copy with *changes*, checked as a whole.
 
         Raises: ConfigurationError: a name is unknown or a value is out of bounds.

@@ -24,6 +24,7 @@ __all__ = [
     "MEMBERS_MAX",
     "NOTES_MAX",
     "NO_TOKEN",
+    "RESERVED",
     "TOKEN_MAX",
     "AttributeValue",
     "Attributes",
@@ -52,6 +53,8 @@ Attributes: TypeAlias = tuple[tuple[str, AttributeValue], ...]
 
 FORMAT_VERSION = 1
 KEY_MAX_BYTES = 1024
+RESERVED = "~dlock/"
+"""May stand in no key of a user: what follows it in a key is ours."""
 DATA_MAX_BYTES = 64 * 1024
 # Numbers of the format: a double holds every token exactly, and no lease outlives a day.
 TOKEN_MAX = 2**53 - 1
@@ -387,6 +390,10 @@ def check_key(key: str) -> str:
         ) from None
     if not 0 < size <= KEY_MAX_BYTES:
         raise ConfigurationError(f"key {key[:40]!r} has {size} bytes with its prefix; 1 to {KEY_MAX_BYTES} are allowed")
+    if RESERVED in key:
+        raise ConfigurationError(
+            f"key {key!r} holds {RESERVED!r}, which is reserved for records of dlock's own; take another key"
+        )
     if found := _CONTROL.search(key):
         raise ConfigurationError(
             f"key {key!r} holds the control character {found.group()!r} at position {found.start()}"

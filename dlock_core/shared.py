@@ -17,7 +17,7 @@ from dlock_core.timings import NEVER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dlock_core.keywords import ClientKeywords, LockKeywords, Seconds
+    from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
     from dlock_core.once import SlotSource
     from dlock_core.options import ClientOptions
 
@@ -67,7 +67,7 @@ class _SharedClient(LockClient):
         """Name the store, without secrets."""
         return f"<LockClient shared {describe(self.options)}>"
 
-    def locked(self, key: str, **options: Unpack[LockKeywords]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    def locked(self, key: str, **options: Unpack[AcquireKeywords]) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """As the client's, without the store: functions are decorated where a module is imported."""
         return locked(self, ClientContext(self.options, blocking=True), key, options)
 

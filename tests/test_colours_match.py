@@ -9,6 +9,7 @@ import pytest
 
 import dlock_core
 from dlock_core import (
+    AcquireKeywords,
     AsyncElection,
     AsyncLease,
     AsyncLockClient,
@@ -20,7 +21,6 @@ from dlock_core import (
     Election,
     Lease,
     LockClient,
-    LockKeywords,
     LockOptions,
     LockStore,
     Once,
@@ -147,8 +147,8 @@ def test_connecting_is_the_same_and_never_a_coroutine() -> None:
 
 @pytest.mark.parametrize(
     ("keywords", "options"),
-    [(LockKeywords, LockOptions), (ClientKeywords, ClientOptions)],
-    ids=["LockKeywords", "ClientKeywords"],
+    [(AcquireKeywords, LockOptions), (ClientKeywords, ClientOptions)],
+    ids=["AcquireKeywords", "ClientKeywords"],
 )
 def test_keywords_are_the_options(keywords: type, options: type[BaseModel]) -> None:
     """What can be set on the model can be given as a keyword, with the same type, and none has to be."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlock_core import ClientKeywords, ClientOptions, LockKeywords, LockOptions
+from dlock_core import AcquireKeywords, ClientKeywords, ClientOptions, LockOptions
 
 # A checker must refuse each line that ends with `# error`, and no other.
 PROGRAM = """\
@@ -232,7 +232,7 @@ def test_an_editor_shows_text_and_default_of_a_keyword_under_the_pointer(project
     assert len(shown) == 3
 
 
-@pytest.mark.parametrize(("keywords", "options"), [(LockKeywords, LockOptions), (ClientKeywords, ClientOptions)])
+@pytest.mark.parametrize(("keywords", "options"), [(AcquireKeywords, LockOptions), (ClientKeywords, ClientOptions)])
 def test_help_of_the_keywords_says_each_ones_text(keywords: type, options: type[LockOptions | ClientOptions]) -> None:
     """The keywords of a signature are a type of their own: its ``help()`` has the text and the default of each."""
     shown = inspect.getdoc(keywords) or ""

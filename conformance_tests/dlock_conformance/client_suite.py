@@ -13,6 +13,7 @@ import pytest
 
 from dlock_conformance._endless import EndlessScenarios
 from dlock_conformance._jobs import JobScenarios
+from dlock_conformance._sharing import SharedScenarios
 from dlock_conformance.faults import Fault
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.holder_process import holder
@@ -31,7 +32,7 @@ SLACK_S = 2.0
 CANCELLED_AFTER_S = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05)
 
 
-class LockClientConformance(EndlessScenarios, JobScenarios):
+class LockClientConformance(EndlessScenarios, JobScenarios, SharedScenarios):
     """The scenarios of the lock API over a store, for both clients, from one text.
 
     A subclass gives *lacks* and the fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.
@@ -322,7 +323,7 @@ class LockClientConformance(EndlessScenarios, JobScenarios):
     def test_a_claim_that_arrives_late_holds_for_nobody(self, parties: Parties) -> None:
         """It was given up, and applied afterwards: the lock comes free, at the latest when its lease has passed."""
         one, two, key = parties.join(faulty=True), parties.join(), parties.key()
-        one.faults.delay("claim", times=20)
+        one.faults.delay("claim", times=200)
         with pytest.raises((AcquireTimeoutError, OutcomeUnknownError)) as caught:
             one.acquire(key, timeout=0.2)
 

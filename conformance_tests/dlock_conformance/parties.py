@@ -20,7 +20,7 @@ from dlock_core.record import LockRecord, Loss
 from dlock_core.store import AsyncLockStore, LockStore
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
-__all__ = ["NOT_OF_JOBS", "Hold", "Parties", "Party", "Run", "Way"]
+__all__ = ["NOT_OF_ELECTIONS", "NOT_OF_JOBS", "NOT_OF_SHARED_LOCKS", "Hold", "Parties", "Party", "Run", "Way"]
 
 T = TypeVar("T")
 
@@ -28,20 +28,41 @@ _THREADS = 16
 
 
 class Way(StrEnum):
-    """How parties have their locks: as such, as the terms of an election, or as the runs of a job, each with a later slot."""
+    """How parties have their locks.
+
+    As such, as the terms of an election, as the runs of a job, each with a later slot, as the only permit of a semaphore, or as the writer
+    of a read/write lock.
+    """
 
     LOCK = "lock"
     ELECTION = "election"
     JOB = "job"
+    PERMIT = "permit"
+    WRITE = "write"
 
+
+_TRIED = {"each_slot_of_a_job|a_run_that_died|shared": "the suite of the locks tries it"}
+
+NOT_OF_ELECTIONS = _TRIED
+"""What says nothing more by elections, as *cannot_carry* of a suite whose *way* is that of elections."""
 
 NOT_OF_JOBS = {
     "fail_closed": "the run of a job has a lease",
     "held_by_one_and_then_by_the_next|data_goes_from_holder_to_holder": "the record of a job carries its slot and result only",
     "wait_ends_at_its_time_out|claim_that_arrives_late": "a job that another process runs is busy, and that is no error",
-    "each_slot_of_a_job|a_run_that_died": "the suite of the locks tries it",
+    **_TRIED,
 }
 """What the run of a job does not promise, as *cannot_carry* of a suite whose *way* is that of jobs."""
+
+NOT_OF_SHARED_LOCKS = {
+    "fail_closed|abandoned_lock": "a shared lock is renewed",
+    "held_by_one_and_then_by_the_next|data_goes_from_holder_to_holder": "the record of a shared lock has no place for data",
+    "killed_process": "the process holds an exclusive lock, and a key is used in one way",
+    **_TRIED,
+}
+"""What one place of a shared lock does not promise, as *cannot_carry* of a suite whose *way* is ``PERMIT`` or ``WRITE``."""
+
+_SHARED: dict[Way, dict[str, Any]] = {Way.PERMIT: {"permits": 1}, Way.WRITE: {"mode": "write"}}
 
 
 class Run(NamedTuple):
@@ -84,6 +105,11 @@ class Hold:
     def loss(self) -> Loss | None:
         """As the lease says now."""
         return self._lease.loss
+
+    @property
+    def slot(self) -> int | None:
+        """As the lease says."""
+        return self._lease.slot
 
     @property
     def data(self) -> bytes | None:
@@ -156,7 +182,9 @@ class Party:
             case Way.JOB:
                 found = self._loop.finished(lambda: self._begin_run(key, {**options, "timeout": 0}))
             case _:
-                found = self._loop.finished(lambda: self._client.try_acquire(key, **options))
+                found = self._loop.finished(
+                    lambda: self._client.try_acquire(key, **_SHARED.get(self._way, {}), **options)
+                )
         busy = isinstance(found, (Once, AsyncOnce)) and found.busy
         return None if found is None or busy else self._kept(found)
 
@@ -203,7 +231,7 @@ class Party:
             case Way.JOB:
                 return self._begin_run(key, {"timeout": None, **options})
             case _:
-                return self._client.acquire(key, **options)
+                return self._client.acquire(key, **_SHARED.get(self._way, {}), **options)
 
     def _begin_run(self, key: str, options: dict[str, Any]) -> Any:
         client = self._client

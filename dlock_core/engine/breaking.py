@@ -13,10 +13,10 @@ from dlock_core.states import Break
 
 if TYPE_CHECKING:
     from dlock_core.engine.driver import Driver
-    from dlock_core.record import Broken
+    from dlock_core.record import Broken, Members
     from dlock_core.store import AsyncLockStore
 
-__all__ = ["break_lock"]
+__all__ = ["break_grant", "break_lock"]
 
 
 async def break_lock(
@@ -38,16 +38,29 @@ async def break_lock(
         raise ConfigurationError(
             f"fencing_token {fencing_token!r} is not a whole number, 0 or more; get({key!r}) shows it"
         )
-    is_broken = await _break(driver.store, Break(key, fencing_token, by, rvn, free_now), timeout_s)
+    is_broken = await break_grant(driver.store, Break(key, fencing_token, by, rvn, free_now), timeout_s)
     if is_broken and driver.hook is not None:
         driver.later(driver.hook.posting(LockEvent(EventKind.BROKEN, key, "", fencing_token)))
         driver.tell()
     return is_broken
 
 
-async def _break(store: AsyncLockStore, attempt: Break, timeout_s: float) -> bool:
+async def _break_sessions(store: AsyncLockStore, members: Members, attempt: Break, timeout_s: float) -> None:
+    """Break the session of each of *members* first: its renewal tells the member, who never reads the record again (S9)."""
+    for ref in members.sessions:
+        session = await store.read(ref.key, timeout_s=timeout_s)
+        if session is not None and session.held and session.broken is None:
+            await break_grant(
+                store, Break(ref.key, session.fencing_token, attempt.by, None, attempt.free_now), timeout_s
+            )
+
+
+async def break_grant(store: AsyncLockStore, attempt: Break, timeout_s: float) -> bool:
+    """Do *attempt*; False if that grant does not stand any more."""
     while True:
         record = await store.read(attempt.key, timeout_s=timeout_s)
+        if record is not None and record.members is not None and record.fencing_token == attempt.fencing_token:
+            await _break_sessions(store, record.members, attempt, timeout_s)
         decision = break_step(attempt, record, new_rvn())
         if isinstance(decision, bool):
             return decision

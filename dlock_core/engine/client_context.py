@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.backend import redact
 from dlock_core.engine.hints import check_keywords, near, unknown_option
+from dlock_core.engine.membership import check_shared
 from dlock_core.engine.observations import observation_store
 from dlock_core.engine.owner_probe import SAME_HOST, identity
 from dlock_core.engine.process import generation
@@ -127,6 +128,8 @@ class ClientContext:
         self.may_lose_grants = guarantees.grade is Grade.C
         self._traits = Traits(guarantees.token is not TokenOrder.NONE, guarantees.deletes)
         self._refuses = dict(guarantees.refuses)
+        if guarantees.token is not TokenOrder.ORDERED:
+            self._refuses |= dict.fromkeys(("mode", "permits"), f"its records have {guarantees.token} tokens")
         self._plans.clear()
         self.default = self._call_options(self.options)
 
@@ -188,6 +191,8 @@ class ClientContext:
                 "cancel_on_loss is for asyncio: a thread cannot be cancelled; use on_lost, lost or ensure() instead"
             )
         self._check_probe(options)
+        if options.is_shared or options.weight > 1:
+            check_shared(options)
         if self._refuses:
             self.check_supported(*_used(options))
         attributes = tuple(sorted(options.attributes.items()))
@@ -352,6 +357,8 @@ def _used(options: ClientOptions) -> list[str]:
         "clock_skew": options.clock_skew is not None,
         "owner_probe": options.owner_probe == SAME_HOST,
         "token_floor": options.token_floor > 1,
+        "mode": options.mode != "exclusive",
+        "permits": options.permits is not None,
     }
     return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
 

@@ -47,7 +47,7 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
     finally:
         for handle in left:
             engine.discard(handle)
-    lapsing = [handle.key for handle in left if handle.state.terms.timings.lease_ms is not None]
+    lapsing = [handle.name for handle in left if handle.state.terms.timings.lease_ms is not None]
     errors += [OutcomeUnknownError(f"no time was left to release lock {key!r}; it lapses", key=key) for key in lapsing]
     await _follow_up(engine, until)
     await drain(engine.driver)
@@ -74,7 +74,7 @@ async def _end_bodies(engine: Engine, bodies: list[Handle], until: int) -> list[
             if not over:
                 await signal.wait(left_ns / NANOS)
     return [
-        LeaseStateError(f"lock {handle.key!r} was not released, since its body still runs; it lapses")
+        LeaseStateError(f"lock {handle.name!r} was not released, since its body still runs; it lapses")
         for handle in bodies
         if type(handle.state) in (Held, Lost)
     ]

@@ -236,7 +236,8 @@ class Driver:
         handle.granted_at = self.runtime.now()
         taken = type(old) is Seeking and old.in_flight is not None and old.in_flight.verb is Verb.TAKE
         note_event(self, EventKind.TAKEN_OVER if taken else EventKind.GRANTED, handle, handle.asked_at)
-        if is_told(taken=taken):
+        # Who gets a session only asks for a place: being a member is the grant, which is told then.
+        if is_told(taken=taken) and not handle.is_session:
             self.later(tell_grant, handle, taken)
 
     def schedule(self, handle: Handle) -> None:
@@ -329,11 +330,11 @@ class Driver:
         if isinstance(result, StoreError):
             handle.trouble = str(result)
             self.last_error = (handle.trouble, self.runtime.now())
-            _log.debug("a request for lock %r failed: %s", handle.key, result)
+            _log.debug("a request for lock %r failed: %s", handle.name, result)
         else:
             handle.trouble, record = "", result.record
             if record is None and result.applied:
-                _log.warning("the store granted a request for lock %r without a record (clause S7)", handle.key)
+                _log.warning("the store granted a request for lock %r without a record (clause S7)", handle.name)
             elif record is not None and record.stamp is not None:
                 wall_ms = self.runtime.wall_ms()
         return lease.heard(rvn, result, drawn, jitter(), self._abandoned, wall_ms=wall_ms, seen=handle.seen)
@@ -371,7 +372,7 @@ class Driver:
         state = handle.state
         left = (state.deadline - self.runtime.now()) / NANOS if isinstance(state, Held) else 0.0
         if not effect.at_risk:
-            self.later(_log.info, "lock %r is safe again, %.1f s left", handle.key, left)
+            self.later(_log.info, "lock %r is safe again, %.1f s left", handle.name, left)
             self._rearm_watches(handle)
             return
         until = self.runtime.now() + int(left * NANOS)
@@ -404,7 +405,7 @@ class Driver:
         self.later(
             _log.warning,
             "lock %r ends in %.1f s (%s); its holder is told to stop",
-            handle.key,
+            handle.name,
             left,
             effect.reason.value,
         )
@@ -414,7 +415,7 @@ class Driver:
         """Tell the holder to stop, since the client is being closed."""
         with self.runtime.mutex:
             handle.is_closing = True
-            self.later(_log.info, "the client is being closed; the holder of lock %r is told to stop", handle.key)
+            self.later(_log.info, "the client is being closed; the holder of lock %r is told to stop", handle.name)
             self._set_stop_signals(handle)
         self.tell()
 
@@ -424,6 +425,7 @@ class Driver:
             self.later(signal.set)
 
     def _tell_loss(self, handle: Handle, loss: Loss) -> None:
+        loss = handle.told(loss)
         self.later(tell_loss, handle, loss, self.runtime.now())
         note_event(self, EventKind.LOST, handle, handle.granted_at, record=loss.record, error=loss.reason.value)
         watches, handle.watches = handle.watches, []

@@ -24,6 +24,7 @@ from dlock_core.engine.handle import (
     lost_error,
     refused_error,
 )
+from dlock_core.engine.membership import leave_members
 from dlock_core.engine.observations import Observations, ObservationStore
 from dlock_core.engine.progress import tell_wait
 from dlock_core.engine.renewals import Renewals
@@ -38,6 +39,7 @@ from dlock_core.errors import (
 )
 from dlock_core.events import EventKind
 from dlock_core.lease import due_at, is_applied, is_valid
+from dlock_core.members import kind_error
 from dlock_core.record import LockRecord, State
 from dlock_core.states import (
     Begin,
@@ -48,6 +50,7 @@ from dlock_core.states import (
     Held,
     Lost,
     New,
+    Observation,
     Payload,
     Probe,
     Progress,
@@ -133,6 +136,9 @@ class Engine:
 
         async def attend(effect: Any, error: StoreError | None) -> None:
             self._keep_observation(handle)
+            shown = handle.state.shown if type(handle.state) is Seeking else None
+            if shown is not None and (wrong := kind_error(shown, "")) is not None:
+                raise wrong
             if isinstance(error, (RecordError, StoreSetupError)):
                 raise error
             if self.closed:
@@ -167,10 +173,11 @@ class Engine:
         """End an acquire that was refused; return what it raises."""
         self.driver.settle(handle)
         holder = getattr(handle.state, "holder", None)
+        wrong = None if holder is None else kind_error(holder, "")
         self._observations.note(handle.key, holder)
         self._observations.save()
         waited_ns = self.runtime.now() - handle.asked_at
-        refusal = refused_error(handle, waited_ns, error, self.driver.held.get(handle.key), self.runtime)
+        refusal = wrong or refused_error(handle, waited_ns, error, self.driver.held.get(handle.key), self.runtime)
         note_event(self.driver, EventKind.REFUSED, handle, handle.asked_at, record=holder, error=str(refusal))
         self.driver.tell()
         return refusal
@@ -194,11 +201,11 @@ class Engine:
             try:
                 await self.release(handle, None)
             except StoreError as error:
-                raise closed_error(handle.key) from error
+                raise closed_error(handle.name) from error
         elif effect is not None and type(effect) not in (Wait, Probe):
             # Said to be under way, it would be looked for until its lease ends.
             self.driver.fail(handle, effect, unknown=False)
-        raise closed_error(handle.key)
+        raise closed_error(handle.name)
 
     async def _look_ahead(self, keys: Sequence[str], timings: Timings) -> None:
         """Begin to observe *keys*: a dead holder of several then costs one lease, and not one lease for each."""
@@ -209,6 +216,14 @@ class Engine:
                 _log.debug("looking ahead at lock %r failed: %s", key, error)
                 return
             self._observations.note(key, record)
+
+    def begin_observing(self, record: LockRecord) -> Observation:
+        """Return since when the held *record* is observed: from now on, unless that was begun."""
+        self._observations.note(record.key, record)
+        self._observations.save()
+        seen = self._observations.get(record.key)
+        assert seen is not None  # just noted
+        return seen
 
     def discard(self, handle: Handle) -> None:
         """Have the scheduler release a lock whose caller was interrupted."""
@@ -252,6 +267,8 @@ class Engine:
             begins, effect = self._begin_release(handle, event, view)
             if not begins:
                 return
+            # The use of a member has ended with that of its session, which need not be free for the place to be.
+            has_left = handle.membership is not None and await leave_members(self.driver, handle, handle.membership)
             error = await self.driver.drive(handle, effect, attend)
         except BaseException:
             self.driver.interrupted(handle, event.new_rvn)
@@ -259,8 +276,8 @@ class Engine:
         finally:
             if begins:
                 self.driver.settle(handle)
-        if type(handle.state) is Releasing and handle.loss is None:
-            raise error or OutcomeUnknownError(f"the release of lock {handle.key!r} got no answer", key=handle.key)
+        if type(handle.state) is Releasing and handle.loss is None and not has_left:
+            raise error or OutcomeUnknownError(f"the release of lock {handle.name!r} got no answer", key=handle.name)
 
     def _begin_release(self, handle: Handle, event: Event, view: View | None) -> tuple[bool, Any]:
         """Return whether a release begins, and its request.
@@ -303,7 +320,7 @@ class Engine:
                 raise lost_error(handle)
             if is_applied(handle.state, sent):
                 return
-        raise error or OutcomeUnknownError(f"the renewal of lock {handle.key!r} was not seen applied", key=handle.key)
+        raise error or OutcomeUnknownError(f"the renewal of lock {handle.name!r} was not seen applied", key=handle.name)
 
     async def ensure(self, handle: Handle, min_remaining_ns: int, timings: Timings | None) -> int:
         """Return the token while the lock is held for so long at least; renews, under *timings*, if too little remains.
@@ -318,8 +335,8 @@ class Engine:
             if self._remaining_ns(handle) < min_remaining_ns:
                 left, wanted = self._remaining_ns(handle) / NANOS, min_remaining_ns / NANOS
                 raise StoreUnavailableError(
-                    f"lock {handle.key!r} has {left:.2f} s left after a slow renewal, {wanted:.2f} s were asked for; ask again",
-                    key=handle.key,
+                    f"lock {handle.name!r} has {left:.2f} s left after a slow renewal, {wanted:.2f} s were asked for; ask again",
+                    key=handle.name,
                 )
         return handle.token
 
@@ -329,7 +346,7 @@ class Engine:
         if type(state) is Held and state.hold_until - self.runtime.now() < min_remaining_ns:
             left = max(0.0, (state.hold_until - self.runtime.now()) / NANOS)
             raise ConfigurationError(
-                f"lock {handle.key!r} can be held for {left:.2f} s more by its max_hold or stall_timeout, "
+                f"lock {handle.name!r} can be held for {left:.2f} s more by its max_hold or stall_timeout, "
                 f"{min_remaining_ns / NANOS:.2f} s were asked for"
             )
 
@@ -352,6 +369,17 @@ class Engine:
             self.driver.advance(handle, Progress())
         if type(handle.state) is not Held:
             raise lost_error(handle)
+
+    def holds(self, key: str) -> bool:
+        """Whether this client holds *key* now, also as a member of a shared lock."""
+        with self.runtime.mutex:
+            handle = self.driver.held.get(key)
+            handles = list(self.driver.held.values()) if handle is None else [handle]
+        return any(
+            self.is_valid(each)
+            for each in handles
+            if each.key == key or (each.membership and each.membership.key == key)
+        )
 
     def is_valid(self, handle: Handle) -> bool:
         """Whether the lock is held now."""

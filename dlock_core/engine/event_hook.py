@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
     Hook = Callable[[LockEvent], object]
 
-__all__ = ["EventHook", "drain", "hook_of", "log_fields", "note_event", "note_wait"]
+__all__ = ["EventHook", "drain", "hook_of", "log_fields", "note_event", "note_shared", "note_wait"]
 
 _log = guarded_logger("dlock.client")
 _DRAIN_LOOKS = 25
+# An attempt at a shared lock tells these of itself, and not of the session that it gets for it.
+_OF_AN_ATTEMPT = (EventKind.REQUESTED, EventKind.WAITING, EventKind.GRANTED, EventKind.TAKEN_OVER, EventKind.REFUSED)
 
 
 class EventHook:
@@ -89,7 +91,7 @@ def note_event(
 
     *record* is the one of the holder that is in the way. The hook has the event when :meth:`Driver.tell` is called.
     """
-    if driver.hook is not None:
+    if driver.hook is not None and not (handle.is_session and kind in _OF_AN_ATTEMPT):
         duration = ((driver.runtime.now() if until is None else until) - since) / NANOS
         driver.later(driver.hook.posting(_event_of(kind, handle, duration, record, error)))
 
@@ -106,7 +108,27 @@ def _event_of(
     kind: EventKind, handle: Handle, duration_s: float, record: LockRecord | None, error: str | None
 ) -> LockEvent:
     holder = record.owner if record is not None and record.held else None
-    return LockEvent(kind, handle.key, handle.state.terms.ticket, handle.token, duration_s, holder, error)
+    ticket = handle.state.terms.ticket if handle.membership is None else handle.membership.member.member_id
+    return LockEvent(kind, handle.name, ticket, handle.token, duration_s, holder, error)
+
+
+def note_shared(
+    driver: Driver,
+    kind: EventKind,
+    key: str,
+    member_id: str,
+    duration_ns: int,
+    *,
+    token: int = 0,
+    record: LockRecord | None = None,
+    error: str | None = None,
+) -> None:
+    """Note the event *kind* of an attempt at the shared lock *key*, as :func:`note_event` does of others."""
+    if driver.hook is not None:
+        holder = record.owner if record is not None and record.held else None
+        event = LockEvent(kind, key, member_id, token, duration_ns / NANOS, holder, error)
+        driver.later(driver.hook.posting(event))
+        driver.tell()
 
 
 def note_wait(driver: Driver, handle: Handle) -> None:

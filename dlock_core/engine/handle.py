@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dlock_core.engine.progress import holder_in_words
 from dlock_core.errors import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreError
+from dlock_core.members import shared_key
 from dlock_core.record import Loss, LossReason
 from dlock_core.states import Cleaning, Ended, LeaseState, Lost, Observation, Outcome, Payload, Releasing
 from dlock_core.timings import NANOS, NEVER
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from dlock_core.engine.callers import Place
+    from dlock_core.engine.membership import Membership
     from dlock_core.options import LockOptions
     from dlock_core.record import LockRecord
 
@@ -147,6 +149,7 @@ class Handle:
         "looked_at",
         "lost_callbacks",
         "lost_signals",
+        "membership",
         "options",
         "payload",
         "seen",
@@ -165,6 +168,8 @@ class Handle:
 
     def __init__(self, key: str, options: LockOptions, state: LeaseState, asked_at: int) -> None:
         self.key = key
+        # What it is for, where it is the session of a member of a shared lock.
+        self.membership: Membership | None = None
         self.asked_at = self.granted_at = asked_at
         self.tell_at = asked_at + NANOS
         self.has_waited = False
@@ -221,6 +226,20 @@ class Handle:
         """Whether the callers have dropped their leases and released none."""
         return self.dropped or (bool(self.views) and all(found() is None for found in self.views))
 
+    @property
+    def name(self) -> str:
+        """The key that people know it by: of a session, that of the shared lock."""
+        return shared_key(self.key)
+
+    @property
+    def is_session(self) -> bool:
+        """Whether this is the session of a member of a shared lock, or of who is about to be one."""
+        return self.name != self.key
+
+    def told(self, loss: Loss) -> Loss:
+        """Return *loss* as the callers know the lock: a session is lost as the shared lock that it keeps."""
+        return Loss(self.name, self.token, loss.reason, None) if self.is_session else loss
+
     def wrote(self, record: LockRecord) -> bool:
         """Whether the held *record* is of this grant."""
         return (record.fencing_token, record.owner) == (self.token, self.state.terms.timings.owner)
@@ -229,7 +248,8 @@ class Handle:
     def loss(self) -> Loss | None:
         """What is known of a loss."""
         state = self.state
-        return state.loss if isinstance(state, (Lost, Releasing, Ended)) else None
+        loss = state.loss if isinstance(state, (Lost, Releasing, Ended)) else None
+        return None if loss is None else self.told(loss)
 
     @property
     def must_stop(self) -> bool:
@@ -257,13 +277,13 @@ def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
     """Return what a call on a lease that is not held any more raises; *loss* is that of the handle if not given."""
     loss = loss or handle.loss
     if loss is None:
-        return LeaseStateError(f"the lease of lock {handle.key!r} was released; acquire it anew")
+        return LeaseStateError(f"the lease of lock {handle.name!r} was released; acquire it anew")
     owner, record = "", loss.record
     if record is not None and record.held:
         owner = f"; now it is {holder_in_words(record)}, with token {record.fencing_token}"
         if record.broken is not None:
             owner = f"; {record.broken.by!r} did, and nobody gets it before one lease is over"
-    what = f"lock {handle.key!r} (token {loss.fencing_token}) was lost: {LOSS_REASONS[loss.reason]}{owner}"
+    what = f"lock {handle.name!r} (token {loss.fencing_token}) was lost: {LOSS_REASONS[loss.reason]}{owner}"
     message = f"{what}; what was done since may clash with another holder's work"
     return LockLostError(message, loss=loss)
 
@@ -272,15 +292,15 @@ def interrupted_error(handle: Handle) -> Exception:
     """Return what leaves a block that was cancelled because its lock was lost, or was about to be."""
     if handle.is_closing and handle.loss is None:
         return LeaseStateError(
-            f"the client was closed while the block of lock {handle.key!r} ran; the block was cancelled"
+            f"the client was closed while the block of lock {handle.name!r} ran; the block was cancelled"
         )
     if handle.loss is not None or handle.stop_reason is None:
         return lost_error(handle)
     grace_s = handle.state.terms.timings.stop_grace_ns / NANOS
     return LockLostError(
-        f"lock {handle.key!r} (token {handle.token}) was about to be lost: {LOSS_REASONS[handle.stop_reason]}; "
+        f"lock {handle.name!r} (token {handle.token}) was about to be lost: {LOSS_REASONS[handle.stop_reason]}; "
         f"its block was cancelled {grace_s:g} s before that, and ended in time",
-        loss=Loss(handle.key, handle.token, handle.stop_reason, None),
+        loss=Loss(handle.name, handle.token, handle.stop_reason, None),
     )
 
 
@@ -321,8 +341,8 @@ def refused_error(
     turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
     within = f"within {timeout:.1f} s" if timings.wait_ns else "in one try"
     doubt = "; a write got no answer and is being cleaned up" if unknown else ""
-    message = f"could not acquire lock {handle.key!r} {within}: {who}{turnover}{doubt}"
-    return AcquireTimeoutError(message, key=handle.key, timeout=timeout, holder=holder, outcome_unknown=unknown)
+    message = f"could not acquire lock {handle.name!r} {within}: {who}{turnover}{doubt}"
+    return AcquireTimeoutError(message, key=handle.name, timeout=timeout, holder=holder, outcome_unknown=unknown)
 
 
 def _own_holder(own: Handle | None, holder: LockRecord, runtime: Runtime) -> str:
@@ -340,7 +360,7 @@ def _unreachable_error(handle: Handle, error: StoreError) -> StoreError:
         return error
     # The last request was certainly not applied, an earlier one may have been.
     unresolved = OutcomeUnknownError(
-        f"a claim of lock {handle.key!r} got no answer and is being cleaned up; since then: {error}", key=handle.key
+        f"a claim of lock {handle.name!r} got no answer and is being cleaned up; since then: {error}", key=handle.name
     )
     unresolved.__cause__ = error
     return unresolved
@@ -352,7 +372,7 @@ def unresolved_error(state: LeaseState) -> OutcomeUnknownError:
     rvns = [state.version.rvn, *writes] if isinstance(state, Releasing) else writes
     token = state.version.fencing_token if isinstance(state, Releasing) else "unknown"
     return OutcomeUnknownError(
-        f"lock {state.terms.key!r} has no lease, and it is not known whether it was released (token {token}, record version "
-        f"{', '.join(rvns)}); look with 'dlock show {state.terms.key}', and free it with 'dlock break'",
-        key=state.terms.key,
+        f"lock {shared_key(state.terms.key)!r} has no lease, and it is not known whether it was released (token {token}, record version "
+        f"{', '.join(rvns)}); look with 'dlock show {shared_key(state.terms.key)}', and free it with 'dlock break'",
+        key=shared_key(state.terms.key),
     )

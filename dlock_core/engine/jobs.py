@@ -42,6 +42,9 @@ _OWN: dict[str, Any] = {
     "delete_on_release": False,
     "reentrant": False,
     "fail_closed": False,
+    "mode": "exclusive",
+    "permits": None,
+    "weight": 1,
 }
 
 

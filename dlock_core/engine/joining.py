@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.handle import lost_error, waits_for_itself_error
+from dlock_core.engine.sharing import share
 from dlock_core.errors import StoreError
 from dlock_core.states import Lost
 from dlock_core.timings import NANOS
@@ -27,6 +28,9 @@ async def obtain(
     *waiting: Any,
 ) -> None:
     """Obtain *key* for *view*: join the lock that this client holds already, where that was asked for, or acquire it."""
+    if options.is_shared:
+        await share(engine, view, key, options, timings)
+        return
     if key not in engine.driver.held or not await _join(engine, key, options, timings, view=view):
         await engine.acquire(key, options, timings, *waiting, view=view)
 

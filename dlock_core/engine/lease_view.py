@@ -74,6 +74,12 @@ class LeaseView:
         return self._handle.token
 
     @property
+    def slot(self) -> int | None:
+        """Which of the permits this is, from 0: no other valid holder has it. Fence each slot by itself; None but for a semaphore."""
+        membership = self._handle.membership
+        return None if membership is None else membership.member.slot
+
+    @property
     def lease_duration(self) -> float:
         """The lease that counts now, in seconds, without ``lock_delay``; infinite for a fail-closed lock."""
         state = self._handle.state
@@ -197,6 +203,8 @@ class LeaseView:
             return None
         if data is not None:
             self._context.check_supported("data")
+        if data is not None and self._handle.is_session:
+            raise ConfigurationError(f"lock {self.key!r} is a shared one, whose record has no place for data")
         if data is not None and (type(data) is not bytes or len(data) > DATA_MAX_BYTES):
             what = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
             raise ConfigurationError(

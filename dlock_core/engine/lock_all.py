@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dlock_core.engine.driver import id_of, new_rvn
 from dlock_core.engine.event_hook import note_event
 from dlock_core.engine.joining import obtain
+from dlock_core.engine.membership import check_exclusive
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
 from dlock_core.events import EventKind
 from dlock_core.states import Failure, Held
@@ -51,7 +52,10 @@ async def acquire_all(
     """Obtain all of *keys* for *views*, or none: in one step where the store can and all are free, else one after the other, in this order.
 
     Those already won are renewed while the others are waited for.
+
+    Raises: ConfigurationError: the options ask for a shared lock.
     """
+    check_exclusive(options, "lock_all")
     started = engine.runtime.now()
     wish = _Wish(keys, views, options, timings, started, started + timings.wait_ns)
     begun: Attempts = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from dlock_core.engine.event_hook import log_fields
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.events import EventKind
+from dlock_core.members import members_in_words
 from dlock_core.states import Seeking
 from dlock_core.timings import NANOS, NEVER
 
@@ -51,13 +52,15 @@ def tell_wait(handle: Handle, until: int, now: int) -> None:
         why = f"{holder_in_words(state.shown)}, token {state.shown.fencing_token}"
     waited_s = (now - handle.asked_at) / NANOS
     fields = log_fields(EventKind.WAITING, handle, waited_s, record=state.shown, error=handle.trouble or None)
-    _log.info("waiting for lock %r, for %.1f s now: %s", handle.key, waited_s, why, extra=fields)
+    _log.info("waiting for lock %r, for %.1f s now: %s", handle.name, waited_s, why, extra=fields)
 
 
 def holder_in_words(record: LockRecord) -> str:
     """Say who holds the lock of a *record* that is held, since when by the holder's wall clock, and how many wait, as far as it tells."""
     if record.broken is not None:
         return f"held by nobody: {record.broken.by!r} broke it, and one lease after that it is free"
+    if record.members is not None:
+        return f"held by {members_in_words(record.members)}"
     since = ""
     if record.times is not None:
         granted_at_s, written_at_s = record.times
@@ -86,7 +89,7 @@ def tell_grant(handle: Handle, taken: bool) -> None:  # noqa: FBT001  # called b
     owner, waited_s = handle.state.terms.timings.owner, (handle.granted_at - handle.asked_at) / NANOS
     fields = log_fields(EventKind.TAKEN_OVER if taken else EventKind.GRANTED, handle, waited_s)
     _log.log(
-        level, f"lock %r {how} by %r, token %d, after %.3f s", handle.key, owner, handle.token, waited_s, extra=fields
+        level, f"lock %r {how} by %r, token %d, after %.3f s", handle.name, owner, handle.token, waited_s, extra=fields
     )
 
 
@@ -94,18 +97,18 @@ def tell_release(handle: Handle, now: int) -> None:
     """Log a release, and how long the lock was held."""
     held_s = (now - handle.granted_at) / NANOS
     fields = log_fields(EventKind.RELEASED, handle, held_s)
-    _log.debug("lock %r released, token %d, held for %.3f s", handle.key, handle.token, held_s, extra=fields)
+    _log.debug("lock %r released, token %d, held for %.3f s", handle.name, handle.token, held_s, extra=fields)
 
 
 def tell_risk(handle: Handle, left_s: float, trouble: str) -> None:
     """Log that a renewal failed, and how long the lock still lasts."""
     why = f" ({trouble})" if trouble else ""
     fields = log_fields(EventKind.AT_RISK, handle, left_s, error=trouble or None)
-    _log.warning("lock %r is at risk: a renewal failed, %.1f s left%s", handle.key, left_s, why, extra=fields)
+    _log.warning("lock %r is at risk: a renewal failed, %.1f s left%s", handle.name, left_s, why, extra=fields)
 
 
 def tell_loss(handle: Handle, loss: Loss, now: int) -> None:
     """Log a loss and its reason."""
     reason, held_s = loss.reason.value, (now - handle.granted_at) / NANOS
     fields = log_fields(EventKind.LOST, handle, held_s, record=loss.record, error=reason)
-    _log.warning("lock %r is lost (%s), token %d", handle.key, reason, loss.fencing_token, extra=fields)
+    _log.warning("lock %r is lost (%s), token %d", handle.name, reason, loss.fencing_token, extra=fields)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core import lease
-from dlock_core.engine.driver import id_of, jitter, new_rvns
+from dlock_core.engine.driver import id_of, jitter, new_rvn, new_rvns
 from dlock_core.engine.handle import Handle
+from dlock_core.engine.membership import find_evicted
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import OutcomeUnknownError, StoreError
 from dlock_core.health import health_of
@@ -133,6 +134,8 @@ class Renewals:
         """Perform one job of :meth:`collect`; errors of a lock are events of that lock and never leave."""
         try:
             await self._perform(job)
+            for handle in await find_evicted(self._driver, job.handles):
+                await self.run_one(handle, self._driver.advance(handle, Renew(new_rvn())))
         except BaseException:
             self.drop(job)
             raise
@@ -170,7 +173,7 @@ class Renewals:
         try:
             await self._driver.drive(handle, effect)
         except Exception as error:  # noqa: BLE001  # as above; the machine has been told
-            _log.warning("a request for lock %r failed: %r", handle.key, error)
+            _log.warning("a request for lock %r failed: %r", handle.name, error)
 
 
 def _check_results(job: Job, results: Sequence[object]) -> None:

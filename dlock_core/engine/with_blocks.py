@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.client import Lease, LockClient
     from dlock_core.engine.client_context import ClientContext
-    from dlock_core.keywords import LockKeywords
+    from dlock_core.keywords import AcquireKeywords, LockKeywords
 
 __all__ = ["AsyncLock", "AsyncLockAll", "Lock", "LockAll", "async_locked", "locked"]
 
@@ -64,7 +64,7 @@ class Lock(_OneUse):
 
     __slots__ = ("_client", "_key", "_lease", "_options")
 
-    def __init__(self, client: LockClient, key: str, options: LockKeywords) -> None:
+    def __init__(self, client: LockClient, key: str, options: AcquireKeywords) -> None:
         super().__init__("lock", key)
         self._client, self._key, self._options = client, key, options
         self._lease: Lease | None = None
@@ -111,7 +111,7 @@ class LockAll(_OneUse):
 class AsyncLock(_OneUse):
     """What ``async with client.lock(key) as lease`` enters: asked for on entry, once."""
 
-    def __init__(self, client: AsyncLockClient, key: str, options: LockKeywords) -> None:
+    def __init__(self, client: AsyncLockClient, key: str, options: AcquireKeywords) -> None:
         super().__init__("lock", key)
         self._client, self._key, self._options = client, key, options
         self._lease: AsyncLease | None = None
@@ -131,7 +131,7 @@ class AsyncLock(_OneUse):
 
 
 def locked(
-    client: LockClient, context: ClientContext, key: str, options: LockKeywords
+    client: LockClient, context: ClientContext, key: str, options: AcquireKeywords
 ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return the decorator ``client.locked(key)``.
 
@@ -153,7 +153,7 @@ def locked(
 
 
 def async_locked(
-    client: AsyncLockClient, context: ClientContext, key: str, options: LockKeywords
+    client: AsyncLockClient, context: ClientContext, key: str, options: AcquireKeywords
 ) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Awaitable[_R]]]:
     """Return the twin of :func:`locked`."""
     _check(context, key, options)
@@ -171,7 +171,7 @@ def async_locked(
     return decorate
 
 
-def _check(context: ClientContext, key: str, options: LockKeywords) -> None:
+def _check(context: ClientContext, key: str, options: AcquireKeywords) -> None:
     context.full_key(key)
     context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
 

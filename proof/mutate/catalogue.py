@@ -176,7 +176,7 @@ _RELEASES = (
     Mutant(
         "break frees what a session keeps",
         "break, session",
-        "_lease_ms",
+        "quarantine_ms",
         "default=record.lease_ms)",
         "default=0) and record.lease_ms",
         f"{RELEASE}break_of_a_lock_under_a_session_waits_for_the_lease_of_the_session",

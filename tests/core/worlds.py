@@ -461,7 +461,7 @@ class _Face:
         value = getattr(self._inner, name)
         if name in _COROUTINES:
             return _as_coroutine(value)
-        if name in ("lock", "lock_all", "once"):
+        if name in ("lock", "lock_all", "once", "semaphore", "read_lock", "write_lock"):
             return lambda *args, **options: _ContextFace(value(*args, **options))
         if name == "election":
             return lambda *args, **options: _ElectionFace(value(*args, **options))

@@ -85,6 +85,16 @@ MISTAKES: dict[str, list[str]] = {
         "client.lock_all([]).__enter__()",
         "client.lock_all(['a', 'a']).__enter__()",
     ],
+    "Shared locks": [
+        "client.semaphore('k').__enter__()",
+        "client.semaphore('k', 0).__enter__()",
+        "client.semaphore('k', 2, weight=3).__enter__()",
+        "client.semaphore('k', 2, data=b'x').__enter__()",
+        "client.acquire('k', mode='shared')",
+        "lease = client.acquire('k', permits=2)\nother.acquire('k')",
+        "lease = client.acquire('k', mode='read')\nother.acquire('k', mode='write', timeout=0)",
+        "lease = client.acquire('k', mode='read')\nclient.acquire('k', mode='write')",
+    ],
     "Using a lock": [
         "client.lock('k').acquire()",
         "client.lock('k').release()",

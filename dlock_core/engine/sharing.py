@@ -1,0 +1,386 @@
+"""Shared locks on the engine: obtains a place among the members of a record, under a session that is a lock like any other.
+
+What may be written is decided by :mod:`dlock_core.members`; whether a session is over, by the machine, which takes it over as it would any
+lock. A lease of a shared lock is that of its session: its renewals, its risk and its loss are those of a lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from dlock_core.engine.driver import jitter, new_rvn
+from dlock_core.engine.event_hook import note_shared
+from dlock_core.engine.handle import closed_error
+from dlock_core.engine.membership import Membership, send_leaving
+from dlock_core.engine.progress import holder_in_words, tell_grant
+from dlock_core.engine.user_calls import guarded_logger
+from dlock_core.errors import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    LeaseStateError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+)
+from dlock_core.events import EventKind
+from dlock_core.members import (
+    PERMIT,
+    READ,
+    WANT,
+    WRITE,
+    Wish,
+    in_the_way,
+    join,
+    leave,
+    member_of,
+    session_key,
+    token_of,
+)
+from dlock_core.record import KEY_MAX_BYTES, MEMBERS_MAX, SessionRef
+from dlock_core.store import Claim
+from dlock_core.timings import NANOS, NEVER
+
+if TYPE_CHECKING:
+    from dlock_core.engine.engine import Engine
+    from dlock_core.engine.handle import Handle, View
+    from dlock_core.options import LockOptions
+    from dlock_core.record import LockRecord
+    from dlock_core.store import Replace
+    from dlock_core.timings import Timings
+
+__all__ = ["share"]
+
+_log = guarded_logger("dlock.engine")
+
+_AT_ONCE_MAX = 16
+"""How often a write is decided anew at once, where another client's came in between."""
+_LOOKS = 8  # at the session of a member, in one lease
+
+
+class _Errand:
+    """The view of a session that is taken over for nobody."""
+
+    def __init__(self, view: View) -> None:
+        self._handle: Handle
+        self._closed = False
+        self._caller: object = None
+        self._place = view._place
+
+
+async def share(engine: Engine, view: View, key: str, options: LockOptions, timings: Timings) -> None:
+    """Obtain a place among the members of the shared lock *key* for *view*.
+
+    Raises: as an acquire does; RecordError: the key is held as another kind of lock; LeaseStateError: the thread or task of *view* waits
+        for itself.
+    """
+    if len(session_key(key, MEMBERS_MAX).encode()) > KEY_MAX_BYTES:
+        raise ConfigurationError(
+            f"key {key[:40]!r} is too long for a shared lock; {KEY_MAX_BYTES - 24} bytes are possible"
+        )
+    attempt = _Attempt(engine, view, key, options, timings)
+    note_shared(engine.driver, EventKind.REQUESTED, key, attempt.wish.member_id, 0)
+    try:
+        await attempt.run()
+    except BaseException as error:
+        attempt.note(EventKind.REFUSED, error=str(error) or type(error).__name__)
+        raise
+
+
+class _Attempt:
+    """One attempt at a place. Ended by an error, it leaves its session to the scheduler: a member whose session is over is no member."""
+
+    def __init__(self, engine: Engine, view: View, key: str, options: LockOptions, timings: Timings) -> None:
+        mode = PERMIT if options.permits is not None else READ if options.mode == "read" else WRITE
+        self.wish = Wish(
+            key, mode, new_rvn()[:16], timings.owner, options.permits or 0, options.weight, timings.token_floor
+        )
+        self._engine, self._view, self._options = engine, view, options
+        if mode == READ:
+            self.wish = self.wish._replace(reads_already=self._reads_already())
+        # The session's record is no lock that anybody asks for by its name: nobody shall see what is left of it.
+        self._timings = timings._replace(hide_on_release=True, keep_payload=False)
+        self._began = engine.runtime.now()
+        self._give_up_at = self._began + timings.wait_ns
+        self._session: Handle | None = None
+        self._over: set[str] = set()
+        self._absent: dict[str, int] = {}
+        self._looked: dict[str, int] = {}
+        self._failing_since: int | None = None
+        self._in_doubt = False
+
+    def _reads_already(self) -> bool:
+        """Whether the thread or task that asks is a reader: behind a writer that waits for it, it would wait for ever."""
+        with self._engine.runtime.mutex:
+            handles = list(self._engine.driver.held.values())
+        return any(
+            handle.membership is not None
+            and (handle.membership.key, handle.membership.member.mode) == (self.wish.key, READ)
+            and handle.lease_of(self._view._caller) is not None
+            for handle in handles
+        )
+
+    def note(self, kind: EventKind, *, record: LockRecord | None = None, error: str | None = None) -> None:
+        """Note an event of the attempt for the event hook."""
+        duration = self._engine.runtime.now() - self._began
+        token = 0 if self._session is None else self._session.token
+        note_shared(
+            self._engine.driver,
+            kind,
+            self.wish.key,
+            self.wish.member_id,
+            duration,
+            token=token if kind is EventKind.GRANTED else 0,
+            record=record,
+            error=error,
+        )
+
+    async def run(self) -> None:
+        """Join, or raise."""
+        record, tries, waits = None, 0, 0
+        knows = False
+        while True:
+            if self._engine.closed:
+                raise closed_error(self.wish.key)
+            try:
+                if not knows:
+                    record = await self._read(self.wish.key)
+                self._failing_since, knows = None, False
+                if self._has_joined(record):
+                    return
+                refs = in_the_way(self.wish, record, self._over)
+                if refs is None and await self._open(record):
+                    record = await self._send(self._joining(self.wish, record))
+                    knows, tries = True, tries + 1
+                    if tries % _AT_ONCE_MAX:
+                        continue
+                elif refs and await self._find_over(record, refs):
+                    continue
+            except (StoreUnavailableError, OutcomeUnknownError) as error:
+                self._in_doubt = self._in_doubt or isinstance(error, OutcomeUnknownError)
+                self._bear(error)
+            await self._wait(record, waits)
+            knows, waits = False, waits + 1
+
+    # ---- requests
+
+    async def _read(self, key: str) -> LockRecord | None:
+        return await self._engine.store.read(key, timeout_s=self._timings.acquire_timeout_ns / NANOS)
+
+    async def _send(self, request: Claim | Replace) -> LockRecord | None:
+        """Send a write of the record, and return what stands after it, by an answer that shows the newest version."""
+        timeout_s = self._timings.acquire_timeout_ns / NANOS
+        store = self._engine.store
+        if isinstance(request, Claim):
+            reply = await store.claim(request, timeout_s=timeout_s)
+        else:
+            reply = await store.replace(request, timeout_s=timeout_s)
+        if reply.applied or self._timings.refusals_linearizable:
+            return reply.record
+        return await self._read(self.wish.key)
+
+    def _joining(self, wish: Wish, record: LockRecord | None) -> Claim | Replace:
+        return join(wish, record, self._over, new_rvn())
+
+    def _has_joined(self, record: LockRecord | None) -> bool:
+        """Whether *record* shows that this attempt is a member; then the view has its lease."""
+        member = None if record is None else member_of(record, self.wish.member_id)
+        handle = self._session
+        if record is None or member is None or member.mode != self.wish.mode or handle is None:
+            return False
+        now = self._engine.runtime.now()
+        handle.membership = Membership(self.wish.key, member, record, now)
+        handle.token = token_of(record, member)
+        handle.asked_at, handle.granted_at = self._began, now
+        self.note(EventKind.GRANTED)
+        self._engine.driver.later(tell_grant, handle, False)  # noqa: FBT003  # called by position
+        self._engine.driver.tell()
+        return True
+
+    # ---- the own session
+
+    async def _open(self, record: LockRecord | None) -> bool:
+        """Have a session that is valid, of the lowest number that is free; False where others have all that were tried."""
+        if self._session is not None:
+            if self._engine.is_valid(self._session):
+                return True
+            # The place that was kept by it is lost, and so is whatever may stand in the record.
+            self._close()
+        members = None if record is None else record.members
+        kept = () if members is None else (each for each in members.members if each.member_id not in self._over)
+        taken = set() if members is None else {members.sessions[each.session].key for each in kept}
+        numbers = (number for number in range(2 * MEMBERS_MAX) if session_key(self.wish.key, number) not in taken)
+        # Who has one and isn't a member is about to be one, has just left, or has died before.
+        for number in itertools.islice(numbers, _AT_ONCE_MAX):
+            key = session_key(self.wish.key, number)
+            try:
+                self._session = await self._engine.acquire(key, self._options, self._at_once(), view=self._view)
+            except AcquireTimeoutError as error:
+                self._view._handle.detach(self._view)
+                if error.outcome_unknown:
+                    raise OutcomeUnknownError(str(error), key=self.wish.key) from error
+            else:
+                self.wish = self.wish._replace(session=SessionRef(key, self._timings.lease_ms or 1))
+                return True
+        return False
+
+    def _at_once(self, *, must_exist: bool = False) -> Timings:
+        return self._timings._replace(wait_ns=0, retries_max=0, server_wait=False, must_exist=must_exist)
+
+    def _close(self) -> None:
+        """Give the session up; whoever stands in the record by it is no member any more."""
+        handle, self._session = self._session, None
+        if handle is not None:
+            self._engine.part(handle, self._view)
+            self._engine.discard(handle)
+            self._over.add(self.wish.member_id)
+            self.wish = self.wish._replace(member_id=new_rvn()[:16], session=None)
+
+    # ---- the sessions of others
+
+    async def _find_over(self, record: LockRecord | None, refs: tuple[SessionRef, ...]) -> bool:
+        """Look at the sessions *refs* of members of *record* that are due for a look; whether one of them is over."""
+        self._check_own(refs)
+        found = False
+        for ref in refs:
+            now = self._engine.runtime.now()
+            if now >= self._looked.get(ref.key, 0):
+                self._looked[ref.key] = now + ref.lease_ms * 1_000_000 // _LOOKS
+                if await self._is_over(ref):
+                    self._looked.pop(ref.key, None)
+                    found = True
+                    self._note_over(record, ref)
+        return found
+
+    def _note_over(self, record: LockRecord | None, ref: SessionRef) -> None:
+        """From now on the members of *record* under *ref* don't count; by their ids, since a session's key is used again."""
+        members = None if record is None else record.members
+        if members is not None:
+            self._over |= {each.member_id for each in members.members if members.sessions[each.session] == ref}
+
+    async def _is_over(self, ref: SessionRef) -> bool:
+        began = self._engine.runtime.now()
+        record = await self._read(ref.key)
+        if record is None:
+            # Somebody may have removed the row of a holder, who hears of it at the next renewal.
+            first = self._absent.setdefault(ref.key, self._engine.runtime.now())
+            return began - first >= ref.lease_ms * 1_000_000
+        self._absent.pop(ref.key, None)
+        if not record.held:
+            return True
+        seen = self._engine.begin_observing(record)
+        early = self._timings.early
+        may_be_early = early.probes or early.server_clock or early.skew_ns is not None
+        if not may_be_early and self._engine.runtime.now() < seen.seen_at + seen.lease_ns:
+            return False
+        return await self._take_over(ref.key)
+
+    async def _take_over(self, key: str) -> bool:
+        """Take the session over, and give it back at once, if the machine says that its lease is over."""
+        errand = _Errand(self._view)
+        try:
+            handle = await self._engine.acquire(key, self._options, self._at_once(must_exist=True), view=errand)
+        except AcquireTimeoutError:
+            return False
+        _log.info("a member of lock %r has died; its session %r is taken over, and ended", self.wish.key, key)
+        try:
+            await self._engine.release(handle, None)
+        except StoreError as error:
+            _log.debug("the release of session %r was not confirmed, it is followed up: %s", key, error)
+        except BaseException:
+            self._engine.discard(handle)
+            raise
+        return True
+
+    def _check_own(self, refs: tuple[SessionRef, ...]) -> None:
+        """Raise LeaseStateError if the thread or task that asks is itself what it would wait for."""
+        if self._timings.wait_ns == 0:
+            return
+        handles = [self._engine.driver.held.get(ref.key) for ref in refs]
+        own = [handle.lease_of(self._view._caller) for handle in handles if handle is not None and handle.membership]
+        mine = [lease for lease in own if lease is not None and not lease._handle.options.handover]
+        if mine and (self.wish.mode != PERMIT or len(mine) == len(refs)):
+            kind = self._engine.runtime.caller_kind
+            raise LeaseStateError(
+                f"this {kind} holds lock {self.wish.key!r} since {mine[0]._place}, so the acquire at {self._view._place} would wait for "
+                f"itself for ever; release it first; if another {kind} is to release it, give handover=True in the first place"
+            )
+
+    # ---- waiting
+
+    def _bear(self, error: StoreError) -> None:
+        """Go on after *error*, unless the store has been silent for too long."""
+        now = self._engine.runtime.now()
+        if self._failing_since is None:
+            self._failing_since = now
+        if now >= min(self._failing_since + self._timings.patience_ns, self._give_up_at):
+            raise error
+        _log.debug("a request for lock %r failed: %s", self.wish.key, error)
+
+    async def _wait(self, record: LockRecord | None, waits: int) -> None:
+        """Wait until it is time to look again.
+
+        Raises: AcquireTimeoutError: there is no time, or no try, left.
+        """
+        engine, timings = self._engine, self._timings
+        now = engine.runtime.now()
+        if now >= self._give_up_at or waits >= timings.retries_max:
+            raise await self._refusal(record, now)
+        if not waits:
+            self.note(EventKind.WAITING, record=record)
+        await self._announce(record)
+        pause_ns = timings._replace(notify=False).poll_ns(waits, jitter())
+        await engine.runtime.sleep(min(pause_ns, self._give_up_at - now) / NANOS)
+
+    async def _announce(self, record: LockRecord | None) -> None:
+        """Say that a writer waits. One whose hold is bounded doesn't: its session must begin with its work.
+
+        Who waits without a place has no session: somebody who died may stand in the record under that, and would be waited for.
+        """
+        is_bounded = self._timings.max_hold_ns is not None or self._timings.stall_ns is not None
+        if record is not None and member_of(record, self.wish.member_id) is not None:
+            return
+        if self.wish.mode != WRITE or is_bounded or record is None or record.members is None or self._is_full(record):
+            self._close()
+            return
+        try:
+            if await self._open(record):
+                await self._send(self._joining(self.wish._replace(mode=WANT), record))
+        except StoreError as error:
+            _log.debug("that a writer waits for lock %r could not be said: %s", self.wish.key, error)
+            self._close()
+
+    def _is_full(self, record: LockRecord) -> bool:
+        assert record.members is not None  # asked by the caller
+        return len(record.members.members) >= MEMBERS_MAX
+
+    async def _refusal(self, record: LockRecord | None, now: int) -> AcquireTimeoutError:
+        """Return what says that there was no room in time."""
+        if self._session is not None:
+            record = await self._withdraw(record)
+        who = "nobody holds it, but it could not be had in time"
+        if record is not None and record.held:
+            who = holder_in_words(record)
+        if self.wish.mode == PERMIT:
+            who += f"; asked for {self.wish.weight} of {self.wish.permits}"
+        waited = (now - self._began) / NANOS
+        timeout = waited if self._timings.wait_ns == NEVER else self._timings.wait_ns / NANOS
+        within = f"within {timeout:.1f} s" if self._timings.wait_ns else "in one try"
+        message = f"could not acquire lock {self.wish.key!r} {within}: {who}"
+        return AcquireTimeoutError(
+            message, key=self.wish.key, timeout=timeout, holder=record, outcome_unknown=self._in_doubt
+        )
+
+    async def _withdraw(self, record: LockRecord | None) -> LockRecord | None:
+        """Take back that a writer waits, so that readers don't wait for it; where that fails, the end of the session does it.
+
+        Return *record* without it.
+        """
+        request = leave(record, self.wish.member_id, new_rvn(), hides=False)
+        if request is None:
+            return record
+        try:
+            await send_leaving(self._engine.store, request, self._timings.timeout_ns / NANOS)
+        except StoreError as error:
+            _log.debug("lock %r was not left: %s", self.wish.key, error)
+        return request.record
