@@ -191,6 +191,10 @@ def command() -> None:
 @option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
 @option("--server-clock/--no-server-clock", "server_clock", default=None)
 @option("--lock-delay", "lock_delay", type=DURATION, metavar="TIME")
+@option("--permits", "permits", type=int, metavar="N")
+@option("--weight", "weight", type=int, metavar="N")
+@click.option("--read", "mode", flag_value="read", help="Hold KEY as one of its readers.")
+@click.option("--write", "mode", flag_value="write", help="Hold KEY as its only writer.")
 @click.option(
     "--stall-timeout",
     type=DURATION,
@@ -238,6 +242,8 @@ def _run(  # click hands the options over by name
     from dlock_core.command.run import Request, grace_within, hold
 
     options = _run_options(given)
+    if options.is_shared and len(keys) > 1:
+        raise click.UsageError(f"--permits, --read and --write hold one KEY, not {len(keys)}", ctx)
     say = Say(quiet=quiet, verbose=verbose)
     say.detail(f"configuration: {configuration_source(given['url'])}")
     held_code = None if skip_if_held else BUSY if conflict_exit_code is None else conflict_exit_code

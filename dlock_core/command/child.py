@@ -65,7 +65,9 @@ def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
 
     An owner may hold some, and NUL, which no environment can carry.
     """
+    slots = [lease.slot for lease in leases.values() if lease.slot is not None]
     return {
+        "DLOCK_SLOT": str(slots[0]) if slots else "",
         "DLOCK_KEY": "\n".join(leases),
         "DLOCK_OWNER": escape(next(iter(leases.values())).owner),
         "DLOCK_FENCING_TOKEN": "\n".join(str(lease.fencing_token) for lease in leases.values()),

@@ -16,6 +16,7 @@ from dlock_core.command.show import (
     bounded,
     escape,
     held_in_words,
+    in_words,
     lease_in_words,
     print_facts,
     print_json,
@@ -26,6 +27,8 @@ from dlock_core.command.show import (
 )
 from dlock_core.engine.progress import holder_in_words
 from dlock_core.errors import RecordError
+from dlock_core.lease import quarantine_ms
+from dlock_core.members import members_in_words
 from dlock_core.record import State
 from dlock_core.store import Capability
 
@@ -91,7 +94,7 @@ def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], li
         [
             record.key,
             *((_state(record), record.fencing_token) if everything else ()),
-            "nobody" if _quarantined(record) else bounded(record.owner) or "-",
+            _holder(record),
             held_in_words(record),
             renewed_in_words(record, age_ms),
             _lease(record, age_ms),
@@ -100,6 +103,12 @@ def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], li
         for record, age_ms in records
     ]
     return ["KEY", *more, "OWNER", "HELD", "RENEWED", "LEASE", *(("WAIT",) if waited_for else ())], rows
+
+
+def _holder(record: LockRecord) -> str:
+    if record.members is not None:
+        return members_in_words(record.members)
+    return "nobody" if _quarantined(record) else bounded(record.owner) or "-"
 
 
 def _quarantined(record: LockRecord) -> bool:
@@ -116,14 +125,38 @@ def _lease(record: LockRecord, age_ms: int | None) -> str:
 
 def _aged(client: LockClient, key: str, listed: LockRecord | None = None) -> tuple[LockRecord | None, int | None]:
     """Return the record under *key* and its age in ms, by the store's clock; without such a clock *listed*, or what a read shows."""
+    if listed is not None and Capability.SERVER_CLOCK not in client._store.capabilities:
+        return listed, None
+    record, age_ms = _read(client, client._context.full_key(key))
+    return (None, None) if record is None else (client._context.strip(record), age_ms)
+
+
+def _read(client: LockClient, full_key: str) -> tuple[LockRecord | None, int | None]:
+    """Return the record under *full_key*, unless it is hidden, and its age in ms where the store tells it."""
     store: Any = client._store  # of the same package
-    if Capability.SERVER_CLOCK not in store.capabilities:
-        return (client.get(key) if listed is None else listed), None
-    context = client._context
-    found = store.read_age(context.full_key(key), timeout_s=context.store_timeout_s())
-    if found is None or found[0].state is State.GONE:
-        return None, None
-    return context.strip(found[0]), found[1]
+    timeout_s = client._context.store_timeout_s()
+    if Capability.SERVER_CLOCK in store.capabilities:
+        record, age_ms = store.read_age(full_key, timeout_s=timeout_s) or (None, None)
+    else:
+        record, age_ms = store.read(full_key, timeout_s=timeout_s), None
+    return (None, None) if record is None or record.state is State.GONE else (record, age_ms)
+
+
+def _with_owners(client: LockClient, members: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return *members* with the owner of each, whose session may be over."""
+    found = [_read(client, member["session"]) for member in members]
+    return [
+        member | {"owner": record.owner if record is not None and record.held else None, "age_ms": age_ms}
+        for member, (record, age_ms) in zip(members, found, strict=True)
+    ]
+
+
+def _member_in_words(member: dict[str, Any]) -> str:
+    slot = "" if member["slot"] is None else f", slot {member['slot']}, weight {member['weight']}"
+    what = "waits to write" if member["mode"] == "want" else member["mode"]
+    who = "nobody, its session is over" if member["owner"] is None else repr(member["owner"])
+    age = "" if member["age_ms"] is None else f", renewed {in_words(member['age_ms'] / 1000)} ago"
+    return f"{what}{slot}, token {member['fencing_token']}: {who}{age}, lease {member['lease_ms'] / 1000:g} s"
 
 
 @click.command("show")
@@ -134,10 +167,13 @@ def show(key: str, output: str, **given: Any) -> int:
     """Show what is stored under KEY. A record that says 'held' may be a dead holder's: only time tells."""
     with connect(client_options(**given)) as client:
         record, age_ms = _aged(client, key)
+        seen = None if record is None else facts_of(record, age_ms)
+        if seen is not None and seen["members"] is not None:
+            seen["members"] = _with_owners(client, seen["members"])
     if output == "json":
-        print_json(None if record is None else facts_of(record, age_ms))
-    elif record is not None:
-        facts = record_facts(record) | {"state": _state(record), "lease": _lease(record, age_ms)}
+        print_json(seen)
+    elif record is not None and seen is not None:
+        facts = seen | {"state": _state(record), "lease": _lease(record, age_ms)}
         facts["granted at"] = facts["granted_at"] and f"{facts['granted_at']}, by its owner's clock"
         facts["held for"] = held_in_words(record)
         facts["written"] = renewed_in_words(record, age_ms)
@@ -147,9 +183,12 @@ def show(key: str, output: str, **given: Any) -> int:
             facts["owner"] = "nobody, until the lease is over"
         facts["broken"] = None if record.broken is None else f"by {record.broken.by}"
         facts["attributes"] = [f"{name}={value!r}" for name, value in record.attributes]
+        if record.members is not None:
+            facts |= {"owner": members_in_words(record.members), "lease": None}
+            facts["members"] = [_member_in_words(member) for member in facts["members"]]
         if not record.held:
             facts = {("last owner" if name == "owner" else name): value for name, value in facts.items()}
-        hidden = ("lease_ms", "data_base64", "granted_at", "written_at")
+        hidden = ("lease_ms", "data_base64", "granted_at", "written_at", "age_ms")
         print_facts(
             {name: value for name, value in facts.items() if name not in hidden and value not in (None, [], "", "-")}
         )
@@ -230,9 +269,11 @@ def _not_broken(key: str, token: int | None, rvn: str | None, standing: LockReco
 
 
 def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool) -> dict[str, Any]:
-    lease_ms = None if record is None else record.lease_ms
+    lease_ms = None if record is None else quarantine_ms(record)
     freed = now or lease_ms is None
     owner = "its holder" if record is None else f"the holder {record.owner!r}"
+    if record is not None and record.members is not None:
+        owner = "each holder"
     if freed:
         until = "is told otherwise" if lease_ms is None else f"next renews, or its lease of {lease_ms / 1000:g} s ends"
         means = (

@@ -18,7 +18,7 @@ import logging
 import math
 import os
 import signal
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.aio import aconnect
@@ -34,7 +34,7 @@ from dlock_core.states import Held
 from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.options import ClientOptions
@@ -193,7 +193,7 @@ class Run:
         line = WaitLine(client, self._request.keys, self._say)
         code: int | None = None
         try:
-            async with client.lock_all(self._request.keys) as leases:
+            async with self._held(client) as leases:
                 line.end()
                 if self._signal is not None:
                     raise asyncio.CancelledError
@@ -211,6 +211,16 @@ class Run:
             line.end()
         assert code is not None  # the block ended
         return code
+
+    @asynccontextmanager
+    async def _held(self, client: AsyncLockClient) -> AsyncIterator[Mapping[str, AsyncLease]]:
+        keys = self._request.keys
+        if self._options.is_shared:
+            async with client.lock(keys[0]) as lease:
+                yield {keys[0]: lease}
+        else:
+            async with client.lock_all(keys) as leases:
+                yield leases
 
     def _lost_code(self, error: LockLostError, code: int) -> int:
         """Return the exit code where the lock was lost, and the command had ended with *code*."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.clock import NANOS, now_ns, wall_ms
 from dlock_core.engine.progress import at_in_words, holder_in_words
 from dlock_core.errors import DLockError
+from dlock_core.members import token_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from dlock_core.aio import AsyncLockClient
-    from dlock_core.record import LockRecord
+    from dlock_core.record import LockRecord, Member
 
 __all__ = [
     "OutputClosedError",
@@ -191,6 +192,8 @@ def _wall_s() -> float:
 
 def lease_in_words(record: LockRecord, age_ms: int | None) -> str:
     """Say how much of the lease of *record* is left, or since when its holder must be taken for dead."""
+    if record.members is not None:
+        return "of each"
     if record.lease_ms is None:
         return "none" if record.held else "-"
     if age_ms is None:
@@ -224,7 +227,15 @@ def record_facts(record: LockRecord) -> dict[str, Any]:
         "granted_at": granted_at,
         "written_at": written_at,
         "waiters": record.waiters,
+        "members": None if record.members is None else [_member_facts(record, each) for each in record.members.members],
     }
+
+
+def _member_facts(record: LockRecord, member: Member) -> dict[str, Any]:
+    assert record.members is not None  # it is theirs
+    session = record.members.sessions[member.session]
+    facts = {"mode": member.mode, "fencing_token": token_of(record, member), "slot": member.slot}
+    return facts | {"weight": member.weight, "session": session.key, "lease_ms": session.lease_ms}
 
 
 class OutputClosedError(Exception):
