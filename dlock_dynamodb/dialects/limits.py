@@ -36,6 +36,8 @@ _NO_DATA = "a row of the Node client has no place for it"
 _NO_MARKS = {
     "clock_skew": "a row of this dialect has no place for our time stamp",
     "owner_probe": "a row of this dialect has no place for the process that wrote it; give a function that knows its owner",
+    "mode": "a row of this dialect has no place for several holders",
+    "permits": "a row of this dialect has no place for several holders",
 }
 # Also of our own rows.
 _NO_CLOCK = {"server_clock": "a write to DynamoDB cannot say when it was made: expressions know no time of the server"}

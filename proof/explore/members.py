@@ -1,0 +1,380 @@
+"""Exhaustive exploration of shared locks: a few attempts at one record of members, on the shipped :mod:`dlock_core.members`.
+
+Sessions are abstract here, since they are locks that the other worlds explore: one has at most one holder at any instant, and ends for its
+holder before anybody finds it free. What may go wrong is what may go wrong with the record: a write's answer is lost, or the write
+arrives late, after others, or never; a holder dies at any point; a session's key is used again by the next.
+
+``python -m proof.explore.members``. Searched breadth first, over states that are told apart by what they mean: version numbers by the
+order of their first use.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from dlock_core import members
+from dlock_core.kit import outcome
+from dlock_core.members import PERMIT, READ, WANT, WRITE, Wish
+from dlock_core.record import LockRecord, SessionRef
+from dlock_core.store import Claim, Release, Replace
+
+__all__ = ["SCENARIOS", "Explored", "Rules", "explore", "main"]
+
+KEY = "k"
+_LEASE_MS = 1000
+Request = Claim | Replace | Release
+
+
+class Rules(NamedTuple):
+    """One world: what each attempt wants, in turn for each client, and how often things may go wrong."""
+
+    clients: tuple[tuple[Wish, ...], ...]
+    ends: int = 1
+    """How many sessions end early."""
+    troubles: int = 1
+    """How many answers are lost, or writes arrive late."""
+
+
+def _permit(permits: int, weight: int = 1) -> Wish:
+    return Wish(KEY, PERMIT, "", "", permits, weight)
+
+
+_READ, _WRITE = Wish(KEY, READ, "", ""), Wish(KEY, WRITE, "", "")
+SCENARIOS: dict[str, Rules] = {
+    "one permit": Rules(((_permit(1), _permit(1)), (_permit(1),))),
+    "two permits": Rules(((_permit(2),), (_permit(2),), (_permit(2),))),
+    "weights": Rules(((_permit(3, 2),), (_permit(3), _permit(3, 3)), (_permit(3, 2),)), troubles=0),
+    "a writer that reads later": Rules(((_WRITE, _READ), (_WRITE,))),
+    "readers and a writer": Rules(((_READ,), (_READ,), (_WRITE,))),
+    "readers and writers": Rules(((_READ,), (_WRITE, _WRITE), (_READ,)), ends=0),
+}
+"""The last two take longer than a test should: ``make explore`` visits them."""
+
+
+class Attempt(NamedTuple):
+    """What a client is at: *number* is that of its session, *token* that of its place once it has one."""
+
+    place: int
+    member_id: str = ""
+    phase: str = "idle"
+    shown: LockRecord | None = None
+    over: frozenset[str] = frozenset()
+    number: int | None = None
+    alive: bool = False
+    token: int = 0
+    slot: int | None = None
+
+
+class World(NamedTuple):
+    """The record, who has each session, the attempts, writes that may arrive late, and the greatest tokens that places had."""
+
+    record: LockRecord | None
+    sessions: tuple[str | None, ...]
+    attempts: tuple[Attempt, ...]
+    late: tuple[Request, ...]
+    ends: int
+    troubles: int
+    tops: tuple[tuple[str, int], ...]
+    writes: int
+    ids: int
+
+
+class Explored(NamedTuple):
+    """How many worlds there are, and the way to one that breaks a rule, if there is any."""
+
+    worlds: int
+    violation: str | None
+    way: tuple[str, ...]
+    granted: frozenset[str]
+    """The modes in which somebody had a place."""
+
+
+def explore(rules: Rules, worlds_max: int = 500_000) -> Explored:
+    """Visit every world of *rules*.
+
+    Raises: RuntimeError: there are more than *worlds_max*.
+    """
+    first = World(
+        None,
+        (None,) * (len(rules.clients) + 1),
+        tuple(Attempt(0) for _ in rules.clients),
+        (),
+        rules.ends,
+        rules.troubles,
+        (),
+        0,
+        0,
+    )
+    seen = {_canonical(first)}
+    ways: dict[World, tuple[World, str] | None] = {first: None}
+    queue, granted = [first], set[str]()
+    while queue:
+        following: list[World] = []
+        for world in queue:
+            steps = list(_steps(world, rules))
+            if not steps and any(at.place < len(rules.clients[client]) for client, at in enumerate(world.attempts)):
+                return Explored(
+                    len(seen), "somebody waits, and nothing can happen", _way(ways, world), frozenset(granted)
+                )
+            for step, after in steps:
+                problem = _broken(after, rules)
+                granted |= {_wish(rules, each, at).mode for each, at in enumerate(after.attempts) if at.phase == "in"}
+                if problem is not None:
+                    return Explored(len(seen), problem, (*_way(ways, world), step), frozenset(granted))
+                name = _canonical(after)
+                if name not in seen:
+                    seen.add(name)
+                    ways[after] = (world, step)
+                    following.append(after)
+        if len(seen) > worlds_max:
+            raise RuntimeError(f"more than {worlds_max} worlds")
+        queue = following
+    return Explored(len(seen), None, (), frozenset(granted))
+
+
+def _way(ways: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
+    steps: list[str] = []
+    before = ways[world]
+    while before is not None:
+        world, step = before
+        steps.append(step)
+        before = ways[world]
+    return tuple(reversed(steps))
+
+
+def _wish(rules: Rules, client: int, attempt: Attempt) -> Wish:
+    wish = rules.clients[client][min(attempt.place, len(rules.clients[client]) - 1)]
+    return wish._replace(
+        member_id=attempt.member_id, session=None if attempt.number is None else _session(attempt.number)
+    )
+
+
+# ---- what may happen
+
+
+def _steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
+    for client, attempt in enumerate(world.attempts):
+        wish = _wish(rules, client, attempt)
+        for step, after in _of_client(world, client, attempt, wish, last=len(rules.clients[client])):
+            yield f"{client} {wish.mode}: {step}", after
+    for position, request in enumerate(world.late):
+        late = world.late[:position] + world.late[position + 1 :]
+        yield f"a late {type(request).__name__} arrives", _applied(world._replace(late=late), request)[0]
+
+
+def _of_client(world: World, client: int, attempt: Attempt, wish: Wish, *, last: int) -> Iterator[tuple[str, World]]:
+    def moved(**changes: object) -> World:
+        return _with(world, client, attempt._replace(**changes))  # type: ignore[arg-type]  # by name
+
+    match attempt.phase:
+        case "idle" if attempt.place < last:
+            begun = moved(phase="decides", shown=world.record, member_id=f"{world.ids + 1:016x}")
+            yield "reads", begun._replace(ids=world.ids + 1)
+        case "decides":
+            yield from _decides(world, client, attempt, wish)
+        case "in":
+            freed = (*world.sessions[: attempt.number], None, *world.sessions[(attempt.number or 0) + 1 :])
+            leaving = members.leave(world.record, wish.member_id, _rvn(world), hides=False)
+            ended = attempt._replace(
+                place=attempt.place + 1, phase="idle", shown=None, over=frozenset(), number=None, alive=False
+            )
+            if leaving is not None:
+                left = _with(_applied(world, leaving)[0], client, ended)
+                yield "leaves", left._replace(sessions=freed)
+            if world.troubles:
+                # Its write never comes; the end of the session is what frees the place.
+                yield (
+                    "leaves unheard",
+                    _with(world, client, ended)._replace(sessions=freed, troubles=world.troubles - 1),
+                )
+        case _:
+            return
+    if attempt.alive and attempt.number is not None and world.ends:
+        freed = (*world.sessions[: attempt.number], None, *world.sessions[attempt.number + 1 :])
+        dead = attempt._replace(
+            place=attempt.place + 1, phase="idle", shown=None, over=frozenset(), number=None, alive=False
+        )
+        yield "dies", _with(world, client, dead)._replace(sessions=freed, ends=world.ends - 1)
+
+
+def _decides(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterator[tuple[str, World]]:
+    shown = attempt.shown
+    member = None if shown is None else members.member_of(shown, wish.member_id)
+    if shown is not None and member is not None and member.mode == wish.mode:
+        token = members.token_of(shown, member)
+        entered = _with(world, client, attempt._replace(phase="in", token=token, slot=member.slot, shown=None))
+        yield "finds its place", entered._replace(tops=_topped(world.tops, wish.mode, member.slot, token))
+        return
+    refs = members.in_the_way(wish, shown, attempt.over)
+    if refs is None:
+        yield from _writes(world, client, attempt, wish)
+        return
+    found = _over(world, shown) - attempt.over
+    if found:
+        yield "finds members over", _with(world, client, attempt._replace(over=attempt.over | found))
+    if world.record != shown:
+        yield "reads again", _with(world, client, attempt._replace(shown=world.record))
+    if wish.mode == WRITE and member is None:
+        yield from _writes(world, client, attempt, wish._replace(mode=WANT))
+    if attempt.number is not None and member is None:
+        # What it may have written by now is of a member that is over; what it writes next is of another.
+        anew = attempt._replace(
+            over=attempt.over | {wish.member_id}, member_id=f"{world.ids + 1:016x}", number=None, alive=False
+        )
+        sessions = (*world.sessions[: attempt.number], None, *world.sessions[attempt.number + 1 :])
+        yield "gives its session up", _with(world, client, anew)._replace(sessions=sessions, ids=world.ids + 1)
+
+
+def _topped(tops: tuple[tuple[str, int], ...], mode: str, slot: int | None, token: int) -> tuple[tuple[str, int], ...]:
+    """Return the greatest tokens of places after one more; one that does not fence what was there before it is remembered as such."""
+    greatest = dict(tops)
+    place = mode if slot is None else f"slot {slot}"
+    before = (
+        max(greatest.get(READ, 0), greatest.get(WRITE, 0))
+        if mode == WRITE
+        else greatest.get(WRITE if mode == READ else place, 0)
+    )
+    if token <= before or token < greatest.get(place, 0):
+        greatest["broken"] = token
+    greatest[place] = token
+    return tuple(sorted(greatest.items()))
+
+
+def _over(world: World, shown: LockRecord | None) -> frozenset[str]:
+    """Return the members whose sessions nobody has."""
+    if shown is None or shown.members is None:
+        return frozenset()
+    refs = shown.members.sessions
+    return frozenset(
+        each.member_id for each in shown.members.members if world.sessions[_number(refs[each.session])] is None
+    )
+
+
+def _session(number: int) -> SessionRef:
+    return SessionRef(members.session_key(KEY, number), _LEASE_MS)
+
+
+def _number(ref: SessionRef) -> int:
+    return int(ref.key.rpartition("/")[2])
+
+
+def _writes(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterator[tuple[str, World]]:
+    number = attempt.number
+    if number is None:
+        number = next((each for each, has in enumerate(world.sessions) if has is None), None)
+        if number is None:
+            return
+        sessions = (*world.sessions[:number], wish.member_id, *world.sessions[number + 1 :])
+        attempt = attempt._replace(number=number, alive=True)
+        world = _with(world, client, attempt)._replace(sessions=sessions)
+    wish = wish._replace(session=_session(number))
+    request = members.join(wish, attempt.shown, attempt.over, _rvn(world))
+    after, record = _applied(world, request)
+    yield f"writes {wish.mode}", _with(after, client, attempt._replace(shown=record))
+    if world.troubles:
+        fewer = after._replace(troubles=world.troubles - 1)
+        # It looks for what became of it; the write was applied, or is on its way still.
+        yield f"writes {wish.mode}, answer lost", _with(fewer, client, attempt._replace(shown=after.record))
+        waiting = world._replace(troubles=world.troubles - 1, late=(*world.late, request), writes=world.writes + 1)
+        yield f"writes {wish.mode}, late", _with(waiting, client, attempt._replace(shown=world.record))
+
+
+def _applied(world: World, request: Request) -> tuple[World, LockRecord | None]:
+    """Return the world after *request*, and the record that its answer shows."""
+    reply = outcome(world.record, request)
+    written = world._replace(writes=world.writes + 1)
+    return (written._replace(record=reply.record) if reply.applied else written), reply.record
+
+
+def _with(world: World, client: int, attempt: Attempt) -> World:
+    attempts = (*world.attempts[:client], attempt, *world.attempts[client + 1 :])
+    return world._replace(attempts=attempts)
+
+
+def _rvn(world: World) -> str:
+    return str(world.writes + 1)
+
+
+# ---- what must hold
+
+
+def _broken(world: World, rules: Rules) -> str | None:
+    """Return which rule *world* breaks."""
+    holding = [
+        (attempt, _wish(rules, client, attempt))
+        for client, attempt in enumerate(world.attempts)
+        if attempt.phase == "in"
+    ]
+    modes = [wish.mode for _, wish in holding]
+    permits = [(attempt, wish) for attempt, wish in holding if wish.mode == PERMIT]
+    if permits and sum(wish.weight for _, wish in permits) > permits[0][1].permits:
+        return f"{len(permits)} hold {permits[0][1].permits} permits"
+    if WRITE in modes and len(modes) > 1:
+        return "a writer beside another holder"
+    slots = [attempt.slot for attempt, _ in permits]
+    if len(set(slots)) < len(slots):
+        return "two holders of one slot"
+    readers = {attempt.token for attempt, wish in holding if wish.mode == READ}
+    if len(readers) > 1:
+        return "two tokens of one phase"
+    if "broken" in dict(world.tops):
+        return "a token that does not fence an earlier holder"
+    return None
+
+
+def _canonical(world: World) -> object:
+    """Return what *world* means: version numbers and members by the order in which they are met."""
+    rvns: dict[str, int] = {}
+    ids: dict[str, int] = {}
+
+    def record(each: LockRecord | None) -> object:
+        if each is None:
+            return None
+        listed = () if each.members is None else each.members.members
+        who = tuple((ids.setdefault(member.member_id, len(ids)), member[1:]) for member in listed)
+        refs = None if each.members is None else each.members.sessions
+        return each.state, rvns.setdefault(each.rvn, len(rvns)), each.fencing_token, who, refs
+
+    def request(each: Request) -> object:
+        expected = each.expect if isinstance(each, Claim) else each.expected
+        version = (
+            rvns.setdefault(getattr(expected, "rvn", ""), len(rvns)),
+            getattr(expected, "fencing_token", str(expected)),
+        )
+        return type(each), record(each.record), version
+
+    shown = record(world.record), tuple(record(at.shown) for at in world.attempts), tuple(map(request, world.late))
+    mine = [ids.setdefault(at.member_id, len(ids)) for at in world.attempts]
+    return (
+        shown,
+        tuple(None if has is None else ids.setdefault(has, len(ids)) for has in world.sessions),
+        # A member that stands nowhere any more will never be met again.
+        tuple(
+            (me, at.place, at.phase, frozenset(ids[each] for each in at.over if each in ids), *at[5:])
+            for me, at in zip(mine, world.attempts, strict=True)
+        ),
+        world.ends,
+        world.troubles,
+        world.tops,
+    )
+
+
+def main() -> int:
+    """Explore all scenarios, and print what each has found; return 1 if one breaks a rule."""
+    wrong = 0
+    for name, rules in SCENARIOS.items():
+        began = time.process_time()
+        found = explore(rules)
+        wrong |= found.violation is not None
+        seconds = time.process_time() - began
+        print(f"{name}: {found.worlds:,} worlds, complete, {seconds:.1f} CPU s: {found.violation or 'no violation'}")
+        for step in found.way:
+            print(f"    {step}")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())
