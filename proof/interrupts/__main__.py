@@ -111,7 +111,7 @@ def in_tasks(open_store: Callable[[], tasks.OpenStore]) -> Trial:
 
 def blocking_cells(operations: Sequence[str] = tuple(blocking.OPERATIONS)) -> list[tuple[str, str]]:
     """Return the operations and acts to combine; no signal handler runs in the thread that renews."""
-    acts = {operation: blocking.ACTS if operation != "renewals" else _FINALIZERS for operation in operations}
+    acts = {operation: _FINALIZERS if operation.endswith("renewals") else blocking.ACTS for operation in operations}
     return [(operation, act) for operation, chosen in acts.items() for act in chosen]
 
 
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for where, swept in run(options.store or STORES, options.every, options.operation):
         failed += swept.failed
         counts = f"{swept.points:5} points, {swept.tried:5} tried, {swept.failed:5} failed"
-        print(f"{where:15} {swept.operation:9} {swept.act:17} {counts}", flush=True)
+        print(f"{where:15} {swept.operation:16} {swept.act:17} {counts}", flush=True)
         for each, what in swept.wrong.items():
             print("       ", each, what)
     return int(bool(failed))

@@ -20,7 +20,7 @@ from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.renewals import Job
 from dlock_core.testing import FakeClock, FaultyStore
 from proof.interrupts.points import Tracer
-from proof.interrupts.stores import AT_ONCE, faulty
+from proof.interrupts.stores import AT_ONCE, PERMIT, faulty, permits_of
 
 __all__ = ["ACTS", "OPERATIONS", "Verdict", "try_point"]
 
@@ -46,6 +46,7 @@ class _Scene:
 
     def __init__(self, store: LockStore, key: str, operation: str) -> None:
         self.key = key
+        self.permits = permits_of(operation)
         self.clock = FakeClock()
         self.client: LockClient = self.clock.client(faulty(store, operation), lease_duration=LEASE_S)
         self.other: LockClient = self.clock.client(FaultyStore(store), lease_duration=LEASE_S)
@@ -118,6 +119,10 @@ OPERATIONS: dict[str, Callable[[_Scene], None]] = {
     "release": _release,
     "close": _close,
     "renewals": _Scene.run_due,
+    f"{PERMIT}acquire": _acquire,
+    f"{PERMIT}release": _release,
+    f"{PERMIT}close": _close,
+    f"{PERMIT}renewals": _Scene.run_due,
 }
 _HOLDS = ("renew", "release", "close", "renewals")
 
@@ -144,7 +149,7 @@ def _handler_acquires(scene: _Scene) -> None:
 
 
 def _acquire_now(scene: _Scene, key: str) -> None:
-    scene.leases.append(scene.client.acquire(key, timeout=0))
+    scene.leases.append(scene.client.acquire(key, timeout=0, permits=scene.permits))
 
 
 def _thread_releases(scene: _Scene) -> None:
@@ -178,10 +183,10 @@ ACTS: dict[str, Callable[[_Scene], None]] = {
 def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> Verdict:
     """Have *act* done at point *at* of *operation*, and say what is wrong then; *at* 0 counts the points only."""
     scene = _Scene(store, key, operation)
-    if operation in _HOLDS:
-        scene.leases.append(scene.client.acquire(key))
+    if operation.removeprefix(PERMIT) in _HOLDS:
+        scene.leases.append(scene.client.acquire(key, permits=scene.permits))
     runtime = scene.client._runtime
-    if operation == "renewals":
+    if operation.endswith("renewals"):
         runtime._thread = threading.current_thread()  # in the place of the client's own, which would be faster
         scene.clock.advance(LEASE_S / 3)
     tracer = Tracer(lambda: ACTS[act](scene), at)
@@ -202,7 +207,7 @@ def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> 
         return Verdict(tracer.count, tracer.where, ["hangs"])
     for thread in scene.threads:
         thread.join(_HANG_S)
-    if operation == "renewals":
+    if operation.endswith("renewals"):
         runtime._thread = None
         runtime.arm()
     checker = threading.Thread(target=_check, args=(scene,), daemon=True)
@@ -230,7 +235,7 @@ def _check_key(scene: _Scene) -> None:
     for _ in range(_STEPS + 3):
         scene.clock.advance(LEASE_S / _STEPS)
         scene.run_due()
-        taken = scene.other.try_acquire(scene.key)
+        taken = scene.other.try_acquire(scene.key, permits=scene.permits)
         if taken is not None:
             if live[0].is_valid:
                 scene.wrong.append("another got the lock while its lease is valid")
@@ -246,7 +251,7 @@ def _check_key(scene: _Scene) -> None:
 
 def _expect_free(scene: _Scene, when: str, steps: int) -> None:
     for _ in range(steps):
-        taken = scene.other.try_acquire(scene.key)
+        taken = scene.other.try_acquire(scene.key, permits=scene.permits)
         if taken is not None:
             if any(lease.is_valid for lease in scene.leases if lease.key == scene.key):
                 scene.wrong.append(f"two leases are valid {when}")

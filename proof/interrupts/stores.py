@@ -1,4 +1,4 @@
-"""The stores of the trials: as in tests, but for the operation that claims several keys in one step."""
+"""What an operation stands on: the store, as in tests but where several keys are claimed in one step, and the kind of lock."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 from dlock_core import AsyncLockStore, Capability, Claim, LockStore, Reply
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
-__all__ = ["AT_ONCE", "afaulty", "faulty"]
+__all__ = ["AT_ONCE", "PERMIT", "afaulty", "faulty", "permits_of"]
 
 AT_ONCE = "lock_all at once"
+PERMIT = "permit: "
+"""How the name of an operation begins that works on the one permit of a semaphore."""
 _CAPABILITIES = frozenset({Capability.ATOMIC_MULTI})
 
 
@@ -42,3 +44,8 @@ def afaulty(store: AsyncLockStore, operation: str) -> AsyncFaultyStore:
     """As :func:`faulty`, for tasks."""
     several = operation == AT_ONCE and store.capabilities >= _CAPABILITIES
     return _AsyncSeveral(store) if several else AsyncFaultyStore(store)
+
+
+def permits_of(operation: str) -> int | None:
+    """Return how many permits the lock of *operation* has; None for an exclusive lock."""
+    return 1 if operation.startswith(PERMIT) else None

@@ -17,7 +17,7 @@ from dlock_core.aio import AsyncLease, AsyncLockClient
 from dlock_core.testing import FakeClock
 from proof.interrupts.blocking import LEASE_S, Verdict
 from proof.interrupts.points import Tracer
-from proof.interrupts.stores import AT_ONCE, afaulty
+from proof.interrupts.stores import AT_ONCE, PERMIT, afaulty, permits_of
 
 __all__ = ["ACTS", "OPERATIONS", "OpenStore", "try_point"]
 
@@ -31,8 +31,9 @@ _GLANCES, _GLANCE_S = 1000, 0.0005
 class _Scene:
     """Two clients of one store; the caller of one of them holds *leases*."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, operation: str) -> None:
         self.key = key
+        self.permits = permits_of(operation)
         self.clock = FakeClock()
         self.stores: list[AsyncLockStore] = []
         self.client: AsyncLockClient
@@ -51,8 +52,8 @@ class _Scene:
         """Open the clients, and acquire what the *operation* works on."""
         self.client, self.other = [await self._client(open_store, operation) for _ in range(2)]
         self.bystander.append(await self.client.acquire(f"{self.key}-bystander"))
-        if operation not in ("acquire", "lock_all", AT_ONCE):
-            self.leases.append(await self.client.acquire(self.key))
+        if operation.removeprefix(PERMIT) not in ("acquire", "lock_all", AT_ONCE):
+            self.leases.append(await self.client.acquire(self.key, permits=self.permits))
 
     async def close(self) -> None:
         """Close the clients' stores, which they do not own."""
@@ -79,7 +80,7 @@ def _in_flight(lease: AsyncLease) -> bool:
 
 
 async def _acquire(scene: _Scene) -> None:
-    scene.leases.append(await scene.client.acquire(scene.key, timeout=0))
+    scene.leases.append(await scene.client.acquire(scene.key, timeout=0, permits=scene.permits))
 
 
 async def _lock_all(scene: _Scene) -> None:
@@ -113,6 +114,10 @@ OPERATIONS: dict[str, Callable[[_Scene], Coroutine[Any, Any, None]]] = {
     "release": _release,
     "close": _close,
     "renewals": _renewals,
+    f"{PERMIT}acquire": _acquire,
+    f"{PERMIT}release": _release,
+    f"{PERMIT}close": _close,
+    f"{PERMIT}renewals": _renewals,
 }
 
 
@@ -140,7 +145,7 @@ def try_point(open_store: OpenStore, key: str, operation: str, act: str, at: int
     *open_store* opens a store for the running event loop, for each of two clients; they meet the same records.
     """
     with asyncio.Runner() as runner:
-        loop, scene = runner.get_loop(), _Scene(key)
+        loop, scene = runner.get_loop(), _Scene(key, operation)
         complaints: list[str] = []
         loop.set_exception_handler(lambda _, context: complaints.append(f"the loop complains: {context['message']}"))
         loop.run_until_complete(scene.open(open_store, operation))
@@ -193,7 +198,7 @@ async def _check_key(scene: _Scene) -> None:
         return
     for _ in range(_STEPS + 3):
         await scene.pass_time()
-        taken = await scene.other.try_acquire(scene.key)
+        taken = await scene.other.try_acquire(scene.key, permits=scene.permits)
         if taken is not None:
             if live[0].is_valid or not scene.client._engine.closed:
                 scene.wrong.append("another got the lock of a live lease")
@@ -205,7 +210,7 @@ async def _check_key(scene: _Scene) -> None:
 
 async def _expect_free(scene: _Scene, when: str, steps: int) -> None:
     for _ in range(steps):
-        taken = await scene.other.try_acquire(scene.key)
+        taken = await scene.other.try_acquire(scene.key, permits=scene.permits)
         if taken is not None:
             if any(lease.is_valid for lease in scene.leases):
                 scene.wrong.append(f"two leases are valid {when}")
