@@ -10,7 +10,7 @@ JOBS ?= 6
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
 
-.PHONY: venv check format unit conformance test apart containers faults faults-long real demo docs bench explore mutate proof clean
+.PHONY: venv check format unit conformance test apart containers faults faults-long real recipes demo docs bench explore mutate proof clean
 
 venv: $(STAMP)
 
@@ -71,6 +71,10 @@ real: venv
 	@[ -n '$(REAL)' ] || { echo 'make real: URL=etcd://…, mongodb://…, mysql://…, postgresql://…, redis://…, zookeeper://… or https://… (DynamoDB) names the server' >&2; exit 64; }
 	DLOCK_TEST_SERVERS=url DLOCK_TEST_$(shell echo $(REAL) | tr a-z A-Z)_URL='$(URL)' $(BIN)/pytest \
 		$(wildcard tests/$(REAL)/test_assumptions.py) conformance_tests/test_$(REAL).py --dlock-require=$(REAL)
+
+# The pages' pieces for Airflow, Dagster and APScheduler 4, each installed in an environment of its own. Not a part of `make test`.
+recipes: venv
+	$(BIN)/python -m tests.recipes
 
 demo: venv
 	$(BIN)/python -m examples.demo

@@ -47,7 +47,7 @@ def test_every_client_is_tried_in_both_colours(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", SCHEMES)
-def test_every_client_is_tried_by_election_and_by_jobs(backend: str) -> None:
-    """A term and a run have to do on each store what a lease does."""
+def test_every_client_is_tried_in_each_way(backend: str) -> None:
+    """A term, a run and a permit have to do on each store what a lease does; writers are tried on one."""
     ways = {each.way for each in suites(backend) if issubclass(each, LockClientConformance)}
-    assert ways == set(Way)
+    assert ways >= set(Way) - {Way.WRITE}

@@ -1,63 +1,25 @@
-"""What the documentation shows works: its Python runs, its commands run, its links lead somewhere.
-
-A comment on the line before a block says otherwise: ``<!-- no-run -->`` (compiled only), ``<!-- continue -->`` (goes
-on where the block before ended), ``<!-- run -->`` (commands, which are run on request only).
-"""
+"""What the documentation shows works: its Python runs, its commands run, its links lead somewhere. :mod:`tests.documentation` reads it."""
 
 from __future__ import annotations
 
-import ast
 import doctest
 import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from tests.documentation import OWN_TEST, PAGES, RECIPE, ROOT, SERVERS, Block, Names, blocks, shown, without_blocks
+
 COMMAND_TIMEOUT_S = 60
 PROGRAMS = {"dlock": [sys.executable, "-m", "dlock_core"], "python": [sys.executable]}
 
-_BLOCK = re.compile(
-    r"^(?:[ \t]*<!-- (?P<mark>[a-z-]+) -->[ \t]*\n(?:[ \t]*\n)*)?"
-    r"(?P<indent>[ \t]*)```(?P<language>[a-z]*)[^\n]*\n(?P<text>.*?)^(?P=indent)```[ \t]*$",
-    re.DOTALL | re.MULTILINE,
-)
 _LINK = re.compile(r"\[[^\]\n]*\]\((?P<inline>[^)\s]+)[^)\n]*\)|^\[[^\]\n]+\]:\s+(?P<reference>\S+)", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
-
-
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    page: Path
-    line: int
-    language: str
-    mark: str | None
-    text: str
-
-    @property
-    def where(self) -> str:
-        """The page and the line on which the code begins."""
-        return f"{self.page.relative_to(ROOT).as_posix()}:{self.line}"
-
-
-@cache
-def blocks(language: str) -> tuple[Block, ...]:
-    """Return the blocks in one language, in the order of reading."""
-    found = []
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8") if page.is_file() else ""
-        for match in _BLOCK.finditer(text):
-            line = text.count("\n", 0, match.start("text")) + 1
-            indent = re.compile(f"^{match['indent']}", re.MULTILINE)
-            found.append(Block(page, line, match["language"], match["mark"], indent.sub("", match["text"])))
-    return tuple(block for block in found if block.language == language)
 
 
 def chains() -> list[list[Block]]:
@@ -67,14 +29,9 @@ def chains() -> list[list[Block]]:
         if block.mark == "continue":
             assert result, f"{block.where} continues nothing"
             result[-1].append(block)
-        elif block.mark != "no-run":
+        elif block.mark not in (OWN_TEST, RECIPE):
             result.append([block])
     return result
-
-
-def compiled(block: Block) -> ast.Module:
-    """Parse a block so that an error in it names the line of the page."""
-    return ast.parse("\n" * (block.line - 1) + block.text, filename=str(block.page))
 
 
 def commands(block: Block) -> list[tuple[list[str], str]]:
@@ -93,20 +50,31 @@ def _from_root(argument: str) -> str:
     return str(path) if argument.endswith(".py") and path.is_file() else argument
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.where)
-def test_python_in_the_documentation_is_python(block: Block) -> None:
-    """Even what can't run here has to be valid."""
-    compile(compiled(block), str(block.page), "exec")
-
-
 @pytest.mark.parametrize("chain", chains(), ids=lambda chain: chain[0].where)
 def test_python_in_the_documentation_runs(chain: list[Block], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader who copies it gets what the text promises."""
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    nothing: tuple[Names, dict[str, str]] = ({}, {})
+    server = nullcontext(nothing) if chain[0].mark is None else SERVERS[chain[0].mark]()
 
-    for block in chain:
-        exec(compile(compiled(block), str(block.page), "exec"), namespace)  # noqa: S102 - the documentation is ours
+    with server as (names, replaced):
+        names["__name__"] = "__main__"
+        for block in chain:
+            block.run(names, replaced)
+        for own in (names.get("old"), names.get("server")):
+            if own is not None and hasattr(own, "close"):
+                own.close()  # a program would keep it
+
+
+def test_each_other_piece_of_python_has_a_test_of_its_own() -> None:
+    """Nothing is shown that no test runs."""
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("*.py")]
+    asked = {each for text in sources for each in re.findall(r'\bshown\("(docs/[^"]+)", "((?:[^"\\]|\\.)+)"\)', text)}
+    run = {shown(page, containing).where for page, containing in asked}
+
+    assert [
+        block.where for block in blocks("python") if block.mark in (OWN_TEST, RECIPE) and block.where not in run
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -128,7 +96,7 @@ def test_commands_in_the_documentation_run(block: Block, tmp_path: Path) -> None
 
 def test_marks_are_known() -> None:
     """A mistyped mark would quietly mean nothing."""
-    known = {"python": {None, "no-run", "continue"}, "console": {None, "run"}}
+    known = {"python": {None, "continue", OWN_TEST, RECIPE, *SERVERS}, "console": {None, "run"}}
 
     assert [
         block.where for language, marks in known.items() for block in blocks(language) if block.mark not in marks
@@ -149,10 +117,10 @@ untyped_calls_exclude = redis, schedule
 def test_python_in_the_documentation_passes_mypy_strictly(tmp_path: Path) -> None:
     """Whoever copies it into a typed program gets no error."""
     (tmp_path / "mypy.ini").write_text(MYPY, encoding="utf-8")
-    parts = [[block] for block in blocks("python") if block.mark == "no-run"]
+    parts = [[block] for block in blocks("python") if block.mark in (OWN_TEST, RECIPE)]
     for number, chain in enumerate(chains() + parts):
         name = re.sub(r"\W", "_", f"{number}_{chain[0].where}")
-        ignored = "# mypy: disable-error-code=name-defined\n" if chain[0].mark == "no-run" else ""
+        ignored = "# mypy: disable-error-code=name-defined\n" if chain[0].mark else ""
         text = ignored + "\n".join(block.text for block in chain)
         (tmp_path / f"block_{name}.py").write_text(text, encoding="utf-8")
     cache = ROOT / ".mypy_cache" / "documentation"
@@ -172,7 +140,7 @@ def test_the_readme_shows_code() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link names a file of the project, and a heading in it where it names one."""
-    text = _CODE.sub("", _BLOCK.sub("", page.read_text(encoding="utf-8")))
+    text = _CODE.sub("", without_blocks(page.read_text(encoding="utf-8")))
     targets = [match["inline"] or match["reference"] for match in _LINK.finditer(text)]
 
     assert [
@@ -195,7 +163,7 @@ def resolves(page: Path, target: str) -> bool:
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, numbered where a heading occurs again."""
     found: set[str] = set()
-    for heading in re.findall(r"^#{1,6} +(.+?) *$", _BLOCK.sub("", page.read_text(encoding="utf-8")), re.MULTILINE):
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", without_blocks(page.read_text(encoding="utf-8")), re.MULTILINE):
         slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         candidates = [slug, *(f"{slug}-{number}" for number in range(1, 100))]
         found.add(next(candidate for candidate in candidates if candidate not in found))

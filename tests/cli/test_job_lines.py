@@ -14,7 +14,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it comes with myst-parser
 
 from tests.cli.support import finish, line
-from tests.test_docs import blocks
+from tests.documentation import blocks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,11 +16,13 @@ from django.core.checks.registry import registry
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import CommandError, SystemCheckError
+from django.http import HttpRequest
 from django.test import override_settings
 
 from dlock_contrib.django import locks
 from dlock_core import connect
 from tests.backends import url_for
+from tests.documentation import Names, shown
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
@@ -108,7 +110,11 @@ def test_the_code_of_the_command_stays(tmp_path: Path) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def project() -> Iterator[None]:
     """Set Django up in this process; it cannot be undone, and nothing else here uses it."""
-    settings.configure(INSTALLED_APPS=["dlock_contrib.django"], LOCKS={"default": {"URL": "memory://django"}})
+    settings.configure(
+        INSTALLED_APPS=["dlock_contrib.django"],
+        LOCKS={"default": {"URL": "memory://django"}},
+        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
+    )
     django.setup()
     yield
     locks["default"].close()
@@ -126,6 +132,20 @@ def test_a_lock_of_the_settings() -> None:
         assert list(locks) == ["other"]
         locks["other"].close()
     assert locks["default"] is client
+
+
+def test_the_pages_view() -> None:
+    """It pays in a transaction, and refuses a second request meanwhile."""
+    names: Names = {}
+    shown("docs/howto/django.md", "transaction.atomic()").run(names)
+
+    answers = [names["pay"](HttpRequest(), "7")]
+    with locks["default"].lock("order/7"):
+        answers.append(names["pay"](HttpRequest(), "7"))
+    assert [(answer.status_code, answer.content) for answer in answers] == [
+        (200, b"paid"),
+        (409, b"the order is being paid already"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from dlock_contrib.fastapi import Locks
 from dlock_contrib.starlette import Locks as StarletteLocks
 from dlock_core import AsyncLease, ConfigurationError, LeaseStateError, LockLostError, connect
+from tests.documentation import Names, shown
 
 URL = "memory://fastapi"
 
@@ -147,3 +148,15 @@ def test_starlette_with_a_lifespan_of_its_own(other: Any) -> None:
                 answer = client.get("/8")
                 assert (answer.status_code, answer.headers["Retry-After"]) == (409, "1")
                 assert answer.text == "starlette/8 is in use; try again later"
+
+
+def test_the_pages_starlette_handler(other: Any) -> None:
+    """It holds the lock that its path names."""
+    names: Names = {}
+    shown("docs/howto/fastapi.md", "Starlette(lifespan=locks.lifespan").run(names, {"memory://": URL})
+    app = Starlette(lifespan=names["locks"].lifespan, routes=[Route("/pay/{order}", names["pay"])])
+
+    with TestClient(app) as client:
+        assert client.get("/pay/9").text == "1"
+        with other.lock("order/9"):
+            assert client.get("/pay/9").status_code == 409

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import uuid
@@ -18,6 +19,8 @@ from opentelemetry.trace import StatusCode
 
 from dlock_contrib.opentelemetry import Telemetry
 from dlock_core import AcquireTimeoutError, LockLostError, LossReason, aconnect, connect
+from tests.documentation import shown
+from tests.scripted import free_port
 
 
 class Sdk:
@@ -141,3 +144,31 @@ def test_without_opentelemetry_the_install_line_is_said() -> None:
     assert done.stdout == (
         "dlock_contrib.opentelemetry needs opentelemetry-api, which is not installed: pip install 'dlock-core[opentelemetry]'\n"
     )
+
+
+def test_prometheus_is_served_as_the_page_says() -> None:
+    """In a process of its own: the meter provider of a process can be set once."""
+    port = str(free_port())
+    page = shown("docs/howto/observability.md", "start_http_server(9464)").text.replace("9464", port)
+    program = page + SCRAPED.replace("PORT", port)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"dlock_held(\{.*\})? 1.0\n", done.stdout)
+
+
+SCRAPED = """
+import time
+from urllib.request import urlopen
+
+from dlock_contrib.opentelemetry import Telemetry
+from dlock_core import connect
+
+with connect("memory://", on_event=Telemetry()) as client, client.lock("k"):
+    held = []
+    while not held:  # events are handed over a little later
+        time.sleep(0.05)
+        lines = urlopen("http://127.0.0.1:PORT/metrics").read().decode().splitlines()
+        held = [line for line in lines if line.startswith("dlock_held") and not line.endswith(" 0.0")]
+    print(*held)
+"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import sqlite3
 import subprocess
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -23,9 +21,9 @@ from pymongo import MongoClient
 from pymysql.constants import CLIENT
 from redis import Redis
 
+from tests.documentation import Block, Names, shown
 from tests.scripted import free_port
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "fence.md"
 REGION = {"region_name": "eu-west-1", "aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
 SERVER_S = 60
 
@@ -37,15 +35,12 @@ class Account(NamedTuple):
     balance: Callable[[], int]
 
 
-def shown(section: str) -> Callable[..., bool]:
-    """Return the function ``set_balance`` of a section of the page."""
-    text = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n" if section else "# Fence a write")[2]
-    block = re.search(r"```python\n(.*?)```", text, re.DOTALL)
-    assert block is not None
-    namespace: dict[str, Any] = {}
-    exec(block[1].partition("\n\n\ndatabase = ")[0], namespace)  # noqa: S102  # the documentation is ours
-    function: Callable[..., bool] = namespace["set_balance"]
-    return function
+def function(block: Block) -> Callable[..., bool]:
+    """Return the function ``set_balance`` that a block of the page defines."""
+    names: Names = {}
+    block.run(names)
+    found: Callable[..., bool] = names["set_balance"]
+    return found
 
 
 def sql_account(connection: Any, paramstyle: str) -> Account:
@@ -55,7 +50,7 @@ def sql_account(connection: Any, paramstyle: str) -> Account:
     cursor.execute("CREATE TABLE fenced_account (name VARCHAR(40) PRIMARY KEY, balance BIGINT, fencing_token BIGINT)")
     cursor.execute("INSERT INTO fenced_account (name, balance) VALUES ('anna', 0)")
     connection.commit()
-    write = shown("")
+    write = function(shown("docs/howto/fence.md", "sql_update"))
     build = write.__globals__["sql_update"]
 
     def in_this_style(table: str, *given: Any, **_: str) -> Any:
@@ -121,7 +116,7 @@ def on_dynamodb() -> Iterator[Account]:
         BillingMode="PAY_PER_REQUEST",
     )
     yield Account(
-        partial(shown("DynamoDB"), table, "anna"),
+        partial(function(shown("docs/howto/fence.md", "dynamodb_update")), table, "anna"),
         lambda: int(table.get_item(Key={"name": "anna"}, ConsistentRead=True)["Item"]["balance"]),
     )
     table.delete()
@@ -135,7 +130,7 @@ def on_mongodb() -> Iterator[Account]:
         collection = client["dlock-tests"][f"fenced-{secrets.token_hex(4)}"]
         collection.insert_one({"_id": "anna", "balance": 0})
         yield Account(
-            partial(shown("MongoDB"), collection, "anna"),
+            partial(function(shown("docs/howto/fence.md", "mongodb_update")), collection, "anna"),
             lambda: (collection.find_one({"_id": "anna"}) or {})["balance"],
         )
         collection.drop()
@@ -146,7 +141,10 @@ def on_redis() -> Iterator[Account]:
     """A hash."""
     key = f"fenced-{secrets.token_hex(4)}"
     with Redis.from_url(resolve("redis").url) as client:
-        yield Account(partial(shown("Redis"), client, key), lambda: int(client.hget(key, "balance") or 0))
+        yield Account(
+            partial(function(shown("docs/howto/fence.md", "redis_write")), client, key),
+            lambda: int(client.hget(key, "balance") or 0),
+        )
         client.delete(key)
 
 
@@ -181,7 +179,7 @@ def on_s3() -> Iterator[Account]:
             found: int = json.load(client.get_object(Bucket="accounts", Key="anna")["Body"])["balance"]
             return found
 
-        yield Account(partial(shown("S3"), client, "anna"), balance)
+        yield Account(partial(function(shown("docs/howto/fence.md", "s3_put")), client, "anna"), balance)
 
 
 ACCOUNTS = {

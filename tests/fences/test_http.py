@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -19,7 +20,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
+from dlock_core import connect
 from dlock_core.fence import FencedASGI, FencedWSGI, MemoryTokens, SQLTokens, TokenStore, http_headers
+from tests.documentation import shown
 from tests.fences.accounts import connected_mysql, connected_postgres
 
 Answer = tuple[int, str]
@@ -159,3 +162,23 @@ def test_two_servers_that_see_a_resource_first_agree(opened: tuple[TokenStore, T
             high = pool.submit(opened[1].admit, f"race {round_}", 2)
             assert (low.result() in (1, 2), high.result()) == (True, 2)
             assert opened[0].admit(f"race {round_}", 1) == 2
+
+
+def test_the_pages_request_carries_the_token() -> None:
+    """It is let through, and refused once a later holder has written."""
+    app = Starlette(routes=[Route("/{path:path}", written, methods=["PUT"])])
+    web = TestClient(FencedASGI(app, MemoryTokens()))
+    request = shown("docs/howto/fence.md", "httpx.put(")
+    names = {"url": "/order/7", "order": {}, "http_headers": http_headers}
+    answers: list[Any] = []
+
+    def put(*given: Any, **named: Any) -> None:
+        answers.append(web.put(*given, **named).status_code)
+
+    with connect("memory://") as client:
+        with client.lock("order/7") as zombie:
+            pass
+        with client.lock("order/7") as lease:
+            for holder in (zombie, lease, zombie):
+                request.run({**names, "httpx": SimpleNamespace(put=put), "lease": holder})
+    assert answers == [200, 200, 412]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.backends import url_for
-from tests.test_docs import ROOT, blocks
+from tests.documentation import ROOT, blocks
 
 if TYPE_CHECKING:
     from pathlib import Path

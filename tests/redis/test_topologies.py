@@ -20,6 +20,7 @@ from dlock_core.errors import StoreUnavailableError
 from dlock_core.store import Replace
 from dlock_redis import AsyncRedisStore, RedisStore
 from tests.cli.operator_support import Command
+from tests.documentation import Names, shown
 from tests.redis.support import (
     Blocking,
     Server,
@@ -77,6 +78,22 @@ def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
             each.close()
     if isinstance(store, Blocking):
         store.end()
+
+
+def test_the_pages_client_behind_a_sentinel(sentinel: int) -> None:
+    """It is accepted by the two names."""
+    replaced = {
+        '("sentinel.example", 26379)': f'("127.0.0.1", {sentinel})',
+        "mymaster": "locks",
+        "...": 'held = client.acquire("pages")',
+    }
+    names: Names = {}
+
+    shown("docs/stores.md", "redis.Sentinel(").run(names, replaced)
+
+    assert names["held"].fencing_token > 0
+    for own in (names["primary"], *names["sentinels"].sentinels):
+        own.connection_pool.disconnect()
 
 
 def test_doctor_examines_a_sentinel(sentinel: int, capsys: pytest.CaptureFixture[str]) -> None:
