@@ -16,7 +16,7 @@ from dlock_core.errors import LeaseStateError
 from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.renewals import Job
@@ -57,7 +57,7 @@ class AsyncRuntime:
         self.engine: Engine
         self.loop = asyncio.get_running_loop()
         self._clock = clock
-        self._timer: Cancellable | None = None
+        self._timers: tuple[Cancellable, ...] = ()
         self._planned = NEVER
         self._closed = False
         self._sleepers: set[asyncio.Event] = set()
@@ -112,17 +112,22 @@ class AsyncRuntime:
         first = self.engine.driver.timers.first()
         if first is None or first.due >= self._planned or self._closed:
             return
-        before = self._timer
         # A timer does not count the time in which the machine sleeps, and leases do: the clock is looked at now and then.
-        self._timer = self._clock.call_later(self.loop, min((first.due - self.now()) / NANOS, LOOK_S), self._ring)
+        seconds = min((first.due - self.now()) / NANOS, LOOK_S)
+        before = self._timers
+        # Two, since a signal handler may raise on entry to the first call, which no code of ours can catch; see :meth:`_ring`.
+        self._timers = (
+            self._clock.call_later(self.loop, seconds, self._ring),
+            self._clock.call_later(self.loop, seconds, self._ring),
+        )
         self._planned = first.due
-        if before is not None:
-            before.cancel()
+        _cancel(before)
 
     def _ring(self) -> None:
-        self._timer, self._planned = None, NEVER
         jobs: list[Job] = []
         try:
+            self._planned = NEVER
+            _cancel(self._timers)
             self.engine.renewals.collect(jobs)
             while jobs:
                 self._spawn(self._run(jobs[0]), jobs[0])
@@ -131,7 +136,7 @@ class AsyncRuntime:
         except BaseException:  # a signal handler may raise out of the event loop, which goes on in a notebook
             for job in jobs:
                 self.engine.renewals.drop(job)
-            self._timer, self._planned = None, NEVER
+            self._planned = NEVER
             self.arm()
             raise
 
@@ -176,11 +181,14 @@ class AsyncRuntime:
         self._closed = True
         for over in self._sleepers:
             over.set()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        _cancel(self._timers)
         while others := {task for task in self._tasks if not task.done()} - {asyncio.current_task()}:
             await asyncio.wait(others)
+
+
+def _cancel(timers: Iterable[Cancellable]) -> None:
+    for timer in timers:
+        timer.cancel()
 
 
 def check_loop(runtime: AsyncRuntime, what: str) -> None:
