@@ -13,11 +13,11 @@ from dlock_core.backend import backend_for
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
 from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
-from dlock_core.engine.breaking import break_lock
+from dlock_core.engine.breaking import break_lock, break_session
 from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, check_seconds, describe
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.event_hook import hook_of
-from dlock_core.engine.handle import Watch, closed_error, interrupted_error, lost_error
+from dlock_core.engine.handle import Watch
 from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView, subscribed
@@ -25,6 +25,7 @@ from dlock_core.engine.lock_all import acquire_all
 from dlock_core.engine.opening import learn_store, load_options
 from dlock_core.engine.process import generation
 from dlock_core.engine.pruning import Pruned, prune
+from dlock_core.engine.raised import closed_error, interrupted_error, lost_error
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll, async_locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
@@ -363,6 +364,11 @@ class AsyncLockClient:
             timeout_s=timeout_s,
         )
 
+    async def break_session(self, session: str) -> bool:
+        """As :meth:`dlock_core.LockClient.break_session`."""
+        by = Broken(self._context.owner, time.time_ns() // 1_000_000)
+        return await break_session(self._open_engine.driver, session, by, self._context.store_timeout_s())
+
     async def prune(self, *, older_than: Seconds, prefix: str = "", dry_run: bool = False) -> Pruned:
         """As :meth:`dlock_core.LockClient.prune`."""
         return await prune(self._open_engine.store, self._context, older_than, prefix, dry_run=dry_run)
@@ -455,7 +461,7 @@ class AsyncLockClient:
                 await store.close()
             raise
         self._runtime = AsyncRuntime(self._clock)
-        engine = Engine(store, self._runtime, self._context.observed_in)
+        engine = Engine(store, self._runtime, self._context.observed_in, self._context.keeping())
         engine.driver.hook = hook_of(self.options.on_event)
         self._runtime.engine = engine
         self._opened = engine

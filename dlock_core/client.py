@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
 from dlock_core.engine.blocking_runtime import BlockingRuntime, BlockingStore, run_blocking
-from dlock_core.engine.breaking import break_lock
+from dlock_core.engine.breaking import break_lock, break_session
 from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, check_seconds, describe
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.event_hook import hook_of
-from dlock_core.engine.handle import Watch, closed_error, lost_error
+from dlock_core.engine.handle import Watch
 from dlock_core.engine.hints import check_event_loop, check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView, subscribed
@@ -25,6 +25,7 @@ from dlock_core.engine.lock_all import acquire_all
 from dlock_core.engine.opening import load_options, open_store, whole_commands
 from dlock_core.engine.process import generation, members
 from dlock_core.engine.pruning import Pruned, prune
+from dlock_core.engine.raised import closed_error, lost_error
 from dlock_core.engine.with_blocks import Lock, LockAll, locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError, UnsupportedError
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
@@ -208,7 +209,12 @@ class LockClient:
         self._owns_store = False
         self._context.learn(store.guarantees(), store)
         self._runtime = BlockingRuntime(self._clock)
-        self._engine = Engine(cast("AsyncLockStore", BlockingStore(store)), self._runtime, self._context.observed_in)
+        self._engine = Engine(
+            cast("AsyncLockStore", BlockingStore(store)),
+            self._runtime,
+            self._context.observed_in,
+            self._context.keeping(),
+        )
         self._engine.driver.hook = hook_of(self.options.on_event)
         self._runtime.engine = self._engine
         # Whoever holds a lease keeps its client, which releases it at exit.
@@ -361,6 +367,16 @@ class LockClient:
                 timeout_s=timeout_s,
             )
         )
+
+    def break_session(self, session: str) -> bool:
+        """Break the session whose key is *session*, as the record of a lock that it keeps says (``record.session.key``).
+
+        All its locks are lost. Nobody has them before one lease of the session is over: by then its owner has heard of it. False: it is
+        over already.
+        """
+        self._check_open()
+        by = Broken(self._context.owner, time.time_ns() // 1_000_000)
+        return run_blocking(break_session(self._engine.driver, session, by, self._context.store_timeout_s()))
 
     def prune(self, *, older_than: Seconds, prefix: str = "", dry_run: bool = False) -> Pruned:
         """Remove the records under *prefix* that are free, carry no data, and were not written for *older_than* seconds (25 h or more).

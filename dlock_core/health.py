@@ -10,7 +10,7 @@ from dlock_core.states import Held
 from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from dlock_core.states import LeaseState
     from dlock_core.store import Connections
@@ -44,13 +44,18 @@ def health_of(
     states: Mapping[str, LeaseState],
     now: int,
     *,
+    sessions: Iterable[LeaseState] = (),
     unresolved: int,
     error: tuple[str, int] | None,
     connections: Connections | None,
 ) -> Health:
-    """Return the health of a client whose locks are in these *states* at *now*; *error* is the last one of a request, and its instant."""
+    """Return the health of a client whose locks are in these *states* at *now*, and its *sessions* in those.
+
+    *error* is the last one of a request, and its instant.
+    """
     held = {key: state for key, state in states.items() if type(state) is Held and is_valid(state, now)}
-    late = [now - state.sent_at - state.timings.period_ns for state in held.values() if state.timings.auto_renew]
+    renewed = [state for state in (*held.values(), *sessions) if type(state) is Held and state.timings.auto_renew]
+    late = [now - state.sent_at - state.timings.period_ns for state in renewed]
     ends = [end for state in held.values() if (end := min(state.deadline, state.hold_until)) < NEVER]
     return Health(
         held=len(held),

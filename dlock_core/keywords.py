@@ -43,6 +43,8 @@ class LockKeywords(TypedDict, total=False):
     """Seconds between two renewals; a quarter of the lease by default."""
     auto_renew: bool
     """Whether the client renews the lease in the background; on by default."""
+    renewal: Literal["lock", "session", "auto"]
+    """Whether each lock is renewed by itself, or a session for many, 'auto' from 16 locks on; 'lock' by default."""
     data: bytes | None
     """Bytes to store in the record, at most 64 KiB; none by default."""
     replace_data: bool
@@ -107,6 +109,10 @@ class ClientKeywords(AcquireKeywords, total=False):
     """Names of the store's unsafe traits to accept; none by default."""
     provision: bool
     """Whether connect creates what the store lacks, a table for example; off by default."""
+    audit_period: Seconds
+    """Seconds in which each lock that a session keeps is read once; 900 by default."""
+    session_locks_max: int
+    """How many locks one session keeps at most, all lost if it is; 10000 by default."""
     token_floor: int
     """Lowest fencing token that is granted; 1 by default."""
     observations: str | Path | MutableMapping[str, Any] | None

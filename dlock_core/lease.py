@@ -31,6 +31,7 @@ unresolved. An event that is not in the table raises and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, NamedTuple, TypeAlias
 
@@ -45,12 +46,17 @@ from dlock_core.errors import (
 )
 from dlock_core.record import (
     NO_TOKEN,
+    NOTES_MAX,
     Attributes,
+    Beat,
+    BeatNote,
     Broken,
     LockRecord,
     Loss,
     LossReason,
+    NewerRecord,
     OwnerState,
+    SessionRef,
     State,
     Times,
     Version,
@@ -60,6 +66,7 @@ from dlock_core.states import (
     Answer,
     Begin,
     Break,
+    Cease,
     Cleaning,
     Confirming,
     Due,
@@ -73,6 +80,7 @@ from dlock_core.states import (
     LeaseState,
     Lost,
     New,
+    Noted,
     Observation,
     Outcome,
     Payload,
@@ -103,9 +111,13 @@ __all__ = [
     "due_at",
     "heard",
     "is_applied",
+    "is_kept",
+    "is_session_over",
     "is_valid",
     "may_be_sent",
+    "note_request",
     "observe",
+    "observed_version",
     "quarantine_ms",
     "step",
     "timings_of",
@@ -192,7 +204,12 @@ def due_at(state: LeaseState) -> int:
         return end if state.in_flight is not None else min(end, state.renew_at)
     if type(state) is Releasing or type(state) is Cleaning:
         return NEVER if state.in_flight is not None else state.retry_at
-    return NEVER
+    return state.leaves_at if type(state) is Lost else NEVER
+
+
+def is_kept(state: LeaseState) -> bool:
+    """Whether a session keeps the lock, or may do so by a write whose outcome is not known: then it bounds the lock, too (S7, S8)."""
+    return type(state) is Held and _session_of(state.timings, _unresolved(state)) is not None
 
 
 def timings_of(state: LeaseState) -> Timings:
@@ -202,7 +219,12 @@ def timings_of(state: LeaseState) -> Timings:
 
 def observe(record: LockRecord, now: int) -> Observation:
     """Begin to observe a held *record*; *now* is after the answer that showed it."""
-    return Observation(record.version, NEVER if record.lease_ms is None else record.lease_ms * 1_000_000, now)
+    return Observation(observed_version(record), NEVER if record.lease_ms is None else record.lease_ms * 1_000_000, now)
+
+
+def observed_version(record: LockRecord) -> Version:
+    """Return the version that the holder of *record* wrote last: a note that others left for it is no sign of life (S14)."""
+    return record.version if record.beat is None else Version(record.beat.own, record.fencing_token)
 
 
 # ---- new ------------------------------------------------------------------------------------------------------------------------------
@@ -269,7 +291,7 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
     # What was free a moment ago is young.
     if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER and not state.immediate_retries:
         return _read(state, event.new_rvn, now)
-    if early.is_probed(record, trusted):
+    if record.session is not None or early.is_probed(record, trusted):
         sent = Sent(Verb.READ, event.new_rvn, Expect.ANY, now, state.terms.timings)
         return state._replace(in_flight=sent), (Probe(record, event.new_rvn),)
     return _wait(state, event, now)
@@ -291,7 +313,7 @@ def _observed(state: Seeking, record: LockRecord, event: Answer, now: int) -> tu
     A version never returns, so what this client has seen of the same version before counts, whatever other answers came between: one that
     says "absent" by mistake must not begin the wait anew.
     """
-    seen, version = state.seen, record.version
+    seen, version = state.seen, observed_version(record)
     if seen is None or seen.version != version:
         earlier = event.seen
         seen = earlier if earlier is not None and earlier.version == version else observe(record, now)
@@ -562,6 +584,7 @@ def _send_renewal(state: Held, timings: Timings, payload: Payload | None, new_rv
 class _Shown(Enum):
     """What an answer shows of a grant, where it does not show one of the grant's writes applied."""
 
+    NOTED = auto()  # a note that somebody left on one of the grant's writes: it is this grant all the same (S10)
     UNCHANGED = auto()  # the version that stood before, or an older one, which proves nothing
     UNPROVEN = auto()  # another record, by an answer that may be stale
     ENDED = auto()  # another record, or none, by a linearizable answer
@@ -580,12 +603,19 @@ def _shown(state: Held, in_flight: Sent, reply: Reply) -> Sent | _Shown:
                 return sent
         if record.rvn == state.version.rvn:
             return _Shown.UNCHANGED
+        if record.beat is not None and record.beat.own in _own_rvns(state, in_flight):
+            return _Shown.NOTED
     if record is not None and 0 < record.fencing_token < token:
         # An older record than ours is a stale answer. It proves nothing. One without a token is another client's.
         return _Shown.UNCHANGED
     if in_flight.verb is not Verb.READ and not state.timings.refusals_linearizable:
         return _Shown.UNPROVEN
     return _Shown.ENDED
+
+
+def _own_rvns(state: Held | Releasing, in_flight: Sent) -> tuple[str, ...]:
+    """Return the RVNs of this grant's writes that may stand, or have stood, under the key."""
+    return state.version.rvn, in_flight.rvn, *(sent.rvn for sent in state.pending)
 
 
 def _held_answer(state: Held, event: Answer, now: int) -> Step:
@@ -602,8 +632,25 @@ def _held_answer(state: Held, event: Answer, now: int) -> Step:
         return _not_renewed(state, in_flight, now, unknown=in_flight.verb is not Verb.READ)
     if found is _Shown.UNPROVEN:
         return _prove(state, in_flight, event.new_rvn, now)
+    if found is _Shown.NOTED and record is not None:
+        return _renew_noted(state, in_flight, record, event.new_rvn, now)
     broken = record is not None and record.broken is not None
-    return _lose(state, LossReason.BROKEN if broken else LossReason.STOLEN, record), ()
+    return _lose(state, LossReason.BROKEN if broken else LossReason.STOLEN, record, now), ()
+
+
+def _renew_noted(state: Held, in_flight: Sent, record: LockRecord, new_rvn: str, now: int) -> Step:
+    """Hear the notes of *record*, and renew it, without them.
+
+    The lease counts from the own write on which the notes were left, not from the notes (S11). Whatever else was on its way expected a
+    version that is gone.
+    """
+    assert record.beat is not None  # seen by the caller
+    own = next((sent for sent in (in_flight, *state.pending) if sent.rvn == record.beat.own), None)
+    if own is not None:
+        state = _renewed(state, own, Reply(applied=False, record=record))._replace(at_risk=state.at_risk)
+    noted = state._replace(version=record.version, in_flight=None, pending=())
+    held, effects = _send_renewal(noted._replace(deadline=_deadline(noted)), noted.timings, None, new_rvn, now)
+    return held, (Noted(record.beat.notes), *effects)
 
 
 def _renewed(state: Held, sent: Sent, reply: Reply) -> Held:
@@ -623,11 +670,12 @@ def _renewed(state: Held, sent: Sent, reply: Reply) -> Held:
 def _not_renewed(state: Held, in_flight: Sent, now: int, *, unknown: bool) -> Step:
     pending = (*state.pending, in_flight) if unknown else state.pending
     timings = state.timings
+    repeats = timings.auto_renew or timings.session is not None  # data of a lock that its session keeps
     held = state._replace(
         in_flight=None,
         pending=pending,
         at_risk=True,
-        renew_at=now + timings.backoff_ns if timings.auto_renew else NEVER,
+        renew_at=now + timings.backoff_ns if repeats else NEVER,
     )
     return held._replace(deadline=_deadline(held)), () if state.at_risk else (Risk(at_risk=True),)
 
@@ -677,6 +725,11 @@ def _held_progress(state: Held, event: Progress, now: int) -> Step:  # every tra
     return state._replace(hold_until=_hold_until(state.timings, state.overrun_at, now)), ()
 
 
+def _held_cease(state: Held, event: Cease, now: int) -> Step:
+    lost = _lose(state, event.reason, event.record, now)
+    return (lost if event.alone else lost._replace(leaves_at=NEVER)), ()
+
+
 def _held_free(state: Held, event: Free, now: int) -> Step:
     if _over(state, now):
         lost, _ = _lapse(state, now)
@@ -703,7 +756,7 @@ def _stop_at(state: Held) -> int:
 
 
 def _lapse(state: Held, now: int) -> Step:
-    return _lose(state, _end_reason(state, now), None), ()
+    return _lose(state, _end_reason(state, now), None, now), ()
 
 
 def _end_reason(state: Held, now: int) -> LossReason:
@@ -713,17 +766,25 @@ def _end_reason(state: Held, now: int) -> LossReason:
     return LossReason.UNREACHABLE if state.at_risk else LossReason.EXPIRED
 
 
-def _lose(state: Held, reason: LossReason, record: LockRecord | None) -> Lost:
+def _lose(state: Held, reason: LossReason, record: LockRecord | None, now: int) -> Lost:
     loss = Loss(state.terms.key, state.version.fencing_token, reason, record)
-    return Lost(state.terms, state.version, loss, state.sent_at, state.timings, _unresolved(state))
+    pending = _unresolved(state)
+    session = _session_of(state.timings, pending)
+    # Its record would stand as long as the session goes on. Its body may go on for a lease, as that of a lock that lapses (S20).
+    leaves_at = NEVER if session is None else now + session.lease_ms * 1_000_000
+    return Lost(state.terms, state.version, loss, state.sent_at, state.timings, pending, leaves_at)
 
 
 # ---- lost -----------------------------------------------------------------------------------------------------------------------------
 
 
+def _lost_due(state: Lost, event: Due, now: int) -> Step:
+    return (state, ()) if now < state.leaves_at else _lost_free(state, Free(event.new_rvn), now)
+
+
 def _lost_free(state: Lost, event: Free, now: int) -> Step:
     loss = state.loss
-    if loss.reason in (LossReason.STOLEN, LossReason.BROKEN):
+    if loss.reason in (LossReason.STOLEN, LossReason.BROKEN) and state.timings.session is None:
         return Ended(state.terms, Outcome.LOST, loss.record, loss), ()
     # Late, but the record may still be ours, and then frees the key at once. Conditional: the next holder is not touched.
     until = max(now + state.terms.timings.timeout_ns, _last_end(state, state.pending))
@@ -797,6 +858,8 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
             # A read shows that no release was applied; a refusal that shows the same is old.
             repeats = in_flight.verb is Verb.READ
             return _send_release(state, event.new_rvn, now) if repeats else _release_later(state, now)
+        if record.beat is not None and record.beat.own in _own_rvns(state, in_flight):
+            return _send_release(state._replace(version=record.version, pending=()), event.new_rvn, now)
     if record is not None and 0 < record.fencing_token < version.fencing_token:
         return _release_later(state, now)  # older than the grant, so old too
     if in_flight.verb is not Verb.READ and not state.terms.timings.refusals_linearizable:
@@ -919,7 +982,8 @@ def _record(  # noqa: PLR0917  # each write gives them all
         timings.lease_ms,
         data,
         attributes,
-        process=timings.early.process,
+        process=timings.early.process if timings.session is None else None,
+        session=timings.session,
         delay_ms=timings.delay_ms or None,
         times=_times(terms, now),
     )
@@ -943,6 +1007,11 @@ def _unresolved(state: Seeking | Held) -> tuple[Sent, ...]:
     """Return the writes that may still be applied, the one under way among them."""
     in_flight = state.in_flight
     return state.pending if in_flight is None or in_flight.verb is Verb.READ else (*state.pending, in_flight)
+
+
+def _session_of(timings: Timings, pending: tuple[Sent, ...]) -> SessionRef | None:
+    """Return the session under which the lock is by its current write, or would be by one that is pending."""
+    return next((each.session for each in (timings, *(sent.timings for sent in pending)) if each.session), None)
 
 
 def _if_in_flight(state: Seeking | Held | Releasing | Cleaning, rvn: str) -> Sent | None:
@@ -992,11 +1061,12 @@ TRANSITIONS: dict[tuple[type, type], Transition] = {
     (Held, Due): Transition(_held_due, (Held, Lost)),
     (Held, Renew): Transition(_held_renew, (Held, Lost)),
     (Held, Progress): Transition(_held_progress, (Held, Lost)),
+    (Held, Cease): Transition(_held_cease, (Lost,)),
     (Held, Free): Transition(_held_free, (Releasing,)),
     (Held, GiveUp): Transition(_held_give_up, (Releasing,)),
     (Lost, Answer): Transition(_ignore, (Lost,)),
     (Lost, Failure): Transition(_ignore, (Lost,)),
-    (Lost, Due): Transition(_ignore, (Lost,)),
+    (Lost, Due): Transition(_lost_due, (Lost, Releasing)),
     (Lost, Free): Transition(_lost_free, (Releasing, Ended)),
     (Releasing, Answer): Transition(_release_answer, (Releasing, Ended)),
     (Releasing, Failure): Transition(_release_failure, (Releasing,)),
@@ -1071,3 +1141,45 @@ def quarantine_ms(record: LockRecord) -> int | None:
     members = () if record.members is None else record.members.sessions
     sessions = members if record.session is None else (record.session, *members)
     return max((session.lease_ms for session in sessions), default=record.lease_ms)
+
+
+# ---- sessions that keep locks ---------------------------------------------------------------------------------------------------------
+
+
+def is_session_over(ref: SessionRef, record: LockRecord | None, began: int, absent_since: int | None) -> bool | None:
+    """Whether the session *ref* is over, by *record*, which a linearizable read that *began* then has shown under its key; in ns.
+
+    None: it is held, so the end of its lease decides, as of any lock. *absent_since*: since when this reader has seen no record there.
+    """
+    if record is None:
+        # Somebody may have removed the row of a holder, who hears of it at the next renewal (S6).
+        return absent_since is not None and began - absent_since >= ref.lease_ms * 1_000_000
+    if record.state is not _HELD:
+        return True
+    # One that an operator has broken stays closed for its lease: until then its holder may not have heard of it. Of a newer format
+    # nothing is known.
+    if record.fencing_token != ref.fencing_token and record.broken is None and not isinstance(record, NewerRecord):
+        return True
+    return None
+
+
+def note_request(session: LockRecord | None, note: BeatNote, ref_token: int, new_rvn: str) -> Replace | bool:
+    """Return the write that leaves *note* in the record of the session of the token *ref_token*, as a read has just shown it.
+
+    False: that session is over, and nobody would hear of it; True: the note stands there already. The owner's lease goes on as before:
+    waiters count it from the owner's own last write.
+
+    Raises: OutcomeUnknownError: there is no room before the owner has read the notes of others.
+    """
+    if session is None or session.state is not _HELD or session.fencing_token != ref_token:
+        return False
+    beat = session.beat or Beat(session.rvn)
+    if note in beat.notes:
+        return True
+    if len(beat.notes) == NOTES_MAX:
+        raise OutcomeUnknownError(
+            f"the session of lock {note.key!r} has {NOTES_MAX} notes that its owner has not read; try again",
+            key=note.key,
+        )
+    noted = replace(session, rvn=new_rvn, beat=Beat(beat.own, (*beat.notes, note)))
+    return Replace(noted, session.version, keep_payload=True)

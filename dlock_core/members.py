@@ -109,7 +109,9 @@ def in_the_way(wish: Wish, record: LockRecord | None, over: Collection[str]) -> 
         raise error
     members = record.members
     if members is None:
-        return (SessionRef(record.key, record.lease_ms or 1),) if record.broken is not None else ()
+        return (
+            (SessionRef(record.key, record.lease_ms or 1, record.fencing_token),) if record.broken is not None else ()
+        )
     others = _others(wish, members, over)
     if wish.mode == PERMIT:
         has_room = sum(member.weight for member in others) + wish.weight <= wish.permits

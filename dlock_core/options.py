@@ -90,6 +90,12 @@ def _weight(value: object) -> object:
     return value
 
 
+def _locks(value: object) -> object:
+    if type(value) is not int or not 0 < value <= _PERMITS_MAX:
+        raise ValueError(f"{value!r} is not a number of locks; give a whole number from 1 to {_PERMITS_MAX}")
+    return value
+
+
 def _probe(value: object) -> object:
     if value is not None and value != "same-host" and not callable(value):
         raise ValueError(f"{value!r} is not a probe; give 'same-host', or a function of a record")
@@ -176,6 +182,10 @@ class _PlainLockOptions(_Options):
     )
     auto_renew: bool = Field(
         default=True, description="Whether the client renews the lease in the background; on by default."
+    )
+    renewal: Literal["lock", "session", "auto"] = Field(
+        "lock",
+        description="Whether each lock is renewed by itself, or a session for many, 'auto' from 16 locks on; 'lock' by default.",
     )
     data: Annotated[bytes | None, BeforeValidator(_data)] = Field(
         None, description="Bytes to store in the record, at most 64 KiB; none by default."
@@ -297,6 +307,12 @@ class ClientOptions(LockOptions):
     )
     provision: bool = Field(
         default=False, description="Whether connect creates what the store lacks, a table for example; off by default."
+    )
+    audit_period: _Duration = Field(
+        900.0, description="Seconds in which each lock that a session keeps is read once; 900 by default."
+    )
+    session_locks_max: Annotated[int, BeforeValidator(_locks)] = Field(
+        10_000, description="How many locks one session keeps at most, all lost if it is; 10000 by default."
     )
     token_floor: int = Field(1, description="Lowest fencing token that is granted; 1 by default.")
     observations: Annotated[str | Path | MutableMapping[str, Any] | None, PlainValidator(_kept)] = Field(

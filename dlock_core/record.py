@@ -138,10 +138,14 @@ class Times(NamedTuple):
 
 
 class SessionRef(NamedTuple):
-    """The session that keeps a lock: the key of the session's own record, and the lease of that record in ms."""
+    """The session that keeps a lock: a grant of the key of the session's own record, and the lease of that record in ms.
+
+    The grant is known by its token, so the key can be used again: the locks of an earlier session are not those of the next one.
+    """
 
     key: str
     lease_ms: int
+    fencing_token: int
 
 
 class BeatNote(NamedTuple):
@@ -298,9 +302,10 @@ class LockRecord:
 
 
 def _check_session(session: SessionRef) -> None:
-    _check_types(session, SessionRef, str, int)
-    if not 0 < len(session.key) <= KEY_MAX_BYTES or not 0 < session.lease_ms <= LEASE_MAX_MS:
-        raise ValueError(f"{session!r} has no key, or no lease from 1 to {LEASE_MAX_MS} ms")
+    _check_types(session, SessionRef, str, int, int)
+    key, lease_ms, token = session
+    if not (0 < len(key) <= KEY_MAX_BYTES and 0 < lease_ms <= LEASE_MAX_MS and 0 < token <= TOKEN_MAX):
+        raise ValueError(f"{session!r} has no key, no token, or no lease from 1 to {LEASE_MAX_MS} ms")
 
 
 def _check_beat(beat: Beat) -> None:

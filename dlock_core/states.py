@@ -6,7 +6,7 @@
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from dlock_core.record import Attributes, Broken, LockRecord, Loss, LossReason, OwnerState, Version
+from dlock_core.record import Attributes, BeatNote, Broken, LockRecord, Loss, LossReason, OwnerState, Version
 from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
 
@@ -15,6 +15,7 @@ __all__ = [
     "Answer",
     "Begin",
     "Break",
+    "Cease",
     "Cleaning",
     "Confirming",
     "Due",
@@ -28,6 +29,7 @@ __all__ = [
     "LeaseState",
     "Lost",
     "New",
+    "Noted",
     "Observation",
     "Outcome",
     "Payload",
@@ -209,7 +211,10 @@ class Cleaning(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The lock was lost. Absorbing: nothing makes it valid again, even where the record still is ours."""
+    """The lock was lost. Absorbing: nothing makes it valid again, even where the record still is ours.
+
+    *leaves_at*: when the key is given back, whatever its user does. A record under a session does not lapse by itself.
+    """
 
     terms: Terms
     version: Version
@@ -217,6 +222,7 @@ class Lost(NamedTuple):
     sent_at: int
     timings: Timings
     pending: tuple[Sent, ...] = ()
+    leaves_at: int = NEVER
 
 
 class Ended(NamedTuple):
@@ -311,6 +317,18 @@ class Progress(NamedTuple):
     new_rvn: str = ""
 
 
+class Cease(NamedTuple):
+    """The lock, which a session keeps, is lost for *reason*: by the end of the session, or, *alone*, while the session goes on.
+
+    *record*: what stands under the key in its place, where that was seen.
+    """
+
+    reason: LossReason
+    record: LockRecord | None = None
+    alone: bool = False
+    new_rvn: str = ""
+
+
 class Free(NamedTuple):
     """Release; *payload* replaces what the record carries, None keeps it."""
 
@@ -324,7 +342,7 @@ class GiveUp(NamedTuple):
     new_rvn: str
 
 
-Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Retry | Woken | Renew | Progress | Free | GiveUp
+Event: TypeAlias = Begin | Answer | Probed | Failure | Due | Retry | Woken | Renew | Progress | Cease | Free | GiveUp
 
 
 # ---- effects: the port's requests, and ------------------------------------------------------------------------------------------------
@@ -339,7 +357,7 @@ class Read(NamedTuple):
 
 
 class Probe(NamedTuple):
-    """Ask whether the owner of *record* lives; *rvn* is the id by which the answer comes back."""
+    """Ask whether the owner of *record* lives, or the session that keeps it; *rvn* is the id by which the answer comes back."""
 
     record: LockRecord
     rvn: str
@@ -370,7 +388,13 @@ class Stop(NamedTuple):
     reason: LossReason
 
 
-Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Abandon | Risk | Stop
+class Noted(NamedTuple):
+    """Others have left these notes for the locks that the session keeps."""
+
+    notes: tuple[BeatNote, ...]
+
+
+Effect: TypeAlias = Claim | Replace | Release | Read | Probe | Wait | Abandon | Risk | Stop | Noted
 
 
 # ---- an operator's break --------------------------------------------------------------------------------------------------------------

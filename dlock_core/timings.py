@@ -7,7 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 from dlock_core.errors import ConfigurationError
-from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity
+from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity, SessionRef
 
 __all__ = [
     "NANOS",
@@ -100,6 +100,7 @@ class Timings(NamedTuple):
     """The numbers of one lock; shared by all locks of a client with the same options.
 
     *lease_ms* and *lease_ns* are the lease in the record: that of the options plus *delay_ms*, in which the holder no longer uses the lock.
+    *session*: the lock has no lease of its own, and lasts as long as that session does.
     """
 
     owner: str
@@ -134,6 +135,13 @@ class Timings(NamedTuple):
     token_floor: int = 1
     has_tokens: bool = True
     deletes: bool = False
+    session: SessionRef | None = None
+
+    def under(self, session: SessionRef) -> "Timings":
+        """Return these timings for a lock that *session* keeps: it is not renewed, and only its session bounds it."""
+        return self._replace(
+            lease_ms=None, lease_ns=NEVER, usable_ns=NEVER, handout_min_ns=0, auto_renew=False, session=session
+        )
 
     @property
     def own_lease_ns(self) -> int:

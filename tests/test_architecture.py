@@ -78,26 +78,29 @@ LONGER_MODULES: dict[str, int] = {
     "conformance_tests/dlock_conformance/client_suite.py": 410,  # one list of scenarios of one API
     "conformance_tests/dlock_conformance/wired.py": 450,  # one wire, and both faces of the store behind it
     "dlock_core/aio.py": 490,  # the asyncio face, in one piece beside its twin
-    "dlock_core/client.py": 475,  # the blocking face, in one piece beside its twin
+    "dlock_core/client.py": 490,  # the blocking face, in one piece beside its twin
     "dlock_core/command/run.py": 435,  # one run, from the wait to the release
-    "dlock_core/engine/engine.py": 440,  # every operation of a client, written once
-    "dlock_core/engine/driver.py": 465,  # the one loop, beside the step that it feeds
+    "dlock_core/engine/engine.py": 450,  # every operation of a client, written once
+    "dlock_core/engine/driver.py": 505,  # the one loop, beside the step that it feeds
     "dlock_core/memory.py": 475,  # the reference for whoever writes a store: the space, and both faces of it
-    "dlock_core/lease.py": 1080,  # one state machine with all its decisions and its table, to be read in one piece
+    "dlock_core/lease.py": 1185,  # one state machine with all its decisions and its table, to be read in one piece
     "dlock_core/record.py": 415,  # one record, and every bound of its format
     "dlock_core/store.py": 475,  # the port: all clauses, and the Protocols that they are about
+    "dlock_core/states.py": 415,  # the whole vocabulary of the machine
     "dlock_redis/_scripts.py": 410,  # all that the server runs, from shared parts
     "dlock_redis/_wire.py": 485,  # one exchange for each verb, and how its answers are read
     "proof/explore/world.py": 445,  # what a world is made of, and each step of a client in it
+    "proof/explore/sessions.py": 510,  # both records, and each step of the three parties
     "tests/core/test_cancel.py": 430,  # each operation, and its interruption at every point
     "tests/core/test_lease_seeking.py": 475,  # the transitions of one state
+    "tests/core/test_options.py": 405,  # every option, and what each of them refuses
     "tests/core/test_shared_locks.py": 510,  # one list of what users see of semaphores and read/write locks
     "tests/core/test_traces.py": 475,  # one trace, written by the two faces that it compares
     "tests/core/worlds.py": 600,  # one text for both colours: a world and what it is made of, which no other file needs
     "tests/dynamodb/test_dialects.py": 410,  # one table of rows, read by every dialect
     "tests/migration/methods_exercised.py": 455,  # one function for each method
     "tests/mongodb/test_store.py": 425,  # one list of verbs against one server
-    "tests/test_architecture.py": 505,  # one reader of syntax trees under all rules
+    "tests/test_architecture.py": 510,  # one reader of syntax trees under all rules
 }
 # A longer function needs a reason, too.
 LONGER_FUNCTIONS: dict[str, int] = {

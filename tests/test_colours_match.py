@@ -42,7 +42,17 @@ TWINS = [
     (LockStore, AsyncLockStore),
 ]
 
-CLIENT_COROUTINES = {"acquire", "try_acquire", "get", "break_lock", "prune", "guarantees", "provision", "close"}
+CLIENT_COROUTINES = {
+    "acquire",
+    "try_acquire",
+    "get",
+    "break_lock",
+    "break_session",
+    "prune",
+    "guarantees",
+    "provision",
+    "close",
+}
 LEASE_COROUTINES = {"ensure", "renew", "release"}
 ELECTION_COROUTINES = {"campaign", "try_campaign", "leader", "run"}
 ONCE_COROUTINES = {"finish"}

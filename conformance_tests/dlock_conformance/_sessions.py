@@ -16,7 +16,7 @@ from dlock_core.store import Replace
 
 __all__ = ["SessionClauses"]
 
-_ONE, _TWO = SessionRef("~dlock/session/\u00e9", 20_000), SessionRef("~dlock/session/'2'", LEASE_MAX_MS)
+_ONE, _TWO = SessionRef("~dlock/session/\u00e9", 20_000, 1), SessionRef("~dlock/session/'2'", LEASE_MAX_MS, TOKEN_MAX)
 SESSIONS: dict[str, dict[str, Any]] = {
     "with a lock delay": {"delay_ms": 1},
     "with times": {"times": Times(1_795_000_000, 1_795_000_007)},

@@ -27,8 +27,8 @@ from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard, Progr
 from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine, escape
-from dlock_core.engine.handle import LOSS_REASONS
 from dlock_core.engine.progress import holder_in_words
+from dlock_core.engine.raised import LOSS_REASONS
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LockLostError
 from dlock_core.states import Held
 from dlock_core.timings import NEVER

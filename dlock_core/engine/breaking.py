@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from dlock_core.engine.driver import new_rvn
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.events import EventKind, LockEvent
-from dlock_core.lease import break_step
+from dlock_core.lease import BREAK_TRIES_MAX, break_step, note_request
+from dlock_core.record import RESERVED, BeatNote
 from dlock_core.states import Break
 
 if TYPE_CHECKING:
     from dlock_core.engine.driver import Driver
-    from dlock_core.record import Broken, Members
-    from dlock_core.store import AsyncLockStore
+    from dlock_core.record import Broken, Members, SessionRef
+    from dlock_core.store import AsyncLockStore, Replace
 
-__all__ = ["break_grant", "break_lock"]
+__all__ = ["break_grant", "break_lock", "break_session"]
 
 
 async def break_lock(
@@ -45,6 +46,21 @@ async def break_lock(
     return is_broken
 
 
+async def break_session(driver: Driver, session: str, by: Broken, timeout_s: float) -> bool:
+    """Break the session of the full key *session*; False if it is over.
+
+    Raises: ConfigurationError: that is the key of no session. OutcomeUnknownError: as :func:`break_lock`.
+    """
+    if type(session) is not str or RESERVED not in session:
+        raise ConfigurationError(
+            f"{session!r} is not the key of a session; the record of a lock that one keeps shows it, as get(key).session.key"
+        )
+    record = await driver.store.read(session, timeout_s=timeout_s)
+    if record is None or not record.held:
+        return False
+    return await break_grant(driver.store, Break(session, record.fencing_token, by), timeout_s)
+
+
 async def _break_sessions(store: AsyncLockStore, members: Members, attempt: Break, timeout_s: float) -> None:
     """Break the session of each of *members* first: its renewal tells the member, who never reads the record again (S9)."""
     for ref in members.sessions:
@@ -55,17 +71,43 @@ async def _break_sessions(store: AsyncLockStore, members: Members, attempt: Brea
             )
 
 
+async def _leave_note(store: AsyncLockStore, ref: SessionRef, attempt: Break, timeout_s: float) -> None:
+    """Tell the holder, who never reads the record again, by a note in that of its session; only then may the record be broken (S9).
+
+    Raises: OutcomeUnknownError: the session was renewed between each read and write, or has no room for a note.
+    """
+    note = BeatNote(attempt.key, attempt.fencing_token, "break", attempt.by.by)
+    for _ in range(BREAK_TRIES_MAX):
+        request = note_request(await store.read(ref.key, timeout_s=timeout_s), note, ref.fencing_token, new_rvn())
+        if isinstance(request, bool):
+            return
+        if await _is_applied(store, request, timeout_s):
+            return
+    raise OutcomeUnknownError(
+        f"the session of lock {attempt.key!r} was renewed {BREAK_TRIES_MAX} times while a note was left in it; try again",
+        key=attempt.key,
+    )
+
+
 async def break_grant(store: AsyncLockStore, attempt: Break, timeout_s: float) -> bool:
     """Do *attempt*; False if that grant does not stand any more."""
     while True:
         record = await store.read(attempt.key, timeout_s=timeout_s)
-        if record is not None and record.members is not None and record.fencing_token == attempt.fencing_token:
-            await _break_sessions(store, record.members, attempt, timeout_s)
+        if record is not None and record.held and record.fencing_token == attempt.fencing_token:
+            if record.members is not None:
+                await _break_sessions(store, record.members, attempt, timeout_s)
+            elif record.session is not None and attempt.rvn in (None, record.rvn):
+                await _leave_note(store, record.session, attempt, timeout_s)
         decision = break_step(attempt, record, new_rvn())
         if isinstance(decision, bool):
             return decision
         attempt, request = decision
-        # Where the outcome is unknown, the next read tells.
-        with suppress(OutcomeUnknownError):
-            if (await store.replace(request, timeout_s=timeout_s)).applied:
-                return True
+        if await _is_applied(store, request, timeout_s):
+            return True
+
+
+async def _is_applied(store: AsyncLockStore, request: Replace, timeout_s: float) -> bool:
+    """Send *request*; False also where its outcome is unknown: the next read tells."""
+    with suppress(OutcomeUnknownError):
+        return (await store.replace(request, timeout_s=timeout_s)).applied
+    return False

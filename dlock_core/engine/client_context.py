@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.backend import redact
 from dlock_core.engine.hints import check_keywords, near, unknown_option
+from dlock_core.engine.keeper import Keeping, check_kept
 from dlock_core.engine.membership import check_shared
 from dlock_core.engine.observations import observation_store
 from dlock_core.engine.owner_probe import SAME_HOST, identity
@@ -129,7 +130,9 @@ class ClientContext:
         self._traits = Traits(guarantees.token is not TokenOrder.NONE, guarantees.deletes)
         self._refuses = dict(guarantees.refuses)
         if guarantees.token is not TokenOrder.ORDERED:
-            self._refuses |= dict.fromkeys(("mode", "permits"), f"its records have {guarantees.token} tokens")
+            self._refuses |= dict.fromkeys(
+                ("mode", "permits", "renewal"), f"its records have {guarantees.token} tokens"
+            )
         self._plans.clear()
         self.default = self._call_options(self.options)
 
@@ -193,6 +196,8 @@ class ClientContext:
         self._check_probe(options)
         if options.is_shared or options.weight > 1:
             check_shared(options)
+        elif options.renewal != "lock":
+            check_kept(options, may_lose_grants=self.may_lose_grants)
         if self._refuses:
             self.check_supported(*_used(options))
         attributes = tuple(sorted(options.attributes.items()))
@@ -201,12 +206,7 @@ class ClientContext:
             lease_duration=_s(options.lease_duration),
             heartbeat_period=_optional_s(options.heartbeat_period),
             timeout=_optional_s(options.timeout),
-            waiting=Waiting(
-                options.timeout_after_lease,
-                options.retries,
-                _optional_s(options.poll_period),
-                in_server=options.server_wait and Capability.CLAIM_WAIT in (self._capabilities or ()),
-            ),
+            waiting=self._waiting(options),
             early=self._early(options),
             request_timeout=_optional_s(options.request_timeout),
             drift_bound=options.drift_bound,
@@ -263,6 +263,14 @@ class ClientContext:
                 f"owner_probe {probe!r} is a coroutine function, which only the asyncio client can await"
             )
 
+    def _waiting(self, options: ClientOptions) -> Waiting:
+        return Waiting(
+            options.timeout_after_lease,
+            options.retries,
+            _optional_s(options.poll_period),
+            in_server=options.server_wait and Capability.CLAIM_WAIT in (self._capabilities or ()),
+        )
+
     def _early(self, options: ClientOptions) -> Early:
         skew = options.clock_skew
         return Early(
@@ -292,6 +300,10 @@ class ClientContext:
     def store_timeout_s(self) -> float:
         """Return how long a request about no lock in particular may take."""
         return self.default.timings.acquire_timeout_ns / NANOS
+
+    def keeping(self) -> Keeping:
+        """Return how this client uses sessions."""
+        return Keeping(self.prefix, nanoseconds(_s(self.options.audit_period)), self.options.session_locks_max)
 
     def strip(self, record: LockRecord) -> LockRecord:
         """Return *record* as the caller knows it: under the key without the client's prefix."""
@@ -359,6 +371,7 @@ def _used(options: ClientOptions) -> list[str]:
         "token_floor": options.token_floor > 1,
         "mode": options.mode != "exclusive",
         "permits": options.permits is not None,
+        "renewal": options.renewal != "lock",
     }
     return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
 

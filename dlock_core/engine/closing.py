@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.driver import new_rvn
 from dlock_core.engine.event_hook import drain
-from dlock_core.engine.handle import Handle, unresolved_error
+from dlock_core.engine.handle import Handle
+from dlock_core.engine.raised import unresolved_error
 from dlock_core.errors import LeaseStateError, OutcomeUnknownError
 from dlock_core.states import Cleaning, Ended, Held, Lost, Releasing, Retry
-from dlock_core.timings import NANOS
+from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
@@ -24,6 +25,8 @@ _SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are 
 async def release_all(engine: Engine, until: int) -> list[Exception]:
     """Release everything, going on after errors; return them. Past *until*, or if the store is silent, what is left lapses.
 
+    Sessions end after the locks that they keep, or, with an *until*, in their place.
+
     A term or a job of another thread or task is given back by its body alone: this tells the body to stop, and waits for its end for the
     stop grace. Interrupted, it leaves the rest to the scheduler.
     """
@@ -32,7 +35,12 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
     with engine.runtime.mutex:  # no body begins behind it, since the client is closed
         held = list(engine.driver.held.values())
         bodies = [handle for handle in held if handle.body_of not in (None, caller)]
-        left = [handle for handle in held if handle.body_of in (None, caller)]
+        sessions = [handle for handle in held if handle.keeps is not None]
+        locks = [handle for handle in held if handle.body_of in (None, caller) and handle.keeps is None]
+    # Where time is short, the end of a session is one request for all that it keeps: whoever comes may have them at once.
+    kept = [handle for handle in locks if handle.renewal is not handle] if until < NEVER else []
+    left = [handle for handle in locks if handle not in kept]
+    left = left + sessions if kept else sessions + left
     try:
         errors += await _end_bodies(engine, bodies, until)
         while left and engine.runtime.now() < until and silences < _SILENCES_MAX:

@@ -42,6 +42,7 @@ from dlock_core.states import (
     Held,
     LeaseState,
     Lost,
+    Noted,
     Outcome,
     Probe,
     Probed,
@@ -61,6 +62,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from dlock_core.engine.handle import Handle, Runtime, Watch
+    from dlock_core.engine.keeper import Keepers
+    from dlock_core.engine.sessions import Sessions
     from dlock_core.store import AsyncLockStore
 
     Attend = Callable[[Any, StoreError | None], Awaitable[Event | None]]
@@ -81,6 +84,8 @@ class Driver:
         self.store = store
         self.runtime = runtime
         self.hook: EventHook | None = None
+        self.sessions: Sessions  # of others
+        self.keepers: Keepers  # our own sessions
         self.timers = TimerQueue()
         self.held: dict[str, Handle] = {}
         self.following: set[Handle] = set()
@@ -121,30 +126,46 @@ class Driver:
         """Do what follows from a step; return the request or the wait that it asks for."""
         request: Any = None
         for effect in effects:
-            if type(effect) is Risk:
-                self._tell_risk(handle, effect)
-            elif type(effect) is Stop:
-                self._tell_stop(handle, effect)
-            elif type(effect) is Abandon:
-                self._remember_abandoned(effect.rvns)
-            else:
-                trusted = lease.timings_of(state).early
-                request = effect if trusted.skew_ns is None else stamped(effect, trusted, self.runtime.wall_ms())
+            request = self._heed(handle, state, effect) or request
         if type(state) is not type(old):
+            if type(old) is Held:
+                self._end_keeping(handle)
             self._moved(handle, old, state)
-        elif type(state) is Held:
-            handle.payload = state.payload
-            self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.own_lease_ns)
-            if (handle.watches or self.hook is not None) and state.sent_at != old.sent_at:  # type: ignore[union-attr]  # of one type
-                self._rearm_watches(handle)
-                note_event(self, EventKind.RENEWED, handle, state.sent_at)
-            note_wanted(self, handle, event)
+        elif type(state) is Held and type(old) is Held:
+            self._stayed(handle, event, old, state)
         if handle.signals:
             signals, handle.signals = handle.signals, []
             for signal in signals:
                 signal.set()
         self.schedule(handle)
         return request
+
+    def _heed(self, handle: Handle, state: LeaseState, effect: Effect) -> Any:
+        """Tell what *effect* tells; return it if it is a request or a wait."""
+        if type(effect) is Risk:
+            self._tell_risk(handle, effect)
+        elif type(effect) is Stop:
+            self._tell_stop(handle, effect)
+        elif type(effect) is Abandon:
+            self._remember_abandoned(effect.rvns)
+        elif type(effect) is Noted:
+            if handle.keeps is not None:
+                self.keepers.hear(handle.keeps, effect.notes)
+        else:
+            trusted = lease.timings_of(state).early
+            return effect if trusted.skew_ns is None else stamped(effect, trusted, self.runtime.wall_ms())
+        return None
+
+    def _stayed(self, handle: Handle, event: Event, old: Held, state: Held) -> None:
+        """Take note of a step within the hold."""
+        handle.payload = state.payload
+        self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.own_lease_ns)
+        if (handle.watches or handle.keeps or self.hook is not None) and state.sent_at != old.sent_at:
+            self._rearm_watches(handle)
+            note_event(self, EventKind.RENEWED, handle, state.sent_at)
+        note_wanted(self, handle, event)
+        if handle.keeper is not None and not lease.is_kept(state):
+            handle.keeper.let_go(handle)
 
     def later(self, action: Callable[..., object], *arguments: Any) -> None:
         """Note an *action* that may run code of the user, for :meth:`tell`."""
@@ -220,6 +241,13 @@ class Driver:
                 if is_told():
                     self.later(tell_release, handle, self.runtime.now())
 
+    def _end_keeping(self, handle: Handle) -> None:
+        """Take note that *handle*, which was held, is so no more."""
+        if handle.keeper is not None:
+            handle.keeper.kept.discard(handle)
+        if handle.keeps is not None:
+            self.later(self.keepers.end_all, handle.keeps)
+
     def forget(self, handle: Handle) -> None:
         """Take *handle* off those that hold their key."""
         if self.held.get(handle.key) is handle:
@@ -249,7 +277,7 @@ class Driver:
             due = NEVER if handle.busy else lease.due_at(state)
             if handle.watches and type(state) is Held:
                 armed = [watch.safe_ns for watch in handle.watches if watch.armed and watch.safe_ns is not None]
-                due = min([due, *(state.sent_at + safe_ns for safe_ns in armed)])
+                due = min([due, *(handle.renewed_at + safe_ns for safe_ns in armed)])
             if due != handle.due:
                 if due != NEVER:
                     self._must_arm = True
@@ -340,6 +368,9 @@ class Driver:
         return lease.heard(rvn, result, drawn, jitter(), self._abandoned, wall_ms=wall_ms, seen=handle.seen)
 
     async def _probe(self, effect: Probe, handle: Handle) -> Event:
+        if effect.record.session is not None:
+            owner = await self.sessions.owner_of(effect.record.session, handle)
+            return Probed(effect.rvn, owner, new_rvn(), jitter())
         probe = handle.options.owner_probe
         assert probe is not None  # the timings say so
         owner = await owner_of(
@@ -378,15 +409,16 @@ class Driver:
         until = self.runtime.now() + int(left * NANOS)
         note_event(self, EventKind.AT_RISK, handle, self.runtime.now(), until, error=handle.trouble or None)
         self.later(tell_risk, handle, left, handle.trouble)
-        for watch in handle.watches:
-            if watch.armed and watch.safe_ns is None:
-                self.fire(watch)
+        for each in handle.with_kept:
+            for watch in each.watches:
+                if watch.armed and watch.safe_ns is None:
+                    self.fire(watch)
 
     def fire_watches(self, handle: Handle, now: int) -> None:
         """Call the ``on_risk`` callbacks whose *safe_time* has passed without a renewal."""
         state = handle.state
         for watch in handle.watches:
-            late = type(state) is Held and watch.safe_ns is not None and now >= state.sent_at + watch.safe_ns
+            late = type(state) is Held and watch.safe_ns is not None and now >= handle.renewed_at + watch.safe_ns
             if watch.armed and late:
                 self.fire(watch)
 
@@ -396,11 +428,13 @@ class Driver:
         self.later(watch.fire, self.runtime)
 
     def _rearm_watches(self, handle: Handle) -> None:
-        for watch in handle.watches:
-            watch.armed = True
+        for each in handle.with_kept:
+            for watch in each.watches:
+                watch.armed = True
+            if each.watches and each is not handle:
+                self.schedule(each)
 
     def _tell_stop(self, handle: Handle, effect: Stop) -> None:
-        handle.stop_reason = effect.reason
         left = lease.timings_of(handle.state).stop_grace_ns / NANOS
         self.later(
             _log.warning,
@@ -409,7 +443,9 @@ class Driver:
             left,
             effect.reason.value,
         )
-        self._set_stop_signals(handle)
+        for each in handle.with_kept:
+            each.stop_reason = effect.reason
+            self._set_stop_signals(each)
 
     def tell_closing(self, handle: Handle) -> None:
         """Tell the holder to stop, since the client is being closed."""
@@ -425,8 +461,12 @@ class Driver:
             self.later(signal.set)
 
     def _tell_loss(self, handle: Handle, loss: Loss) -> None:
+        if handle.keeps is not None:
+            return  # the locks that it keeps are lost, and told
         loss = handle.told(loss)
-        self.later(tell_loss, handle, loss, self.runtime.now())
+        # With a session thousands of locks may be lost: of those one record of the log tells.
+        if handle.keeper is None or handle.keeper.is_valid(self.runtime.now()):
+            self.later(tell_loss, handle, loss, self.runtime.now())
         note_event(self, EventKind.LOST, handle, handle.granted_at, record=loss.record, error=loss.reason.value)
         watches, handle.watches = handle.watches, []
         for watch in watches:

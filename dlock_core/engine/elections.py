@@ -38,6 +38,7 @@ _NOT_FOR_ELECTIONS = {
     "data": "the leader's value is the record's data; give value=",
     "reentrant": "one election leads once at a time",
     **dict.fromkeys(("mode", "permits", "weight"), "an election has one leader"),
+    "renewal": "observers tell by the record of an election whether its leader lives",
 }
 
 
@@ -62,7 +63,8 @@ class Candidate:
         for name, advice in _NOT_FOR_ELECTIONS.items():
             if name in given:
                 raise ConfigurationError(f"{name} is not an option of election {self.key!r}: {advice}")
-        given |= {"data": given.pop("value"), "reentrant": False, "mode": "exclusive", "permits": None, "weight": 1}
+        own = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}
+        given |= {"data": given.pop("value"), **own}
         call = self._context.resolve(given)
         hold_ns = min(call.timings.lease_ns, call.timings.max_hold_ns or NEVER)
         if call.options.stop_grace is not None or hold_ns == NEVER:

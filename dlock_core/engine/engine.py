@@ -10,27 +10,24 @@ request of a held lock is under way, the machine's own state keeps a second one 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.closing import release_all
 from dlock_core.engine.driver import Driver, new_rvn
 from dlock_core.engine.event_hook import note_event, note_wait
-from dlock_core.engine.handle import (
-    Handle,
-    Runtime,
-    View,
-    Watch,
-    closed_error,
-    lost_error,
-    refused_error,
-)
+from dlock_core.engine.handle import Handle, Runtime, View, Watch
+from dlock_core.engine.keeper import DEFAULT_KEEPING, Keepers, Keeping, end_with_session
 from dlock_core.engine.membership import leave_members
 from dlock_core.engine.observations import Observations, ObservationStore
 from dlock_core.engine.progress import tell_wait
+from dlock_core.engine.raised import closed_error, lost_error, refused_error
 from dlock_core.engine.renewals import Renewals
+from dlock_core.engine.sessions import Sessions
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
     ConfigurationError,
+    LockLostError,
     OutcomeUnknownError,
     RecordError,
     StoreError,
@@ -79,11 +76,19 @@ _RENEWAL_TRIES = 2
 class Engine:
     """Drives all locks of one client. *store* is the async face; the runtime decides the colour."""
 
-    def __init__(self, store: AsyncLockStore, runtime: Runtime, observed_in: ObservationStore | None = None) -> None:
+    def __init__(
+        self,
+        store: AsyncLockStore,
+        runtime: Runtime,
+        observed_in: ObservationStore | None = None,
+        keeping: Keeping = DEFAULT_KEEPING,
+    ) -> None:
         self.store = store
         self.runtime = runtime
         self.driver = Driver(store, runtime)
-        self.renewals = Renewals(self.driver)
+        self.sessions = self.driver.sessions = Sessions(self)
+        self.keepers = self.driver.keepers = Keepers(self, keeping)
+        self.renewals = Renewals(self.driver, self.keepers)
         self.closed = False
         self._observations = Observations(runtime, observed_in)
 
@@ -231,10 +236,13 @@ class Engine:
             self.driver.fail(handle, self.driver.advance(handle, Free(new_rvn())), unknown=False)
 
     def notice_end(self, handle: Handle) -> None:
-        """Lose a lock whose lease has run out, where no thread has noticed yet; the caller holds the mutex."""
-        state = handle.state
-        if type(state) is Held and not is_valid(state, self.runtime.now()):
+        """Lose a lock whose lease has run out, or its session, where no thread has noticed yet; the caller holds the mutex."""
+        state, now = handle.state, self.runtime.now()
+        if type(state) is Held and not is_valid(state, now):
             self.driver.step(handle, Due(new_rvn()))
+        elif type(state) is Held and handle.keeper is not None and not handle.keeper.is_valid(now):
+            self.notice_end(handle.keeper.handle)
+            end_with_session(self.driver, handle)
 
     def part(self, handle: Handle, view: View) -> bool:
         """Take *view* off *handle*; whether it was the last."""
@@ -300,10 +308,15 @@ class Engine:
     # ---- renewing
 
     async def renew(self, handle: Handle, timings: Timings | None = None, payload: Payload | None = None) -> None:
-        """Renew now, at most twice; waits for a renewal that is under way.
+        """Renew now, at most twice; waits for a renewal that is under way. A lock that a session keeps is renewed by a beat of that.
 
         Raises: LockLostError; the store's error where nothing was applied.
         """
+        if handle.renewal is not handle and timings is None and payload is None:
+            with suppress(LockLostError):
+                await self.renew(handle.renewal)
+            self.check(handle)
+            return
         error: StoreError | None = None
         sent: list[str] = []
         for _ in range(_RENEWAL_TRIES):
@@ -352,11 +365,12 @@ class Engine:
 
     def check(self, handle: Handle) -> None:
         """Raise if the lock is not held now, also where no thread has noticed yet."""
-        state = handle.state
-        if type(state) is Held:
-            if is_valid(state, self.runtime.now()):
+        if type(handle.state) is Held:
+            if handle.is_valid(self.runtime.now()):
                 return
-            self.driver.advance(handle, Due(new_rvn()))
+            with self.runtime.mutex:
+                self.notice_end(handle)
+            self.driver.tell()
         if type(handle.state) is not Held:
             raise lost_error(handle)
 
@@ -383,7 +397,7 @@ class Engine:
 
     def is_valid(self, handle: Handle) -> bool:
         """Whether the lock is held now."""
-        return is_valid(handle.state, self.runtime.now())
+        return handle.is_valid(self.runtime.now())
 
     def watch(self, handle: Handle, watch: Watch) -> None:
         """Begin to watch for risk; at once where the lock is lost already."""
@@ -392,7 +406,8 @@ class Engine:
             lost = handle.loss is not None
             if not lost:
                 handle.watches.append(watch)
-                if type(state) is Held and state.at_risk and watch.safe_ns is None:
+                renewing = handle.renewal.state
+                if type(state) is Held and type(renewing) is Held and renewing.at_risk and watch.safe_ns is None:
                     self.driver.fire(watch)
                 self.driver.schedule(handle)
         if lost:
@@ -400,8 +415,7 @@ class Engine:
         self.driver.tell()
 
     def _remaining_ns(self, handle: Handle) -> int:
-        state = handle.state
-        return min(state.deadline, state.hold_until) - self.runtime.now() if type(state) is Held else 0
+        return max(0, handle.remaining_until - self.runtime.now())
 
     async def _begin_renewal(self, handle: Handle, event: Renew) -> Any:
         while True:

@@ -91,7 +91,7 @@ def note_event(
 
     *record* is the one of the holder that is in the way. The hook has the event when :meth:`Driver.tell` is called.
     """
-    if driver.hook is not None and not (handle.is_session and kind in _OF_AN_ATTEMPT):
+    if driver.hook is not None and handle.keeps is None and not (handle.is_session and kind in _OF_AN_ATTEMPT):
         duration = ((driver.runtime.now() if until is None else until) - since) / NANOS
         driver.later(driver.hook.posting(_event_of(kind, handle, duration, record, error)))
 

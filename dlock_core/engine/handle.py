@@ -6,36 +6,29 @@ import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dlock_core.engine.progress import holder_in_words
-from dlock_core.errors import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreError
+from dlock_core.lease import is_valid, timings_of
 from dlock_core.members import shared_key
-from dlock_core.record import Loss, LossReason
-from dlock_core.states import Cleaning, Ended, LeaseState, Lost, Observation, Outcome, Payload, Releasing
-from dlock_core.timings import NANOS, NEVER
+from dlock_core.record import RESERVED, Loss, LossReason
+from dlock_core.states import Ended, Held, LeaseState, Lost, Observation, Payload, Releasing
+from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
 
     from dlock_core.engine.callers import Place
+    from dlock_core.engine.keeper import Keeper
     from dlock_core.engine.membership import Membership
     from dlock_core.options import LockOptions
     from dlock_core.record import LockRecord
 
 __all__ = [
-    "LOSS_REASONS",
     "Handle",
     "Runtime",
     "Settable",
     "Signal",
     "View",
     "Watch",
-    "closed_error",
-    "interrupted_error",
-    "lost_error",
-    "refused_error",
-    "unresolved_error",
-    "waits_for_itself_error",
 ]
 
 
@@ -61,7 +54,9 @@ class View(Protocol):
     _handle: Handle
     _closed: bool
     _caller: object
-    _place: Place
+
+    @property
+    def _place(self) -> Place | None: ...
 
 
 class Runtime(Protocol):
@@ -145,6 +140,8 @@ class Handle:
         "granted_at",
         "has_waited",
         "is_closing",
+        "keeper",
+        "keeps",
         "key",
         "looked_at",
         "lost_callbacks",
@@ -170,6 +167,9 @@ class Handle:
         self.key = key
         # What it is for, where it is the session of a member of a shared lock.
         self.membership: Membership | None = None
+        # The session that keeps this lock, or may do so by a write without a known outcome; and what is kept, where this is a session.
+        self.keeper: Keeper | None = None
+        self.keeps: Keeper | None = None
         self.asked_at = self.granted_at = asked_at
         self.tell_at = asked_at + NANOS
         self.has_waited = False
@@ -228,13 +228,55 @@ class Handle:
 
     @property
     def name(self) -> str:
-        """The key that people know it by: of a session, that of the shared lock."""
-        return shared_key(self.key)
+        """The key that people know it by: of the session of a member, that of the shared lock."""
+        return shared_key(self.key) if self.keeps is None else self.key
 
     @property
     def is_session(self) -> bool:
-        """Whether this is the session of a member of a shared lock, or of who is about to be one."""
-        return self.name != self.key
+        """Whether this is a session: of locks, of a member of a shared lock, or of who is about to be one."""
+        return RESERVED in self.key
+
+    def is_valid(self, now: int) -> bool:
+        """Whether the lock is held at *now*, and so is the session that keeps it."""
+        return is_valid(self.state, now) and (self.keeper is None or self.keeper.is_valid(now))
+
+    @property
+    def deadline(self) -> int:
+        """When the lease ends, its own or that of its session, if no renewal comes; 0 where it is not held."""
+        state = self.state
+        if type(state) is not Held:
+            return 0
+        return state.deadline if self.keeper is None else min(state.deadline, self.keeper.deadline)
+
+    @property
+    def remaining_until(self) -> int:
+        """When the lock ends, if no renewal comes; 0 where it is not held."""
+        state = self.state
+        return min(self.deadline, state.hold_until) if type(state) is Held else 0
+
+    @property
+    def renewal(self) -> Handle:
+        """The handle whose renewals keep the lock: this one, or that of its session."""
+        state = self.state
+        kept = type(state) is Held and state.timings.session is not None
+        return self if self.keeper is None or not kept else self.keeper.handle
+
+    @property
+    def renewed_at(self) -> int:
+        """When the request was sent that renewed the lock last; 0 where it is not held."""
+        state = self.renewal.state
+        return state.sent_at if type(state) is Held else 0
+
+    @property
+    def with_kept(self) -> list[Handle]:
+        """This, and what it keeps as a session: all that is renewed, or at risk, with it."""
+        return [self] if self.keeps is None else [self, *self.keeps.kept]
+
+    @property
+    def timings(self) -> Timings:
+        """The timings of the lease that counts now."""
+        renewal = self.renewal
+        return timings_of(renewal.state)
 
     def told(self, loss: Loss) -> Loss:
         """Return *loss* as the callers know the lock: a session is lost as the shared lock that it keeps."""
@@ -255,124 +297,3 @@ class Handle:
     def must_stop(self) -> bool:
         """Whether the holder was told to stop, or the lock is lost."""
         return self.is_closing or self.stop_reason is not None or self.loss is not None
-
-
-LOSS_REASONS = {
-    LossReason.EXPIRED: "its lease ran out and was not renewed",
-    LossReason.STOLEN: "another holder took it over",
-    LossReason.BROKEN: "an operator broke it",
-    LossReason.UNREACHABLE: "the store could not be reached before its lease ran out",
-    LossReason.OVERRUN: "it was held longer than max_hold",
-    LossReason.STALLED: "its holder made no progress for stall_timeout",
-}
-
-
-def closed_error(key: str | None = None) -> LeaseStateError:
-    """Return the error of a call on a closed client."""
-    what = "the client was closed" if key is None else f"the client was closed while lock {key!r} was asked for"
-    return LeaseStateError(f"{what}; make a new one with connect()")
-
-
-def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
-    """Return what a call on a lease that is not held any more raises; *loss* is that of the handle if not given."""
-    loss = loss or handle.loss
-    if loss is None:
-        return LeaseStateError(f"the lease of lock {handle.name!r} was released; acquire it anew")
-    owner, record = "", loss.record
-    if record is not None and record.held:
-        owner = f"; now it is {holder_in_words(record)}, with token {record.fencing_token}"
-        if record.broken is not None:
-            owner = f"; {record.broken.by!r} did, and nobody gets it before one lease is over"
-    what = f"lock {handle.name!r} (token {loss.fencing_token}) was lost: {LOSS_REASONS[loss.reason]}{owner}"
-    message = f"{what}; what was done since may clash with another holder's work"
-    return LockLostError(message, loss=loss)
-
-
-def interrupted_error(handle: Handle) -> Exception:
-    """Return what leaves a block that was cancelled because its lock was lost, or was about to be."""
-    if handle.is_closing and handle.loss is None:
-        return LeaseStateError(
-            f"the client was closed while the block of lock {handle.name!r} ran; the block was cancelled"
-        )
-    if handle.loss is not None or handle.stop_reason is None:
-        return lost_error(handle)
-    grace_s = handle.state.terms.timings.stop_grace_ns / NANOS
-    return LockLostError(
-        f"lock {handle.name!r} (token {handle.token}) was about to be lost: {LOSS_REASONS[handle.stop_reason]}; "
-        f"its block was cancelled {grace_s:g} s before that, and ended in time",
-        loss=Loss(handle.name, handle.token, handle.stop_reason, None),
-    )
-
-
-def waits_for_itself_error(key: str, holder: View, asking: View, kind: str) -> LeaseStateError:
-    """Return the error of a thread or task (*kind*) that waits for what it holds itself, and so would wait for ever."""
-    return LeaseStateError(
-        f"lock {key!r} is held by this {kind} since {holder._place}, so the acquire at {asking._place} would wait for itself for ever; "
-        "release it first, or give reentrant=True in both places; "
-        f"if another {kind} is to release it, give handover=True in the first place"
-    )
-
-
-def refused_error(
-    handle: Handle, waited_ns: int, error: StoreError | None, own: Handle | None, runtime: Runtime
-) -> Exception:
-    """Return what an acquire raises that ended without the lock.
-
-    *error* is the store's last one, *own* the handle by which this client holds the key.
-    """
-    state = handle.state
-    assert isinstance(state, (Ended, Cleaning, Releasing))  # our own mistake otherwise
-    unreachable = isinstance(state, (Ended, Cleaning)) and state.outcome is Outcome.UNREACHABLE
-    if unreachable and error is not None:
-        return _unreachable_error(handle, error)
-    holder = state.holder if isinstance(state, (Ended, Cleaning)) else None
-    if holder is not None and not holder.held:
-        holder = None
-    waited = waited_ns / NANOS
-    timings = state.terms.timings
-    timeout = waited if timings.wait_ns == NEVER else timings.wait_ns / NANOS
-    unknown = type(state) is not Ended
-    absent = (
-        "there is no such lock, and only_if_exists was asked for"
-        if timings.must_exist
-        else "nobody is known to hold it"
-    )
-    who = absent if holder is None else f"{holder_in_words(holder)}{_own_holder(own, holder, runtime)}"
-    turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
-    within = f"within {timeout:.1f} s" if timings.wait_ns else "in one try"
-    doubt = "; a write got no answer and is being cleaned up" if unknown else ""
-    message = f"could not acquire lock {handle.name!r} {within}: {who}{turnover}{doubt}"
-    return AcquireTimeoutError(message, key=handle.name, timeout=timeout, holder=holder, outcome_unknown=unknown)
-
-
-def _own_holder(own: Handle | None, holder: LockRecord, runtime: Runtime) -> str:
-    """Say which thread or task of this client *holder* is, if it is one."""
-    if own is None or not own.wrote(holder):
-        return ""
-    lease, kind = own.lease_of(runtime.caller()), runtime.caller_kind
-    if lease is None:
-        return f", another {kind} of this client"
-    return f", this {kind}, since {lease._place} (reentrant=True in both places joins it)"
-
-
-def _unreachable_error(handle: Handle, error: StoreError) -> StoreError:
-    if type(handle.state) is Ended or isinstance(error, OutcomeUnknownError):
-        return error
-    # The last request was certainly not applied, an earlier one may have been.
-    unresolved = OutcomeUnknownError(
-        f"a claim of lock {handle.name!r} got no answer and is being cleaned up; since then: {error}", key=handle.name
-    )
-    unresolved.__cause__ = error
-    return unresolved
-
-
-def unresolved_error(state: LeaseState) -> OutcomeUnknownError:
-    """Return what tells of a lock without a lease whose release was not acknowledged."""
-    writes = [sent.rvn for sent in getattr(state, "pending", ())]
-    rvns = [state.version.rvn, *writes] if isinstance(state, Releasing) else writes
-    token = state.version.fencing_token if isinstance(state, Releasing) else "unknown"
-    return OutcomeUnknownError(
-        f"lock {shared_key(state.terms.key)!r} has no lease, and it is not known whether it was released (token {token}, record version "
-        f"{', '.join(rvns)}); look with 'dlock show {shared_key(state.terms.key)}', and free it with 'dlock break'",
-        key=shared_key(state.terms.key),
-    )

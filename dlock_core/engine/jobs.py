@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.client_context import check_seconds
-from dlock_core.engine.handle import lost_error
+from dlock_core.engine.raised import lost_error
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
     AcquireTimeoutError,
@@ -45,6 +45,7 @@ _OWN: dict[str, Any] = {
     "mode": "exclusive",
     "permits": None,
     "weight": 1,
+    "renewal": "lock",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.engine.handle import lost_error, waits_for_itself_error
+from dlock_core.engine.raised import lost_error, waits_for_itself_error
 from dlock_core.engine.sharing import share
 from dlock_core.errors import StoreError
 from dlock_core.states import Lost

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dlock_core.engine.callers import calling_place
 from dlock_core.engine.client_context import check_seconds, forked_error
-from dlock_core.engine.handle import Watch, closed_error, lost_error
+from dlock_core.engine.handle import Watch
 from dlock_core.engine.process import generation
+from dlock_core.engine.raised import closed_error, lost_error
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.engine.wanting import watch_wanted
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
-from dlock_core.lease import is_valid
 from dlock_core.record import DATA_MAX_BYTES, Loss
-from dlock_core.states import Held, Payload
+from dlock_core.states import Payload
 from dlock_core.timings import NANOS, NEVER, Timings, nanoseconds
 
 if TYPE_CHECKING:
@@ -82,8 +82,7 @@ class LeaseView:
     @property
     def lease_duration(self) -> float:
         """The lease that counts now, in seconds, without ``lock_delay``; infinite for a fail-closed lock."""
-        state = self._handle.state
-        timings = state.timings if type(state) is Held else state.terms.timings
+        timings = self._handle.timings
         return float("inf") if timings.lease_ms is None else timings.own_lease_ns / NANOS
 
     @property
@@ -102,16 +101,15 @@ class LeaseView:
         return (
             not self._closed
             and self._context.generation == generation()
-            and is_valid(self._handle.state, self._engine.runtime.now())
+            and self._handle.is_valid(self._engine.runtime.now())
         )
 
     @property
     def remaining(self) -> float:
         """Seconds until the deadline, if no renewal came; 0.0 once lost or released, infinite for a fail-closed lock."""
-        state = self._handle.state
-        if not self.is_valid or type(state) is not Held:
+        if not self.is_valid:
             return 0.0
-        end = min(state.deadline, state.hold_until)
+        end = self._handle.remaining_until
         return float("inf") if end >= NEVER else max(0.0, (end - self._engine.runtime.now()) / NANOS)
 
     def progress(self) -> None:
@@ -167,13 +165,15 @@ class LeaseView:
             handle, closed = self._handle, self._closed
         except AttributeError:  # never made
             return
-        if closed or self._context.generation != generation() or not is_valid(handle.state, self._engine.runtime.now()):
+        if closed or self._context.generation != generation() or not handle.is_valid(self._engine.runtime.now()):
             return
         if handle.is_in_hand(beside=self):
             return
         left = self.remaining
         # A handler of warnings may keep this lease; it stays dropped.
         self._closed = handle.dropped = True
+        if handle.keeper is not None:
+            handle.keeper.dropped.append(handle)
         _log.warning(
             "the lease of lock %r was dropped unreleased; it is not renewed any more and lapses in %.1f s",
             self.key,
@@ -252,8 +252,7 @@ class LeaseView:
         Raises: ConfigurationError: it is not a duration, or no lease can give so much.
         """
         wanted = nanoseconds(check_seconds(min_remaining, "min_remaining"))
-        state = self._handle.state
-        timings = state.timings if type(state) is Held else state.terms.timings
+        timings = self._handle.timings
         if wanted < timings.usable_ns:
             return wanted, None
         # A twentieth more than the least, for the way of the renewal itself.

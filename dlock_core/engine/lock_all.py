@@ -11,7 +11,7 @@ from dlock_core.engine.joining import obtain
 from dlock_core.engine.membership import check_exclusive
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
 from dlock_core.events import EventKind
-from dlock_core.states import Failure, Held
+from dlock_core.states import Failure
 from dlock_core.store import CLAIM_MANY_MAX, Capability
 from dlock_core.timings import NANOS
 
@@ -148,8 +148,7 @@ async def _renew_if_older(engine: Engine, handle: Handle, least_ns: int) -> None
     Raises: LockLostError; the store's error where the renewal failed.
     """
     engine.check(handle)
-    state = handle.state
-    if type(state) is Held and state.deadline - engine.runtime.now() < least_ns:
+    if handle.deadline - engine.runtime.now() < least_ns:
         await engine.renew(handle)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dlock_core.early import resumed, saved
 from dlock_core.engine.owner_probe import boot
 from dlock_core.errors import ConfigurationError, UnsupportedError
-from dlock_core.lease import observe
+from dlock_core.lease import observe, observed_version
 
 if TYPE_CHECKING:
     from dlock_core.engine.handle import Runtime
@@ -181,7 +181,7 @@ class Observations:
     def note(self, key: str, record: LockRecord | None) -> None:
         """Begin to observe *record*, unless that was begun."""
         seen = self._seen.get(key)
-        if record is not None and record.held and (seen is None or seen.version != record.version):
+        if record is not None and record.held and (seen is None or seen.version != observed_version(record)):
             self.keep(key, observe(record, self._runtime.now()))
 
     def save(self) -> None:

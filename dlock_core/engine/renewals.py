@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import MutableSequence, Sequence
 
     from dlock_core.engine.driver import Driver
+    from dlock_core.engine.keeper import Keepers
     from dlock_core.health import Health
 
 __all__ = ["Job", "Renewals"]
@@ -42,8 +43,9 @@ class Job(NamedTuple):
 class Renewals:
     """The scheduler's side of a driver; who calls it, and on what thread or task, is the colour's business."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: Driver, keepers: Keepers) -> None:
         self._driver = driver
+        self._keepers = keepers
         store = driver.store
         batches = Capability.BATCH_RENEW in store.capabilities
         self._batch_limit: int = store.batch_limit if batches else 1  # type: ignore[attr-defined]  # the capability is declared
@@ -52,11 +54,14 @@ class Renewals:
         """Return the health of the client, whose keys begin with *prefix*."""
         driver = self._driver
         with driver.runtime.mutex:
-            states = {key.removeprefix(prefix): handle.state for key, handle in driver.held.items()}
+            held = list(driver.held.values())
+        states = {each.key.removeprefix(prefix): _state_of(each) for each in held if each.keeps is None}
+        sessions = [each.state for each in held if each.keeps is not None]
         store = getattr(driver.store, "store", driver.store)  # the one behind the face for threads
         return health_of(
             states,
             driver.runtime.now(),
+            sessions=sessions,
             unresolved=len(driver.unresolved()),
             error=driver.last_error,
             connections=getattr(store, "connections", None),
@@ -74,14 +79,15 @@ class Renewals:
             self._driver.tell()
             chunks = range(0, len(batch), self._batch_limit)
             jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
-            due.extend(sorted(jobs, key=lambda job: job.urgent_at))
+            # One beat keeps many locks: it goes before all else.
+            due.extend(sorted(jobs, key=lambda job: (job.handles[0].keeps is None, job.urgent_at)))
         except BaseException:
             for handle, rvn in attended:
                 self._driver.interrupted(handle, rvn)
             raise
 
     def _collect(self, attended: list[tuple[Handle, str]]) -> tuple[list[Job], list[tuple[Handle, Any]]]:
-        singles: list[Job] = []
+        singles: list[tuple[Handle, Any]] = []
         batch: list[tuple[Handle, Any]] = []
         rvns = new_rvns()
         timers, now = self._driver.timers, self._driver.runtime.now()
@@ -97,27 +103,27 @@ class Renewals:
             rvn = next(rvns)
             attended.append((handle, rvn))
             timers.put(handle, NEVER)
-            effect = self._attend(handle, now, rvn, early=early)
-            if type(effect) is Replace:
+            effect = self._attend(handle, now, rvn, singles, early=early)
+            if type(effect) is Replace and handle.keeps is None:
                 batch.append((handle, effect))
             elif effect is not None:
-                singles.append(_job([(handle, effect)]))
-        return singles, batch
+                singles.append((handle, effect))
+        return [_job([pair]) for pair in singles], batch
 
     def drop(self, job: Job) -> None:
         """Tell the machine that *job* was interrupted."""
         for handle, request in zip(job.handles, job.requests, strict=True):
             self._driver.interrupted(handle, id_of(request))
 
-    def _attend(self, handle: Handle, now: int, rvn: str, *, early: bool) -> Any:
+    def _attend(self, handle: Handle, now: int, rvn: str, singles: list[tuple[Handle, Any]], *, early: bool) -> Any:
         state = handle.state
+        if handle.keeps is not None:
+            handle.keeps.end_if_empty()
         if type(state) is Held and not handle.is_in_hand():
             return self._attend_unheld(handle, state, now, rvn)
         if handle.watches:
             self._driver.fire_watches(handle, now)
-        if early:
-            return self._driver.step(handle, Renew(rvn))
-        return self._driver.step(handle, Due(rvn, jitter()))
+        return self._keepers.attend(handle, Renew(rvn) if early else Due(rvn, jitter()), singles)
 
     def _attend_unheld(self, handle: Handle, state: Held, now: int, rvn: str) -> Any:
         """Renew nothing that nobody has in hand: a dropped lease lapses, what was never handed out or is being released is released."""
@@ -125,7 +131,7 @@ class Renewals:
             self._driver.step(handle, Due(rvn))
             self._driver.forget(handle)
         elif handle.is_dropped:
-            self._driver.timers.put(handle, min(state.deadline, state.hold_until))
+            self._driver.timers.put(handle, min(state.deadline, state.hold_until, NEVER))
         else:
             return self._driver.step(handle, Free(rvn))
         return None
@@ -134,6 +140,9 @@ class Renewals:
         """Perform one job of :meth:`collect`; errors of a lock are events of that lock and never leave."""
         try:
             await self._perform(job)
+            for handle in job.handles:
+                if handle.keeps is not None:
+                    await self._keepers.look_after(handle)
             for handle in await find_evicted(self._driver, job.handles):
                 await self.run_one(handle, self._driver.advance(handle, Renew(new_rvn())))
         except BaseException:
@@ -174,6 +183,16 @@ class Renewals:
             await self._driver.drive(handle, effect)
         except Exception as error:  # noqa: BLE001  # as above; the machine has been told
             _log.warning("a request for lock %r failed: %r", handle.name, error)
+
+
+def _state_of(handle: Handle) -> LeaseState:
+    """Return the state of a lock as its user knows it: what ends, or puts at risk, the session that keeps it, does so to the lock."""
+    state, session = handle.state, handle.renewal.state
+    if type(state) is not Held or session is state:
+        return state
+    if type(session) is not Held:
+        return state._replace(deadline=0)
+    return state._replace(deadline=handle.deadline, at_risk=state.at_risk or session.at_risk)
 
 
 def _check_results(job: Job, results: Sequence[object]) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from dlock_core.engine.driver import jitter, new_rvn
 from dlock_core.engine.event_hook import note_shared
-from dlock_core.engine.handle import closed_error
 from dlock_core.engine.membership import Membership, send_leaving
 from dlock_core.engine.progress import holder_in_words, tell_grant
+from dlock_core.engine.raised import closed_error
+from dlock_core.engine.sessions import Looking
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
     AcquireTimeoutError,
@@ -55,17 +56,6 @@ _log = guarded_logger("dlock.engine")
 
 _AT_ONCE_MAX = 16
 """How often a write is decided anew at once, where another client's came in between."""
-_LOOKS = 8  # at the session of a member, in one lease
-
-
-class _Errand:
-    """The view of a session that is taken over for nobody."""
-
-    def __init__(self, view: View) -> None:
-        self._handle: Handle
-        self._closed = False
-        self._caller: object = None
-        self._place = view._place
 
 
 async def share(engine: Engine, view: View, key: str, options: LockOptions, timings: Timings) -> None:
@@ -104,8 +94,6 @@ class _Attempt:
         self._give_up_at = self._began + timings.wait_ns
         self._session: Handle | None = None
         self._over: set[str] = set()
-        self._absent: dict[str, int] = {}
-        self._looked: dict[str, int] = {}
         self._failing_since: int | None = None
         self._in_doubt = False
 
@@ -220,7 +208,8 @@ class _Attempt:
                 if error.outcome_unknown:
                     raise OutcomeUnknownError(str(error), key=self.wish.key) from error
             else:
-                self.wish = self.wish._replace(session=SessionRef(key, self._timings.lease_ms or 1))
+                session = SessionRef(key, self._timings.lease_ms or 1, self._session.token)
+                self.wish = self.wish._replace(session=session)
                 return True
         return False
 
@@ -243,54 +232,16 @@ class _Attempt:
         self._check_own(refs)
         found = False
         for ref in refs:
-            now = self._engine.runtime.now()
-            if now >= self._looked.get(ref.key, 0):
-                self._looked[ref.key] = now + ref.lease_ms * 1_000_000 // _LOOKS
-                if await self._is_over(ref):
-                    self._looked.pop(ref.key, None)
-                    found = True
-                    self._note_over(record, ref)
+            if await self._engine.sessions.is_over(ref, Looking(self._options, self._timings, self._began)):
+                found = True
+                self._note_over(record, ref)
         return found
 
     def _note_over(self, record: LockRecord | None, ref: SessionRef) -> None:
-        """From now on the members of *record* under *ref* don't count; by their ids, since a session's key is used again."""
+        """From now on the members of *record* under *ref* don't count."""
         members = None if record is None else record.members
         if members is not None:
             self._over |= {each.member_id for each in members.members if members.sessions[each.session] == ref}
-
-    async def _is_over(self, ref: SessionRef) -> bool:
-        began = self._engine.runtime.now()
-        record = await self._read(ref.key)
-        if record is None:
-            # Somebody may have removed the row of a holder, who hears of it at the next renewal.
-            first = self._absent.setdefault(ref.key, self._engine.runtime.now())
-            return began - first >= ref.lease_ms * 1_000_000
-        self._absent.pop(ref.key, None)
-        if not record.held:
-            return True
-        seen = self._engine.begin_observing(record)
-        early = self._timings.early
-        may_be_early = early.probes or early.server_clock or early.skew_ns is not None
-        if not may_be_early and self._engine.runtime.now() < seen.seen_at + seen.lease_ns:
-            return False
-        return await self._take_over(ref.key)
-
-    async def _take_over(self, key: str) -> bool:
-        """Take the session over, and give it back at once, if the machine says that its lease is over."""
-        errand = _Errand(self._view)
-        try:
-            handle = await self._engine.acquire(key, self._options, self._at_once(must_exist=True), view=errand)
-        except AcquireTimeoutError:
-            return False
-        _log.info("a member of lock %r has died; its session %r is taken over, and ended", self.wish.key, key)
-        try:
-            await self._engine.release(handle, None)
-        except StoreError as error:
-            _log.debug("the release of session %r was not confirmed, it is followed up: %s", key, error)
-        except BaseException:
-            self._engine.discard(handle)
-            raise
-        return True
 
     def _check_own(self, refs: tuple[SessionRef, ...]) -> None:
         """Raise LeaseStateError if the thread or task that asks is itself what it would wait for."""

@@ -43,8 +43,18 @@ TOKEN = 50
 """What the store's token is called; the others count from it. A token of 1 is the least that a claim may be given, no count."""
 
 # Of these only the order to the present matters, of those also the age, up to the longest lease.
-_AHEAD = {"deadline", "renew_at", "hold_until", "until", "retry_at", "give_up_at", "failing_since", "ends_at"}
-_BEHIND = {"sent_at", "seen_at", "written_at"}
+_AHEAD = {
+    "leaves_at",
+    "deadline",
+    "renew_at",
+    "hold_until",
+    "until",
+    "retry_at",
+    "give_up_at",
+    "failing_since",
+    "ends_at",
+}
+_BEHIND = {"absent_at", "sent_at", "seen_at", "written_at"}
 _TRIES_MAX = 2
 _RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord) if each.compare)
 

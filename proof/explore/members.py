@@ -254,7 +254,7 @@ def _over(world: World, shown: LockRecord | None) -> frozenset[str]:
 
 
 def _session(number: int) -> SessionRef:
-    return SessionRef(members.session_key(KEY, number), _LEASE_MS)
+    return SessionRef(members.session_key(KEY, number), _LEASE_MS, 1)
 
 
 def _number(ref: SessionRef) -> int:

@@ -161,7 +161,7 @@ _RELEASES = (
         "release of another's record",
         "rule 5",
         "_lost_free",
-        "if loss.reason in (LossReason.STOLEN, LossReason.BROKEN):",
+        "if loss.reason in (LossReason.STOLEN, LossReason.BROKEN) and state.timings.session is None:",
         "if False:",
         f"{RELEASE}release_after_the_loss_to_another_sends_nothing",
     ),

@@ -16,7 +16,7 @@ from dlock_core import (
     StoreUnavailableError,
 )
 from dlock_core.client import LockClient
-from dlock_core.engine.handle import unresolved_error
+from dlock_core.engine.raised import unresolved_error
 from dlock_core.memory import MemoryStore
 from dlock_core.testing import FakeClock
 from dlock_core.timings import NANOS

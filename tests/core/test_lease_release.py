@@ -325,14 +325,14 @@ def test_break_of_a_newer_format_is_possible() -> None:
     )
 
 
-_SESSION = SessionRef("~dlock/session/1", 30_000)
+_SESSION = SessionRef("~dlock/session/1", 30_000, 1)
 
 
 @pytest.mark.parametrize(
     ("kept_by", "lease_ms"),
     [
         ({"session": _SESSION}, 30_000),
-        ({"members": Members("rw", (_SESSION, SessionRef("~dlock/session/2", 40_000)), ())}, 40_000),
+        ({"members": Members("rw", (_SESSION, SessionRef("~dlock/session/2", 40_000, 1)), ())}, 40_000),
         ({"members": Members("permits", (), ())}, None),
     ],
 )

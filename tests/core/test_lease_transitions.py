@@ -15,10 +15,11 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_core.record import OwnerState
+from dlock_core.record import LossReason, OwnerState
 from dlock_core.states import (
     Answer,
     Begin,
+    Cease,
     Due,
     Ended,
     Event,
@@ -51,6 +52,7 @@ EVENTS: dict[type[Event], Event] = {
     Woken: Woken("x"),
     Renew: Renew("x"),
     Progress: Progress(),
+    Cease: Cease(LossReason.EXPIRED),
     Free: Free("x"),
     GiveUp: GiveUp("x"),
 }
@@ -70,7 +72,7 @@ POSSIBLE: dict[str, set[type[Event]]] = {
     "New": {Begin},
     "Seeking": {Answer, Probed, Failure, Due, Woken, GiveUp},
     "Confirming": {Answer, Failure, Due, Free, GiveUp},
-    "Held": {Answer, Failure, Due, Renew, Progress, Free, GiveUp},
+    "Held": {Answer, Failure, Due, Renew, Progress, Cease, Free, GiveUp},
     "Releasing": {Answer, Failure, Due, Retry},
     "Cleaning": {Answer, Failure, Due, Retry},
     "Lost": {Answer, Failure, Due, Free},

@@ -35,7 +35,7 @@ def wish(number: int, mode: str = PERMIT, **more: Any) -> Wish:
         f"{number:016x}",
         f"owner-{number}",
         **({"permits": 2} | more),
-        session=SessionRef(session_key("k", number), 1000),
+        session=SessionRef(session_key("k", number), 1000, 1),
     )
 
 
@@ -110,7 +110,7 @@ def test_permits_and_weights_are_counted() -> None:
 
     assert in_the_way(wish(3, permits=5, weight=2), record, ()) is None
     refs = in_the_way(wish(3, permits=5, weight=3), record, ())
-    assert refs == (SessionRef("k~dlock/session/1", 1000), SessionRef("k~dlock/session/2", 1000))
+    assert refs == (SessionRef("k~dlock/session/1", 1000, 1), SessionRef("k~dlock/session/2", 1000, 1))
     assert in_the_way(wish(3, permits=5, weight=3), record, (f"{1:016x}",)) is None
 
 
@@ -122,7 +122,7 @@ def test_a_member_that_is_over_is_left_out_by_who_joins() -> None:
     assert [member.member_id for member in after.members.members] == [f"{2:016x}", f"{3:016x}"]
     assert slots(after) == [1, 0]
 
-    heir = wish(9)._replace(session=SessionRef(session_key("k", 2), 1000))
+    heir = wish(9)._replace(session=SessionRef(session_key("k", 2), 1000, 1))
     assert in_the_way(heir, record, ()) is None
     assert in_the_way(heir._replace(session=None), record, ()) is not None
     again = joined(record, heir)
@@ -149,11 +149,11 @@ def test_writer_is_alone() -> None:
     readers, writer = joined(None, wish(1, READ), wish(2, READ)), joined(None, wish(3, WRITE))
 
     assert in_the_way(wish(4, WRITE), readers, ()) == (
-        SessionRef("k~dlock/session/1", 1000),
-        SessionRef("k~dlock/session/2", 1000),
+        SessionRef("k~dlock/session/1", 1000, 1),
+        SessionRef("k~dlock/session/2", 1000, 1),
     )
-    assert in_the_way(wish(4, WRITE), writer, ()) == (SessionRef("k~dlock/session/3", 1000),)
-    assert in_the_way(wish(4, READ), writer, ()) == (SessionRef("k~dlock/session/3", 1000),)
+    assert in_the_way(wish(4, WRITE), writer, ()) == (SessionRef("k~dlock/session/3", 1000, 1),)
+    assert in_the_way(wish(4, READ), writer, ()) == (SessionRef("k~dlock/session/3", 1000, 1),)
     assert in_the_way(wish(4, READ), readers, ()) is None
 
 
@@ -164,7 +164,7 @@ def test_new_readers_wait_behind_a_writer_that_waits() -> None:
     assert waiting is not None
     assert waiting.fencing_token == reader.fencing_token
 
-    assert in_the_way(wish(3, READ), waiting, ()) == (SessionRef("k~dlock/session/2", 1000),)
+    assert in_the_way(wish(3, READ), waiting, ()) == (SessionRef("k~dlock/session/2", 1000, 1),)
     assert in_the_way(wish(3, READ, reads_already=True), waiting, ()) is None
     assert in_the_way(wish(3, READ), waiting, (f"{2:016x}",)) is None
     alone = left(waiting, 1)
@@ -220,14 +220,14 @@ def test_quarantine_is_waited_for_as_a_session_and_a_newer_record_for_ever() -> 
     """A key that was broken is free one lease later; what a newer version means, nobody knows."""
     broken = LockRecord("k", State.HELD, "a", 3, "o", 700, broken=Broken("who", 1))
 
-    assert in_the_way(wish(1), broken, ()) == (SessionRef("k", 700),)
+    assert in_the_way(wish(1), broken, ()) == (SessionRef("k", 700, 3),)
     assert in_the_way(wish(1), newer_format("k", 9, "a", 3), ()) == ()
 
 
 def test_record_holds_so_many_members() -> None:
     """The next one waits for any of them."""
     listed = tuple(Member(f"{number:016x}", READ, None, 1, 1, number) for number in range(MEMBERS_MAX))
-    refs = tuple(SessionRef(session_key("k", number), 1000) for number in range(MEMBERS_MAX))
+    refs = tuple(SessionRef(session_key("k", number), 1000, 1) for number in range(MEMBERS_MAX))
     full = LockRecord("k", State.HELD, "a", 1, "o", None, members=Members("rw", refs, listed))
 
     assert in_the_way(wish(500, READ), full, ()) == refs

@@ -38,6 +38,7 @@ DURATIONS = [
     "clock_skew",
     "request_timeout",
     "max_lease_duration",
+    "audit_period",
 ]
 
 
@@ -66,6 +67,7 @@ def test_options_are_the_contracts() -> None:
         "server_wait": True,
         "heartbeat_period": None,
         "auto_renew": True,
+        "renewal": "lock",
         "data": None,
         "replace_data": True,
         "attributes": {},
@@ -96,6 +98,8 @@ def test_options_are_the_contracts() -> None:
         "drift_bound": 0.01,
         "max_lease_duration": 86400.0,
         "allow_unsafe": frozenset(),
+        "audit_period": 900.0,
+        "session_locks_max": 10_000,
         "token_floor": 1,
         "observations": None,
         "on_event": None,

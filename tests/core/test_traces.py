@@ -417,7 +417,7 @@ async def run_async(seed: str) -> list[Any]:  # noqa: C901  # the twin of run_sy
             if due is None or due > until:
                 break
             # Of two that are due at one instant either may come first; here it is the scheduler, in both colours.
-            scheduler = [timer for timer in clock._timers if timer is client._runtime._timer]
+            scheduler = [timer for timer in clock._timers if timer in client._runtime._timers]
             clock._timers = dict.fromkeys([*scheduler, *clock._timers])
             clock.advance(max(0, due - clock.now()) / NANOS)
             await turn()

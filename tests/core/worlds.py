@@ -45,6 +45,7 @@ _COROUTINES = frozenset(
             "try_acquire",
             "get",
             "break_lock",
+            "break_session",
             "prune",
             "guarantees",
             "provision",
@@ -99,6 +100,7 @@ class World(Protocol):
     space: MemorySpace
     store: AsyncFaultyStore
     hung: dict[str, int]
+    clients: list[Any]
 
     def another_store(self, inner: object = None) -> AsyncFaultyStore:
         """Return another store that can be told to misbehave: on the same space, or around *inner*."""

@@ -38,7 +38,7 @@ INTEGERS = st.integers(-(2**63) + 1, 2**63 - 1)
 TOKENS = st.integers(1, TOKEN_MAX)
 NAMES = st.text(min_size=1, max_size=20)
 VALUES = st.one_of(st.text(max_size=20), INTEGERS, st.booleans(), st.binary(max_size=20))
-SESSIONS = st.builds(SessionRef, NAMES, st.integers(1, LEASE_MAX_MS))
+SESSIONS = st.builds(SessionRef, NAMES, st.integers(1, LEASE_MAX_MS), TOKENS)
 NOTES = st.builds(BeatNote, NAMES, TOKENS, st.sampled_from(["break", "yield"]), st.text(max_size=9))
 MEMBER_IDS = st.text("0123456789abcdef", min_size=16, max_size=16)
 
@@ -120,7 +120,9 @@ def test_bare_record_has_no_context_and_no_payload() -> None:
 
 
 PLAIN: Any = plain_of(
-    LockRecord("k", State.HELD, "r", 1, "o", None, b"data", (("a", b"b"),), Stamp(1, "r"), session=SessionRef("s", 1))
+    LockRecord(
+        "k", State.HELD, "r", 1, "o", None, b"data", (("a", b"b"),), Stamp(1, "r"), session=SessionRef("s", 1, 1)
+    )
 )
 JUNK: list[Any] = [None, True, 1.5, -1, 2**70, "", "x", b"", b"\xff", "[" * 100_000, [], ["a"], {}, {"a": 1}, object()]
 DAMAGED_PARTS: dict[str, list[Any]] = {
@@ -129,20 +131,32 @@ DAMAGED_PARTS: dict[str, list[Any]] = {
     "broken": [[], [1, 1], ["a"], "ab"],
     "delay": [None, 0, -1, True, "1", [], 1000],
     "times": [None, {}, [], [1], ["1", 2], [1, None], [True, 1], [1, 2, 3]],
-    "session": ["ab", {"a": 1, "b": 2}, ["s"], ["", 1], ["s", 0], ["s", LEASE_MAX_MS + 1], ["s", True], [1, 1]],
+    "session": [
+        "abc",
+        {"a": 1, "b": 2, "c": 3},
+        ["s", 1],
+        ["", 1, 1],
+        ["s", 0, 1],
+        ["s", LEASE_MAX_MS + 1, 1],
+        ["s", True, 1],
+        ["s", 1, 0],
+        ["s", 1, TOKEN_MAX + 1],
+        ["s", 1, True],
+        [1, 1, 1],
+    ],
     "beat": [[], ["r"], ["", []], ["r", {}], ["r", [1]], ["r", [["k", 1, "stop", "me"]]], {"r": 1, "": 2}],
     "members": [
         [],
         ["shared", [], []],
         ["rw", {}, []],
-        ["rw", [["s", 1]], [["0" * 16, "read", None, None, 1, 1]]],
-        ["rw", [["s", 1]], [["0" * 15, "read", None, None, 1, 0]]],
-        ["rw", [["s", 1]], [["G" * 16, "read", None, None, 1, 0]]],
-        ["rw", [["s", 1]], [["0" * 16, "read", -1, None, 1, 0]]],
-        ["rw", [["s", 1]], [["0" * 16, "read", None, 0, 1, 0]]],
-        ["rw", [["s", 1]], [["0" * 16, "read", None, None, 0, 0]]],
-        ["rw", [["s", 1]], [["0" * 16, "read", None, None, 1, -1]]],
-        ["rw", [["s", 1]], [["0" * 16, 7, None, None, 1, 0]]],
+        ["rw", [["s", 1, 1]], [["0" * 16, "read", None, None, 1, 1]]],
+        ["rw", [["s", 1, 1]], [["0" * 15, "read", None, None, 1, 0]]],
+        ["rw", [["s", 1, 1]], [["G" * 16, "read", None, None, 1, 0]]],
+        ["rw", [["s", 1, 1]], [["0" * 16, "read", -1, None, 1, 0]]],
+        ["rw", [["s", 1, 1]], [["0" * 16, "read", None, 0, 1, 0]]],
+        ["rw", [["s", 1, 1]], [["0" * 16, "read", None, None, 0, 0]]],
+        ["rw", [["s", 1, 1]], [["0" * 16, "read", None, None, 1, -1]]],
+        ["rw", [["s", 1, 1]], [["0" * 16, 7, None, None, 1, 0]]],
     ],
 }
 CONTEXTS: list[str] = [
@@ -240,7 +254,7 @@ def test_higher_format_is_held_whatever_else_it_says() -> None:
 
 # ---- what the record itself checks
 
-SESSION = SessionRef("s", 1000)
+SESSION = SessionRef("s", 1000, 1)
 MEMBER: Any = Member("0123456789abcdef", "read", None, None, 1, 0)
 RAW_BEAT: Any = Beat
 RW: Any = Members("rw", (SESSION,), (MEMBER,))
@@ -250,13 +264,13 @@ BARE = LockRecord("k", State.HELD, "r", 1, "o", None)
 @pytest.mark.parametrize(
     "fields",
     [
-        {"session": ("s", 1000)},
+        {"session": ("s", 1000, 1)},
         {"session": SESSION, "lease_ms": 1000},
         {"members": RW, "lease_ms": 1000},
         {"members": ("rw", (), ())},
         {"members": RW._replace(sessions=[SESSION])},
         {"members": RW._replace(sessions=())},
-        {"members": RW._replace(sessions=(("s", 1000),))},
+        {"members": RW._replace(sessions=(("s", 1000, 1),))},
         {"members": RW._replace(members=(tuple(MEMBER),))},
         {"members": RW._replace(members=(MEMBER,) * (MEMBERS_MAX + 1))},
         {"members": RW._replace(members=(MEMBER._replace(member_id="0123456789ABCDEF"),))},

@@ -115,7 +115,7 @@ def test_change_is_applied_to_the_held_record_of_the_expected_version_only(
 @pytest.mark.parametrize("keep", [False, True])
 def test_change_writes_the_token_that_it_carries(*, keep: bool) -> None:
     """Clause S5, and S4 for the payload."""
-    session = SessionRef("s", 1000)
+    session = SessionRef("s", 1000, 1)
     asked = record(rvn="new", token=9, data=b"new", session=session)
 
     written = outcome(STANDING[State.HELD], Replace(asked, Version("standing", 5), keep_payload=keep)).record
@@ -135,7 +135,7 @@ BY_SESSION = LockRecord(
     b"new",
     (("a", 1),),
     broken=Broken("operator", 4),
-    session=SessionRef("s", 1000),
+    session=SessionRef("s", 1000, 1),
     times=Times(1, 2),
 )
 FULL = {
@@ -149,7 +149,7 @@ FULL = {
     ),
     "lock of a session": BY_SESSION,
     "session": replace(BY_SESSION, lease_ms=1000, session=None, beat=Beat("own")),
-    "permits": replace(BY_SESSION, session=None, members=Members("permits", (SessionRef("s", 1000),), ())),
+    "permits": replace(BY_SESSION, session=None, members=Members("permits", (SessionRef("s", 1000, 1),), ())),
 }
 
 

@@ -1,0 +1,295 @@
+"""Sessions of this client: locks of its own, each renewed in place of the many that it keeps.
+
+A lock is claimed with a lease of its own. Its first renewal *moves* it: the same conditional write, which names a session instead of a
+lease. From then on only the session is renewed, by its *beat*, and a lock is valid while its session is. What a renewal of the lock itself
+would have shown comes in other ways: a break by a note in the record of the session, anything else by an audit, which reads some of the
+locks after each beat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dlock_core import lease
+from dlock_core.engine.driver import jitter
+from dlock_core.engine.sessions import Errand
+from dlock_core.engine.user_calls import guarded_logger
+from dlock_core.errors import ConfigurationError, StoreError, UnsafeStoreError
+from dlock_core.members import session_key
+from dlock_core.record import LossReason, NewerRecord, SessionRef
+from dlock_core.states import Cease, Due, Held, Lost, Renew
+from dlock_core.timings import NANOS, NEVER, Timings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core.engine.driver import Driver
+    from dlock_core.engine.engine import Engine
+    from dlock_core.engine.handle import Handle
+    from dlock_core.options import ClientOptions
+    from dlock_core.record import BeatNote, LockRecord
+    from dlock_core.states import Event
+
+__all__ = ["DEFAULT_KEEPING", "Keeper", "Keepers", "Keeping", "end_with_session"]
+
+_log = guarded_logger("dlock.engine")
+
+KEEPERS_MAX = 8
+_ROLLBACK = "session-rollback"
+AUTO_MIN = 16  # a client that holds so many locks gains by a session
+_NUMBERS, _NUMBERS_GROW, _TRIES_MAX = 8, 4, 12
+_SLICE = 100  # so many locks are told of the end of their session before others have the mutex
+_HELD_MIN = {"lock": NEVER, "session": 0, "auto": AUTO_MIN}
+
+
+class Keeping(NamedTuple):
+    """How sessions are used: the *prefix* of their keys, how often each lock is read, and how many locks one session keeps."""
+
+    prefix: str = ""
+    audit_ns: int = 900 * NANOS
+    locks_max: int = 10_000
+
+
+DEFAULT_KEEPING = Keeping()
+
+
+def check_kept(options: ClientOptions, *, may_lose_grants: bool) -> None:
+    """Refuse what a session cannot keep.
+
+    Raises: ConfigurationError: the lock has no lease, or is not renewed. UnsafeStoreError: a failover may bring old records back.
+    """
+    asked = f"renewal={options.renewal!r}"
+    if options.fail_closed or not options.auto_renew:
+        other = "fail_closed=True" if options.fail_closed else "auto_renew=False"
+        raise ConfigurationError(
+            f"{asked} does not go with {other}: a session renews the lease of the lock; leave one of them out, or give renewal='lock'"
+        )
+    if may_lose_grants and _ROLLBACK not in options.allow_unsafe:
+        raise UnsafeStoreError(
+            f"{asked} is refused by this store: a failover or restart may bring an older record back, and a lock that a session keeps "
+            f"would then have a second holder until the next audit; to accept that, put {_ROLLBACK!r} into allow_unsafe",
+            name=_ROLLBACK,
+        )
+
+
+class Keeper(Errand):
+    """A session: the handle of its lock, and of those that it keeps."""
+
+    def __init__(self, timings: Timings) -> None:
+        super().__init__()
+        self.timings = timings
+        self.kept: set[Handle] = set()
+        self.unaudited: deque[Handle] = deque()
+        self.dropped: deque[Handle] = deque()
+        self._ref: SessionRef | None = None
+        self._empty_beats = 0
+
+    @property
+    def handle(self) -> Handle:
+        """The handle of the session's own lock."""
+        return self._handle
+
+    @property
+    def ref(self) -> SessionRef:
+        """How a record names this session."""
+        if self._ref is None:
+            assert self.timings.lease_ms is not None  # a fail-closed lock is moved under no session
+            self._ref = SessionRef(self.handle.key, self.timings.lease_ms, self.handle.token)
+        return self._ref
+
+    def is_valid(self, now: int) -> bool:
+        """Whether the session lasts."""
+        return lease.is_valid(self.handle.state, now)
+
+    @property
+    def deadline(self) -> int:
+        """When the session ends, if no beat comes."""
+        state = self.handle.state
+        return state.deadline if type(state) is Held else 0
+
+    def let_go(self, handle: Handle) -> None:
+        """Keep *handle* no more: it has a lease of its own again."""
+        self.kept.discard(handle)
+        handle.keeper = None
+
+    def end_if_empty(self) -> None:
+        """Let the session go that has kept no lock since the beat before: a new one was opened for locks that are about to be moved."""
+        self._empty_beats = 0 if self.kept else self._empty_beats + 1
+        self._closed = self._closed or self._empty_beats > 1
+
+    def loss_reason(self) -> LossReason:
+        """Why a lock is lost that this session has kept."""
+        state = self.handle.state
+        return state.loss.reason if type(state) is Lost else LossReason.EXPIRED
+
+
+class Keepers:
+    """All sessions of a client. Private calls are made under the engine's mutex, but for those that await."""
+
+    def __init__(self, engine: Engine, keeping: Keeping) -> None:
+        self._engine = engine
+        self._driver: Driver = engine.driver
+        self._keeping = keeping
+        self._keepers: list[Keeper] = []
+        self._opening: dict[
+            Timings, tuple[int, int]
+        ] = {}  # by what a session is for: when one may be opened next, and the tries
+
+    def attend(self, handle: Handle, event: Event, singles: list[tuple[Handle, Any]]) -> Any:
+        """Renew the held *handle* by *event*, or move it under a session; what opens a session, where there is none, goes to *singles*."""
+        state, now = handle.state, self._engine.runtime.now()
+        if type(state) is Held and type(event) in (Due, Renew) and self._may_move(handle, state, now):
+            keeper = self._find(state.timings, now)
+            if keeper is not None:
+                # Before the send: until the move is resolved, both ends count (S7).
+                self._take_in(keeper, handle)
+                return self._driver.step(handle, Renew(event.new_rvn, state.timings.under(keeper.ref)))
+            self._open(handle, state.timings, now, singles)
+        return self._driver.step(handle, event)
+
+    def _may_move(self, handle: Handle, state: Held, now: int) -> bool:
+        """Whether the renewal that is due may be a move. None is sent in doubt: what is unresolved is to be one write, of one kind."""
+        return (
+            len(self._driver.held) >= _HELD_MIN[handle.options.renewal]
+            and not handle.is_session
+            and state.timings.session is None
+            and state.timings.lease_ms is not None
+            and state.in_flight is None
+            and not (state.pending or state.at_risk)
+            and now >= state.renew_at - state.timings.period_ns // 8
+        )
+
+    def _find(self, timings: Timings, now: int) -> Keeper | None:
+        """Return a session for locks of these *timings* that has room, and more than half of its use left."""
+        wanted = _session_timings(timings)
+        for keeper in self._keepers:
+            fits = keeper.timings == wanted and len(keeper.kept) < self._keeping.locks_max and not keeper._closed
+            if fits and keeper.deadline - now > wanted.usable_ns // 2 and keeper.is_valid(now):
+                return keeper
+        return None
+
+    def _take_in(self, keeper: Keeper, handle: Handle) -> None:
+        if handle.keeper is not None:
+            handle.keeper.kept.discard(handle)
+        handle.keeper = keeper
+        keeper.kept.add(handle)
+        keeper.unaudited.append(handle)
+
+    def _open(self, handle: Handle, timings: Timings, now: int, singles: list[tuple[Handle, Any]]) -> None:
+        """Ask for a session, unless that was done a moment ago, or there are as many as there may be."""
+        wanted = _session_timings(timings)
+        opens_at, tries = self._opening.get(wanted, (0, 0))
+        if now < opens_at:
+            return
+        self._keepers = [each for each in self._keepers if each.is_valid(now)]
+        if len(self._keepers) >= KEEPERS_MAX:
+            return
+        self._opening[wanted] = now + wanted.backoff_ns, tries + 1
+        keeper = Keeper(wanted)
+        # One of a few numbers, of more where they were taken: the keys are used again, and so their records stay few.
+        number = int(jitter() * _NUMBERS * _NUMBERS_GROW ** min(tries, _TRIES_MAX))
+        options = handle.options
+        session, claim = self._engine.begin(session_key(self._keeping.prefix, number), options, wanted, None, keeper)
+        session.keeps = keeper
+        singles.append((session, claim))
+
+    async def look_after(self, session: Handle) -> None:
+        """Do what is due after a request of *session*: settle an attempt to open one, lose what was dropped, and audit."""
+        keeper = session.keeps
+        assert keeper is not None  # asked for sessions only
+        if type(session.state) is not Held:
+            keeper._closed = True
+            self._driver.settle(session)
+            return
+        if keeper not in self._keepers:
+            self._keepers.append(keeper)
+            self._opening.pop(keeper.timings, None)
+        while keeper.dropped:
+            self.end(keeper.dropped.popleft(), LossReason.EXPIRED)
+        await self._audit(keeper)
+
+    def end(self, handle: Handle, reason: LossReason, record: LockRecord | None = None) -> None:
+        """Lose one lock while its session goes on."""
+        with self._engine.runtime.mutex:
+            if type(handle.state) is Held:
+                self._driver.step(handle, Cease(reason, record, alone=True))
+        self._driver.tell()
+
+    def hear(self, keeper: Keeper, notes: Sequence[BeatNote]) -> None:
+        """Lose the locks that others have broken by *notes*, under the mutex: before the next beat is sent, which ends the notes (S9)."""
+        for note in notes:
+            handle = self._driver.held.get(note.key)
+            kept = handle is not None and handle.keeper is keeper and type(handle.state) is Held
+            if note.kind == "break" and handle is not None and kept and handle.token == note.fencing_token:
+                self._driver.later(_log.warning, "lock %r was broken by %r", handle.name, note.by)
+                self._driver.step(handle, Cease(LossReason.BROKEN, alone=True))
+
+    def end_all(self, keeper: Keeper) -> None:
+        """Lose all locks of a session that is over; called outside of the mutex. A client that was closed tells nobody: it ended them."""
+        reason, kept = keeper.loss_reason(), [] if self._engine.closed else list(keeper.kept)
+        if kept:
+            _log.warning("%d locks are lost with their session (%s)", len(kept), reason.value)
+        for start in range(0, len(kept), _SLICE):
+            with self._engine.runtime.mutex:
+                for handle in kept[start : start + _SLICE]:
+                    end_with_session(self._driver, handle)
+            self._driver.tell()
+
+    async def _audit(self, keeper: Keeper) -> None:
+        """Read the next few locks: one that a failover has rolled back, or that somebody has changed, is lost (S13)."""
+        period_ns = min(keeper.timings.period_ns, self._keeping.audit_ns)
+        for _ in range(math.ceil(len(keeper.kept) * period_ns / self._keeping.audit_ns)):
+            handle = _next_kept(keeper)
+            if handle is None:
+                return
+            keeper.unaudited.append(handle)
+            state = handle.state
+            if type(state) is not Held or state.in_flight is not None or state.pending:
+                continue
+            try:
+                record = await self._engine.store.read(handle.key, timeout_s=keeper.timings.timeout_ns / NANOS)
+            except StoreError as error:
+                _log.debug("lock %r could not be audited: %s", handle.name, error)
+                return
+            # What was written meanwhile tells by itself.
+            if handle.state is state and not isinstance(record, NewerRecord) and not _stands(record, state):
+                is_broken = record is not None and record.broken is not None
+                self.end(handle, LossReason.BROKEN if is_broken else LossReason.STOLEN, record)
+
+
+def end_with_session(driver: Driver, handle: Handle) -> None:
+    """Lose the lock of *handle*, whose session is over; under the mutex."""
+    if type(handle.state) is Held and handle.keeper is not None:
+        driver.step(handle, Cease(handle.keeper.loss_reason()))
+
+
+def _next_kept(keeper: Keeper) -> Handle | None:
+    while keeper.unaudited:
+        handle = keeper.unaudited.popleft()
+        if handle in keeper.kept:
+            return handle
+    return None
+
+
+def _stands(record: LockRecord | None, state: Held) -> bool:
+    return record is not None and record.held and record.version == state.version
+
+
+def _session_timings(timings: Timings) -> Timings:
+    """Return the timings of the session for a lock of these: what its own record carries, and how long it is held, is the lock's alone."""
+    return timings._replace(
+        wait_ns=0,
+        retries_max=0,
+        wait_after_lease=False,
+        server_wait=False,
+        max_hold_ns=None,
+        stall_ns=None,
+        data=None,
+        attributes=(),
+        keep_payload=False,
+        must_exist=False,
+        hide_on_release=True,
+        acquire_timeout_ns=timings.timeout_ns,  # the thread that opens it renews
+    )

@@ -1,0 +1,171 @@
+"""What operators, failovers and notes do to locks that a session keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import LockLostError, LossReason, State
+from dlock_core.lease import note_request
+from dlock_core.record import Beat, BeatNote, LockRecord
+from tests.core.test_sessions import KEEPS, moved, sessions_of
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_break_of_a_kept_lock_takes_that_lock_alone(world: World) -> None:
+    """A note for its holder first, then the record, closed for a lease (S9); the holder hears it at the next beat (S10)."""
+    async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
+        lease, neighbour = await moved(world, a, "k", "n")
+        written: list[str] = []
+
+        def note_write(verb: str, request: Any) -> None:
+            if verb == "replace":
+                written.append(request.record.key)
+
+        async with world.client(world.hooked_store(note_write), owner="operator") as operator:
+            assert await operator.break_lock("k", fencing_token=1)
+
+        assert [key in sessions_of(world) for key in written] == [True, False]
+        assert world.space.records["k"].broken is not None
+        assert world.space.records["k"].lease_ms == 10_000
+        await world.live(3)
+        assert lease.loss.reason is LossReason.BROKEN
+        assert neighbour.is_valid
+        assert all(record.beat is None for record in sessions_of(world).values())
+        waiting = world.spawn(b.acquire("k", timeout=60))
+        await world.live(6)
+        assert not waiting.done
+        await world.live(6)
+        assert (await waiting.result()).fencing_token == 3
+        assert neighbour.is_valid
+
+
+@both_colours
+async def test_note_whose_writer_died_frees_the_lock_all_the_same(world: World) -> None:
+    """The operator's second write never came: the holder gives the lock back, a lease after it heard (S9)."""
+    async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
+        lease, neighbour = await moved(world, a, "k", "n")
+        (key, session), *_ = sessions_of(world).items()
+        note = note_request(session, BeatNote("k", 1, "break", "gone"), session.fencing_token, "#note")
+        assert not isinstance(note, bool)
+        world.space.records[key] = note.record
+        waiting = world.spawn(b.acquire("k", timeout=60))
+        await world.live(9)
+        assert lease.loss.reason is LossReason.BROKEN
+        assert not waiting.done
+
+        await world.live(6)
+
+        assert (await waiting.result()).fencing_token == 2
+        assert neighbour.is_valid
+
+
+@both_colours
+async def test_lease_counts_from_the_own_write_below_a_note(world: World) -> None:
+    """A note is no beat (S11), and no sign of life for those who wait (S14)."""
+    store = world.another_store()
+    async with world.client(store, **KEEPS) as a, world.client(lease_duration=10) as b:
+        (lease,) = await moved(world, a, "k")
+        with store.outage():
+            waiting = world.spawn(b.acquire("k", timeout=60))
+            for number in range(10):
+                (key, session), *_ = sessions_of(world).items()
+                note = note_request(
+                    session, BeatNote(f"x{number}", 1, "break", "op"), session.fencing_token, f"#{number}"
+                )
+                assert not isinstance(note, bool)
+                world.space.records[key] = note.record
+                await world.live(1)
+            await world.live(5)
+
+            assert (await waiting.result()).fencing_token == 2
+            assert not lease.is_valid
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+
+@both_colours
+async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(world: World) -> None:
+    """By then its owner has heard of it, or its lease is over."""
+    store = world.another_store()
+    async with world.client(store, **KEEPS) as a, world.client(lease_duration=10) as b:
+        leases = await moved(world, a, "k", "n")
+        (key, _), *_ = sessions_of(world).items()
+        with store.outage():
+            assert await b.break_session(key)
+            waiting = world.spawn(b.acquire("k", timeout=60))
+            await world.live(6)
+            assert not waiting.done
+            await world.live(8)
+            assert (await waiting.result()).fencing_token == 2
+            assert not any(lease.is_valid for lease in leases)
+
+        await world.live(1)
+        for lease in leases:
+            with pytest.raises(LockLostError):
+                await lease.release()
+
+
+@both_colours
+async def test_record_that_was_rolled_back_is_found_by_the_audit(world: World) -> None:
+    """Its renewals don't touch it, so nothing else would tell (S13)."""
+    async with world.client(**KEEPS, audit_period=10) as client:
+        lease = await client.acquire("k")
+        before = world.space.records["k"]
+        neighbour = await client.acquire("n")
+        await world.live(6)
+        world.space.records["k"] = before
+
+        await world.live(12)
+
+        assert lease.loss is not None
+        assert lease.loss.reason is LossReason.STOLEN
+        assert neighbour.is_valid
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+
+@both_colours
+async def test_whoever_cannot_reach_the_session_waits(world: World) -> None:
+    """That its record cannot be read proves nothing."""
+    store = world.another_store()
+    async with world.client(**KEEPS) as a, world.client(store, lease_duration=10) as b:
+        (lease,) = await moved(world, a, "k")
+        store.fail("read", 3)
+
+        assert await b.try_acquire("k") is None
+        assert lease.is_valid
+        assert store.requests["read"] == 1
+
+
+SESSION = LockRecord("s", State.HELD, "#1", 3, "o", 1000)
+NOTE = BeatNote("k", 1, "break", "op")
+
+
+def test_note_leaves_the_owners_lease_token_and_write_as_they_are() -> None:
+    """It names the write below it; a second one names the same."""
+    first = note_request(SESSION, NOTE, 3, "#2")
+    assert not isinstance(first, bool)
+    assert first.expected == SESSION.version
+    assert first.record == LockRecord("s", State.HELD, "#2", 3, "o", 1000, beat=Beat("#1", (NOTE,)))
+
+    other = NOTE._replace(key="l")
+    second = note_request(first.record, other, 3, "#3")
+
+    assert not isinstance(second, bool)
+    assert second.record.beat == Beat("#1", (NOTE, other))
+    assert note_request(second.record, NOTE, 3, "#4") is True
+
+
+@pytest.mark.parametrize(
+    "session",
+    [None, LockRecord("s", State.GONE, "#1", 3, "o", None), LockRecord("s", State.HELD, "#1", 4, "o", 1000)],
+)
+def test_no_note_is_left_where_the_session_is_over(session: LockRecord | None) -> None:
+    """Nobody would read it."""
+    assert note_request(session, NOTE, 3, "#2") is False

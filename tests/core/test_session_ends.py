@@ -1,0 +1,170 @@
+"""How the hold of a lock ends that a session keeps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dlock_core import LockLostError, LossReason, State
+from tests.core.test_sessions import KEEPS, moved, sessions_of
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_dead_holders_session_is_taken_over_once_and_given_back(world: World) -> None:
+    """A lease after it was last seen alive, and not before; then each of its locks is one read and one write."""
+    store, others = world.another_store(), world.another_store()
+    async with world.client(store, **KEEPS) as dead, world.client(others, lease_duration=10) as live:
+        leases = await moved(world, dead, *(f"k{number}" for number in range(10)))
+        losses: list[Any] = []
+        for lease in leases:
+            lease.on_lost(losses.append)
+        with store.outage():
+            waiting = world.spawn(live.acquire("k0", timeout=60))
+            await world.live(9)
+            assert not waiting.done
+            await world.live(6)
+            taken = [await waiting.result()]
+            assert not any(lease.is_valid for lease in leases)
+            assert [record.state for record in sessions_of(world).values()] == [State.GONE]
+            before = others.requests.total()
+            taken += [await live.acquire(f"k{number}", timeout=0) for number in range(1, 10)]
+
+            # A claim that is refused, a look at the session by each attempt unless it is known to be over, and the takeover.
+            assert others.requests.total() - before <= 9 * 2
+            assert [lease.fencing_token for lease in taken] == [2] * 10
+        await world.settle()
+        assert [loss.reason for loss in losses] == [LossReason.UNREACHABLE] * 10
+        with pytest.raises(LockLostError, match=r"lock 'k1' \(token 1\) was lost: the store could not be reached"):
+            await leases[1].ensure()
+        for lease in leases:
+            with pytest.raises(LockLostError):
+                await lease.release()
+
+
+@both_colours
+async def test_lock_is_over_with_its_session_though_no_thread_ran(world: World) -> None:
+    """Asked in the instant, before anybody was told."""
+    store = world.another_store()
+    async with world.client(store, **KEEPS) as client:
+        (lease,) = await moved(world, client, "k")
+        with store.outage():
+            world.clock.advance(10)
+
+            assert not lease.is_valid
+            assert lease.remaining == 0.0
+            with pytest.raises(LockLostError):
+                await lease.ensure()
+        await world.settle()
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+
+@both_colours
+async def test_session_whose_row_is_gone_counts_for_one_more_lease(world: World) -> None:
+    """Its owner hears of it by the next beat only (S6); a waiter sees it absent for a lease first."""
+    store = world.another_store()
+    async with world.client(store, **KEEPS) as a, world.client(lease_duration=10) as b:
+        (lease,) = await moved(world, a, "k")
+        with store.outage():
+            for key in sessions_of(world):
+                del world.space.records[key]
+            waiting = world.spawn(b.acquire("k", timeout=60))
+            await world.live(9.5)
+            assert not waiting.done
+            await world.live(6)
+
+            assert (await waiting.result()).fencing_token == 2
+            assert not lease.is_valid
+        await world.settle()
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+
+@both_colours
+async def test_overrun_of_a_kept_lock_gives_it_back_a_lease_later(world: World) -> None:
+    """Nothing of it would lapse by itself, since its session goes on (S20); its neighbour stays."""
+    async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
+        lease, neighbour = await a.acquire("k", max_hold=8), await a.acquire("n")
+        await world.live(7)
+        assert world.space.records["k"].session is not None
+        await world.live(2)
+        assert lease.loss is not None
+        assert lease.loss.reason is LossReason.OVERRUN
+        waiting = world.spawn(b.acquire("k", timeout=60))
+        await world.live(8)
+        assert not waiting.done
+
+        await world.live(4)
+
+        assert (await waiting.result()).fencing_token == 2
+        assert neighbour.is_valid
+        with pytest.raises(LockLostError):
+            await lease.release()
+
+
+@both_colours
+async def test_dropped_lease_of_a_kept_lock_comes_free(world: World) -> None:
+    """Its session goes on for others, so the scheduler gives it back, a lease after it heard of it."""
+    async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
+        leases = await moved(world, a, "k", "n")
+        with pytest.warns(ResourceWarning, match="unreleased lease of lock 'k'"):
+            leases.pop(0)
+        waiting = world.spawn(b.acquire("k", timeout=60))
+        await world.live(9)
+        assert not waiting.done
+
+        await world.live(6)
+
+        assert (await waiting.result()).fencing_token == 2
+        assert leases[0].is_valid
+
+
+@both_colours
+async def test_move_without_an_answer_is_resolved_by_the_next_write(world: World) -> None:
+    """Applied or not, the lock stays held, and both ends count until it is known (S7)."""
+    for fault in ("lose_reply", "lose_request"):
+        async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
+            lease = await a.acquire(f"k-{fault}")
+            await world.live(4.75)  # the session is open, and the second renewal is next
+            getattr(world.store, fault)("replace", 2)
+            await world.live(20)
+
+            assert lease.is_valid
+            assert await b.try_acquire(f"k-{fault}") is None
+            await lease.release()
+
+
+@both_colours
+async def test_closing_ends_locks_and_session(world: World) -> None:
+    """Everything is free at once."""
+    async with world.client(**KEEPS) as client:
+        leases = await moved(world, client, "a", "b")
+
+    assert not any(lease.is_valid for lease in leases)
+    assert {key: record.state for key, record in world.space.records.items() if record.held} == {}
+
+
+@both_colours
+async def test_end_of_the_program_is_one_request_for_all_locks_of_a_session(world: World) -> None:
+    """Whoever comes may take them at once; there may be no time for thousands of releases."""
+    async with world.client(**KEEPS) as client:
+        leases = await moved(world, client, *(f"k{number}" for number in range(50)))
+        before = world.store.requests.total()
+
+        await engine_of(world).close(world.clock.now() + 1_000_000_000)
+
+        assert world.store.requests.total() - before == 1
+        assert not any(lease.is_valid for lease in leases)
+    async with world.client() as other, other.lock("k0", timeout=0) as taken:
+        assert taken.fencing_token == 2
+
+
+def engine_of(world: World) -> Any:
+    """Return the engine of the client that was made last."""
+    client = world.clients[-1]
+    return getattr(client, "_opened", None) or client._engine
