@@ -38,9 +38,10 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
         sessions = [handle for handle in held if handle.keeps is not None]
         locks = [handle for handle in held if handle.body_of in (None, caller) and handle.keeps is None]
     # Where time is short, the end of a session is one request for all that it keeps: whoever comes may have them at once.
-    kept = [handle for handle in locks if handle.renewal is not handle] if until < NEVER else []
-    left = [handle for handle in locks if handle not in kept]
-    left = left + sessions if kept else sessions + left
+    if until < NEVER:
+        left = [handle for handle in locks if handle.renewal is handle] + sessions
+    else:
+        left = sessions + locks
     try:
         errors += await _end_bodies(engine, bodies, until)
         while left and engine.runtime.now() < until and silences < _SILENCES_MAX:
