@@ -135,7 +135,20 @@ def app() -> Iterator[Celery]:
         ({}, r"task .*report has no lock_key; write @app.task\(base=LockedTask, lock_key='report/\{customer\}'\)"),
         ({"lock_key": "report/{custmer}"}, r"names 'custmer', which is not an argument of the task; it has customer$"),
         ({"lock_key": "report", "when_held": "drop"}, r"when_held='drop' of task .*report must be 'retry' or 'ignore'"),
-        ({"lock_key": "report"}, r"no store is named; .*DLOCK_URL"),
+        (
+            {"lock_key": "report"},
+            r"task .*report has no lock_client=shared_client\(url\), and no store is named; .*DLOCK_URL",
+        ),
+        (
+            {"lock_key": "report/{customer"},
+            r"lock_key 'report/\{customer' of task .*report cannot be read: .*; write \{\{",
+        ),
+        ({"lock_key": 17}, r"lock_key of task .*report must be a str with names of arguments in braces, not 17$"),
+        ({"lock_key": "report", "lock_client": "memory://"}, r"must be a client: lock_client=shared_client\(url\)$"),
+        (
+            {"lock_key": "report", "lock_client": shared_client("memory://"), "lock_options": {"lease": 5}},
+            r"lock_options of task .*report: unknown option 'lease': lease_duration is ",
+        ),
     ],
 )
 def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any], message: str) -> None:
@@ -147,6 +160,16 @@ def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any],
     with pytest.raises(ConfigurationError, match=message) as raised:
         app.finalize()
     assert "\n" not in str(raised.value)
+
+
+def test_a_key_that_does_not_fit_the_arguments_fails_the_task_in_one_line(app: Celery) -> None:
+    """The argument has not what the key names of it."""
+
+    @app.task(base=LockedTask, shared=False, lock_client=shared_client("memory://"), lock_key="report/{customer.id}")
+    def report(customer: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"lock_key .* of task .*report does not fit its arguments: .*'id'$"):
+        report("anna")
 
 
 def test_a_key_is_suggested_that_a_task_without_arguments_can_have(app: Celery) -> None:

@@ -20,7 +20,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from dlock_core import connect
+from dlock_core import ConfigurationError, connect
 from dlock_core.fence import FencedASGI, FencedWSGI, MemoryTokens, SQLTokens, TokenStore, http_headers
 from tests.documentation import shown
 from tests.fences.accounts import connected_mysql, connected_postgres
@@ -89,6 +89,14 @@ def test_request_without_a_token_is_told_to_send_one(wrap: Callable[..., Send]) 
 
     assert send("PUT", "/a") == (428, "send the fencing token of your lock as the header Fencing-Token\n")
     assert send("GET", "/a") == (200, "done")
+
+
+def test_store_that_keeps_no_tokens_is_refused_when_the_middleware_is_made(wrap: Callable[..., Send]) -> None:
+    """Not at the first request: the line says what to give."""
+    with pytest.raises(
+        ConfigurationError, match=r"^None keeps no tokens; give SQLTokens\(connection\), MemoryTokens\(\), or"
+    ):
+        wrap(None)
 
 
 @pytest.mark.parametrize(
