@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import pickle
 import re
 import shlex
 import subprocess
@@ -215,6 +216,8 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
     assert done.stderr + done.stdout == ""
     assert "one protocol" in (tmp_path / "index.html").read_text().lower()
+    environment = pickle.loads((tmp_path / ".doctrees" / "environment.pickle").read_bytes())  # noqa: S301  # just written
+    assert "README.md" in {Path(each).name for each in environment.dependencies["index"]}
     reference = (tmp_path / "reference" / "clients.html").read_text()
     assert "lease_duration" in reference
     assert "try_acquire" in reference
