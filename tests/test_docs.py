@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib
 import pickle
 import re
 import shlex
@@ -17,8 +18,12 @@ import pytest
 
 from dlock_core.command import app
 from tests.documentation import OWN_TEST, PAGES, RECIPE, ROOT, SERVERS, Block, Names, blocks, shown, without_blocks
+from tests.update_public_api import PUBLIC_MODULES
 
 COMMAND_TIMEOUT_S = 60
+STORES = [
+    f"dlock_{name}" for name in ("dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis", "sqlite", "zookeeper")
+]
 _GROUP = click.Context(app.command)
 DLOCK = {name: each for name in app.command.list_commands(_GROUP) if (each := app.command.get_command(_GROUP, name))}
 PROGRAMS = {"dlock": [sys.executable, "-m", "dlock_core"], "python": [sys.executable]}
@@ -218,6 +223,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "one protocol" in (tmp_path / "index.html").read_text().lower()
     environment = pickle.loads((tmp_path / ".doctrees" / "environment.pickle").read_bytes())  # noqa: S301  # just written
     assert "README.md" in {Path(each).name for each in environment.dependencies["index"]}
-    reference = (tmp_path / "reference" / "clients.html").read_text()
-    assert "lease_duration" in reference
-    assert "try_acquire" in reference
+    assert "lease_duration" in (tmp_path / "reference" / "clients.html").read_text()
+    reference = "".join(page.read_text() for page in (tmp_path / "reference").glob("*.html"))
+    described = {name.rpartition(".")[2] for name in re.findall(r'id="(dlock_[\w.]+)"', reference)}
+    modules = [importlib.import_module(name) for name in (*PUBLIC_MODULES, *STORES)]
+    missing = [f"{module.__name__}.{name}" for module in modules for name in module.__all__ if name not in described]
+    assert [name for name in missing if not name.endswith(".backend")] == []
