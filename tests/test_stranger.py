@@ -21,6 +21,7 @@ PROGRAM = """\
 from collections import deque
 from datetime import timedelta
 
+import dlock_core
 from dlock_core import AsyncLockClient, Lease, LockClient, LockKeywords, aconnect, connect, shared_client
 
 shared = shared_client("memory://")
@@ -29,6 +30,10 @@ shared = shared_client("memory://")
 @shared.locked("import-time", timeout=5)
 def imported(name: str, *, times: int = 1) -> list[str]:
     return [name] * times
+
+
+def mistyped() -> None:
+    dlock_core.conect("memory://")  # error
 
 
 def settings() -> LockKeywords:
