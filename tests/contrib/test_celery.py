@@ -199,6 +199,22 @@ def test_a_task_that_is_called_directly_is_locked_too(app: Celery) -> None:
     locks.close()
 
 
+def test_permits_let_several_tasks_of_a_key_run(app: Celery) -> None:
+    """As many as there are permits, each in a slot of its own."""
+    locks = shared_client("memory://celery-permits")
+    slots = []
+
+    @app.task(base=LockedTask, shared=False, bind=True, lock_client=locks, lock_key="k", lock_options={"permits": 2})
+    def work(self: LockedTask) -> None:
+        slots.append(self.lease.slot)
+        work()  # a second one, beside this one; the third finds no room
+
+    with pytest.raises((AcquireTimeoutError, Retry)):
+        work()
+    assert slots == [0, 1]
+    locks.close()
+
+
 def test_a_call_does_not_look_at_the_signature_again(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signature is read once, when the app registers the task; a task that Celery wraps for autoretry has the same key."""
     locks = shared_client("memory://celery-signature")
