@@ -55,7 +55,7 @@ _R = TypeVar("_R")
 def connect(url: str | ClientOptions | None = None, /, **options: Unpack[ClientKeywords]) -> LockClient:
     """Open the store of *url* and return a client of it. Asks the store for its guarantees, so trouble is told at once.
 
-    With ``provision=True`` it first creates what the store lacks: a table, an index.
+    ``help(dlock_core.ClientKeywords)`` lists the options. With ``provision=True`` it first creates what the store lacks: a table, an index.
 
     Without *url* the options are gathered as :meth:`ClientOptions.load` says (``DLOCK_URL``, ``DLOCK_CONFIG``).
 
@@ -216,7 +216,10 @@ class LockClient:
         _open_clients.add(self)
 
     def lock(self, key: str, **options: Unpack[AcquireKeywords]) -> AbstractContextManager[Lease]:
-        """Return a context manager that acquires *key* on entry, yields the lease, and releases it. One use."""
+        """Return a context manager that acquires *key* on entry, yields the lease, and releases it. One use.
+
+        ``help(dlock_core.AcquireKeywords)`` lists the options.
+        """
         return Lock(self, key, options)
 
     def acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> Lease:
