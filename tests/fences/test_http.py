@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import flask
 import psycopg
 import pymysql
 import pytest
@@ -117,6 +118,21 @@ def test_resource_is_named_by_the_user(wrap: Callable[..., Send]) -> None:
     assert send("PUT", "/order/1", "5") == (200, "done")
     assert send("PUT", "/order/2", "4")[0] == 412
     assert send("PUT", "/free") == (200, "done")
+
+
+def test_starlette_and_flask_take_the_middleware_as_the_page_says() -> None:
+    """By the ways in which their users add others."""
+    app = Starlette(routes=[Route("/a", written, methods=["PUT"])])
+    app.add_middleware(FencedASGI, tokens=MemoryTokens())
+    site = flask.Flask(__name__)
+    site.add_url_rule("/a", view_func=lambda: "done", methods=["PUT"])
+    site.wsgi_app = FencedWSGI(site.wsgi_app, MemoryTokens())  # type: ignore[method-assign]  # as Flask's manual has it
+    client, other = TestClient(app), site.test_client()
+
+    for token, status in ((None, 428), ("2", 200), ("1", 412)):
+        headers = {} if token is None else {"Fencing-Token": token}
+        assert client.put("/a", headers=headers).status_code == status
+        assert other.put("/a", headers=headers).status_code == status
 
 
 def test_what_is_no_request_passes() -> None:
