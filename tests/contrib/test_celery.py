@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, _state
 from celery.exceptions import Retry
 
 from dlock_contrib.celery import LockedTask
@@ -123,8 +123,9 @@ def test_a_task_that_fails_gives_its_lock_back(worker: Worker) -> None:
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
-    """Return an app of which no worker runs."""
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    """Return an app of which no worker runs, and which has no tasks of other apps of this process, as those of the documentation."""
+    monkeypatch.setattr(_state, "_on_app_finalizers", set())
     with Celery("alone", broker="memory://", set_as_current=False) as made:
         yield made
 
