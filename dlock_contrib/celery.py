@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from celery import Celery, Task
 
-from dlock_core import AcquireKeywords, AcquireTimeoutError, ConfigurationError, LeaseStateError, shared_client
+from dlock_core import (
+    AcquireKeywords,
+    AcquireTimeoutError,
+    ConfigurationError,
+    LeaseStateError,
+    LockClient,
+    shared_client,
+)
 
 if TYPE_CHECKING:
-    from dlock_core import Lease, LockClient
+    from dlock_core import Lease
 
 __all__ = ["LockedTask"]
 
@@ -58,12 +65,7 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
             raise ConfigurationError(
                 f"task {cls.name} has no lock_key; write @app.task(base=LockedTask, lock_key={key!r})"
             )
-        fields = [
-            field.partition(".")[0].partition("[")[0]
-            for _, field, _, _ in Formatter().parse(cls.lock_key)
-            if field is not None
-        ]
-        for field in fields:
+        for field in _fields(cls.lock_key, cls.name):
             if field not in parameters:
                 raise ConfigurationError(
                     f"lock_key {cls.lock_key!r} of task {cls.name} names {field!r}, which is not an argument of the task; "
@@ -71,8 +73,11 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
                 )
         if cls.when_held not in ("retry", "ignore"):
             raise ConfigurationError(f"when_held={cls.when_held!r} of task {cls.name} must be 'retry' or 'ignore'")
-        if cls.lock_client is None:
-            cls.lock_client = shared_client()
+        cls.lock_client = _client(cls.lock_client, cls.name)
+        try:
+            cls.lock_client.locked(cls.lock_key, **cls.lock_options)  # checks them, and sends nothing
+        except ConfigurationError as error:
+            raise ConfigurationError(f"lock_options of task {cls.name}: {error}") from error
 
     @property
     def lease(self) -> Lease:
@@ -91,7 +96,12 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
         assert self.lock_key is not None
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        key = self.lock_key.format_map(bound.arguments)
+        try:
+            key = self.lock_key.format_map(bound.arguments)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"lock_key {self.lock_key!r} of task {self.name} does not fit its arguments: {error}"
+            ) from error
         options = self.lock_options
         if "timeout" not in self.lock_client.options.model_fields_set:
             options = {"timeout": 0, **options}
@@ -108,3 +118,36 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
                 return super().__call__(*args, **kwargs)
             finally:
                 _running.reset(token)
+
+
+def _fields(key: object, task: str) -> list[str]:
+    """Return the arguments that *key* names.
+
+    Raises: ConfigurationError: *key* is no text, or its braces cannot be read.
+    """
+    if not isinstance(key, str):
+        raise ConfigurationError(
+            f"lock_key of task {task} must be a str with names of arguments in braces, not {key!r}"
+        )
+    try:
+        named = [field for _, field, _, _ in Formatter().parse(key) if field is not None]
+    except ValueError as error:
+        raise ConfigurationError(
+            f"lock_key {key!r} of task {task} cannot be read: {error}; write {{{{ for a brace of the key itself"
+        ) from error
+    return [field.partition(".")[0].partition("[")[0] for field in named]
+
+
+def _client(client: object, task: str) -> LockClient:
+    """Return *client*, or the one of ``DLOCK_URL``.
+
+    Raises: ConfigurationError: it is no client, or there is none.
+    """
+    if client is None:
+        try:
+            return shared_client()
+        except ConfigurationError as error:
+            raise ConfigurationError(f"task {task} has no lock_client=shared_client(url), and {error}") from error
+    if not isinstance(client, LockClient):
+        raise ConfigurationError(f"lock_client of task {task} must be a client: lock_client=shared_client(url)")
+    return client

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from dlock_core import EventKind, LockEvent, LossReason, MissingDriverError
+from dlock_core import EventKind, LockEvent, LossReason, MissingDriverError, __version__
 
 try:
     from opentelemetry import metrics, trace
@@ -50,8 +50,8 @@ class Telemetry:
         meter_provider: MeterProvider | None = None,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        meter = metrics.get_meter(_NAME, meter_provider=meter_provider)
-        self._tracer = trace.get_tracer(_NAME, tracer_provider=tracer_provider)
+        meter = metrics.get_meter(_NAME, __version__, meter_provider=meter_provider)
+        self._tracer = trace.get_tracer(_NAME, __version__, tracer_provider=tracer_provider)
         self._keys_in_metrics = keys_in_metrics
         self._acquiring: OrderedDict[str, Span] = OrderedDict()
         self._holding: OrderedDict[str, Span] = OrderedDict()
@@ -105,17 +105,17 @@ class Telemetry:
         if granted:
             self._held.add(1, labels)
             self._begin(self._holding, "lock hold", event)
-        self._end(self._acquiring, event, failed=not granted)
+        self._end(self._acquiring, event, error_type=None if granted else _ENDS_WAIT[event.kind])
 
     def _end_hold(self, event: LockEvent, labels: Mapping[str, str]) -> None:
-        lost = event.kind is EventKind.LOST
+        lost = (event.error or "unknown") if event.kind is EventKind.LOST else None
         if event.attempt not in self._holding:
             return  # a lock that was lost is released, too
         self._held.add(-1, labels)
         if lost:
-            self._losses.add(1, {**labels, "error.type": event.error or "unknown"})
+            self._losses.add(1, {**labels, "error.type": lost})
         self._holds.record(event.duration, {**labels, "dlock.outcome": "lost" if lost else "released"})
-        self._end(self._holding, event, failed=lost)
+        self._end(self._holding, event, error_type=lost)
 
     def _begin(self, spans: OrderedDict[str, Span], name: str, event: LockEvent) -> None:
         """Begin a span; its parent is the span of the caller, in whose context events are told."""
@@ -127,11 +127,12 @@ class Telemetry:
         if (span := spans.get(event.attempt)) is not None:
             span.add_event(event.kind.value, _attributes(event))
 
-    def _end(self, spans: OrderedDict[str, Span], event: LockEvent, *, failed: bool) -> None:
+    def _end(self, spans: OrderedDict[str, Span], event: LockEvent, *, error_type: str | None) -> None:
         if (span := spans.pop(event.attempt, None)) is None:
             return
         span.set_attributes(_attributes(event))
-        if failed:
+        if error_type is not None:
+            span.set_attribute("error.type", error_type)
             span.set_status(trace.StatusCode.ERROR, event.error)
         span.end()
 

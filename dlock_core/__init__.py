@@ -190,24 +190,26 @@ _MODULES = (
 )
 
 
-def __getattr__(name: str) -> object:
-    """Load the public *name*, or one of the modules above, at its first use."""
-    from importlib import import_module
+if not TYPE_CHECKING:  # a checker knows the names from above, and refuses others
 
-    if name == "__version__":
-        from importlib.metadata import version
+    def __getattr__(name: str) -> object:
+        """Load the public *name*, or one of the modules above, at its first use."""
+        from importlib import import_module
 
-        return version("dlock-core")
-    if name in _MODULES:
-        return import_module(f"dlock_core.{name}")
-    if name in __all__:
-        for module in _MODULES:
-            loaded = import_module(f"dlock_core.{module}")
-            if name in loaded.__all__:
-                value: object = getattr(loaded, name)
-                globals()[name] = value
-                return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("dlock-core")
+        if name in _MODULES:
+            return import_module(f"dlock_core.{name}")
+        if name in __all__:
+            for module in _MODULES:
+                loaded = import_module(f"dlock_core.{module}")
+                if name in loaded.__all__:
+                    value: object = getattr(loaded, name)
+                    globals()[name] = value
+                    return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

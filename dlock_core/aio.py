@@ -57,7 +57,7 @@ _R = TypeVar("_R")
 def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[ClientKeywords]) -> AsyncLockClient:
     """Return a client of *url* that is not open yet: open it by ``async with``, or by ``await``.
 
-    Raises: as :func:`dlock_core.connect`: what is wrong with the options at once, what is wrong with the store when it is opened.
+    Raises: as :func:`dlock_core.connect`: for wrong options at once, for trouble with the store when it is opened.
     """
     loaded = load_options(url, options)
     assert loaded.url is not None  # load_options sees to it

@@ -54,9 +54,9 @@ _R = TypeVar("_R")
 
 
 def connect(url: str | ClientOptions | None = None, /, **options: Unpack[ClientKeywords]) -> LockClient:
-    """Open the store of *url* and return a client of it. Asks the store for its guarantees, so trouble is told at once.
+    """Open the store of *url* and return a client of it. An unreachable or an unsafe store fails here: it is asked for its guarantees.
 
-    With ``provision=True`` it first creates what the store lacks: a table, an index.
+    ``help(dlock_core.ClientKeywords)`` lists the options. With ``provision=True`` it first creates what the store lacks: a table, an index.
 
     Without *url* the options are gathered as :meth:`ClientOptions.load` says (``DLOCK_URL``, ``DLOCK_CONFIG``).
 
@@ -222,7 +222,10 @@ class LockClient:
         _open_clients.add(self)
 
     def lock(self, key: str, **options: Unpack[AcquireKeywords]) -> AbstractContextManager[Lease]:
-        """Return a context manager that acquires *key* on entry, yields the lease, and releases it. One use."""
+        """Return a context manager that acquires *key* on entry, yields the lease, and releases it. One use.
+
+        ``help(dlock_core.AcquireKeywords)`` lists the options.
+        """
         return Lock(self, key, options)
 
     def acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> Lease:
@@ -260,9 +263,9 @@ class LockClient:
         return LockAll(self, self._context.ordered(keys), options)
 
     def semaphore(self, key: str, permits: int, **options: Unpack[LockKeywords]) -> AbstractContextManager[Lease]:
-        """Return a context manager that holds one of *permits* of *key*, or as many as ``weight`` says: at most so many are held at once.
+        """Return a context manager that holds one of the *permits* of *key*, or ``weight`` of them; all holders together have no more.
 
-        The lease tells its ``slot``. All clients should say the same number; each joins by its own. At most 128 hold a key together.
+        ``slot`` of the lease is the number of its permit. All clients should give the same *permits*. At most 128 hold a key together.
         """
         return self.lock(key, mode="exclusive", permits=permits, **options)
 
@@ -303,9 +306,9 @@ class LockClient:
     ) -> Once:
         """Return a run of the job *key*: a context manager that tells whether *slot* is due here, and a decorator. Makes no request yet.
 
-        *slot* names the run, by a text or a number that grows, or is a function that returns one (:mod:`dlock_core.slots`). Another process
-        that runs the job is told by ``busy``, once it was seen to renew; with *timeout* the end of its run is waited for, or, with 0,
-        nothing. A run of more than *at_most_for* seconds is lost. For *at_least_for* seconds after the beginning of a run no other
+        *slot* names the run, by a text or a number that grows, or is a function that returns one (:mod:`dlock_core.slots`). ``busy`` is
+        true if another process runs the job, and was seen to renew. With *timeout* the run waits so long for the end of the other; with
+        0 not at all. A run of more than *at_most_for* seconds is lost. For *at_least_for* seconds after the beginning of a run no other
         begins, by the wall clocks.
 
         Raises: ConfigurationError: an option or the slot is wrong.
@@ -329,7 +332,7 @@ class LockClient:
     def get(self, key: str) -> LockRecord | None:
         """Return what is stored under *key*, linearizable; None if nothing, or if it was deleted on release.
 
-        A record that says ``held`` may be a dead holder's: that it is, only time shows.
+        A record that says ``held`` may be that of a dead holder, which only time shows.
         """
         full = self._context.full_key(key)
         self._check_open()
@@ -348,9 +351,9 @@ class LockClient:
 
         By then its holder must have stopped.
         With *now*, and where the lock has no lease, the key is free at once: its holder may still work, until its next renewal.
-        With *rvn* exactly the record that was seen is broken, as *get* shows its RVN: where records have no token (``token = none``) that
-        alone tells two grants apart. A renewal since then is a change too.
-        False: that grant does not stand any more.
+        With *rvn*, as *get* shows it, only that version of the record is broken; each renewal makes another one. Where records have no
+        token (``token = none``), only the RVN tells two grants apart.
+        Returns: False if that grant is over, and nothing was broken.
         """
         full = self._context.full_key(key)
         self._check_open()
@@ -381,7 +384,7 @@ class LockClient:
     def prune(self, *, older_than: Seconds, prefix: str = "", dry_run: bool = False) -> Pruned:
         """Remove the records under *prefix* that are free, carry no data, and were not written for *older_than* seconds (25 h or more).
 
-        Tokens go on above those that were removed. With *dry_run* it only counts. Not while locks without a lease are asked for there.
+        Later tokens are greater than the removed ones. *dry_run* only counts. Do not use it where programs acquire locks without a lease.
 
         Raises: ConfigurationError; UnsupportedError: the store needs the records, or the locks have no lease; StoreError: some may be gone.
         """
@@ -401,7 +404,7 @@ class LockClient:
     def close(self) -> None:
         """Release all that is held, going on after an error, and end the renewals. May be repeated.
 
-        The body of a term or of a job in another thread is told to stop, and releases it at its end; the stop grace is waited for.
+        A term or a job in another thread has its ``stopping`` set, and is released when its body ends; this waits for the stop grace.
 
         Raises: ExceptionGroup: of all that failed.
         """

@@ -90,8 +90,8 @@ class Election:
     def run(self, body: Callable[[Term], object], *, rejoin: bool = True) -> None:
         """Campaign, call *body* with the term, resign when it has returned, and campaign again; until the client is closed.
 
-        *body* should return soon after ``term.stopping`` was set. It never runs twice at a time. A store that cannot be reached is asked
-        again, without end. Without *rejoin* one term is led, and its loss and the store's errors are raised.
+        *body* should return soon after ``term.stopping`` was set. It never runs twice at a time. While the store cannot be reached, it
+        tries again, without end. Without *rejoin* it leads one term, and raises its loss and the errors of the store.
 
         Raises: what *body* raises, after the resignation. AcquireTimeoutError, where a ``timeout`` was given.
         """
@@ -118,8 +118,8 @@ class Election:
     def observe(self, *, poll_period: Seconds | None = None) -> Iterator[Leader]:
         """Yield who leads now, and then each change of the term, the value or the state; ends when the client is closed.
 
-        Reads every *poll_period* seconds at most, by default a quarter of the lease and no more than 2. Terms may be skipped, and none is
-        lower than one before. An outage of the store is waited for.
+        Reads every *poll_period* seconds at most, by default a quarter of the lease and no more than 2. It may skip terms, and yields no
+        lower term than before. It waits through an outage of the store.
 
         Raises: RecordError, StoreSetupError.
         """

@@ -25,7 +25,10 @@ processes of this host."""
 
 
 class LockKeywords(TypedDict, total=False):
-    """The keywords of ``lock_all``, ``semaphore``, ``election``, ``once``: those of :class:`LockOptions` but ``mode``, ``permits``."""
+    """The keywords of ``lock_all``, ``semaphore``, ``election``, ``once``: those of :class:`AcquireKeywords` but ``mode``, ``permits``.
+
+    ``help(dlock_core.AcquireKeywords)`` says what each means, and its default.
+    """
 
     lease_duration: Seconds
     """Seconds until the lock of a holder that died is free; 20 by default."""

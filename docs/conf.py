@@ -41,7 +41,9 @@ def _source(app: Sphinx, page: str, source: list[str]) -> None:
     """Put the file of the repository before what its page says, and let links lead to pages of the site."""
     text, folder = source[0], Path(app.srcdir, page).parent
     if page in _COPIES:
-        text, folder = (ROOT / _COPIES[page]).read_text(encoding="utf-8") + "\n" + text, ROOT
+        copied = ROOT / _COPIES[page]
+        app.env.note_dependency(str(copied))  # the page is made anew when that has changed
+        text, folder = copied.read_text(encoding="utf-8") + "\n" + text, ROOT
     source[0] = _LINK.sub(lambda link: _link(app, page, folder, link), text)
 
 

@@ -246,11 +246,11 @@ def loaded(found: Import) -> str:
 
 
 def public_names() -> set[str]:
-    """Return the names in the core's ``__all__``."""
+    """Return the names in the core's ``__all__``, and ``__version__``."""
     tree = ast.parse((folders()[CORE] / "__init__.py").read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
+            return {*ast.literal_eval(node.value), "__version__"}
     raise AssertionError(f"{CORE} has no __all__")
 
 

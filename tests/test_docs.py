@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import doctest
+import importlib
+import pickle
 import re
 import shlex
 import subprocess
@@ -11,15 +13,24 @@ from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 
+from dlock_core.command import app
 from tests.documentation import OWN_TEST, PAGES, RECIPE, ROOT, SERVERS, Block, Names, blocks, shown, without_blocks
+from tests.update_public_api import PUBLIC_MODULES
 
 COMMAND_TIMEOUT_S = 60
+STORES = [
+    f"dlock_{name}" for name in ("dynamodb", "etcd", "mongodb", "mysql", "postgres", "redis", "sqlite", "zookeeper")
+]
+_GROUP = click.Context(app.command)
+DLOCK = {name: each for name in app.command.list_commands(_GROUP) if (each := app.command.get_command(_GROUP, name))}
 PROGRAMS = {"dlock": [sys.executable, "-m", "dlock_core"], "python": [sys.executable]}
 
 _LINK = re.compile(r"\[[^\]\n]*\]\((?P<inline>[^)\s]+)[^)\n]*\)|^\[[^\]\n]+\]:\s+(?P<reference>\S+)", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
+_DLOCK = re.compile(rf"\bdlock +(?P<name>{'|'.join(DLOCK)})\b(?P<rest>[^`|\n]*)")
 
 
 def chains() -> list[list[Block]]:
@@ -92,6 +103,27 @@ def test_commands_in_the_documentation_run(block: Block, tmp_path: Path) -> None
         assert done.returncode == 0, printed
         if expected.strip():
             assert matches(expected, printed, doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE), printed
+
+
+def options_shown() -> list[tuple[str, str, str]]:
+    """Return where a page shows ``dlock`` with an option, the command and the option, in code of any language."""
+    found = []
+    for page in PAGES:
+        text = re.sub(r"[\[\]\"',]+ ?", " ", page.read_text(encoding="utf-8"))  # lists of YAML are commands, too
+        for match in _DLOCK.finditer(text):
+            where = f"{page.relative_to(ROOT).as_posix()}:{text.count(chr(10), 0, match.start()) + 1}"
+            own = match["rest"].partition(" -- ")[0]
+            found += [(where, match["name"], option) for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", own)]
+    return found
+
+
+def test_commands_in_the_documentation_have_the_options_that_are_shown() -> None:
+    """Also where a reader's host is needed to run them: cron, systemd, Kubernetes, and code in a sentence."""
+    options = {name: {each for one in DLOCK[name].params for each in one.opts + one.secondary_opts} for name in DLOCK}
+    found = options_shown()
+
+    assert len(found) > 50
+    assert [(where, name, option) for where, name, option in found if option not in options[name]] == []
 
 
 def test_marks_are_known() -> None:
@@ -189,6 +221,11 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
     assert done.stderr + done.stdout == ""
     assert "one protocol" in (tmp_path / "index.html").read_text().lower()
-    reference = (tmp_path / "reference" / "clients.html").read_text()
-    assert "lease_duration" in reference
-    assert "try_acquire" in reference
+    environment = pickle.loads((tmp_path / ".doctrees" / "environment.pickle").read_bytes())  # noqa: S301  # just written
+    assert "README.md" in {Path(each).name for each in environment.dependencies["index"]}
+    assert "lease_duration" in (tmp_path / "reference" / "clients.html").read_text()
+    reference = "".join(page.read_text() for page in (tmp_path / "reference").glob("*.html"))
+    described = {name.rpartition(".")[2] for name in re.findall(r'id="(dlock_[\w.]+)"', reference)}
+    modules = [importlib.import_module(name) for name in (*PUBLIC_MODULES, *STORES)]
+    missing = [f"{module.__name__}.{name}" for module in modules for name in module.__all__ if name not in described]
+    assert [name for name in missing if not name.endswith(".backend")] == []

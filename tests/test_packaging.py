@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import subprocess
 import sys
 import tomllib
@@ -87,6 +88,16 @@ def test_every_package_says_that_it_is_typed(files: set[str], package: str) -> N
 def test_the_wheel_holds_the_licence(files: set[str]) -> None:
     """The licence goes where the code goes."""
     assert [name for name in files if name.endswith(".dist-info/licenses/LICENSE")]
+
+
+def test_the_description_links_to_no_file(wheel: Path) -> None:
+    """An index shows it where the repository's files are not; what was linked is there in words."""
+    description = read(wheel, "METADATA").partition("\n\n")[2]
+
+    assert "# dlock" in description
+    assert [link for link in re.findall(r"\]\(([^)]*)\)", description) if not link.startswith("https://")] == []
+    assert "the architecture, the protocol" in description
+    assert "*A recording of make demo" in description
 
 
 def test_the_entry_points_are_in_the_wheel(wheel: Path, project: dict[str, Any]) -> None:

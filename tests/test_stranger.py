@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from dlock_core import AcquireKeywords, ClientKeywords, ClientOptions, LockOptions
+from dlock_core import AcquireKeywords, ClientKeywords, ClientOptions, LockClient, LockKeywords, LockOptions, connect
 
 # A checker must refuse each line that ends with `# error`, and no other.
 PROGRAM = """\
 from collections import deque
 from datetime import timedelta
 
+import dlock_core
 from dlock_core import AsyncLockClient, Lease, LockClient, LockKeywords, aconnect, connect, shared_client
 
 shared = shared_client("memory://")
@@ -29,6 +30,10 @@ shared = shared_client("memory://")
 @shared.locked("import-time", timeout=5)
 def imported(name: str, *, times: int = 1) -> list[str]:
     return [name] * times
+
+
+def mistyped() -> None:
+    dlock_core.conect("memory://")  # error
 
 
 def settings() -> LockKeywords:
@@ -237,5 +242,6 @@ def test_help_of_the_keywords_says_each_ones_text(keywords: type, options: type[
     """The keywords of a signature are a type of their own: its ``help()`` has the text and the default of each."""
     shown = inspect.getdoc(keywords) or ""
 
+    assert all("help(dlock_core." in (inspect.getdoc(each) or "") for each in (connect, LockClient.lock, LockKeywords))
     missing = [name for name, field in options.model_fields.items() if f"{name}: {field.description}" not in shown]
     assert (len(options.model_fields) > 20, missing) == (True, [])

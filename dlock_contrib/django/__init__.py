@@ -56,7 +56,7 @@ class _Locks(Mapping[str, "LockClient"]):
     def _client(self, alias: str) -> LockClient:
         options = _setting().get(alias)
         if options is None:
-            raise ImproperlyConfigured(f"LOCKS has no {alias!r}; it has {', '.join(map(repr, self)) or 'nothing'}")
+            raise ImproperlyConfigured(f"LOCKS has no {alias!r}; it has {', '.join(map(repr, self))}")
         if not isinstance(options, Mapping) or "URL" not in options:
             raise ImproperlyConfigured(f"LOCKS[{alias!r}] has no URL; {_HELP}")
         keywords: dict[str, Any] = {str(name).lower(): value for name, value in options.items()}
@@ -72,6 +72,8 @@ def _setting() -> Mapping[str, Any]:
         raise ImproperlyConfigured(f"the settings have no LOCKS; {_HELP}")
     if not isinstance(named, Mapping):
         raise ImproperlyConfigured(f"LOCKS is a {type(named).__name__}, not a dict; {_HELP}")
+    if not named:
+        raise ImproperlyConfigured(f"LOCKS is empty; {_HELP}")
     return named
 
 

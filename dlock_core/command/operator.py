@@ -12,6 +12,7 @@ from dlock_core.command import doctor as diagnosis
 from dlock_core.command.estimate import estimate_in_words, estimated
 from dlock_core.command.options import client_options, configuration_source, connection_options, output_option
 from dlock_core.command.show import (
+    OF_EACH,
     Say,
     bounded,
     escape,
@@ -96,7 +97,7 @@ def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], li
             *((_state(record), record.fencing_token) if everything else ()),
             _holder(record),
             held_in_words(record),
-            renewed_in_words(record, age_ms),
+            renewed_in_words(record, age_ms) if record.members is None else OF_EACH,
             _lease(record, age_ms),
             *((record.waiters or "-",) if waited_for else ()),
         ]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord, Member
 
 __all__ = [
+    "OF_EACH",
     "OutputClosedError",
     "OutputError",
     "Say",
@@ -43,6 +44,7 @@ __all__ = [
     "table_of",
 ]
 
+OF_EACH = "of each"  # of a shared lock: renewals and leases are those of its members, which "dlock show" lists
 _PROGRESS_S = 1.0
 _LINES_S = 60.0
 _WIDE = 1 << 16
@@ -193,7 +195,7 @@ def _wall_s() -> float:
 def lease_in_words(record: LockRecord, age_ms: int | None) -> str:
     """Say how much of the lease of *record* is left, or since when its holder must be taken for dead."""
     if record.members is not None:
-        return "of each"
+        return OF_EACH
     if record.lease_ms is None:
         return "none" if record.held else "-"
     if age_ms is None:

@@ -11,7 +11,7 @@ import click
 from dlock_core.client import connect
 from dlock_core.command.operator import facts_of, looked_up, rows_of
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
-from dlock_core.command.show import escape, print_json, print_rows, table_of
+from dlock_core.command.show import OF_EACH, escape, print_json, print_rows, table_of
 from dlock_core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -53,7 +53,11 @@ class Board:
     def rows(self) -> tuple[list[str], list[list[object]]]:
         """Return the table of ``dlock ls``, with the renewals."""
         headings, rows = rows_of(self.records, everything=False)
-        return [*headings, "RENEWALS"], [[*row, count] for row, count in zip(rows, self.renewals, strict=True)]
+        counts = [
+            count if record.members is None else OF_EACH
+            for (record, _), count in zip(self.records, self.renewals, strict=True)
+        ]
+        return [*headings, "RENEWALS"], [[*row, count] for row, count in zip(rows, counts, strict=True)]
 
 
 @click.command("top")

@@ -6,6 +6,7 @@ import asyncio
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dlock_core.errors import ConfigurationError
 from dlock_core.fence.writes import TOKEN_MAX, checked_token
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ def http_headers(token: int) -> dict[str, str]:
 def path_if_written(method: str, path: str) -> str | None:
     """Return the path as the name of the resource, or None for a method that only reads."""
     return None if method in _READING else path
+
+
+def _checked(tokens: TokenStore) -> TokenStore:
+    if not callable(getattr(tokens, "admit", None)):
+        raise ConfigurationError(
+            f"{tokens!r} keeps no tokens; give SQLTokens(connection), MemoryTokens(), or an object with admit(resource, token)"
+        )
+    return tokens
 
 
 class _Refusal(NamedTuple):
@@ -78,10 +87,12 @@ class FencedASGI:
     with a token that is no positive integer 400, with an older one 412; each has one line of text.
 
     A request that was let through may still be at work when a later holder's comes: fence what the application writes, too.
+
+    Raises: ConfigurationError: *tokens* has no method ``admit``.
     """
 
     def __init__(self, app: ASGIApp, tokens: TokenStore, *, resource: Resource = path_if_written) -> None:
-        self._app, self._tokens, self._resource = app, tokens, resource
+        self._app, self._tokens, self._resource = app, _checked(tokens), resource
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Refuse the request, or hand it on."""
@@ -107,7 +118,7 @@ class FencedWSGI:
     """As :class:`FencedASGI`, for an application of WSGI."""
 
     def __init__(self, app: WSGIApp, tokens: TokenStore, *, resource: Resource = path_if_written) -> None:
-        self._app, self._tokens, self._resource = app, tokens, resource
+        self._app, self._tokens, self._resource = app, _checked(tokens), resource
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Refuse the request, or hand it on."""

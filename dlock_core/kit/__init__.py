@@ -107,8 +107,10 @@ __all__ = [
 _LOADED_LATE = {"EndpointOptions": "endpoints", "DeadlineSocket": "deadlines", "DeadlineTLSSocket": "deadlines"}
 
 
-def __getattr__(name: str) -> object:
-    """Load what only stores on the network need at its first use: no other store pays for a model or for TLS that it does not have."""
-    if name in _LOADED_LATE:
-        return getattr(import_module(f"{__name__}.{_LOADED_LATE[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a checker knows the names from above, and refuses others
+
+    def __getattr__(name: str) -> object:
+        """Load what only stores on the network need at its first use: no other store pays for a model or for TLS that it does not have."""
+        if name in _LOADED_LATE:
+            return getattr(import_module(f"{__name__}.{_LOADED_LATE[name]}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -46,6 +46,20 @@ def test_renewals_are_counted_under_one_grant() -> None:
     assert (headings[0], headings[-1], row[0], row[-1]) == ("KEY", "RENEWALS", "k", 1)
 
 
+def test_a_shared_lock_has_the_renewals_and_leases_of_its_members() -> None:
+    """Its own record is written where somebody joins or leaves, which is no renewal."""
+    with FakeClock() as clock, clock.client(FaultyStore()) as client:
+        board = Board(client, "")
+        with client.semaphore("k", permits=3):
+            board.look()
+            with client.semaphore("k", permits=3):
+                board.look()
+                headings, [row] = board.rows()
+
+    shown = dict(zip(headings, row, strict=True))
+    assert [shown[name] for name in ("RENEWED", "LEASE", "RENEWALS")] == ["of each"] * 3
+
+
 def test_a_store_that_is_away_leaves_the_last_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """And says why, until a look succeeds."""
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, _state
 from celery.exceptions import Retry
 
 from dlock_contrib.celery import LockedTask
@@ -123,8 +123,9 @@ def test_a_task_that_fails_gives_its_lock_back(worker: Worker) -> None:
 
 
 @pytest.fixture
-def app() -> Iterator[Celery]:
-    """Return an app of which no worker runs."""
+def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    """Return an app of which no worker runs, and which has no tasks of other apps of this process, as those of the documentation."""
+    monkeypatch.setattr(_state, "_on_app_finalizers", set())
     with Celery("alone", broker="memory://", set_as_current=False) as made:
         yield made
 
@@ -135,7 +136,20 @@ def app() -> Iterator[Celery]:
         ({}, r"task .*report has no lock_key; write @app.task\(base=LockedTask, lock_key='report/\{customer\}'\)"),
         ({"lock_key": "report/{custmer}"}, r"names 'custmer', which is not an argument of the task; it has customer$"),
         ({"lock_key": "report", "when_held": "drop"}, r"when_held='drop' of task .*report must be 'retry' or 'ignore'"),
-        ({"lock_key": "report"}, r"no store is named; .*DLOCK_URL"),
+        (
+            {"lock_key": "report"},
+            r"task .*report has no lock_client=shared_client\(url\), and no store is named; .*DLOCK_URL",
+        ),
+        (
+            {"lock_key": "report/{customer"},
+            r"lock_key 'report/\{customer' of task .*report cannot be read: .*; write \{\{",
+        ),
+        ({"lock_key": 17}, r"lock_key of task .*report must be a str with names of arguments in braces, not 17$"),
+        ({"lock_key": "report", "lock_client": "memory://"}, r"must be a client: lock_client=shared_client\(url\)$"),
+        (
+            {"lock_key": "report", "lock_client": shared_client("memory://"), "lock_options": {"lease": 5}},
+            r"lock_options of task .*report: unknown option 'lease': lease_duration is ",
+        ),
     ],
 )
 def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any], message: str) -> None:
@@ -147,6 +161,16 @@ def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any],
     with pytest.raises(ConfigurationError, match=message) as raised:
         app.finalize()
     assert "\n" not in str(raised.value)
+
+
+def test_a_key_that_does_not_fit_the_arguments_fails_the_task_in_one_line(app: Celery) -> None:
+    """The argument has not what the key names of it."""
+
+    @app.task(base=LockedTask, shared=False, lock_client=shared_client("memory://"), lock_key="report/{customer.id}")
+    def report(customer: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"lock_key .* of task .*report does not fit its arguments: .*'id'$"):
+        report("anna")
 
 
 def test_a_key_is_suggested_that_a_task_without_arguments_can_have(app: Celery) -> None:
@@ -173,6 +197,22 @@ def test_a_task_that_is_called_directly_is_locked_too(app: Celery) -> None:
         pay({"number": 7})
     with pytest.raises(LeaseStateError, match="does not run here"):
         _ = pay.lease
+    locks.close()
+
+
+def test_permits_let_several_tasks_of_a_key_run(app: Celery) -> None:
+    """As many as there are permits, each in a slot of its own."""
+    locks = shared_client("memory://celery-permits")
+    slots = []
+
+    @app.task(base=LockedTask, shared=False, bind=True, lock_client=locks, lock_key="k", lock_options={"permits": 2})
+    def work(self: LockedTask) -> None:
+        slots.append(self.lease.slot)
+        work()  # a second one, beside this one; the third finds no room
+
+    with pytest.raises((AcquireTimeoutError, Retry)):
+        work()
+    assert slots == [0, 1]
     locks.close()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import django
@@ -16,11 +17,13 @@ from django.core.checks.registry import registry
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import CommandError, SystemCheckError
+from django.core.wsgi import get_wsgi_application
 from django.http import HttpRequest
-from django.test import override_settings
+from django.test import RequestFactory, override_settings
 
 from dlock_contrib.django import locks
 from dlock_core import connect
+from dlock_core.fence import FencedWSGI, MemoryTokens
 from tests.backends import url_for
 from tests.documentation import Names, shown
 
@@ -151,7 +154,7 @@ def test_the_pages_view() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({}, r"LOCKS has no 'default'; it has nothing$"),
+        ({}, r"LOCKS is empty; write LOCKS = "),
         ({"other": {}}, r"LOCKS has no 'default'; it has 'other'$"),
         ({"default": {"LEASE_DURATION": 5}}, r"LOCKS\['default'\] has no URL; write LOCKS = "),
         ({"default": "memory://"}, r"LOCKS\['default'\] has no URL; write LOCKS = "),
@@ -171,9 +174,24 @@ def test_wrong_settings_say_what_to_write(value: Any, message: str) -> None:
         assert "\n" not in str(raised.value)
         with pytest.raises(CommandError, match=message):
             call_command("run_locked", "k", "check")
-        if value not in ({}, {"other": {}}):
+        if value != {"other": {}}:
             with pytest.raises(SystemCheckError, match=message.removesuffix("$")):
                 call_command("check")
+
+
+def test_an_application_takes_the_fence_of_http_requests_as_its_page_says() -> None:
+    """As any application of WSGI: a request without a token goes no further."""
+    fenced = FencedWSGI(get_wsgi_application(), MemoryTokens())
+    statuses: list[str] = []
+    urls = ModuleType("urls")
+    vars(urls)["urlpatterns"] = []
+
+    with override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"]):
+        for tokens in ({}, {"HTTP_FENCING_TOKEN": "1"}):
+            request = RequestFactory().generic("PUT", "/a")
+            b"".join(fenced(request.environ | tokens, lambda status, headers: statuses.append(status)))
+
+    assert statuses == ["428 Precondition Required", "404 Not Found"]
 
 
 def test_a_lock_that_is_lost_meanwhile_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

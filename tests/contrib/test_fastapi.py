@@ -40,6 +40,10 @@ def application(locks: Locks) -> FastAPI:
         assert lease.key == f"order/{order}"
         return await lease.ensure()
 
+    @app.post("/reports/{name}")
+    async def report(name: str, lease: Annotated[AsyncLease, locks.held("report/{name}", permits=2)]) -> int | None:
+        return lease.slot
+
     @app.post("/lost")
     async def lost(lease: Annotated[AsyncLease, locks.held("lost")]) -> str:
         assert await locks.client.break_lock("lost", fencing_token=lease.fencing_token, now=True)
@@ -71,6 +75,14 @@ def test_a_held_lock_is_an_answer(other: Any, settings: dict[str, Any], expected
         assert (answer.status_code, answer.headers["Retry-After"]) == expected
         assert answer.json() == {"detail": "order/18 is in use; try again later"}
         assert client.post("/orders/19/pay").status_code == 200
+
+
+def test_permits_let_several_requests_of_a_key_in(other: Any) -> None:
+    """As many as there are permits."""
+    with TestClient(application(Locks(URL))) as client, other.semaphore("report/a", permits=2):
+        assert client.post("/reports/a").json() == 1
+        with other.semaphore("report/a", permits=2):
+            assert client.post("/reports/a").status_code == 409
 
 
 def test_a_request_may_wait() -> None:

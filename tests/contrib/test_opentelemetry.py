@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from dlock_contrib.opentelemetry import Telemetry
-from dlock_core import AcquireTimeoutError, LockLostError, LossReason, aconnect, connect
+from dlock_core import AcquireTimeoutError, LockLostError, LossReason, __version__, aconnect, connect
 from tests.documentation import shown
 from tests.scripted import free_port
 
@@ -72,6 +72,10 @@ def test_lock_has_two_spans_under_that_of_the_caller() -> None:
         assert spans[name].parent.span_id == caller.get_span_context().span_id
         assert spans[name].attributes["dlock.fencing_token"] == token
         assert spans[name].status.status_code is StatusCode.UNSET
+        assert (spans[name].instrumentation_scope.name, spans[name].instrumentation_scope.version) == (
+            "dlock",
+            __version__,
+        )
     assert spans["lock acquire k"].start_time <= spans["lock acquire k"].end_time
 
 
@@ -89,6 +93,7 @@ def test_refusal_names_the_holder_and_is_an_error() -> None:
     span = sdk.spans()["lock acquire k"]
     assert span.status.status_code is StatusCode.ERROR
     assert span.attributes["dlock.holder"] == "holder"
+    assert span.attributes["error.type"] == "refused"
     assert [event.name for event in span.events] == ["waiting"]
     metrics = sdk.metrics()
     assert metrics["dlock.acquire.duration"] == {(("dlock.outcome", "refused"),): 1}
@@ -112,7 +117,8 @@ def test_loss_is_counted_with_its_reason_and_once() -> None:
     assert metrics["dlock.breaks"] == {(): 1}
     assert metrics["dlock.held"] == {(): 0}
     assert metrics["dlock.hold.duration"] == {(("dlock.outcome", "lost"),): 1}
-    assert sdk.spans()["lock hold k"].status.status_code is StatusCode.ERROR
+    span = sdk.spans()["lock hold k"]
+    assert (span.status.status_code, span.attributes["error.type"]) == (StatusCode.ERROR, "broken")
 
 
 def test_keys_are_in_metrics_only_where_they_are_wanted() -> None:

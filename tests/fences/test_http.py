@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import flask
 import psycopg
 import pymysql
 import pytest
@@ -20,7 +21,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from dlock_core import connect
+from dlock_core import ConfigurationError, connect
 from dlock_core.fence import FencedASGI, FencedWSGI, MemoryTokens, SQLTokens, TokenStore, http_headers
 from tests.documentation import shown
 from tests.fences.accounts import connected_mysql, connected_postgres
@@ -91,6 +92,14 @@ def test_request_without_a_token_is_told_to_send_one(wrap: Callable[..., Send]) 
     assert send("GET", "/a") == (200, "done")
 
 
+def test_store_that_keeps_no_tokens_is_refused_when_the_middleware_is_made(wrap: Callable[..., Send]) -> None:
+    """Not at the first request: the line says what to give."""
+    with pytest.raises(
+        ConfigurationError, match=r"^None keeps no tokens; give SQLTokens\(connection\), MemoryTokens\(\), or"
+    ):
+        wrap(None)
+
+
 @pytest.mark.parametrize(
     "values", [["0"], ["-1"], ["007"], ["x"], [""], ["1.0"], ["1" * 5000], [str(2**63)], ["1", "2"]]
 )
@@ -109,6 +118,21 @@ def test_resource_is_named_by_the_user(wrap: Callable[..., Send]) -> None:
     assert send("PUT", "/order/1", "5") == (200, "done")
     assert send("PUT", "/order/2", "4")[0] == 412
     assert send("PUT", "/free") == (200, "done")
+
+
+def test_starlette_and_flask_take_the_middleware_as_the_page_says() -> None:
+    """By the ways in which their users add others."""
+    app = Starlette(routes=[Route("/a", written, methods=["PUT"])])
+    app.add_middleware(FencedASGI, tokens=MemoryTokens())
+    site = flask.Flask(__name__)
+    site.add_url_rule("/a", view_func=lambda: "done", methods=["PUT"])
+    site.wsgi_app = FencedWSGI(site.wsgi_app, MemoryTokens())  # type: ignore[method-assign]  # as Flask's manual has it
+    client, other = TestClient(app), site.test_client()
+
+    for token, status in ((None, 428), ("2", 200), ("1", 412)):
+        headers = {} if token is None else {"Fencing-Token": token}
+        assert client.put("/a", headers=headers).status_code == status
+        assert other.put("/a", headers=headers).status_code == status
 
 
 def test_what_is_no_request_passes() -> None:

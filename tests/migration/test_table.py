@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.migration import command_exercised, methods_exercised, options_exercised
+from tests.migration import command_exercised, methods_exercised, options_exercised, shared_exercised
 from tests.migration.conftest import EMBEDDED, STORES
 from tests.migration.inventory import THEIRS
 from tests.migration.shop import ANY_STORE, EXERCISES, Shop
@@ -53,7 +53,7 @@ def test_nothing_of_theirs_is_missing(heading: str) -> None:
 
 def test_each_name_of_ours_is_tried_out() -> None:
     """A name that no exercise reaches would be a promise that nobody looks at; an exercise that no row needs is a leftover."""
-    assert {options_exercised, methods_exercised, command_exercised}
+    assert {options_exercised, methods_exercised, shared_exercised, command_exercised}
     assert sorted(EXERCISES) == OURS
     assert len(OURS) > 50
 
