@@ -159,42 +159,43 @@ class _PlainLockOptions(_Options):
     """The options of a lock but for those of early takeover."""
 
     lease_duration: _Duration = Field(
-        20.0, description="Seconds until the lock of a holder that died is free; 20 by default."
+        default=20.0, description="Seconds until the lock of a holder that died is free; 20 by default."
     )
     timeout: _Timeout | None = Field(
-        None, description="Seconds to wait for the lock, 0 for a single try; by default the wait has no end."
+        default=None, description="Seconds to wait for the lock, 0 for a single try; by default the wait has no end."
     )
     timeout_after_lease: bool = Field(
         default=False,
         description="Whether the timeout starts only after the lease of the holder that was met first; off by default.",
     )
     retries: Annotated[int | None, BeforeValidator(_count)] = Field(
-        None, description="Number of tries after the first one; as many as the timeout allows by default."
+        default=None, description="Number of tries after the first one; as many as the timeout allows by default."
     )
     poll_period: _Duration | None = Field(
-        None, description="Longest pause between two tries, in seconds; by default it follows from the lease."
+        default=None, description="Longest pause between two tries, in seconds; by default it follows from the lease."
     )
     server_wait: bool = Field(
         default=True, description="Whether a claim may wait in the server, where the store can; on by default."
     )
     heartbeat_period: _Duration | None = Field(
-        None, description="Seconds between two renewals; a quarter of the lease by default."
+        default=None, description="Seconds between two renewals; a quarter of the lease by default."
     )
     auto_renew: bool = Field(
         default=True, description="Whether the client renews the lease in the background; on by default."
     )
     renewal: Literal["lock", "session", "auto"] = Field(
-        "lock",
+        default="lock",
         description="Whether each lock is renewed by itself, or a session for many, 'auto' from 16 locks on; 'lock' by default.",
     )
     data: Annotated[bytes | None, BeforeValidator(_data)] = Field(
-        None, description="Bytes to store in the record, at most 64 KiB; none by default."
+        default=None, description="Bytes to store in the record, at most 64 KiB; none by default."
     )
     replace_data: bool = Field(
         default=True, description="Whether the holder's data replaces the data in the record; on by default."
     )
     attributes: Mapping[str, AttributeValue] = Field(
-        {}, description="Named values to store in the record: text, whole numbers, booleans, bytes; none by default."
+        default={},
+        description="Named values to store in the record: text, whole numbers, booleans, bytes; none by default.",
     )
     only_if_exists: bool = Field(
         default=False, description="Whether to acquire the key only if the store has a record of it; off by default."
@@ -215,17 +216,17 @@ class _PlainLockOptions(_Options):
         description="Whether the lock has no lease and stays held until it is released or broken; off by default.",
     )
     max_hold: _Duration | None = Field(
-        None, description="Longest time to hold the lock, in seconds; without limit by default."
+        default=None, description="Longest time to hold the lock, in seconds; without limit by default."
     )
     stop_grace: _Wait | None = Field(
-        None, description="Seconds before the lock ends at which its holder is told to stop; 0 by default."
+        default=None, description="Seconds before the lock ends at which its holder is told to stop; 0 by default."
     )
     stall_timeout: _Duration | None = Field(
-        None,
+        default=None,
         description="Longest time between two calls of the lease's progress(), in seconds; without limit by default.",
     )
     lock_delay: Annotated[Seconds, BeforeValidator(_delay)] = Field(
-        0.0,
+        default=0.0,
         description="Seconds, at most 60, for which nobody gets the lock of a holder that died, beyond its lease; 0 by default.",
     )
     cancel_on_loss: bool = Field(
@@ -233,14 +234,15 @@ class _PlainLockOptions(_Options):
         description="Whether the loss of the lock, or stop_grace before it, cancels the task, in asyncio only; off by default.",
     )
     mode: Literal["exclusive", "read", "write"] = Field(
-        "exclusive",
+        default="exclusive",
         description="Whether many readers or one writer may hold the key together; one holder alone by default.",
     )
     permits: Annotated[int | None, BeforeValidator(_permits)] = Field(
-        None, description="How many holders the key may have at once, as a semaphore; an exclusive lock by default."
+        default=None,
+        description="How many holders the key may have at once, as a semaphore; an exclusive lock by default.",
     )
     weight: Annotated[int, BeforeValidator(_weight)] = Field(
-        1, description="How many of the permits this holder takes, all or none; 1 by default."
+        default=1, description="How many of the permits this holder takes, all or none; 1 by default."
     )
 
 
@@ -251,14 +253,14 @@ class EarlyTakeover(_Options):
     """
 
     clock_skew: _Duration | None = Field(
-        None, description="Trust wall clocks that are at most this many seconds apart; off by default."
+        default=None, description="Trust wall clocks that are at most this many seconds apart; off by default."
     )
     server_clock: bool | None = Field(
-        None,
+        default=None,
         description="Trust the store's clock for the age of a record; by default only where the wait is shorter than a lease.",
     )
     owner_probe: Annotated[OwnerProbe | None, BeforeValidator(_probe)] = Field(
-        None, description="Trust 'same-host', or a function, to tell that an owner is dead; off by default."
+        default=None, description="Trust 'same-host', or a function, to tell that an owner is dead; off by default."
     )
 
 
@@ -288,39 +290,42 @@ class ClientOptions(LockOptions):
     moves to another store, above the highest token of the old one.
     """
 
-    url: SecretStr | None = Field(None, description="URL of the store; its query may hold any other option.")
-    prefix: str = Field("", description="Text before every key; dlock: by default on Redis, elsewhere empty.")
+    url: SecretStr | None = Field(default=None, description="URL of the store; its query may hold any other option.")
+    prefix: str = Field(default="", description="Text before every key; dlock: by default on Redis, elsewhere empty.")
     owner: str | None = Field(
-        None, description="Label that tells people who holds a lock; host:process:random digits by default."
+        default=None, description="Label that tells people who holds a lock; host:process:random digits by default."
     )
     request_timeout: _Duration | None = Field(
-        None, description="Longest time for one request, in seconds; by default a share of the lease, at most 10."
+        default=None,
+        description="Longest time for one request, in seconds; by default a share of the lease, at most 10.",
     )
     drift_bound: float = Field(
-        0.01, description="Share by which the rates of two clocks may differ; 0.01, one per cent, by default."
+        default=0.01, description="Share by which the rates of two clocks may differ; 0.01, one per cent, by default."
     )
     max_lease_duration: _Duration = Field(
-        86400.0, description="Longest lease, in seconds, of own locks and of other holders' records; 86400 by default."
+        default=86400.0,
+        description="Longest lease, in seconds, of own locks and of other holders' records; 86400 by default.",
     )
     allow_unsafe: Annotated[Collection[str], PlainValidator(_names)] = Field(
-        frozenset(), description="Names of the store's unsafe traits to accept; none by default."
+        default=frozenset(), description="Names of the store's unsafe traits to accept; none by default."
     )
     provision: bool = Field(
         default=False, description="Whether connect creates what the store lacks, a table for example; off by default."
     )
     audit_period: _Duration = Field(
-        900.0, description="Seconds in which each lock that a session keeps is read once; 900 by default."
+        default=900.0, description="Seconds in which each lock that a session keeps is read once; 900 by default."
     )
     session_locks_max: Annotated[int, BeforeValidator(_locks)] = Field(
-        10_000, description="How many locks one session keeps at most, all lost if it is; 10000 by default."
+        default=10_000, description="How many locks one session keeps at most, all lost if it is; 10000 by default."
     )
-    token_floor: int = Field(1, description="Lowest fencing token that is granted; 1 by default.")
+    token_floor: int = Field(default=1, description="Lowest fencing token that is granted; 1 by default.")
     observations: Annotated[str | Path | MutableMapping[str, Any] | None, PlainValidator(_kept)] = Field(
-        None,
+        default=None,
         description="File, or mapping, that keeps what was seen of other holders for the next run; off by default.",
     )
     on_event: Annotated[Callable[[LockEvent], object] | None, PlainValidator(_hook)] = Field(
-        None, description="Function that is called with each event of a lock, on a thread of its own; none by default."
+        default=None,
+        description="Function that is called with each event of a lock, on a thread of its own; none by default.",
     )
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)

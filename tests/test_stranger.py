@@ -22,7 +22,7 @@ from collections import deque
 from datetime import timedelta
 
 import dlock_core
-from dlock_core import AsyncLockClient, Lease, LockClient, LockKeywords, aconnect, connect, shared_client
+from dlock_core import AsyncLockClient, ClientOptions, Lease, LockClient, LockKeywords, LockOptions, aconnect, connect, shared_client
 
 shared = shared_client("memory://")
 
@@ -30,6 +30,11 @@ shared = shared_client("memory://")
 @shared.locked("import-time", timeout=5)
 def imported(name: str, *, times: int = 1) -> list[str]:
     return [name] * times
+
+
+def chosen() -> tuple[LockOptions, ClientOptions]:
+    LockOptions(lease_duration="20")  # error
+    return LockOptions(timeout=3), ClientOptions(lease_duration=5)
 
 
 def mistyped() -> None:

@@ -38,10 +38,7 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
         sessions = [handle for handle in held if handle.keeps is not None]
         locks = [handle for handle in held if handle.body_of in (None, caller) and handle.keeps is None]
     # Where time is short, the end of a session is one request for all that it keeps: whoever comes may have them at once.
-    if until < NEVER:
-        left = [handle for handle in locks if handle.renewal is handle] + sessions
-    else:
-        left = sessions + locks
+    left = [handle for handle in locks if handle.renewal is handle] + sessions if until < NEVER else sessions + locks
     try:
         errors += await _end_bodies(engine, bodies, until)
         while left and engine.runtime.now() < until and silences < _SILENCES_MAX:

@@ -58,7 +58,11 @@ class EventHook:
         began = self._began
         if began is not None and not self._is_told and now_ns() - began > CALLBACK_LIMIT_S * NANOS:
             self._is_told = True
-            _log.warning("the event hook %r still runs after %g s; events wait for it", self._hook, CALLBACK_LIMIT_S)
+            _log.warning(
+                "the event hook %r still runs after %g s; locks go on, and events wait for it: hand slow work to a thread of your own",
+                self._hook,
+                CALLBACK_LIMIT_S,
+            )
         self._calls.post(self._call, (context, event))
 
     def _call(self, arisen: tuple[Context, LockEvent]) -> None:
@@ -67,7 +71,12 @@ class EventHook:
         try:
             context.run(self._hook, event)
         except Exception:  # noqa: BLE001  # the user's code; what it raises is logged
-            _log.exception("the event hook %r raised at %r of lock %r", self._hook, event.kind.value, event.key)
+            _log.exception(
+                "the event hook %r raised at %r of lock %r; locks go on: catch in the hook what it may raise",
+                self._hook,
+                event.kind.value,
+                event.key,
+            )
         finally:
             self._began, self._is_told = None, False
 
