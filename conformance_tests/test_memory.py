@@ -8,6 +8,7 @@ import pytest
 from dlock_conformance import (
     NOT_OF_ELECTIONS,
     NOT_OF_JOBS,
+    NOT_OF_SESSIONS,
     NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
@@ -94,6 +95,13 @@ class TestMemoryPermits(TestMemoryClient):
 
     way = Way.PERMIT
     cannot_carry = NOT_OF_SHARED_LOCKS
+
+
+class TestMemorySessions(TestMemoryClient):
+    """The same by locks that a session keeps."""
+
+    way = Way.SESSION
+    cannot_carry = NOT_OF_SESSIONS
 
 
 class TestMemoryWriters(TestMemoryClient):

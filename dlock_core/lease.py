@@ -208,7 +208,7 @@ def due_at(state: LeaseState) -> int:
 
 
 def is_kept(state: LeaseState) -> bool:
-    """Whether a session keeps the lock, or may do so by a write whose outcome is not known: then it bounds the lock, too (S7, S8)."""
+    """Whether a session keeps the lock, or may do so by a write whose outcome is not known: then it bounds the lock, too (Q2)."""
     return type(state) is Held and _session_of(state.timings, _unresolved(state)) is not None
 
 
@@ -223,7 +223,7 @@ def observe(record: LockRecord, now: int) -> Observation:
 
 
 def observed_version(record: LockRecord) -> Version:
-    """Return the version that the holder of *record* wrote last: a note that others left for it is no sign of life (S14)."""
+    """Return the version that the holder of *record* wrote last: a note that others left for it is no sign of life (Q7)."""
     return record.version if record.beat is None else Version(record.beat.own, record.fencing_token)
 
 
@@ -584,7 +584,7 @@ def _send_renewal(state: Held, timings: Timings, payload: Payload | None, new_rv
 class _Shown(Enum):
     """What an answer shows of a grant, where it does not show one of the grant's writes applied."""
 
-    NOTED = auto()  # a note that somebody left on one of the grant's writes: it is this grant all the same (S10)
+    NOTED = auto()  # a note that somebody left on one of the grant's writes: it is this grant all the same (Q7)
     UNCHANGED = auto()  # the version that stood before, or an older one, which proves nothing
     UNPROVEN = auto()  # another record, by an answer that may be stale
     ENDED = auto()  # another record, or none, by a linearizable answer
@@ -641,7 +641,7 @@ def _held_answer(state: Held, event: Answer, now: int) -> Step:
 def _renew_noted(state: Held, in_flight: Sent, record: LockRecord, new_rvn: str, now: int) -> Step:
     """Hear the notes of *record*, and renew it, without them.
 
-    The lease counts from the own write on which the notes were left, not from the notes (S11). Whatever else was on its way expected a
+    The lease counts from the own write on which the notes were left, not from the notes (Q7). Whatever else was on its way expected a
     version that is gone.
     """
     assert record.beat is not None  # seen by the caller
@@ -770,7 +770,7 @@ def _lose(state: Held, reason: LossReason, record: LockRecord | None, now: int) 
     loss = Loss(state.terms.key, state.version.fencing_token, reason, record)
     pending = _unresolved(state)
     session = _session_of(state.timings, pending)
-    # Its record would stand as long as the session goes on. Its body may go on for a lease, as that of a lock that lapses (S20).
+    # Its record would stand as long as the session goes on. Its body may go on for a lease, as that of a lock that lapses (Q3).
     leaves_at = NEVER if session is None else now + session.lease_ms * 1_000_000
     return Lost(state.terms, state.version, loss, state.sent_at, state.timings, pending, leaves_at)
 
@@ -1152,7 +1152,7 @@ def is_session_over(ref: SessionRef, record: LockRecord | None, began: int, abse
     None: it is held, so the end of its lease decides, as of any lock. *absent_since*: since when this reader has seen no record there.
     """
     if record is None:
-        # Somebody may have removed the row of a holder, who hears of it at the next renewal (S6).
+        # Somebody may have removed the row of a holder, who hears of it at the next renewal (Q4).
         return absent_since is not None and began - absent_since >= ref.lease_ms * 1_000_000
     if record.state is not _HELD:
         return True

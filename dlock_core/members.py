@@ -3,12 +3,12 @@
 One record lists the members of a read/write lock or a semaphore. Nothing in it is renewed. Each member hangs on a *session*, a lock of
 its own under :func:`session_key`, which the machine renews, loses and takes over as any other: a member is valid while its session is.
 
-The rules, each of which a test breaks (protocol-notes: B1 to B7, S6):
+The rules, each of which a test breaks (protocol-notes: B1 to B7, Q4):
 
 - Each write of the record is conditional on its version, the first claim too: one that arrives late can't let in who has left (B3).
 - A member is known by its id in whatever version stands, since others may have joined on top of a write without an answer (B1).
 - A member is left out only when its session is over: it was seen not held, or absent for a lease, or it was taken over; or whoever joins
-  holds that session now (B6, S6). So each member that is valid stands in the record, and the limit holds.
+  holds that session now (B6, Q4). So each member that is valid stands in the record, and the limit holds.
 - Readers of one phase share a token, since a resource must not refuse one for another (B4); the first of a phase raises it, which fences
   the writer before (B5). A writer and a permit raise it, too. Permits are fenced each within its *slot*: N holders have no order.
 - A writer that waits says so by a member of its own, ``want``, behind which new readers wait. A writer that leaves takes all of them out,

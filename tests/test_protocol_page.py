@@ -15,6 +15,7 @@ CITATIONS = {
     "rule": (r"\b[Rr]ule (1?\d)\b(?!:)", r"\*\*Rule (\d+)\."),
     "finding": (r"\bF(1?\d[a-h]?)\b", r"^\| F(\d+[a-h]?) \|"),
     "waiting claim": (r"\bK(\d)\b", r"^\| K(\d) \|"),
+    "session": (r"\bQ(\d{1,2})\b", r"^\| Q(\d+) \|"),
     "hazard": (r"\bhazard[ _]0?(\d+)", r"^\| hazard (\d+) \|"),
     "old hazard": (r"\bH(\d{1,2})\b", r"^\| (?:hazard )(\d+) \|"),
     "invariant": (r"\bI(\d)\b", r"^\| I(\d) \|"),

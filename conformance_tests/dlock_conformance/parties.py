@@ -20,7 +20,17 @@ from dlock_core.record import LockRecord, Loss
 from dlock_core.store import AsyncLockStore, LockStore
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
-__all__ = ["NOT_OF_ELECTIONS", "NOT_OF_JOBS", "NOT_OF_SHARED_LOCKS", "Hold", "Parties", "Party", "Run", "Way"]
+__all__ = [
+    "NOT_OF_ELECTIONS",
+    "NOT_OF_JOBS",
+    "NOT_OF_SESSIONS",
+    "NOT_OF_SHARED_LOCKS",
+    "Hold",
+    "Parties",
+    "Party",
+    "Run",
+    "Way",
+]
 
 T = TypeVar("T")
 
@@ -30,8 +40,8 @@ _THREADS = 16
 class Way(StrEnum):
     """How parties have their locks.
 
-    As such, as the terms of an election, as the runs of a job, each with a later slot, as the only permit of a semaphore, or as the writer
-    of a read/write lock.
+    As such, as the terms of an election, as the runs of a job, each with a later slot, as the only permit of a semaphore, as the writer
+    of a read/write lock, or kept by a session from the first renewal on.
     """
 
     LOCK = "lock"
@@ -39,6 +49,7 @@ class Way(StrEnum):
     JOB = "job"
     PERMIT = "permit"
     WRITE = "write"
+    SESSION = "session"
 
 
 _TRIED = {"each_slot_of_a_job|a_run_that_died|shared": "the suite of the locks tries it"}
@@ -62,7 +73,17 @@ NOT_OF_SHARED_LOCKS = {
 }
 """What one place of a shared lock does not promise, as *cannot_carry* of a suite whose *way* is ``PERMIT`` or ``WRITE``."""
 
-_SHARED: dict[Way, dict[str, Any]] = {Way.PERMIT: {"permits": 1}, Way.WRITE: {"mode": "write"}}
+NOT_OF_SESSIONS = {
+    "fail_closed|abandoned_lock": "a lock that a session keeps is renewed",
+    **_TRIED,
+}
+"""What a lock that a session keeps does not promise, as *cannot_carry* of a suite whose *way* is ``SESSION``."""
+
+_OPTIONS: dict[Way, dict[str, Any]] = {
+    Way.PERMIT: {"permits": 1},
+    Way.WRITE: {"mode": "write"},
+    Way.SESSION: {"renewal": "session"},
+}
 
 
 class Run(NamedTuple):
@@ -183,7 +204,7 @@ class Party:
                 found = self._loop.finished(lambda: self._begin_run(key, {**options, "timeout": 0}))
             case _:
                 found = self._loop.finished(
-                    lambda: self._client.try_acquire(key, **_SHARED.get(self._way, {}), **options)
+                    lambda: self._client.try_acquire(key, **_OPTIONS.get(self._way, {}), **options)
                 )
         busy = isinstance(found, (Once, AsyncOnce)) and found.busy
         return None if found is None or busy else self._kept(found)
@@ -231,7 +252,7 @@ class Party:
             case Way.JOB:
                 return self._begin_run(key, {"timeout": None, **options})
             case _:
-                return self._client.acquire(key, **_SHARED.get(self._way, {}), **options)
+                return self._client.acquire(key, **_OPTIONS.get(self._way, {}), **options)
 
     def _begin_run(self, key: str, options: dict[str, Any]) -> Any:
         client = self._client
@@ -312,7 +333,8 @@ class Parties:
         return {
             "prefix": "",
             "lease_duration": self.harness.lease_s,
-            "allow_unsafe": self.harness.allow_unsafe,
+            # Where records may come back, nothing here takes them back.
+            "allow_unsafe": {*self.harness.allow_unsafe, "session-rollback"},
             **options,
         }
 

@@ -196,6 +196,8 @@ def lease_in_words(record: LockRecord, age_ms: int | None) -> str:
     """Say how much of the lease of *record* is left, or since when its holder must be taken for dead."""
     if record.members is not None:
         return OF_EACH
+    if record.session is not None:
+        return f"{in_words(record.session.lease_ms / 1000)}, of its session"
     if record.lease_ms is None:
         return "none" if record.held else "-"
     if age_ms is None:
@@ -229,6 +231,7 @@ def record_facts(record: LockRecord) -> dict[str, Any]:
         "granted_at": granted_at,
         "written_at": written_at,
         "waiters": record.waiters,
+        "session": None if record.session is None else record.session.key,
         "members": None if record.members is None else [_member_facts(record, each) for each in record.members.members],
     }
 

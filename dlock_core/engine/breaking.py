@@ -62,7 +62,7 @@ async def break_session(driver: Driver, session: str, by: Broken, timeout_s: flo
 
 
 async def _break_sessions(store: AsyncLockStore, members: Members, attempt: Break, timeout_s: float) -> None:
-    """Break the session of each of *members* first: its renewal tells the member, who never reads the record again (S9)."""
+    """Break the session of each of *members* first: its renewal tells the member, who never reads the record again (Q6)."""
     for ref in members.sessions:
         session = await store.read(ref.key, timeout_s=timeout_s)
         if session is not None and session.held and session.broken is None:
@@ -72,7 +72,7 @@ async def _break_sessions(store: AsyncLockStore, members: Members, attempt: Brea
 
 
 async def _leave_note(store: AsyncLockStore, ref: SessionRef, attempt: Break, timeout_s: float) -> None:
-    """Tell the holder, who never reads the record again, by a note in that of its session; only then may the record be broken (S9).
+    """Tell the holder, who never reads the record again, by a note in that of its session; only then may the record be broken (Q6).
 
     Raises: OutcomeUnknownError: the session was renewed between each read and write, or has no room for a note.
     """

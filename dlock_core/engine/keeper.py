@@ -143,7 +143,7 @@ class Keepers:
         if type(state) is Held and type(event) in (Due, Renew) and self._may_move(handle, state, now):
             keeper = self._find(state.timings, now)
             if keeper is not None:
-                # Before the send: until the move is resolved, both ends count (S7).
+                # Before the send: until the move is resolved, both ends count (Q2).
                 self._take_in(keeper, handle)
                 return self._driver.step(handle, Renew(event.new_rvn, state.timings.under(keeper.ref)))
             self._open(handle, state.timings, now, singles)
@@ -218,7 +218,7 @@ class Keepers:
         self._driver.tell()
 
     def hear(self, keeper: Keeper, notes: Sequence[BeatNote]) -> None:
-        """Lose the locks that others have broken by *notes*, under the mutex: before the next beat is sent, which ends the notes (S9)."""
+        """Lose the locks that others have broken by *notes*, under the mutex: before the next beat is sent, which ends the notes (Q6)."""
         for note in notes:
             handle = self._driver.held.get(note.key)
             kept = handle is not None and handle.keeper is keeper and type(handle.state) is Held
@@ -238,7 +238,7 @@ class Keepers:
             self._driver.tell()
 
     async def _audit(self, keeper: Keeper) -> None:
-        """Read the next few locks: one that a failover has rolled back, or that somebody has changed, is lost (S13)."""
+        """Read the next few locks: one that a failover has rolled back, or that somebody has changed, is lost (Q8)."""
         period_ns = min(keeper.timings.period_ns, self._keeping.audit_ns)
         for _ in range(math.ceil(len(keeper.kept) * period_ns / self._keeping.audit_ns)):
             handle = _next_kept(keeper)

@@ -67,7 +67,8 @@ def holder_in_words(record: LockRecord) -> str:
         renewed = "" if written_at_s == granted_at_s else f", renewed {at_in_words(written_at_s)}"
         since = f" since {at_in_words(granted_at_s)}{renewed}"
     waiting = f", {record.waiters} waiting for it" if record.waiters else ""
-    return f"held by {record.owner!r}{since}{waiting}"
+    kept = "" if record.session is None else f", kept by session {record.session.key!r}"
+    return f"held by {record.owner!r}{since}{kept}{waiting}"
 
 
 def at_in_words(at_s: int) -> str:

@@ -86,7 +86,7 @@ class Sessions:
         _keep(self._looked, ref, now)
         if not await self._look(ref, looking):
             return False
-        # For ever: a grant that has ended does not come back. That the record was absent is no such proof, and is not kept (S5).
+        # For ever: a grant that has ended does not come back. That the record was absent is no such proof, and is not kept (Q4).
         if ref not in self._absent:
             self._over[ref] = None
             _trim(self._over)

@@ -435,7 +435,7 @@ def _broken(world: World) -> str | None:
         return "a token that does not fence the owner"
     is_owners = session is not None and session.held and session.fencing_token == OWNER_TOKEN
     if type(world.keeper) is Lost and world.keeper.loss.reason is LossReason.STOLEN and is_owners:
-        return "a note is the loss of the session (S10)"
+        return "a note is the loss of the session (Q7)"
     hangs = lock is not None and lock.held and lock.session is not None and session is not None and session.held
     if hangs and lease.is_valid(world.keeper, NOW) and not world.late and _has_forgotten(world.holder):
         return "a lock hangs on a live session, and nobody will give it back (I11)"

@@ -6,6 +6,7 @@ from proof.mutate.claims import CLAIMS, TIME
 from proof.mutate.early import EARLY
 from proof.mutate.elections import ELECTIONS
 from proof.mutate.ends import ENDS
+from proof.mutate.kept import KEPT
 from proof.mutate.mutant import HOLDING, RELEASE, SEEKING, TIMINGS, WORLDS, Mutant
 from proof.mutate.pruning import PRUNING
 from proof.mutate.shell import SHELL
@@ -260,6 +261,7 @@ _PLANS = (
 
 MUTANTS: tuple[Mutant, ...] = (
     *TIME,
+    *KEPT,
     *WAITS,
     *CLAIMS,
     *_RENEWALS,

@@ -63,7 +63,7 @@ async def test_dropped_place_comes_free_after_a_lease(world: World) -> None:
 
 @both_colours
 async def test_session_whose_row_is_gone_counts_for_one_more_lease(world: World) -> None:
-    """Its holder may not have heard of it yet (S6); nobody takes its place before that."""
+    """Its holder may not have heard of it yet (Q4); nobody takes its place before that."""
     store = world.another_store()
     async with world.client(store, lease_duration=10) as a, world.client(lease_duration=10) as b:
         lease = await a.acquire("k", permits=1, auto_renew=True)

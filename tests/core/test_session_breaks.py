@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @both_colours
 async def test_break_of_a_kept_lock_takes_that_lock_alone(world: World) -> None:
-    """A note for its holder first, then the record, closed for a lease (S9); the holder hears it at the next beat (S10)."""
+    """A note for its holder first, then the record, closed for a lease (Q6); the holder hears it at the next beat (Q7)."""
     async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
         lease, neighbour = await moved(world, a, "k", "n")
         written: list[str] = []
@@ -47,7 +48,7 @@ async def test_break_of_a_kept_lock_takes_that_lock_alone(world: World) -> None:
 
 @both_colours
 async def test_note_whose_writer_died_frees_the_lock_all_the_same(world: World) -> None:
-    """The operator's second write never came: the holder gives the lock back, a lease after it heard (S9)."""
+    """The operator's second write never came: the holder gives the lock back, a lease after it heard (Q6)."""
     async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
         lease, neighbour = await moved(world, a, "k", "n")
         (key, session), *_ = sessions_of(world).items()
@@ -67,7 +68,7 @@ async def test_note_whose_writer_died_frees_the_lock_all_the_same(world: World) 
 
 @both_colours
 async def test_lease_counts_from_the_own_write_below_a_note(world: World) -> None:
-    """A note is no beat (S11), and no sign of life for those who wait (S14)."""
+    """A note is no beat (Q7), and no sign of life for those who wait (Q7)."""
     store = world.another_store()
     async with world.client(store, **KEEPS) as a, world.client(lease_duration=10) as b:
         (lease,) = await moved(world, a, "k")
@@ -112,8 +113,39 @@ async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(worl
 
 
 @both_colours
+async def test_lock_of_an_earlier_session_of_the_same_key_is_free(world: World) -> None:
+    """Its session is over, though somebody holds that key again (Q5)."""
+    store = world.another_store()
+    async with world.client(store, **KEEPS) as a, world.client(lease_duration=10) as b:
+        (lease,) = await moved(world, a, "k")
+        (key, session), *_ = sessions_of(world).items()
+        with store.outage():
+            world.space.records[key] = replace(session, rvn="#next", fencing_token=session.fencing_token + 1)
+
+            taken = await b.acquire("k", timeout=0)
+
+        assert taken.fencing_token == 2
+        await world.live(6)
+        assert lease.loss is not None
+
+
+@both_colours
+async def test_note_is_followed_by_the_end_of_the_session(world: World) -> None:
+    """A release that meets a note frees the session all the same."""
+    async with world.client(**KEEPS) as client:
+        leases = await moved(world, client, "k")
+        (key, session), *_ = sessions_of(world).items()
+        note = note_request(session, NOTE._replace(key="another"), session.fencing_token, "#note")
+        assert not isinstance(note, bool)
+        world.space.records[key] = note.record
+        await leases[0].release()
+
+    assert [record.state for record in sessions_of(world).values()] == [State.GONE]
+
+
+@both_colours
 async def test_record_that_was_rolled_back_is_found_by_the_audit(world: World) -> None:
-    """Its renewals don't touch it, so nothing else would tell (S13)."""
+    """Its renewals don't touch it, so nothing else would tell (Q8)."""
     async with world.client(**KEEPS, audit_period=10) as client:
         lease = await client.acquire("k")
         before = world.space.records["k"]

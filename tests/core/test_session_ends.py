@@ -66,7 +66,7 @@ async def test_lock_is_over_with_its_session_though_no_thread_ran(world: World) 
 
 @both_colours
 async def test_session_whose_row_is_gone_counts_for_one_more_lease(world: World) -> None:
-    """Its owner hears of it by the next beat only (S6); a waiter sees it absent for a lease first."""
+    """Its owner hears of it by the next beat only (Q4); a waiter sees it absent for a lease first."""
     store = world.another_store()
     async with world.client(store, **KEEPS) as a, world.client(lease_duration=10) as b:
         (lease,) = await moved(world, a, "k")
@@ -87,7 +87,7 @@ async def test_session_whose_row_is_gone_counts_for_one_more_lease(world: World)
 
 @both_colours
 async def test_overrun_of_a_kept_lock_gives_it_back_a_lease_later(world: World) -> None:
-    """Nothing of it would lapse by itself, since its session goes on (S20); its neighbour stays."""
+    """Nothing of it would lapse by itself, since its session goes on (Q3); its neighbour stays."""
     async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
         lease, neighbour = await a.acquire("k", max_hold=8), await a.acquire("n")
         await world.live(7)
@@ -126,7 +126,7 @@ async def test_dropped_lease_of_a_kept_lock_comes_free(world: World) -> None:
 
 @both_colours
 async def test_move_without_an_answer_is_resolved_by_the_next_write(world: World) -> None:
-    """Applied or not, the lock stays held, and both ends count until it is known (S7)."""
+    """Applied or not, the lock stays held, and both ends count until it is known (Q2)."""
     for fault in ("lose_reply", "lose_request"):
         async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
             lease = await a.acquire(f"k-{fault}")

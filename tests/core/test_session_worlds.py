@@ -37,7 +37,7 @@ def test_worlds_show_what_they_are_about() -> None:
 
 
 def test_failover_that_loses_a_move_gives_two_holders_without_an_audit() -> None:
-    """Why sessions are refused on stores that may lose a confirmed write (S13)."""
+    """Why sessions are refused on stores that may lose a confirmed write (Q8)."""
     found = explore(Case(moved=False, rollback=True, ticks=3, faults=0))
 
     assert found.violation == "two leases are valid (I1)"

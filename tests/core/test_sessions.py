@@ -10,6 +10,7 @@ import pytest
 from dlock_core import (
     ConfigurationError,
     Grade,
+    OutcomeUnknownError,
     SessionRef,
     State,
     UnsafeStoreError,
@@ -135,6 +136,22 @@ async def test_data_of_a_kept_lock_changes_and_it_stays_kept(world: World) -> No
         found = await client.get("k")
         assert found is not None
         assert found.data == lease.data == b"two"
+
+
+@both_colours
+async def test_data_whose_write_got_no_answer_is_resolved(world: World) -> None:
+    """A kept lock is renewed by nobody; what is in doubt is written again."""
+    async with world.client(**KEEPS) as client:
+        (lease,) = await moved(world, client, "k")
+        world.store.lose_request("replace", 2)
+        with pytest.raises(OutcomeUnknownError):
+            await lease.renew(data=b"two")
+        assert client.health().at_risk == ("k",)
+
+        await world.live(3)
+
+        assert client.health().at_risk == ()
+        assert lease.is_valid
 
 
 @both_colours
