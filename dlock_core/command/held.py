@@ -58,8 +58,8 @@ class EarlierLooks:
         with suppress(DLockError):
             if Capability.SERVER_CLOCK in store.capabilities:
                 found = await store.read_age(key, timeout_s=self._timeout_s)
-                # A shared record is written where somebody joins or leaves, and by no renewal.
-                if found is not None and found[0].members is None:
+                # A shared record is written where somebody joins or leaves, and one that a session keeps by no renewal.
+                if found is not None and found[0].members is None and found[0].session is None:
                     verb = "last renewed" if found[0].broken is None else "broken"
                     return f", {verb} {in_words(found[1] / 1000)} ago by the store's clock"
         seen = self._engine._observations.get(key)

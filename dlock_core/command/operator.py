@@ -212,15 +212,26 @@ def show(key: str, output: str, **given: Any) -> int:
     metavar="RVN",
     help="The record version number, as 'dlock show KEY' says it: break exactly what was seen. It changes with each renewal.",
 )
+@click.option(
+    "--session", is_flag=True, help="KEY is a session, as 'dlock show' names it: break it, and all that it keeps."
+)
 @click.option("--now", is_flag=True, help="Free it at once. Two may then believe that they hold it.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before --now.")
 @connection_options
 @output_option
-def break_(key: str, *, token: int | None, rvn: str | None, now: bool, yes: bool, output: str, **given: Any) -> int:
+def break_(  # click hands options over by name
+    key: str, *, token: int | None, rvn: str | None, session: bool, now: bool, yes: bool, output: str, **given: Any
+) -> int:
     """Take the lock KEY from its holder, whose fencing token is N, or whose record has the number RVN.
 
     The token is raised, and nobody gets the lock for one more lease: by then its holder has noticed, or its lease has run out.
     """
+    if session:
+        if token is not None or rvn is not None or now:
+            raise click.UsageError(
+                "--session goes with none of --token, --rvn and --now: nobody gets what it keeps for one lease"
+            )
+        return _break_session(key, output, given)
     if token is None and rvn is None:
         raise click.UsageError("say which grant is meant: --token N or --rvn RVN, as 'dlock show KEY' says them")
     with connect(client_options(**given)) as client:
@@ -242,6 +253,18 @@ def break_(key: str, *, token: int | None, rvn: str | None, now: bool, yes: bool
     else:
         what = f"{key!r}, token {broken} -> {broken + 1}" if broken else f"{key!r}, which has no fencing token"
         print_facts({"broken": what, "means": facts["means"], "fence": facts["fence"]})
+    return 0
+
+
+def _break_session(session: str, output: str, given: dict[str, Any]) -> int:
+    with connect(client_options(**given)) as client:
+        done = client.break_session(session)
+    if not done:
+        Say().error(f"session {session!r} is over already; what it kept is free for whoever asks")
+        return REFUSED
+    means = "all locks that it keeps are lost; nobody gets them for one lease, within which their holder learns of it"
+    facts = {"session": session, "broken": True, "means": means}
+    print_json(facts) if output == "json" else print_facts(facts)
     return 0
 
 

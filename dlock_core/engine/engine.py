@@ -295,6 +295,7 @@ class Engine:
         effect = None
         with self.runtime.mutex:
             if view is not None:
+                handle.note_parting()
                 view._closed = True
                 self.notice_end(handle)
             last = view is None or handle.detach(view)

@@ -210,6 +210,11 @@ class Handle:
             self.views.remove(weakref.ref(view))
         return not self.is_in_hand()
 
+    def note_parting(self) -> None:
+        """Have the session that keeps this, which nothing else renews, look at its next beat whether anybody has it in hand."""
+        if self.keeper is not None:
+            self.keeper.parted.append(self)
+
     def is_in_hand(self, *, beside: View | None = None) -> bool:
         """Whether a caller has a lease of this, *beside* the one that is given, that is neither released nor dropped."""
         views = [found() for found in self.views]

@@ -82,7 +82,7 @@ class Keeper(Errand):
         self.timings = timings
         self.kept: set[Handle] = set()
         self.unaudited: deque[Handle] = deque()
-        self.dropped: deque[Handle] = deque()
+        self.parted: deque[Handle] = deque()  # somebody has, or is about to, let go of these
         self._ref: SessionRef | None = None
         self._empty_beats = 0
 
@@ -206,9 +206,18 @@ class Keepers:
         if keeper not in self._keepers:
             self._keepers.append(keeper)
             self._opening.pop(keeper.timings, None)
-        while keeper.dropped:
-            self.end(keeper.dropped.popleft(), LossReason.EXPIRED)
+        while keeper.parted:
+            self._end_unheld(keeper.parted.popleft())
         await self._audit(keeper)
+
+    def _end_unheld(self, handle: Handle) -> None:
+        """End a lock that nobody has in hand any more, as the scheduler does where it renews: what was dropped lapses."""
+        with self._engine.runtime.mutex:
+            is_unheld = type(handle.state) is Held and not handle.is_in_hand()
+        if is_unheld and handle.is_dropped:
+            self.end(handle, LossReason.EXPIRED)
+        elif is_unheld:
+            self._engine.discard(handle)
 
     def end(self, handle: Handle, reason: LossReason, record: LockRecord | None = None) -> None:
         """Lose one lock while its session goes on."""
@@ -245,6 +254,7 @@ class Keepers:
             if handle is None:
                 return
             keeper.unaudited.append(handle)
+            self._end_unheld(handle)
             state = handle.state
             if type(state) is not Held or state.in_flight is not None or state.pending:
                 continue

@@ -170,10 +170,9 @@ class LeaseView:
         if handle.is_in_hand(beside=self):
             return
         left = self.remaining
+        handle.note_parting()
         # A handler of warnings may keep this lease; it stays dropped.
         self._closed = handle.dropped = True
-        if handle.keeper is not None:
-            handle.keeper.dropped.append(handle)
         _log.warning(
             "the lease of lock %r was dropped unreleased; it is not renewed any more and lapses in %.1f s",
             self.key,
@@ -190,6 +189,7 @@ class LeaseView:
         """Have the scheduler release it; the caller is interrupted."""
         handle: Handle | None = getattr(self, "_handle", None)
         if handle is not None and not self._closed and self._context.generation == generation():
+            handle.note_parting()
             self._closed = True
             if self._engine.part(handle, self):
                 self._engine.discard(handle)

@@ -20,7 +20,7 @@ from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.renewals import Job
 from dlock_core.testing import FakeClock, FaultyStore
 from proof.interrupts.points import Tracer
-from proof.interrupts.stores import AT_ONCE, PERMIT, faulty, permits_of
+from proof.interrupts.stores import AT_ONCE, KEPT, PERMIT, faulty, options_of, plain
 
 __all__ = ["ACTS", "OPERATIONS", "Verdict", "try_point"]
 
@@ -46,7 +46,9 @@ class _Scene:
 
     def __init__(self, store: LockStore, key: str, operation: str) -> None:
         self.key = key
-        self.permits = permits_of(operation)
+        self.options = options_of(operation)
+        # A lock that a session keeps is given back a lease after the next beat, since it does not lapse by itself.
+        self.steps = (2 if operation.startswith(KEPT) else 1) * _STEPS + 3
         self.clock = FakeClock()
         self.client: LockClient = self.clock.client(faulty(store, operation), lease_duration=LEASE_S)
         self.other: LockClient = self.clock.client(FaultyStore(store), lease_duration=LEASE_S)
@@ -123,6 +125,9 @@ OPERATIONS: dict[str, Callable[[_Scene], None]] = {
     f"{PERMIT}release": _release,
     f"{PERMIT}close": _close,
     f"{PERMIT}renewals": _Scene.run_due,
+    f"{KEPT}release": _release,
+    f"{KEPT}close": _close,
+    f"{KEPT}renewals": _Scene.run_due,
 }
 _HOLDS = ("renew", "release", "close", "renewals")
 
@@ -149,7 +154,7 @@ def _handler_acquires(scene: _Scene) -> None:
 
 
 def _acquire_now(scene: _Scene, key: str) -> None:
-    scene.leases.append(scene.client.acquire(key, timeout=0, permits=scene.permits))
+    scene.leases.append(scene.client.acquire(key, timeout=0, **scene.options))
 
 
 def _thread_releases(scene: _Scene) -> None:
@@ -183,9 +188,15 @@ ACTS: dict[str, Callable[[_Scene], None]] = {
 def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> Verdict:
     """Have *act* done at point *at* of *operation*, and say what is wrong then; *at* 0 counts the points only."""
     scene = _Scene(store, key, operation)
-    if operation.removeprefix(PERMIT) in _HOLDS:
-        scene.leases.append(scene.client.acquire(key, permits=scene.permits))
+    if plain(operation) in _HOLDS:
+        scene.leases.append(scene.client.acquire(key, **scene.options))
     runtime = scene.client._runtime
+    if operation.startswith(KEPT):
+        runtime._thread = threading.current_thread()
+        for _ in range(2):  # a session is opened, and the lock is moved
+            scene.clock.advance(LEASE_S / 3)
+            scene.run_due()
+        runtime._thread = None
     if operation.endswith("renewals"):
         runtime._thread = threading.current_thread()  # in the place of the client's own, which would be faster
         scene.clock.advance(LEASE_S / 3)
@@ -230,12 +241,12 @@ def _check_key(scene: _Scene) -> None:
         scene.wrong.append("two leases are valid")
     live = [lease for lease in scene.live() if lease.key == scene.key and lease.is_valid]
     if not live:
-        _expect_free(scene, "though nobody has a lease", _STEPS + 3)
+        _expect_free(scene, "though nobody has a lease", scene.steps)
         return
     for _ in range(_STEPS + 3):
         scene.clock.advance(LEASE_S / _STEPS)
         scene.run_due()
-        taken = scene.other.try_acquire(scene.key, permits=scene.permits)
+        taken = scene.other.try_acquire(scene.key, **scene.options)
         if taken is not None:
             if live[0].is_valid:
                 scene.wrong.append("another got the lock while its lease is valid")
@@ -251,7 +262,7 @@ def _check_key(scene: _Scene) -> None:
 
 def _expect_free(scene: _Scene, when: str, steps: int) -> None:
     for _ in range(steps):
-        taken = scene.other.try_acquire(scene.key, permits=scene.permits)
+        taken = scene.other.try_acquire(scene.key, **scene.options)
         if taken is not None:
             if any(lease.is_valid for lease in scene.leases if lease.key == scene.key):
                 scene.wrong.append(f"two leases are valid {when}")

@@ -8,11 +8,13 @@ from typing import Any
 from dlock_core import AsyncLockStore, Capability, Claim, LockStore, Reply
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
-__all__ = ["AT_ONCE", "PERMIT", "afaulty", "faulty", "permits_of"]
+__all__ = ["AT_ONCE", "KEPT", "PERMIT", "afaulty", "faulty", "options_of", "plain"]
 
 AT_ONCE = "lock_all at once"
 PERMIT = "permit: "
 """How the name of an operation begins that works on the one permit of a semaphore."""
+KEPT = "kept: "
+"""How the name of an operation begins that works on a lock that a session keeps, once it was renewed."""
 _CAPABILITIES = frozenset({Capability.ATOMIC_MULTI})
 
 
@@ -46,6 +48,13 @@ def afaulty(store: AsyncLockStore, operation: str) -> AsyncFaultyStore:
     return _AsyncSeveral(store) if several else AsyncFaultyStore(store)
 
 
-def permits_of(operation: str) -> int | None:
-    """Return how many permits the lock of *operation* has; None for an exclusive lock."""
-    return 1 if operation.startswith(PERMIT) else None
+def options_of(operation: str) -> dict[str, Any]:
+    """Return the options of the lock of *operation*."""
+    if operation.startswith(KEPT):
+        return {"renewal": "session"}
+    return {"permits": 1} if operation.startswith(PERMIT) else {}
+
+
+def plain(operation: str) -> str:
+    """Return what *operation* does, whatever the kind of its lock."""
+    return operation.removeprefix(PERMIT).removeprefix(KEPT)

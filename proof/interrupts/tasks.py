@@ -17,7 +17,7 @@ from dlock_core.aio import AsyncLease, AsyncLockClient
 from dlock_core.testing import FakeClock
 from proof.interrupts.blocking import LEASE_S, Verdict
 from proof.interrupts.points import Tracer
-from proof.interrupts.stores import AT_ONCE, PERMIT, afaulty, permits_of
+from proof.interrupts.stores import AT_ONCE, KEPT, PERMIT, afaulty, options_of, plain
 
 __all__ = ["ACTS", "OPERATIONS", "OpenStore", "try_point"]
 
@@ -33,7 +33,9 @@ class _Scene:
 
     def __init__(self, key: str, operation: str) -> None:
         self.key = key
-        self.permits = permits_of(operation)
+        self.options = options_of(operation)
+        # A lock that a session keeps is given back a lease after the next beat, since it does not lapse by itself.
+        self.steps = (2 if operation.startswith(KEPT) else 1) * _STEPS + 3
         self.clock = FakeClock()
         self.stores: list[AsyncLockStore] = []
         self.client: AsyncLockClient
@@ -52,8 +54,11 @@ class _Scene:
         """Open the clients, and acquire what the *operation* works on."""
         self.client, self.other = [await self._client(open_store, operation) for _ in range(2)]
         self.bystander.append(await self.client.acquire(f"{self.key}-bystander"))
-        if operation.removeprefix(PERMIT) not in ("acquire", "lock_all", AT_ONCE):
-            self.leases.append(await self.client.acquire(self.key, permits=self.permits))
+        if plain(operation) not in ("acquire", "lock_all", AT_ONCE):
+            self.leases.append(await self.client.acquire(self.key, **self.options))
+        if operation in (f"{KEPT}release", f"{KEPT}close"):
+            for _ in range(_STEPS - 2):
+                await self.pass_time()  # a session is opened, and the lock is moved
 
     async def close(self) -> None:
         """Close the clients' stores, which they do not own."""
@@ -80,7 +85,7 @@ def _in_flight(lease: AsyncLease) -> bool:
 
 
 async def _acquire(scene: _Scene) -> None:
-    scene.leases.append(await scene.client.acquire(scene.key, timeout=0, permits=scene.permits))
+    scene.leases.append(await scene.client.acquire(scene.key, timeout=0, **scene.options))
 
 
 async def _lock_all(scene: _Scene) -> None:
@@ -118,6 +123,9 @@ OPERATIONS: dict[str, Callable[[_Scene], Coroutine[Any, Any, None]]] = {
     f"{PERMIT}release": _release,
     f"{PERMIT}close": _close,
     f"{PERMIT}renewals": _renewals,
+    f"{KEPT}release": _release,
+    f"{KEPT}close": _close,
+    f"{KEPT}renewals": _renewals,
 }
 
 
@@ -194,11 +202,11 @@ async def _check_key(scene: _Scene) -> None:
     gc.collect(0)
     live = [lease for lease in scene.leases if not lease._closed and lease.is_valid]
     if not live:
-        await _expect_free(scene, "though nobody has a lease", _STEPS + 3)
+        await _expect_free(scene, "though nobody has a lease", scene.steps)
         return
     for _ in range(_STEPS + 3):
         await scene.pass_time()
-        taken = await scene.other.try_acquire(scene.key, permits=scene.permits)
+        taken = await scene.other.try_acquire(scene.key, **scene.options)
         if taken is not None:
             if live[0].is_valid or not scene.client._engine.closed:
                 scene.wrong.append("another got the lock of a live lease")
@@ -210,7 +218,7 @@ async def _check_key(scene: _Scene) -> None:
 
 async def _expect_free(scene: _Scene, when: str, steps: int) -> None:
     for _ in range(steps):
-        taken = await scene.other.try_acquire(scene.key, permits=scene.permits)
+        taken = await scene.other.try_acquire(scene.key, **scene.options)
         if taken is not None:
             if any(lease.is_valid for lease in scene.leases):
                 scene.wrong.append(f"two leases are valid {when}")

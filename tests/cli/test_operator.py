@@ -164,6 +164,7 @@ def test_show_prints_every_fact_as_json(dlock: Command, client: LockClient) -> N
         "granted_at": facts["granted_at"],
         "written_at": facts["granted_at"],
         "waiters": None,
+        "session": None,
         "members": None,
         "age_ms": facts["age_ms"],
     }

@@ -1,0 +1,57 @@
+"""What the command shows of locks that a session keeps, and how it breaks them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dlock_core import LossReason, connect
+from tests.core.worlds import eventually
+
+if TYPE_CHECKING:
+    from dlock_core import LockRecord
+    from tests.cli.operator_support import Command
+
+
+def test_session_is_shown_and_broken_with_all_that_it_keeps(dlock: Command, url: str) -> None:
+    """By the name that ``show`` gives; the holder learns of it, and a second break finds nothing."""
+    with connect(url, lease_duration=1.5, renewal="session") as client:
+        lease, other = client.acquire("k"), client.acquire("n")
+
+        def record() -> LockRecord:
+            found = client.get("k")
+            assert found is not None
+            return found
+
+        eventually(lambda: record().session is not None)
+        session = record().session
+        assert session is not None
+        facts, listed = dlock.json("show", "k"), dlock("ls")
+        lines = dlock("show", "k")
+        waiting = dlock("run", "k", "--no-wait", "--", "true")
+
+        assert facts["session"] == session.key
+        assert "of its session" in listed[1]
+        assert f"session {session.key}" in " ".join(lines[1].split())
+        assert f"kept by session {session.key!r}" in waiting[2]
+
+        broken = dlock("break", session.key, "--session")
+
+        assert (broken[0], broken[2]) == (0, "")
+        assert "all locks that it keeps are lost" in broken[1]
+        eventually(lambda: lease.loss is not None and other.loss is not None)
+        assert lease.loss is not None
+        assert lease.loss.reason is LossReason.BROKEN
+        eventually(lambda: dlock("break", session.key, "--session")[0] == 1)
+        over = dlock("break", session.key, "--session")
+        assert over[2] == f"dlock: session {session.key!r} is over already; what it kept is free for whoever asks\n"
+
+
+def test_break_of_a_session_takes_no_token(dlock: Command, url: str) -> None:
+    """And no key of a lock; each is told in one line."""
+    with_token = dlock("break", "k", "--session", "--token", "1", "--url", url)
+    of_a_lock = dlock("break", "k", "--session", "--url", url)
+
+    assert with_token[0] == 64
+    assert "--session goes with none of --token, --rvn and --now" in with_token[2]
+    assert of_a_lock[0] == 64
+    assert "'k' is not the key of a session" in of_a_lock[2]
