@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from dlock_postgres import PostgresStore, _running
+from dlock_postgres import PostgresStore
 from dlock_postgres._wire import statement
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, released, renewed
@@ -73,6 +73,6 @@ def test_a_name_that_the_session_has_already_costs_no_answer(store: PostgresStor
 def _forget(store: PostgresStore, *, urgent: bool) -> None:
     """Make the client believe that it has prepared nothing on its session."""
     pool = store._link.pools[urgent]
-    pg = pool.shelf.take()
-    _running._prepared[pg] = set()
-    pool.shelf.put(pg)
+    session = pool.shelf.take()
+    session.prepared = set()
+    pool.shelf.put(session)
