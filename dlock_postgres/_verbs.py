@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import BatchResults, pages
-from dlock_core.record import FORMAT_VERSION
 from dlock_core.store import Reply
 from dlock_postgres import _wire
 from dlock_postgres._errors import TROUBLE, error_of
@@ -139,14 +138,15 @@ class PostgresVerbs:
 
     def is_free(self, key: str) -> Exchange[bool]:
         """Whether *key* is free. The row of a held one is marked: the next write of it notifies."""
+        free: bool | None = None
         try:
-            [(marked, version, was_marked)] = (yield _wire.mark(self._table, key)).rows
+            while free is None:  # until the time for asking is over
+                [(free,)] = (yield self._adapted(_wire.mark(self._table, key))).rows
         except (StoreUnavailableError, *TROUBLE) as error:
             problem = self._problem(error, key, writes=False)
             if isinstance(problem, StoreSetupError):
                 raise problem from error
-            return False  # the wait goes on without the mark
-        return not marked and not was_marked and version in (None, FORMAT_VERSION)
+        return bool(free)  # where nothing was told the wait goes on without the mark
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of psycopg's."""

@@ -238,12 +238,16 @@ def _asking(**more: str) -> str:
 
 
 def mark(table: str, key: str) -> Statement:
-    """Return the statement that marks the held row of *key* as waited for, and shows what it was before."""
+    """Return the statement that marks the held row of *key* as waited for, and says whether it is free.
+
+    Of those who mark a row at the same time one writes. The others wait for that, find the mark, and are told nothing.
+    """
     sql = (
-        f"WITH s AS MATERIALIZED (SELECT v, state, sought FROM {table} WHERE key = $1), "
-        f"done AS (UPDATE {table} AS t SET sought = true WHERE t.key = $1 AND t.v = {FORMAT_VERSION} AND t.state = 'held' "
-        f"AND NOT EXISTS (SELECT FROM s WHERE s.state = 'held' AND s.sought) RETURNING true) "
-        f"SELECT EXISTS (SELECT FROM done), s.v, s.state = 'held' AND s.sought FROM (SELECT) AS one LEFT JOIN s ON true"
+        f"WITH done AS (UPDATE {table} AS t SET sought = true WHERE t.key = $1 AND t.v = {FORMAT_VERSION} AND t.state = 'held' "
+        f"AND NOT t.sought RETURNING true) "
+        f"SELECT CASE WHEN s.key IS NULL OR s.v = {FORMAT_VERSION} AND s.state <> 'held' THEN true "
+        f"WHEN s.v <> {FORMAT_VERSION} OR s.sought OR EXISTS (SELECT FROM done) THEN false END "
+        f"FROM (SELECT) AS one LEFT JOIN {table} AS s ON s.key = $1"
     )
     return statement(sql, key)
 
