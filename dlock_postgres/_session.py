@@ -75,7 +75,9 @@ class Session:
     @property
     def fit(self) -> bool:
         """Whether the last statement's answer was read to its end, outside of a transaction, and nothing was cancelled."""
-        return self.pg.transaction_status == TransactionStatus.IDLE and not self._cancelled
+        pg = self.pg
+        is_over = pg.transaction_status == TransactionStatus.IDLE and pg.pipeline_status == PipelineStatus.OFF
+        return is_over and not self._cancelled
 
     def is_alive(self) -> bool:
         """Whether it is fit, and the server has neither closed it, nor said something unasked."""
