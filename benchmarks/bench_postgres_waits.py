@@ -63,8 +63,8 @@ def wake(_rounds: int) -> Part:
         }
         how = (
             "for the others from the call of a statement that notifies to its arrival in another process that listens. A bare NOTIFY syncs "
-            "nothing. A release that wakes is one synced commit, and the claim of whoever is woken another, so only the last line does "
-            "as much as they have to."
+            "nothing. A release that wakes is one synced commit, and the claim of whoever is woken another: only the third line does as "
+            "much as they have to."
         )
         part = wake_ups("PostgreSQL", opened, url, floors, how=how, aim="postgres-wake")
     listening.kill()
