@@ -16,7 +16,7 @@ from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from dlock_core.store import LockStore
@@ -34,7 +34,7 @@ def held(key: str, token: int = 1) -> LockRecord:
     return LockRecord(key, State.HELD, os.urandom(16).hex(), token, "bench", 20_000)
 
 
-def renewed(server: str, store: Any, rounds: int, *, aim: str) -> Part:
+def renewed(server: str, store: Any, rounds: int, *, aim: str, unit: str = "transactions") -> Part:
     """Renew a thousand locks through *store*, in batches as large as it takes; the *aim* is the number of batches."""
     run = os.urandom(4).hex()
     records = []
@@ -55,7 +55,7 @@ def renewed(server: str, store: Any, rounds: int, *, aim: str) -> Part:
     lines = (
         ("all, ms", spread([each * 1e3 for each in taken], 0)),
         ("a lock, µs", spread([each / _RENEWED * 1e6 for each in taken], 0)),
-        ("transactions", str(sent)),
+        (unit, str(sent)),
     )
     how = f"{_RENEWED} held locks, renewed through the store once a round."
     return Part((Section(f"{server}, renewals", how, ("", ""), lines),), (Shown(aim, (float(sent),)),))
@@ -76,24 +76,25 @@ def wake_ups(
     server: str,
     opened: Callable[[str], LockStore],
     at: str,
-    floor: tuple[str, Callable[[], float]],
+    floors: Mapping[str, Callable[[], float]],
     *,
     how: str,
     aim: str,
 ) -> Part:
-    """How long after the call of ``release`` another process has the lock, in turn with the *floor*, which returns its own seconds.
+    """How long after the call of ``release`` another process has the lock, in turn with the *floors*, which return their own seconds.
 
-    *opened* is a function of a module: the other process opens its store at the server's address by it, too.
+    *opened* is a function of a module: the other process opens its store at the server's address by it, too. The *aim* is that of the
+    ratio to the first floor.
     """
     context = multiprocessing.get_context("spawn")
     ready, got, go = (context.Queue() for _ in range(3))
     waiting = context.Process(target=_waiter, args=(opened, at, ready, got, go))
     waiting.start()
-    name, bare = floor
-    taken: dict[str, list[float]] = {name: [], "dlock": []}
+    taken: dict[str, list[float]] = {name: [] for name in (*floors, "dlock")}
     with LockClient(opened(at)) as locks:
         for _ in range(HANDS):
-            taken[name].append(bare() * 1e3)
+            for name, bare in floors.items():
+                taken[name].append(bare() * 1e3)
             ready.get()
             lease = locks.acquire("bench/wake", lease_duration=20)
             go.put(None)
@@ -102,12 +103,16 @@ def wake_ups(
             lease.release()
             taken["dlock"].append((got.get() - began) * 1e3)
         waiting.join()
+    ours = statistics.median(taken["dlock"])
+    ratios = {name: ours / statistics.median(each) for name, each in taken.items()}
     lines = tuple(
-        (name, f"{percentile(each, 0.5):.2f}", f"{percentile(each, 0.99):.2f}") for name, each in taken.items()
+        (name, f"{percentile(each, 0.5):.2f}", f"{percentile(each, 0.99):.2f}", f"{ratios[name]:.2f}")
+        for name, each in taken.items()
     )
     said = f"From the call of `release` to the return of `acquire` in another process that waits, {HANDS} times; {how}"
-    section = Section(f"{server}, wake-up of a lone waiter", said, ("", "p50, ms", "p99, ms"), lines)
-    return Part((section,), (Shown(aim, (statistics.median(taken["dlock"]) / statistics.median(taken[name]),)),))
+    head = ("", "p50, ms", "p99, ms", "p50 of dlock × this")
+    section = Section(f"{server}, wake-up of a lone waiter", said, head, lines)
+    return Part((section,), (Shown(aim, (ratios[next(iter(floors))],)),))
 
 
 @contextmanager
@@ -147,19 +152,21 @@ def window(sections: Sections, at: str) -> list[int]:
     return counts
 
 
-def contended(server: str, windows: dict[str, list[list[int]]], *, how: str, aims: tuple[str, str]) -> Part:
-    """Return the table of the *windows* of dlock and of the floor, which comes first; the *aims* are its share and its fairness."""
+def contended(
+    server: str, windows: dict[str, list[list[int]]], *, how: str, aims: tuple[str, str] | None = None
+) -> Part:
+    """Return the table of the *windows* of all sides, of which the floor comes first; the *aims* are dlock's share of it and fairness."""
     floor = next(iter(windows.values()))
+    shares = {
+        name: [sum(counts) / sum(bare) for counts, bare in zip(each, floor, strict=True)]
+        for name, each in windows.items()
+    }
+    fair = {name: [min(counts) / max(counts) for counts in each] for name, each in windows.items()}
     lines = tuple(
-        (
-            name,
-            spread([sum(counts) / WINDOW_S for counts in each], 0),
-            spread([min(counts) / max(counts) for counts in each], 2),
-        )
+        (name, spread([sum(counts) / WINDOW_S for counts in each], 0), spread(shares[name], 2), spread(fair[name], 2))
         for name, each in windows.items()
     )
-    shares = tuple(sum(mine) / sum(bare) for mine, bare in zip(windows["dlock"], floor, strict=True))
-    fair = tuple(min(counts) / max(counts) for counts in windows["dlock"])
-    said = f"{WORKERS} processes, one key, 1 ms inside, {WINDOW_S:g} s a window, in turn {len(shares)} times. {how}"
-    section = Section(f"{server}, {WORKERS} workers", said, ("", "a second", "worst ÷ best worker"), lines)
-    return Part((section,), (Shown(aims[0], shares), Shown(aims[1], fair)))
+    said = f"{WORKERS} processes, one key, 1 ms inside, {WINDOW_S:g} s a window, in turn {len(floor)} times. {how}"
+    section = Section(f"{server}, {WORKERS} workers", said, ("", "a second", "× floor", "worst ÷ best worker"), lines)
+    shown = zip(aims, (shares["dlock"], fair["dlock"]), strict=True) if aims else ()
+    return Part((section,), tuple(Shown(aim, tuple(values)) for aim, values in shown))

@@ -196,7 +196,7 @@ def wake(_rounds: int) -> Part:
             "for the floor from the call of a put to its arrival in another process that watches. A release is one synced write, and the "
             "claim after it another."
         )
-        floor = ("bare put and watch, the floor", bare)
+        floor = {"bare put and watch, the floor": bare}
         part = wake_ups("etcd", opened, address(), floor, how=how, aim="etcd-wake")
     watching.kill()
     return part

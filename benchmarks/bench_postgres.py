@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from importlib.metadata import version as of
 from typing import TYPE_CHECKING, Any
@@ -13,41 +13,45 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from dlock_conformance.servers import resolve
 
-from benchmarks._figures import Part, Section, Shown, compared, cycles_in_loop, in_turn, spread, timed
+from benchmarks._figures import Part, Section, Shown, compared, cycles_in_loop, in_turn, timed
+from benchmarks._parties import held, renewed
 from dlock_core import LockClient
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_core.store import Claim, Expect, Release
 from dlock_postgres import AsyncPostgresStore, PostgresStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["bloat", "cycles", "renewals", "version"]
+__all__ = ["UPSERT", "bloat", "connected", "cycles", "opened", "renewals", "version"]
 
 CYCLES = 60
-HELD = 1000
 BLOAT_KEYS, BLOAT_CYCLES, BLOAT_THREADS, BLOAT_S = 100, 1_000_000, 4, 900
 _TABLE = "public.dlock_bench"
 _BLOAT_TABLE = "public.dlock_bloat"
-_UPSERT = (
+UPSERT = (
     "INSERT INTO bare AS b (key, state, rvn, token, owner, lease_ms) VALUES (%s, %s, %s, %s, 'bench', 20000) "
     "ON CONFLICT (key) DO UPDATE SET state = excluded.state, rvn = excluded.rvn, token = excluded.token RETURNING b.token"
 )
 
 
-def connected() -> psycopg.Connection[Any]:
-    """Return a connection of the driver's without prepared statements, as behind a pooler; make the tables of the others."""
-    connection = psycopg.connect(resolve("postgres").url, autocommit=True, prepare_threshold=None)
+def connected(at: str | None = None) -> psycopg.Connection[Any]:
+    """Return a connection of the driver's without prepared statements, as behind a pooler; make the tables of the others.
+
+    A process of ours is told where the server is.
+    """
+    connection = psycopg.connect(at or resolve("postgres").url, autocommit=True, prepare_threshold=None)
     columns = "key text PRIMARY KEY, state text, rvn text, token bigint, owner text, lease_ms integer"
-    connection.execute(f"CREATE TABLE IF NOT EXISTS bare ({columns}) WITH (fillfactor = 50)")
-    connection.execute("CREATE TABLE IF NOT EXISTS queue (key text PRIMARY KEY)")
-    connection.execute("INSERT INTO queue VALUES ('bench') ON CONFLICT DO NOTHING")
+    if at is None:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS bare ({columns}) WITH (fillfactor = 50)")
+        connection.execute("CREATE TABLE IF NOT EXISTS queue (key text PRIMARY KEY)")
+        connection.execute("INSERT INTO queue VALUES ('bench') ON CONFLICT DO NOTHING")
     return connection
 
 
-def opened(table: str = _TABLE) -> PostgresStore:
+def opened(at: str | None = None, table: str = _TABLE) -> PostgresStore:
     """Return a store with its table made."""
-    store = PostgresStore(resolve("postgres").url, table=table)
+    store = PostgresStore(at or resolve("postgres").url, table=table)
     store.provision()
     return store
 
@@ -60,18 +64,13 @@ def version() -> str:
     return f"PostgreSQL {found}, psycopg {of('psycopg')}, SQLAlchemy {of('SQLAlchemy')}, django-pglock {of('django-pglock')}"
 
 
-def held(key: str, token: int = 1) -> LockRecord:
-    """Return a record of a new hold."""
-    return LockRecord(key, State.HELD, os.urandom(16).hex(), token, "bench", 20_000)
-
-
 def cycles(rounds: int) -> Part:
     """Acquire and release, both colours, beside the floor and the peers."""
     store, connection = opened(), connected()
 
     def bare() -> None:
         for state in ("held", "free"):
-            connection.execute(_UPSERT, ("bare", state, os.urandom(16).hex(), 1)).fetchone()
+            connection.execute(UPSERT, ("bare", state, os.urandom(16).hex(), 1)).fetchone()
 
     def through_store() -> None:
         record = store.claim(Claim(held("cycle/store"), Expect.ANY), timeout_s=10).record
@@ -149,46 +148,15 @@ def peers(connection: psycopg.Connection[Any]) -> Iterator[dict[str, Callable[[]
 
 def renewals(rounds: int) -> Part:
     """Renew a thousand locks, in as many statements as a client needs."""
-    store, run = opened(), os.urandom(4).hex()
-    records = [held(f"{run}/{number}") for number in range(HELD)]
-    for record in records:
-        assert store.claim(Claim(record, Expect.ANY), timeout_s=10).applied
-    sent = 0
-    link = store._link
-    send = link.send
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal sent
-        sent += 1
-        return send(*arguments)
-
-    link.send = counted
-    taken = []
-    for _ in range(max(rounds, 1)):
-        requests = [Replace(held(record.key, record.fencing_token), record.version) for record in records]
-        began = time.perf_counter()
-        for first in range(0, HELD, store.batch_limit):
-            for reply in store.replace_many(requests[first : first + store.batch_limit], timeout_s=30):
-                assert getattr(reply, "applied", False)
-        taken.append(time.perf_counter() - began)
-        records = [request.record for request in requests]
-    store.close()
-    statements = sent / len(taken)
-    lines = (
-        ("all, ms", spread([each * 1e3 for each in taken], 0)),
-        ("a lock, µs", spread([each / HELD * 1e6 for each in taken], 0)),
-        ("statements", f"{statements:.0f}"),
-    )
-    how = f"{HELD} held locks, renewed through the store once a round."
-    section = Section("PostgreSQL, renewals", how, ("", ""), lines)
-    return Part((section,), (Shown("postgres-renewals", (statements,)),))
+    with closing(opened()) as store:
+        return renewed("PostgreSQL", store, rounds, aim="postgres-renewals", unit="statements")
 
 
 def bloat(rounds: int) -> Part:
     """Lock and release the same keys again and again, and look at the table, with the server's own autovacuum."""
     connection = connected()
     connection.execute(f"DROP TABLE IF EXISTS {_BLOAT_TABLE}")
-    store = opened(_BLOAT_TABLE)
+    store = opened(table=_BLOAT_TABLE)
     cycle_all(store, BLOAT_KEYS)
     fresh = size_of(connection)
     began = time.perf_counter()

@@ -161,7 +161,7 @@ def wake(_rounds: int) -> Part:
             "for the floor from the call of a write to its arrival in another process that watches. A release is one synced write, and the "
             "claim after it another."
         )
-        floor = ("bare write and watch, the floor", bare)
+        floor = {"bare write and watch, the floor": bare}
         part = wake_ups("ZooKeeper", opened, address(), floor, how=how, aim="zookeeper-wake")
     watching.kill()
     return part

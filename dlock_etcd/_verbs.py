@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import RecordError, StoreError
-from dlock_core.kit import BatchResults, in_parts, outcome
+from dlock_core.kit import BatchResults, in_parts, outcome, pages
 from dlock_core.store import Reply
 from dlock_etcd import _schema, _wire
 from dlock_etcd._errors import TROUBLE, error_of, no_token
@@ -102,21 +102,12 @@ class EtcdVerbs:
         return record is None or not record.held
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
-        """In the order of keys. The first record that cannot be read is raised after all others were given."""
-        after: str | None = None
-        more = True
-        faults: list[RecordError] = []
+        """In the order of keys."""
 
-        def page() -> Exchange[Iterable[LockRecord]]:
-            nonlocal after, more
-            rows, more = _wire.rows(self.keys, (yield from self._transacted(_wire.page(self.keys, prefix, after))))
-            after = rows[-1].key if rows else None
-            return list(_readable(rows, faults))
+        def page(after: str | None) -> Exchange[Any]:
+            return _wire.paged(self.keys, (yield from self._transacted(_wire.page(self.keys, prefix, after))))
 
-        while more:
-            yield page()
-        if faults:
-            raise faults[0]
+        return pages(page)
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Ask each endpoint for itself, and one for its cluster."""
@@ -156,14 +147,3 @@ class EtcdVerbs:
 def _settled(request: Replace | Release, answer: Any) -> Reply:
     came = _wire.judged(request, answer, request.record.fencing_token)
     return came if isinstance(came, Reply) else Reply(applied=False, record=came.record(request.record.key))
-
-
-def _readable(rows: Iterable[_wire.Row], faults: list[RecordError]) -> Iterator[LockRecord]:
-    for row in rows:
-        try:
-            record = row.shown.record(row.key)
-        except RecordError as error:
-            faults.append(error)
-        else:
-            assert record is not None
-            yield record

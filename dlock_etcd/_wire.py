@@ -17,11 +17,10 @@ MARK has a ``+``, and the next claim reads it first.
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core.errors import OutcomeUnknownError
-from dlock_core.kit import Plain, damaged, payload_of, plain_of, read_payload, record_of, written
+from dlock_core.kit import Plain, damaged, kept, payload_of, plain_of, record_of, written
 from dlock_core.record import FORMAT_VERSION, State
 from dlock_core.store import Claim, Expect, Reply
 from dlock_etcd._schema import (
@@ -40,7 +39,7 @@ from dlock_etcd._schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dlock_core.record import LockRecord
     from dlock_core.store import Release, Replace
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_LIMIT",
     "Keys",
-    "Row",
     "Shown",
     "batch",
     "batch_answers",
@@ -58,8 +56,8 @@ __all__ = [
     "freed_or_renewed",
     "judged",
     "page",
+    "paged",
     "read",
-    "rows",
     "shown",
     "step",
 ]
@@ -277,16 +275,11 @@ def judged(request: Claim | Replace | Release, answer: Any, token: int) -> Reply
     applied, responses = _outcome(answer)
     if not applied:
         return shown(responses)
-    record, kept = request.record, responses[1]
-    if kept.WhichOneof("choice") != "range":
+    record, was = request.record, responses[1]
+    if was.WhichOneof("choice") != "range":
         return Reply(applied=True, record=written(record, token, None))
-    try:
-        data, attributes = read_payload(kept.range.kvs[0].value if kept.range.kvs else b"")
-    except (ValueError, TypeError, LookupError) as error:
-        # It was applied: an error that says the opposite would leave a held record behind.
-        problem = f"lock {record.key!r} was written, but its payload is damaged ({error})"
-        raise OutcomeUnknownError(problem, key=record.key) from error
-    return Reply(applied=True, record=replace(record, fencing_token=token, data=data, attributes=attributes))
+    payload = was.range.kvs[0].value if was.range.kvs else b""
+    return Reply(applied=True, record=kept(record, token, payload))
 
 
 def shown(responses: Sequence[Any]) -> Shown:
@@ -295,22 +288,13 @@ def shown(responses: Sequence[Any]) -> Shown:
     return Shown(heads[0] if heads else None, payloads[0].value if payloads else b"")
 
 
-class Row(NamedTuple):
-    """A record of a page, with the key of the lock."""
-
-    key: str
-    shown: Shown
-
-
-def rows(keys: Keys, answer: Any) -> tuple[list[Row], bool]:
-    """Return the records of a page, and whether there are more."""
+def paged(keys: Keys, answer: Any) -> tuple[list[Callable[[], LockRecord]], str | None]:
+    """Return what reads each record of a page, and the key after which the next one begins, or None at the last."""
     heads, payloads = (response.range for response in answer.responses)
     cut_head, cut_data = len(keys.head("")), len(keys.data(""))
     data = {kv.key[cut_data:]: kv.value for kv in payloads.kvs}
-    found = [
-        Row(kv.key[cut_head:].decode(errors="replace"), Shown(kv, data.get(kv.key[cut_head:], b""))) for kv in heads.kvs
-    ]
-    return found, heads.more
+    found = [(kv.key[cut_head:].decode(errors="replace"), kv, data.get(kv.key[cut_head:], b"")) for kv in heads.kvs]
+    return [partial(_record, *each) for each in found], found[-1][0] if heads.more else None
 
 
 def freed_or_renewed(keys: Keys, answer: Any) -> list[str]:

@@ -27,8 +27,9 @@ _REFUSALS: dict[str, str] = {
 }
 _SETUP: dict[str, str] = {
     "1044 1142 1143 1227": "the user lacks a right; to create the table it needs CREATE, to keep locks: {grant}",
-    # The last ones: refused by a plug-in, expired, blocked after too many errors, not allowed from here.
-    "1045 1698 1820 1862 1129 1130": "the server refuses this user, this password or this host",
+    # The last ones: refused by a plug-in, expired, blocked after too many errors, not allowed from here. MariaDB says 1045 of a user, too,
+    # that must encrypt.
+    "1045 1698 1820 1862 1129 1130": "the server refuses this user, this password or this host, or demands encryption (see ssl_mode)",
     "3159": "the server demands encryption; leave ssl_mode=disabled out",
     "2026": "the server has no encryption, and ssl_mode demands it",
     "1146": "there is no such table; 'dlock init --url URL' creates it",

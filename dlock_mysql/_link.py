@@ -23,18 +23,8 @@ from weakref import WeakSet
 import pymysql
 from pymysql.constants import CLIENT
 
-from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.kit import (
-    BeginsAnew,
-    DeadlineSocket,
-    DeadlineTLSSocket,
-    Lane,
-    Pool,
-    Seats,
-    Shelf,
-    leave_behind,
-    watch_forks,
-)
+from dlock_core.errors import ConfigurationError
+from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, leave_behind
 from dlock_mysql._errors import unconnected
 
 if TYPE_CHECKING:
@@ -44,10 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["MySQLLink"]
 
 # Requests that are under way at once, at most: those that keep or free a lock that is held, and all others.
-_CONNECTIONS = {True: 8, False: 16}
+_CONNECTIONS = {"most": 16, "urgent": 8}
 _GOODBYE_S = 1.0
-# A connection is made in this time, whether or not somebody still waits for it.
-_CONNECT_S = 5.0
 # Part of the version of a server whose INSERT has RETURNING.
 _RETURNING = "MariaDB"
 # What a connection needs whatever the server's own settings are. A row is locked for the time of one commit; whoever locks it for longer,
@@ -60,6 +48,8 @@ _SESSION = (
 
 class _Connection:
     """An open connection. It belongs to one request at a time."""
+
+    fit = True
 
     def __init__(self, options: MySQLStoreOptions, context: ssl.SSLContext | None, deadline: float) -> None:
         driver = self._driver = pymysql.Connection(
@@ -81,28 +71,29 @@ class _Connection:
         self._poll.register(driver._sock, select.POLLIN)
         self.has_returning = _RETURNING in driver.get_server_info()
 
-    def query(self, request: Request, deadline: float) -> list[Row]:
+    def send(self, request: Request, deadline: float) -> list[Row]:
         """Send *request* and return the rows of all its results."""
+        self.fit = False
         self._driver._sock.deadline = deadline
         cursor = self._driver.cursor()
         cursor.execute(request.text(returning=self.has_returning))
         rows = list(cursor.fetchall())
         while cursor.nextset():
             rows += cursor.fetchall()
+        self.fit = True
         return rows
 
     def is_alive(self) -> bool:
         """Whether the server has said nothing since the last answer: a good-bye, or its end."""
-        return not self._poll.poll(0)
+        return self.fit and not self._poll.poll(0)
 
     def close(self) -> None:
-        """Say good-bye and close."""
-        self._driver._sock.deadline = time.monotonic() + _GOODBYE_S
-        self._driver.close()
-
-    def drop(self) -> None:
-        """Close without a word."""
-        self._driver._force_close()
+        """Close: with a good-bye, unless a request has not come to its end."""
+        if self.fit:
+            self._driver._sock.deadline = time.monotonic() + _GOODBYE_S
+            self._driver.close()
+        else:
+            self._driver._force_close()
 
     def disown(self) -> None:
         """In a forked child: give back the descriptor, and nothing else. A thread of the parent may have locked the reader for ever."""
@@ -111,68 +102,25 @@ class _Connection:
         leave_behind(self._driver)
 
 
-class MySQLLink(BeginsAnew):
+class MySQLLink(PooledLink):
     """The connections of a store."""
 
     def __init__(self, options: MySQLStoreOptions) -> None:
-        self._options = options
-        self._context = _context_of(options)
-        self._lanes = {keeps: Lane(count) for keeps, count in _CONNECTIONS.items()}
+        context = _context_of(options)
         self._made: WeakSet[_Connection] = WeakSet()
-        self.after_fork_in_child()
-        watch_forks(self)
 
-    def send(self, request: Request, timeout_s: float) -> list[Row]:
-        """Send *request* once; return the rows of the answer within *timeout_s* or raise the driver's error."""
-        deadline = time.monotonic() + timeout_s
-        pool = self.pools[request.keeps]
-        seat = pool.seats.take(timeout_s)
-        if seat is None:
-            raise StoreUnavailableError("other requests had all connections all the time; nothing was sent")
-        connection: _Connection | None = None
-        usable = False
-        try:
-            connection = pool.shelf.take() or pool.opened(partial(self._connected, deadline, keeps=request.keeps))
-            rows = connection.query(request, deadline)
-            usable = True
-            return rows
-        finally:
-            if connection is not None:
-                pool.shelf.put(connection) if usable else connection.drop()
-            pool.seats.leave(seat)
+        def connect(deadline: float) -> _Connection:
+            made = _Connection(options, context, deadline)
+            self._made.add(made)
+            return made
 
-    def close(self) -> None:
-        """Close the connections; those of requests under way are closed at their ends."""
-        for pool in self.pools:
-            pool.close()
+        super().__init__(connect, partial(unconnected, options=options), **_CONNECTIONS)
 
     def after_fork_in_child(self) -> None:
         """Begin without connections: two processes must not speak on one."""
         for connection in self._made:
             connection.disown()
-        urgent = _pool(_CONNECTIONS[True])
-        self.pools = (_pool(_CONNECTIONS[False], urgent), urgent)
-
-    def _connected(self, deadline: float, *, keeps: bool) -> _Connection:
-        def connect() -> _Connection:
-            patient = max(deadline, time.monotonic() + _CONNECT_S)
-            made = _Connection(self._options, self._context, patient)
-            self._made.add(made)
-            return made
-
-        try:
-            connection: _Connection = self._lanes[keeps].run(
-                connect, deadline - time.monotonic(), self.pools[keeps].shelf.keep_one
-            )
-        except StoreUnavailableError:
-            raise
-        except Exception as error:  # a server of another kind may have the driver raise anything; no request was sent
-            raise unconnected(error, self._options) from error
-        return connection
-
-
-def _pool(size: int, reserve: Pool[_Connection] | None = None) -> Pool[_Connection]:
-    return Pool(Seats(size), Shelf(_Connection.is_alive, _Connection.close), reserve)
+        super().after_fork_in_child()
 
 
 def _context_of(options: MySQLStoreOptions) -> ssl.SSLContext | None:

@@ -23,7 +23,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core.kit import Plain, damaged, plain_of, record_of, written
+from dlock_core.kit import Plain, damaged, kept, plain_of, record_of, written
 from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Expect, Reply
 
@@ -79,13 +79,13 @@ def identifier(options: MySQLStoreOptions) -> str:
 
 
 class Request(NamedTuple):
-    """What is sent at once: one or more statements. *keeps*: it keeps or frees a lock that is held.
+    """What is sent at once: one or more statements. An *urgent* one keeps or frees a lock that is held.
 
     A step has a *write_id*, and is answered with the columns *shown* of the row that *stands* then: by the statement itself, or by another.
     """
 
     sql: str
-    keeps: bool = False
+    urgent: bool = False
     shown: str = ""
     stands: str = ""
     write_id: int = 0
@@ -105,10 +105,12 @@ class Request(NamedTuple):
             return Reply(applied=False, record=None)
         write_id, plain = _parsed(record.key, rows[0][0])
         applied = write_id == self.write_id
-        if applied and not request.keep_payload:
-            return Reply(applied=True, record=written(record, plain.token, None))
-        refused = type(request) is Claim and not applied
-        return Reply(applied, record_of(record.key, plain, where=_WHERE), age_ms_of(rows[0]) if refused else None)
+        if applied:
+            token, payload = plain.token, plain.payload
+            stands = kept(record, token, payload) if request.keep_payload else written(record, token, None)
+            return Reply(applied=True, record=stands)
+        age_ms = age_ms_of(rows[0]) if type(request) is Claim else None
+        return Reply(applied=False, record=record_of(record.key, plain, where=_WHERE), age_ms=age_ms)
 
 
 class Table:
@@ -130,11 +132,11 @@ class Table:
         payload = "IF(state = 'gone', VALUES(payload), payload)" if request.keep_payload else "VALUES(payload)"
         return self._step(request.record, condition, minted, payload, creates=creates, shown=_AGED_ROW)
 
-    def change(self, request: Replace | Release, *, keeps: bool) -> Request:
+    def change(self, request: Replace | Release, *, urgent: bool) -> Request:
         """Return the step of *request*."""
         condition = f"format = {FORMAT_VERSION} AND state = 'held' AND {_is(request.expected)}"
         payload = "payload" if request.keep_payload else "VALUES(payload)"
-        return self._step(request.record, condition, "VALUES(token)", payload, creates=False, keeps=keeps)
+        return self._step(request.record, condition, "VALUES(token)", payload, creates=False, urgent=urgent)
 
     def read(self, keys: Sequence[str]) -> Request:
         """Return the request for the rows of *keys*, each with its key."""
@@ -144,10 +146,10 @@ class Table:
         """Return the request for a row and its age, which :func:`age_ms_of` reads."""
         return Request(f"SELECT {_AGED_ROW} FROM {self._table} WHERE k = {literal(key)}")
 
-    def page(self, start: str, *, after: bool) -> Request:
-        """Return the request for the rows from *start* on, or *after* it, in the order of the keys' bytes."""
-        rows = f"SELECT {_ROW}, k FROM {self._table} WHERE k {'>' if after else '>='} {literal(start)}"
-        return Request(f"{rows} ORDER BY k LIMIT {PAGE_ROWS}")
+    def page(self, prefix: str, after: str | None) -> Request:
+        """Return the request for the rows from *prefix* on, or *after* a key, in the order of the keys' bytes."""
+        begin = f">= {literal(prefix)}" if after is None else f"> {literal(after)}"
+        return Request(f"SELECT {_ROW}, k FROM {self._table} WHERE k {begin} ORDER BY k LIMIT {PAGE_ROWS}")
 
     def changes(self, requests: Sequence[Replace]) -> Request:
         """Return the request that does each replace, and answers with all their rows, each with its key."""
@@ -165,7 +167,7 @@ class Table:
             f"START TRANSACTION; UPDATE {self._table} t JOIN ({' UNION ALL '.join(arms)}) n ON {stands} SET {fields}, "
             f"t.payload = IF(n.keep, t.payload, n.payload), t.write_id = {write_id}, t.written_at = UTC_TIMESTAMP(6); "
             f"{self.read(keys).sql}; COMMIT",
-            keeps=True,
+            urgent=True,
             write_id=write_id,
         )
 
@@ -177,7 +179,7 @@ class Table:
         payload: str,
         *,
         creates: bool,
-        keeps: bool = False,
+        urgent: bool = False,
         shown: str = _ROW,
     ) -> Request:
         plain, key, write_id = plain_of(record), literal(record.key), secrets.randbits(63)
@@ -192,7 +194,7 @@ class Table:
             f"INSERT INTO {self._table} ({', '.join(COLUMNS)}) {source} "
             f"ON DUPLICATE KEY UPDATE write_id = IF({condition}, VALUES(write_id), write_id), {changes}"
         )
-        return Request(sql, keeps, shown, stands, write_id)
+        return Request(sql, urgent, shown, stands, write_id)
 
 
 def decode(key: str, row: bytes) -> LockRecord:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore, ReadsAge, outcome
+from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore, ReadsAge, outcome, pages
 from dlock_core.record import State
 from dlock_core.store import Capability, Reply
 from dlock_mysql import provision
@@ -49,12 +49,12 @@ class MySQLVerbs:
 
     def replace(self, request: Replace) -> Exchange[Reply]:
         """Replace the held record if its version is the expected one. A takeover, which has a greater token, does not keep a lock."""
-        keeps = request.record.fencing_token == request.expected.fencing_token
-        return self._step(self.table.change(request, keeps=keeps), request)
+        renews = request.record.fencing_token == request.expected.fencing_token
+        return self._step(self.table.change(request, urgent=renews), request)
 
     def release(self, request: Release) -> Exchange[Reply]:
         """Put the tombstone if the record is held in the expected version."""
-        return self._step(self.table.change(request, keeps=True), request)
+        return self._step(self.table.change(request, urgent=True), request)
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Return the record under *key*: a consistent read sees every commit that was answered."""
@@ -67,30 +67,15 @@ class MySQLVerbs:
         return (decode(key, rows[0][0]), age_ms_of(rows[0])) if rows else None
 
     def scan(self, prefix: str) -> Iterator[Exchange[list[LockRecord]]]:
-        """Yield the exchange of each page, in the order of the keys; a record that cannot be read is raised after all others."""
-        request, unreadable = self.table.page(prefix, after=False), list[RecordError]()
-        more = True
+        """In the order of the keys."""
 
-        def page() -> Exchange[list[LockRecord]]:
-            nonlocal request, more
-            rows, records = (yield request), []
-            more = len(rows) == PAGE_ROWS
-            for row, raw in rows:
-                key = raw.decode(errors="surrogateescape")
-                if not key.startswith(prefix):
-                    more = False
-                    break
-                try:
-                    records.append(decode(key, row))
-                except RecordError as error:
-                    unreadable.append(error)
-                request = self.table.page(key, after=True)
-            return records
+        def page(after: str | None) -> Exchange[Any]:
+            rows = yield self.table.page(prefix, after)
+            found = [(raw.decode(errors="surrogateescape"), row) for row, raw in rows]
+            ours = [(key, row) for key, row in found if key.startswith(prefix)]
+            return [partial(decode, *each) for each in ours], ours[-1][0] if len(ours) == PAGE_ROWS else None
 
-        while more:
-            yield page()
-        if unreadable:
-            raise unreadable[0]
+        return pages(page)
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[list[Reply | StoreError]]:
         """Do each replace, all in one transaction."""

@@ -79,9 +79,9 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
     )
 
 
-def not_connected(said: str) -> StoreError:
-    """Return the error of a statement that was not sent, since there is no connection; *said* is libpq's message."""
-    said = " ".join(said.split())
+def not_connected(error: Exception) -> StoreError:
+    """Return the error of a statement that was not sent, since there is no connection."""
+    said = "no connection in time" if isinstance(error, TimeoutError) else " ".join(str(error).split())
     if any(refusal in said for refusal in _REFUSALS):
         return StoreSetupError(f"PostgreSQL refuses the connection: {said}; check the URL, user, password and TLS")
     hint = "; this is a standby: name the primary" if _STANDBY in said else ""

@@ -6,18 +6,21 @@ and the next write of the row drops the mark and notifies: so nothing is notifie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreError
 from dlock_core.kit import Lane, News
-from dlock_postgres._connections import aconnected, awaits, connected, waits
 from dlock_postgres._errors import TROUBLE
+from dlock_postgres._session import Session, adrive, drive
 from dlock_postgres._wire import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from psycopg.pq.abc import PGconn
+    from dlock_postgres._session import Steps
 
 __all__ = ["anews_of", "news_of"]
 
@@ -25,60 +28,47 @@ _LOOK_S = 0.5
 _CONNECT_S = 10.0
 
 
-class _Listening:
-    """A stream of notifications; an error of the connection ends it."""
+class _Stream:
+    """A stream of notifications, for the colour that *drive* is of; an error of the connection ends it."""
 
     alive = True
 
-    def __init__(self, pg: PGconn) -> None:
-        self._pg = pg
+    def __init__(self, session: Session, drive: Callable[[Steps[Any]], Any]) -> None:
+        self.session, self._drive = session, drive
 
-    def _heard(self) -> list[str] | None:
-        keys = []
-        while (told := self._pg.notifies()) is not None:
-            keys.append(told.extra.decode())
-        return keys or None
+    def try_next(self) -> Any:
+        return self._drive(self.session.heard(_LOOK_S))
 
+    def close(self) -> Any:
+        return self._drive(self._closing())
 
-class _Listener(_Listening):
-    def try_next(self) -> list[str] | None:
-        heard = self._heard()
-        if heard is None and waits(self._pg.socket, writes=False, timeout_s=_LOOK_S):
-            self._pg.consume_input()
-            heard = self._heard()
-        return heard
-
-    def close(self) -> None:
-        self._pg.finish()
-
-
-class _AsyncListener(_Listening):
-    async def try_next(self) -> list[str] | None:
-        heard = self._heard()
-        if heard is None and await awaits(self._pg.socket, writes=False, timeout_s=_LOOK_S):
-            self._pg.consume_input()
-            heard = self._heard()
-        return heard
-
-    async def close(self) -> None:
-        self._pg.finish()
+    def _closing(self) -> Steps[None]:
+        self.session.close()
+        yield from ()
 
 
 def news_of(conninfo: Callable[[], str], channel: str) -> News:
     """Return what is notified on *channel*, for threads."""
-    openers = Lane(1)
-
-    def listen() -> _Listener:
-        return _Listener(connected(openers, conninfo, statement(f'LISTEN "{channel}"'), _CONNECT_S))
-
-    return News(listen, list, (StoreError, *TROUBLE))
+    return News(_opener(conninfo, channel, drive), list, (StoreError, *TROUBLE))
 
 
 def anews_of(conninfo: Callable[[], str], channel: str) -> News:
     """As :func:`news_of`, for asyncio."""
-    openers = Lane(1)
+    return News(partial(asyncio.to_thread, _opener(conninfo, channel, adrive)), list, (StoreError, *TROUBLE))
 
-    async def listen() -> _AsyncListener:
-        return _AsyncListener(await aconnected(openers, conninfo, statement(f'LISTEN "{channel}"'), _CONNECT_S))
 
-    return News(listen, list, (StoreError, *TROUBLE))
+def _opener(
+    conninfo: Callable[[], str], channel: str, stream_drive: Callable[[Steps[Any]], Any]
+) -> Callable[[], _Stream]:
+    """Return what opens a stream, on a thread of its own: the search for the server's name has no bound."""
+
+    def listen() -> _Stream:
+        session = Session(conninfo(), drive)
+        try:
+            session.send(statement(f'LISTEN "{channel}"'), time.monotonic() + _CONNECT_S)
+        except BaseException:
+            session.close()
+            raise
+        return _Stream(session, stream_drive)
+
+    return partial(Lane(1).run, listen, _CONNECT_S, lambda stream: stream.session.close())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import BatchResults, outcome
-from dlock_core.record import FORMAT_VERSION
+from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import BatchResults, pages
 from dlock_core.store import Reply
 from dlock_postgres import _wire
 from dlock_postgres._errors import TROUBLE, error_of
@@ -60,9 +59,10 @@ class PostgresVerbs:
             rows = []
         replies: list[Reply] = []
         for number, request in enumerate(requests):
-            reply = _wire.judged(request, [rows[number][1:]]) if rows else None
+            reply = _wire.judged(request, rows[number][1:]) if rows else None
             if reply is None:
-                standing = _wire.standing_in(request, rows[number]) if rows else (yield from self._stands(request))
+                key = request.record.key
+                standing = _wire.standing_in(key, rows[number][1:]) if rows else (yield from self._stands(key))
                 reply = Reply(applied=False, record=standing)
             replies.append(reply)
         return replies
@@ -78,33 +78,25 @@ class PostgresVerbs:
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Linearizable, since it goes to the primary."""
-        rows = (yield _wire.read(self._table, key)).rows
-        return _wire.found(key, rows[0]) if rows else None
+        found = yield from self.read_age(key)
+        return None if found is None else found[0]
 
     def read_age(self, key: str) -> Exchange[tuple[LockRecord, int] | None]:
         """By the server's clock."""
-        for age_ms, *row in (yield _wire.read_aged(self._table, key)).rows:
+        for age_ms, *row in (yield _wire.read(self._table, key)).rows:
             return _wire.found(key, row), max(0, age_ms)
         return None
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
-        """In the order of keys. The first record that cannot be read is raised after all others were given."""
-        after: str | None = None
-        more = True
-        faults: list[RecordError] = []
+        """In the order of keys."""
 
-        def page() -> Exchange[Iterable[LockRecord]]:
-            nonlocal after, more
+        def page(after: str | None) -> Exchange[Any]:
             rows = (yield _wire.page(self._table, prefix, after)).rows
             ours = [row for row in rows if row[0].startswith(prefix)]
             more = len(ours) == _wire.PAGE_SIZE
-            after = ours[-1][0] if more else None
-            return list(_readable(ours, faults))
+            return [partial(_wire.found, row[0], row[1:]) for row in ours], ours[-1][0] if more else None
 
-        while more:
-            yield page()
-        if faults:
-            raise faults[0]
+        return pages(page)
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One statement, with a result for each request; one more for those whose rows other transactions had locked.
@@ -126,14 +118,13 @@ class PostgresVerbs:
         self, results: BatchResults, requests: Sequence[tuple[int, Replace]], *, waits: bool
     ) -> Exchange[list[tuple[int, Replace]]]:
         """Send *requests* and note their results; return those that were passed over."""
-        statement = _wire.changes_of(self._table, self.channel, requests, waits=waits)
-        answer = yield self._adapted(statement)
+        answer = yield self._adapted(_wire.changes_of(self._table, self.channel, requests, waits=waits))
         asked, left = dict(requests), []
-        for number, applied, seen, there, *row in answer.rows:
-            if there and not seen:
+        for number, passed_over, *row in answer.rows:
+            if passed_over:
                 left.append((number, asked[number]))
             else:
-                results.settle(number, partial(_settled, asked[number], row, applied=applied))
+                results.settle(number, partial(_settled, asked[number], row))
         return left
 
     def guarantees(self) -> Exchange[Guarantees]:
@@ -147,14 +138,15 @@ class PostgresVerbs:
 
     def is_free(self, key: str) -> Exchange[bool]:
         """Whether *key* is free. The row of a held one is marked: the next write of it notifies."""
+        free: bool | None = None
         try:
-            [(marked, version, was_marked)] = (yield _wire.mark(self._table, key)).rows
+            while free is None:  # until the time for asking is over
+                [(free,)] = (yield self._adapted(_wire.mark(self._table, key))).rows
         except (StoreUnavailableError, *TROUBLE) as error:
             problem = self._problem(error, key, writes=False)
             if isinstance(problem, StoreSetupError):
                 raise problem from error
-            return False  # the wait goes on without the mark
-        return not marked and not was_marked and version in (None, FORMAT_VERSION)
+        return bool(free)  # where nothing was told the wait goes on without the mark
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of psycopg's."""
@@ -176,35 +168,22 @@ class PostgresVerbs:
         return statement._replace(cancels=self._cancels, prepared=self._is_direct)
 
     def _step(self, request: Claim | Replace | Release, statement: Statement) -> Exchange[Reply]:
-        reply = _wire.judged(request, (yield self._adapted(statement)).rows)
+        [row] = (yield self._adapted(statement)).rows
+        reply = _wire.judged(request, row)
         if reply is None:
             # Certainly not applied, whatever stands now.
-            reply = Reply(applied=False, record=(yield from self._stands(request)))
+            reply = Reply(applied=False, record=(yield from self._stands(request.record.key)))
         return reply
 
-    def _stands(self, request: Claim | Replace | Release) -> Exchange[LockRecord | None]:
-        key = request.record.key
+    def _stands(self, key: str) -> Exchange[LockRecord | None]:
         try:
             return (yield from self.read(key))
-        except RecordError:
-            raise
-        except Exception as error:
+        except TROUBLE as error:
             problem = self._problem(error, key, writes=False)
             raise problem or error from error
 
 
-def _settled(request: Replace, row: Sequence[object], *, applied: bool) -> Reply:
-    if row[0] is None:
-        return Reply(applied=False, record=None)
-    standing = _wire.found(request.record.key, row)
-    if applied:
-        return outcome(standing, request)
-    return Reply(applied=False, record=standing)
-
-
-def _readable(rows: Iterable[Sequence[object]], faults: list[RecordError]) -> Iterator[LockRecord]:
-    for key, *row in rows:
-        try:
-            yield _wire.found(str(key), row)
-        except RecordError as error:
-            faults.append(error)
+def _settled(request: Replace, row: Sequence[Any]) -> Reply:
+    reply = _wire.judged(request, row)
+    assert reply is not None, "a row that is locked refuses, or was written"
+    return reply

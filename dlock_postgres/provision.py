@@ -67,10 +67,11 @@ def provisioning(table: str) -> Exchange[Facts]:
         f'CREATE TABLE {quoted(table)} (key text COLLATE "C" PRIMARY KEY, {columns}, '
         "sought boolean NOT NULL DEFAULT false, written timestamptz NOT NULL) WITH (fillfactor = 50)"
     )
-    there = yield statement("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", schema)
-    for sql in ([] if there.rows[0][0] else [f'CREATE SCHEMA "{schema}"'], [create]):
-        if sql and (sql != [create] or not (yield from _look_at_table(table))):
-            yield from _made(sql[0])
+    answer = yield statement("SELECT FROM pg_namespace WHERE nspname = $1", schema)
+    missing = [] if answer.rows else [f'CREATE SCHEMA "{schema}"']
+    missing += [] if (yield from _look_at_table(table)) else [create]
+    for sql in missing:
+        yield from _made(sql)
     return (yield from inspection(table))
 
 

@@ -1,26 +1,30 @@
-"""The two stores, for threads and for asyncio. The verbs are in ``_verbs``, the way to the server in ``_connections``."""
+"""The two stores, for threads and for asyncio. The verbs are in ``_verbs``, their statements in ``_wire``, a connection in ``_session``."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.kit import (
     AsyncBatches,
     AsyncClaimsMany,
     AsyncExchangeStore,
+    AsyncPooledLink,
     AsyncReadsAge,
     AsyncWaits,
     AsyncWatch,
     Batches,
     ClaimsMany,
     ExchangeStore,
+    PooledLink,
     ReadsAge,
     Waits,
     Watch,
 )
 from dlock_core.store import Capability
-from dlock_postgres._connections import AsyncLink, ThreadLink
+from dlock_postgres._errors import not_connected
 from dlock_postgres._listen import anews_of, news_of
+from dlock_postgres._session import Session, adrive, drive
 from dlock_postgres._verbs import PostgresVerbs
 from dlock_postgres._wire import BATCH_LIMIT
 from dlock_postgres.options import checked_table, conninfo_of, fence_sql
@@ -33,6 +37,10 @@ if TYPE_CHECKING:
 __all__ = ["AsyncPostgresStore", "PostgresStore"]
 
 
+# Connections of a store for claims and reads, and for renewals and releases; one more listens.
+_CONNECTIONS = {"most": 8, "urgent": 2}
+
+
 class _Store:
     """What both stores share: how they are made, and when they can notify."""
 
@@ -41,22 +49,26 @@ class _Store:
     _asking_max_s = 1.0
     _link: Any
     _notify: Callable[[Any], None]
+    _pooled: Any
+    _session: Callable[[str], Session]
+    _watch: Callable[[Callable[[], str], str], Any]
 
     fence_sql = staticmethod(fence_sql)
 
-    def _prepared(self, table: str, watched: Callable[[Callable[[], str], str], object]) -> PostgresVerbs:
+    def __init__(self, source: Any, *, table: str = "public.dlock") -> None:
+        conninfo = conninfo_of(source)
         self.capabilities = frozenset({Capability.ATOMIC_MULTI, Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
 
         def learned(facts: Facts) -> None:
             if facts.notifies and self._link.watch is None:
-                self._notify(watched(self._link.conninfo, verbs.channel))
+                self._notify(self._watch(conninfo, verbs.channel))
 
         def is_awaited(key: str) -> bool:
             watch = self._link.watch
             return watch is not None and key in watch.queues
 
         verbs = PostgresVerbs(checked_table(table), learned, is_awaited)
-        return verbs
+        super().__init__(verbs, self._pooled(lambda _: self._session(conninfo()), not_connected, **_CONNECTIONS))  # type: ignore[call-arg]  # the face that is mixed in
 
 
 class PostgresStore(_Store, Batches, ClaimsMany, ReadsAge, Waits, ExchangeStore):
@@ -66,12 +78,14 @@ class PostgresStore(_Store, Batches, ClaimsMany, ReadsAge, Waits, ExchangeStore)
     user is are taken: the store has connections of its own.
     """
 
-    def __init__(self, source: Any, *, table: str = "public.dlock") -> None:
-        super().__init__(self._prepared(table, lambda *of: Watch(news_of(*of))), ThreadLink(conninfo_of(source)))
+    _pooled = PooledLink
+    _session = staticmethod(partial(Session, drive=drive))
+    _watch = staticmethod(lambda *where: Watch(news_of(*where)))
 
 
 class AsyncPostgresStore(_Store, AsyncBatches, AsyncClaimsMany, AsyncReadsAge, AsyncWaits, AsyncExchangeStore):
     """As :class:`PostgresStore`, for the tasks of one event loop."""
 
-    def __init__(self, source: Any, *, table: str = "public.dlock") -> None:
-        super().__init__(self._prepared(table, lambda *of: AsyncWatch(anews_of(*of))), AsyncLink(conninfo_of(source)))
+    _pooled = AsyncPooledLink
+    _session = staticmethod(partial(Session, drive=adrive))
+    _watch = staticmethod(lambda *where: AsyncWatch(anews_of(*where)))

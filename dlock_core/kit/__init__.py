@@ -4,6 +4,7 @@
 :func:`outcome`                             the port's conditions, for a store that loads, decides and saves in one transaction
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
+:func:`pages`                               the pages of a scan, whose unreadable records are told last
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out
@@ -11,6 +12,7 @@
 :class:`Waits`, :class:`Watch` and twins    waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together, and a connection kept for renewals
+:class:`PooledLink` and its async twin      a link that lends each request a :class:`PooledConnection` of its pools
 :func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
 :func:`leave_behind`                        in a forked child: keep for ever what is the parent's
 =========================================== ==========================================================================================
@@ -41,7 +43,9 @@ from dlock_core.kit.exchange import (
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.lane import Lane
-from dlock_core.kit.outcome import matches, outcome, tokens_exhausted, written
+from dlock_core.kit.outcome import kept, matches, outcome, tokens_exhausted, written
+from dlock_core.kit.pages import pages
+from dlock_core.kit.pooled import AsyncPooledLink, PooledConnection, PooledLink
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 from dlock_core.kit.watch import AsyncWaits, AsyncWatch, News, Waits, Watch
@@ -56,6 +60,7 @@ __all__ = [
     "AsyncExchangeStore",
     "AsyncLink",
     "AsyncPool",
+    "AsyncPooledLink",
     "AsyncPrunes",
     "AsyncReadsAge",
     "AsyncSeats",
@@ -78,6 +83,8 @@ __all__ = [
     "News",
     "Plain",
     "Pool",
+    "PooledConnection",
+    "PooledLink",
     "Prunes",
     "ReadsAge",
     "Seats",
@@ -87,11 +94,13 @@ __all__ = [
     "Watch",
     "damaged",
     "in_parts",
+    "kept",
     "leave_behind",
     "matches",
     "may_be_removed",
     "outcome",
     "packed",
+    "pages",
     "payload_of",
     "plain_of",
     "read_payload",

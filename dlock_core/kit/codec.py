@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Plain", "damaged", "packed", "payload_of", "plain_of", "read_payload", "record_of", "unpacked"]
 
 _STATES: dict[object, State] = {state.value: state for state in State}
-_UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+# What reading a value that was not written here may raise.
+UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class Plain(NamedTuple):
@@ -94,7 +95,7 @@ def record_of(key: str, plain: Plain, *, where: str = "the store") -> LockRecord
         return LockRecord(key, _STATES[state], rvn, token, owner, lease_ms, data, attributes, *_read_context(context))
     except RecordError:
         raise
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise damaged(key, str(error), where=where) from error
 
 
@@ -125,7 +126,7 @@ def unpacked(value: bytes, key: str | None = None, *, where: str = "the store") 
         if type(name) is not str or (key is not None and name != key):
             raise ValueError(f"it names key {name!r}")
         plain = Plain(version, state, rvn, token, owner, lease_ms, context, payload)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise damaged(shown, str(error), where=where) from error
     return record_of(name, plain, where=where)
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlock_core.errors import StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
+from dlock_core.kit.codec import UNREADABLE, read_payload
 from dlock_core.record import TOKEN_MAX, LockRecord, NewerRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 if TYPE_CHECKING:
-    from dlock_core.record import Version
+    from dlock_core.record import Attributes, Version
 
-__all__ = ["matches", "outcome", "tokens_exhausted", "written"]
+__all__ = ["kept", "matches", "outcome", "tokens_exhausted", "written"]
 
 _HELD, _GONE = State.HELD, State.GONE
 
@@ -69,7 +70,23 @@ def _claim(standing: LockRecord | None, request: Claim, floor: int) -> Reply:
 def written(record: LockRecord, token: int, kept: LockRecord | None) -> LockRecord:
     """Return *record* as it is stored: with *token*, and with the data and attributes of *kept* where that is given (clause S4)."""
     payload = record if kept is None else kept
-    if token == record.fencing_token and payload.data is record.data and payload.attributes == record.attributes:
+    return _changed(record, token, payload.data, payload.attributes)
+
+
+def kept(record: LockRecord, token: int, payload: bytes) -> LockRecord:
+    """Return *record* as a step has written it with *token* that kept the *payload*, as the store has it (clause S4).
+
+    Raises: OutcomeUnknownError: the payload is damaged. An error that says that nothing was written would leave a held record behind.
+    """
+    try:
+        return _changed(record, token, *read_payload(payload))
+    except (RecordError, *UNREADABLE) as error:
+        problem = f"lock {record.key!r} was written, but its payload is damaged ({error})"
+        raise OutcomeUnknownError(problem, key=record.key) from error
+
+
+def _changed(record: LockRecord, token: int, data: bytes | None, attributes: Attributes) -> LockRecord:
+    if token == record.fencing_token and data is record.data and attributes == record.attributes:
         return record
     return LockRecord(
         record.key,
@@ -78,8 +95,8 @@ def written(record: LockRecord, token: int, kept: LockRecord | None) -> LockReco
         token,
         record.owner,
         record.lease_ms,
-        payload.data,
-        payload.attributes,
+        data,
+        attributes,
         record.stamp,
         record.process,
         record.broken,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit.outcome import outcome, written
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
+from dlock_core.kit import payload_of
+from dlock_core.kit.outcome import kept, outcome, written
 from dlock_core.record import (
     TOKEN_MAX,
     Attributes,
@@ -193,3 +194,21 @@ def test_record_of_a_higher_format_refuses_everything() -> None:
     ]
 
     assert [outcome(newer, request) for request in requests] == [Reply(applied=False, record=newer)] * 4
+
+
+def test_a_payload_that_was_kept_is_in_what_was_written() -> None:
+    """With the token that was given; where nothing is kept and nothing was sent, the record is as it was sent."""
+    payload = payload_of(b"old", (("a", 1),))
+
+    stands = kept(NEW, 7, payload)
+
+    assert stands == replace(NEW, fencing_token=7, data=b"old", attributes=(("a", 1),))
+    assert kept(stands, 7, payload) == stands
+    assert kept(NEW, 1, b"") == replace(NEW, data=None)
+
+
+@pytest.mark.parametrize("payload", [b"x", b"[]\n*", b'[["a", {"hex": 1}]]\n-', b"[[1, 2]]\n-"])
+def test_a_damaged_payload_that_was_kept_does_not_hide_the_write(payload: bytes) -> None:
+    """An error that says that nothing was written would leave a held record behind."""
+    with pytest.raises(OutcomeUnknownError, match="lock 'k' was written, but its payload is damaged"):
+        kept(NEW, 1, payload)

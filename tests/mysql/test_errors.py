@@ -13,7 +13,7 @@ import pymysql
 import pytest
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_mysql import MySQLStore
+from dlock_mysql import MySQLStore, _link
 from dlock_mysql._errors import translate
 from tests.mysql.support import (
     TABLE,
@@ -77,8 +77,14 @@ class TestRivals:
         assert in_time
         assert store.read(key, timeout_s=TIMEOUT_S) is not None
 
-    def test_a_deadlock_was_not_applied(self, url: str, each_store: MySQLStore, key: str) -> None:
+    def test_a_deadlock_was_not_applied(
+        self, url: str, each_store: MySQLStore, key: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """1213: a batch that locks two rows in the order of their keys meets a greater transaction that locks them in the other."""
+        # Else the batch's wait for its second row may end before the deadlock.
+        monkeypatch.setattr(
+            _link, "_SESSION", _link._SESSION.replace("lock_wait_timeout = 1", "lock_wait_timeout = 60")
+        )
         first, second = taken(each_store, f"{key}/1"), taken(each_store, f"{key}/2")
 
         with plain(url) as cursor, ThreadPoolExecutor(1) as pool:
@@ -190,6 +196,18 @@ class TestSetUp:
 
         store.close()
         assert "hunter2" not in str(caught.value)
+
+    def test_a_server_that_demands_encryption_is_a_setup_error(self, url: str, key: str) -> None:
+        """MariaDB refuses it as it refuses a password, so the message names both."""
+        store = opened(url)
+        with plain(url) as cursor:
+            cursor.execute("SET GLOBAL require_secure_transport = 1")
+            try:
+                with pytest.raises(StoreSetupError, match=r"1045: .* or demands encryption \(see ssl_mode\)"):
+                    store.claim(claim(key), timeout_s=TIMEOUT_S)
+            finally:
+                cursor.execute("SET GLOBAL require_secure_transport = 0")
+        store.close()
 
     def test_a_read_only_server_is_refused(self, url: str, key: str) -> None:
         """1290 for a user without the right to write in spite of it, and guarantees() for everybody."""

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dlock_core import LockClient
-from dlock_core.errors import RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import DeadlineSocket, Seats
 from dlock_core.store import Reply
 from dlock_mysql import MySQLStore
@@ -209,6 +209,18 @@ class TestText:
         assert isinstance(second, RecordError)
         with pytest.raises(RecordError):
             each_store.claim(claim(bad.key), timeout_s=TIMEOUT_S)
+
+
+def test_a_damaged_payload_that_was_kept_does_not_hide_the_write(url: str, each_store: MySQLStore, key: str) -> None:
+    """An error that says that nothing was written would leave a held record behind."""
+    record = taken(each_store, key)
+    assert each_store.release(release(record), timeout_s=TIMEOUT_S).applied
+    with plain(url) as cursor:
+        cursor.execute(f"UPDATE {TABLE} SET payload = 'x' WHERE k = %s", (key,))  # noqa: S608  # a name of ours
+        cursor.connection.commit()
+
+    with pytest.raises(OutcomeUnknownError, match="was written, but its payload is damaged"):
+        each_store.claim(claim(key)._replace(keep_payload=True), timeout_s=TIMEOUT_S)
 
 
 def test_a_claim_that_was_applied_twice_is_refused_the_second_time(each_store: MySQLStore, key: str) -> None:

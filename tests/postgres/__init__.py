@@ -1,1 +1,1 @@
-"""Tests of the PostgreSQL adapter; most of them run on a real redis-server."""
+"""The PostgreSQL adapter by itself, on real servers."""

@@ -7,15 +7,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_postgres import AsyncPostgresStore, PostgresStore
-from dlock_postgres._addresses import with_addresses
+from dlock_postgres._session import _Opening
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, renewed
 
@@ -73,11 +74,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Let connections be made only once the event is set."""
     event = threading.Event()
 
-    def wait(conninfo: str) -> str:
-        event.wait(30)
-        return with_addresses(conninfo)
+    connect = _Opening.connect
 
-    monkeypatch.setattr("dlock_postgres._addresses.with_addresses", wait)
+    def wait(*arguments: Any, **settings: Any) -> Any:
+        event.wait(30)
+        return connect(*arguments, **settings)
+
+    monkeypatch.setattr("dlock_postgres._session._Opening.connect", wait)
     yield event
     event.set()
 
@@ -124,7 +127,7 @@ def test_a_connection_on_which_a_statement_was_cancelled_is_not_used_again(
         asked.append(key)
         admin.execute("COMMIT")
 
-    monkeypatch.setattr("dlock_postgres._connections.cancel", let_it_end)
+    monkeypatch.setattr("dlock_postgres._session.cancel", let_it_end)
     admin.execute("BEGIN")
     admin.execute(f"SELECT FROM {TABLE} WHERE key = %s FOR UPDATE", [key])
 
@@ -147,43 +150,28 @@ def test_a_connection_on_which_a_statement_was_cancelled_is_not_used_again(
     inspect.close()
 
 
-ADDRESSES = {"a": ["10.0.0.1", "::1"], "b": ["10.0.0.2"]}
-
-
-@pytest.mark.parametrize(
-    ("conninfo", "host", "hostaddr", "port"),
-    [
-        ("host=a", "a,a", "10.0.0.1,::1", ","),
-        ("host=a,b port=1,2 sslmode=verify-full", "a,a,b", "10.0.0.1,::1,10.0.0.2", "1,1,2"),
-        ("host=b,lost port=7", "b", "10.0.0.2", "7"),
-        ("host=b,/run,10.9.9.9", "b,/run,10.9.9.9", "10.0.0.2,,10.9.9.9", ",,"),
-        ("host=10.9.9.9", "10.9.9.9", None, None),
-        ("host=/run", "/run", None, None),
-        ("host=a hostaddr=10.9.9.9", "a", "10.9.9.9", None),
-        ("service=mine", None, None, None),
-        ("dbname=d", None, None, None),
-    ],
-)
-def test_libpq_is_given_the_addresses(
-    monkeypatch: pytest.MonkeyPatch, conninfo: str, host: str | None, hostaddr: str | None, port: str | None
-) -> None:
-    """All of each name, in their order; a name without one is left out. What needs no search stays as it is."""
+def test_each_address_of_each_name_is_tried(monkeypatch: pytest.MonkeyPatch, server_url: str, key: str) -> None:
+    """In their order; a name without one is left out."""
+    port = urlsplit(server_url).port
+    addresses = {"first.example": ["127.0.0.2", "127.0.0.3"], "second.example": ["127.0.0.1"]}
+    searched = []
 
     def search(name: str, *_: object, **__: object) -> list[object]:
-        if name not in ADDRESSES:
+        searched.append(name)
+        if name not in addresses:
             raise socket.gaierror(socket.EAI_NONAME, "no such name")
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in ADDRESSES[name]]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses[name]]
 
     monkeypatch.setattr(socket, "getaddrinfo", search)
-    monkeypatch.delenv("PGSERVICE", raising=False)
+    hosts = ["lost.example", "first.example", "second.example"]
 
-    found = conninfo_to_dict(with_addresses(conninfo))
+    with closing(PostgresStore(f"host={','.join(hosts)} port={port} user=postgres", table=TABLE)) as store:
+        assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
 
-    assert (found.get("host"), found.get("hostaddr"), found.get("port")) == (host, hostaddr, port)
-    assert found.get("sslmode") == conninfo_to_dict(conninfo).get("sslmode")
+    assert searched == hosts
 
 
-def test_a_name_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     """As what has not been asked."""
 
     def search(*_: object, **__: object) -> list[object]:
@@ -191,5 +179,8 @@ def test_a_name_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(socket, "getaddrinfo", search)
 
-    with pytest.raises(StoreUnavailableError, match="could not translate host name 'lost'"):
-        with_addresses("host=lost")
+    with (
+        closing(PostgresStore("host=lost.example")) as store,
+        pytest.raises(StoreUnavailableError, match=r"nothing was written: failed to resolve host 'lost.example'"),
+    ):
+        store.claim(any_claim(key), timeout_s=TIMEOUT_S)

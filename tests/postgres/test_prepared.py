@@ -6,8 +6,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import ConnStatus
 
-from dlock_postgres import PostgresStore, _running
+from dlock_postgres import PostgresStore
 from dlock_postgres._wire import statement
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, released, renewed
@@ -70,9 +71,26 @@ def test_a_name_that_the_session_has_already_costs_no_answer(store: PostgresStor
     assert cycle(store, key) == first + 1
 
 
+def test_a_session_that_was_interrupted_while_it_prepared_is_not_used_again(
+    store: PostgresStore, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was sent yet; what came next would wait for an answer that is never asked for."""
+    store.guarantees()
+    session = store._link.pools[False].shelf.take()
+    monkeypatch.setattr("dlock_postgres._session.prepared", lambda *_: (b"", 0))  # libpq has no such name
+    store._link.pools[False].shelf.put(session)
+
+    with pytest.raises(TypeError):
+        store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+    monkeypatch.undo()
+
+    assert session.pg.status == ConnStatus.BAD  # closed
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+
+
 def _forget(store: PostgresStore, *, urgent: bool) -> None:
     """Make the client believe that it has prepared nothing on its session."""
     pool = store._link.pools[urgent]
-    pg = pool.shelf.take()
-    _running._prepared[pg] = set()
-    pool.shelf.put(pg)
+    session = pool.shelf.take()
+    session.prepared = set()
+    pool.shelf.put(session)

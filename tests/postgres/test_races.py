@@ -6,14 +6,17 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 
 from dlock_core.kit import outcome
 from dlock_core.record import LockRecord, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
-from dlock_postgres import PostgresStore
+from dlock_postgres import PostgresStore, _wire
+from dlock_postgres.options import quoted
+from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, held, released, renewed
 
 THREADS = 6
@@ -110,6 +113,32 @@ def test_of_racing_claims_one_is_granted_and_all_others_see_it(store: PostgresSt
 
         [granted] = [step.reply.record for step in steps if step.reply.applied]
         assert [step.reply.record for step in steps if step.reply.record != granted] == []
+
+
+def test_of_those_who_mark_a_row_at_the_same_time_one_writes(
+    store: PostgresStore, admin: psycopg.Connection[Any], server_url: str, key: str
+) -> None:
+    """Each write is synced, and would hold up the next one; the others see the mark, and ask once more."""
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+    table, told = quoted(TABLE), list[Any]()
+    waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%sought%'"
+
+    def mark() -> None:
+        told.append(store._link.send(_wire.mark(table, key), TIMEOUT_S).rows[0][0])
+
+    with psycopg.connect(server_url) as other:
+        other.execute(f"SELECT FROM {TABLE} WHERE key = %s FOR UPDATE", (key,))  # all are to begin before one writes
+        threads = [threading.Thread(target=mark) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while admin.execute(f"SELECT count(*) {waiting}").fetchone() != (3,):
+            admin.execute("SELECT pg_sleep(0.01)")
+        other.rollback()
+        for thread in threads:
+            thread.join()
+
+    assert sorted(told, key=str) == [False, None, None]
+    assert store._link.send(_wire.mark(table, key), TIMEOUT_S).rows == [(False,)]
 
 
 @pytest.mark.parametrize("expect", [Expect.ANY, Expect.ABSENT])

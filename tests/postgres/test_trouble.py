@@ -6,6 +6,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,12 +18,18 @@ from pydantic import SecretStr
 
 from dlock_core import ClientOptions, LockClient, connect
 from dlock_core.command.doctor import policy
-from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import (
+    ConfigurationError,
+    OutcomeUnknownError,
+    RecordError,
+    StoreSetupError,
+    StoreUnavailableError,
+)
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Capability, Claim, Expect
+from dlock_core.store import Capability, Claim, Expect, Reply
 from dlock_postgres import AsyncPostgresStore, PostgresStore, PostgresStoreOptions
 from tests.postgres.conftest import TABLE
-from tests.postgres.support import TIMEOUT_S, any_claim, held, released
+from tests.postgres.support import TIMEOUT_S, any_claim, held, released, renewed
 
 PASSWORD = "in-no-message"
 
@@ -150,6 +157,41 @@ def test_sessions_that_are_ended_between_calls_are_opened_again(
         admin.execute("SELECT pg_sleep(0.01)")
 
     assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+
+
+def test_a_session_that_is_ended_during_a_write_leaves_an_unknown_outcome(
+    store: PostgresStore, admin: psycopg.Connection[Any], server_url: str, key: str
+) -> None:
+    """The server may end it after the commit, so nobody can tell."""
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'dlock'"
+
+    with psycopg.connect(server_url) as other, ThreadPoolExecutor(1) as pool:
+        other.execute(f"SELECT FROM {TABLE} WHERE key = %s FOR UPDATE", (key,))  # a constant
+        renewal = pool.submit(store.replace, renewed(record), timeout_s=TIMEOUT_S)
+        while admin.execute(f"SELECT pg_terminate_backend(pid) {waiting}").fetchone() is None:  # a constant
+            admin.execute("SELECT pg_sleep(0.01)")
+        with pytest.raises(OutcomeUnknownError, match="did not confirm a write"):
+            renewal.result()
+
+    assert store.read(key, timeout_s=TIMEOUT_S) == record
+
+
+def test_a_damaged_payload_that_was_kept_does_not_hide_the_write(
+    store: PostgresStore, admin: psycopg.Connection[Any], key: str
+) -> None:
+    """An error that says that nothing was written would leave a held record behind; in a batch it is that of its own key only."""
+    bad, good = (store.claim(any_claim(each), timeout_s=TIMEOUT_S).record for each in (key, f"{key}/good"))
+    assert bad is not None
+    assert good is not None
+    admin.execute(f"UPDATE {TABLE} SET payload = 'x' WHERE key = %s", (key,))  # noqa: S608  # a constant
+
+    first, second = store.replace_many([renewed(bad), renewed(good)], timeout_s=TIMEOUT_S)
+
+    assert isinstance(first, OutcomeUnknownError)
+    assert isinstance(second, Reply)
+    assert second.applied
 
 
 def test_a_record_that_has_no_form_in_the_database_is_told(store: PostgresStore, key: str) -> None:

@@ -1,0 +1,242 @@
+"""A connection of the store: libpq's own, driven without blocking. What has to be waited for is written once; each colour waits in its way.
+
+A statement that has no answer shortly before its time is over is cancelled, so that mostly the server says whether it was applied. A
+connection on which that was done is not used again: the server may act on it late, and would cancel the next statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import psycopg
+from psycopg import capabilities
+from psycopg.errors import error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
+from psycopg.pq.abc import PGconn
+
+from dlock_postgres._errors import not_connected
+from dlock_postgres._wire import Statement, decoded, prepared
+
+__all__ = ["Answer", "Session", "Steps", "adrive", "drive"]
+
+_CONNECT_S = 3
+# A name of the application that the user gives, also in the environment, stands.
+_SETTINGS: dict[str, Any] = {
+    "client_encoding": "UTF8",
+    "fallback_application_name": "dlock",
+    "target_session_attrs": "read-write",
+    "connect_timeout": _CONNECT_S,
+}
+# A statement is cancelled so long before its time is over, or a quarter of it where that is less.
+_CANCEL_S = 0.25
+# Nothing was run: the session has prepared it before, or has not, or its plan no longer fits the table.
+_NOT_PREPARED = ("42P05", "26000", "0A000")
+_T = TypeVar("_T")
+# Yields what to wait for: the socket, whether also until it can be written, and for how many seconds; is sent whether it came.
+Steps: TypeAlias = Generator[tuple[int, bool, float], bool, _T]
+
+
+class Answer(NamedTuple):
+    """The rows of a result, and whether the connection leads straight to the server, not through a pooler."""
+
+    rows: list[tuple[Any, ...]]
+    backend_pid: int
+
+
+class _Opening(psycopg.Connection[Any]):
+    """How psycopg connects: to one address after the other, whose names it searches for in Python. While libpq does, all threads stand."""
+
+    def __del__(self, _: object = None) -> None:
+        """Leave libpq's connection open: a session uses that alone."""
+
+
+class Session:
+    """A connection to a server that can be written to, for the colour that *drive* is of. It belongs to one statement at a time.
+
+    Raises: StoreError: none was made; nothing was sent.
+    """
+
+    def __init__(self, conninfo: str, drive: Callable[[Steps[Any]], Any]) -> None:
+        self._drive = drive
+        try:
+            self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS).pgconn
+        except psycopg.Error as error:
+            raise not_connected(error) from error
+        # The names of the statements that were prepared; None where none should be.
+        self.prepared: set[bytes] | None = set() if capabilities.has_pipeline() else None
+        self._cancels = self._cancelled = False
+
+    @property
+    def fit(self) -> bool:
+        """Whether the last statement's answer was read to its end, outside of a transaction, and nothing was cancelled."""
+        pg = self.pg
+        is_over = pg.transaction_status == TransactionStatus.IDLE and pg.pipeline_status == PipelineStatus.OFF
+        return is_over and not self._cancelled
+
+    def is_alive(self) -> bool:
+        """Whether it is fit, and the server has neither closed it, nor said something unasked."""
+        return self.fit and not _waits(self.pg.socket, writes=False, timeout_s=0)
+
+    def close(self) -> None:
+        """Close it; a statement whose answer was not read to its end is cancelled if it may be."""
+        if self._cancels and self.pg.transaction_status == TransactionStatus.ACTIVE:
+            cancel(self.pg)
+        self.pg.finish()
+
+    def send(self, statement: Statement, deadline: float) -> Any:
+        """Send *statement*, and return its :class:`Answer` by *deadline*."""
+        return self._drive(self._running(statement, deadline))
+
+    def _running(self, statement: Statement, deadline: float) -> Steps[Answer]:
+        pg, values = self.pg, statement.values
+        self._cancels = statement.cancels
+        if statement.prepared and self.prepared is not None:
+            try:
+                return (yield from self._running_prepared(statement, self.prepared, deadline))
+            except psycopg.Error as error:
+                if error.sqlstate not in _NOT_PREPARED:
+                    raise
+            self.prepared = None
+        pg.send_query_params(statement.sql.encode(), values, statement.types, [1] * len(values), 1)
+        return self._answer((yield from self._results(deadline)))
+
+    def _running_prepared(self, statement: Statement, names: set[bytes], deadline: float) -> Steps[Answer]:
+        """Prepare *statement* in the same round trip if its name is not in *names*."""
+        pg, values = self.pg, statement.values
+        sql, name = prepared(statement.sql, statement.types)
+        is_new = name not in names
+        if is_new:
+            pg.enter_pipeline_mode()
+            pg.send_prepare(name, sql, statement.types)
+        pg.send_query_prepared(name, values, [1] * len(values), 1)
+        if is_new:
+            pg.pipeline_sync()
+        results = yield from self._results(deadline)
+        if is_new:
+            pg.exit_pipeline_mode()
+        answer = self._answer(results)
+        names.add(name)
+        return answer
+
+    def _results(self, deadline: float) -> Steps[list[Any]]:
+        pg, results = self.pg, list[Any]()
+        until = deadline - max(min(_CANCEL_S, (deadline - time.monotonic()) / 4), 0) if self._cancels else deadline
+        while True:
+            writes = pg.flush() == 1
+            while not writes and not pg.is_busy():
+                result = pg.get_result()
+                if result is not None and result.status != ExecStatus.PIPELINE_SYNC:
+                    results.append(result)
+                elif result is not None or pg.pipeline_status == PipelineStatus.OFF or pg.status != ConnStatus.OK:
+                    return results
+            while not (yield pg.socket, writes, until - time.monotonic()):
+                if not self._cancels:
+                    raise TimeoutError("no answer in time")
+                self._cancels, self._cancelled, until = False, True, deadline
+                cancel(pg)
+            pg.consume_input()
+
+    def _answer(self, results: list[Any]) -> Answer:
+        for result in results:
+            if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+                raise error_from_result(result)
+        if not results:
+            raise psycopg.OperationalError("the connection ended without an answer")
+        value, columns = result.get_value, list(enumerate(map(result.ftype, range(result.nfields))))
+        rows = [tuple([decoded(kind, value(row, column)) for column, kind in columns]) for row in range(result.ntuples)]
+        return Answer(rows, self.pg.backend_pid)
+
+    def heard(self, timeout_s: float) -> Steps[list[str] | None]:
+        """Return what was notified, or None if nothing was within *timeout_s*."""
+        if not (told := self._notified()) and (yield self.pg.socket, False, timeout_s):
+            self.pg.consume_input()
+            told = self._notified()
+        return told or None
+
+    def _notified(self) -> list[str]:
+        return [told.extra.decode() for told in iter(self.pg.notifies, None)]
+
+
+def cancel(pg: PGconn) -> None:
+    """Ask the server to end the statement on *pg*, in a thread of its own: that takes a connection, and may take long."""
+    if not capabilities.has_cancel_safe():
+        return  # an older libpq would stop all threads meanwhile
+    asking = pg.cancel_conn()
+
+    def steps() -> Steps[None]:
+        end = time.monotonic() + _CONNECT_S
+        asking.start()
+        while (state := asking.poll()) not in (PollingStatus.OK, PollingStatus.FAILED):
+            if not (yield asking.socket, state == PollingStatus.WRITING, end - time.monotonic()):
+                return
+
+    def ask() -> None:
+        # Where that fails the statement goes on, and its outcome is unknown as it was.
+        with suppress(psycopg.Error, OSError):
+            drive(steps())
+        asking.finish()
+
+    with suppress(RuntimeError):  # the interpreter is shutting down, and starts no thread any more
+        threading.Thread(target=ask, name="dlock-postgres-cancel", daemon=True).start()
+
+
+def drive(steps: Steps[_T]) -> _T:
+    """Return the result of *steps*, in this thread."""
+    came = None
+    try:
+        while True:
+            came = _waits(*steps.send(came))  # type: ignore[arg-type]  # the first thing that is sent is None
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+
+
+async def adrive(steps: Steps[_T]) -> _T:
+    """Return the result of *steps*, in this task."""
+    came = None
+    try:
+        while True:
+            came = await _awaits(*steps.send(came))  # type: ignore[arg-type]  # as above
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+
+
+def _waits(fd: int, writes: bool, timeout_s: float) -> bool:  # noqa: FBT001
+    """Wait until the socket can be read, or with *writes* also written; return whether it can."""
+    timeout_s = max(timeout_s, 0)
+    if not hasattr(select, "poll"):
+        return any(select.select([fd], [fd] if writes else [], [], timeout_s))
+    poll = select.poll()
+    poll.register(fd, select.POLLIN | select.POLLOUT if writes else select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+async def _awaits(fd: int, writes: bool, timeout_s: float) -> bool:  # noqa: FBT001
+    """As :func:`_waits`."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def wake() -> None:
+        with suppress(asyncio.InvalidStateError):  # it was called before, or the task is cancelled
+            ready.set_result(None)
+
+    loop.add_reader(fd, wake)
+    if writes:
+        loop.add_writer(fd, wake)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await ready
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(fd)
+        if writes:
+            loop.remove_writer(fd)
+    return True

@@ -1,0 +1,200 @@
+"""A link that lends each request a connection for itself, in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from dlock_core.errors import StoreError, StoreUnavailableError
+from dlock_core.kit import AsyncPooledLink, PooledLink
+
+TIMEOUT_S = 20.0
+
+
+class Request(NamedTuple):
+    """What is asked of a connection: *ask* is called with it."""
+
+    ask: Callable[[Connection], object]
+    urgent: bool = False
+
+
+class Connection:
+    """A connection to nothing, which answers with what the request returns."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.fit = self.alive = True
+        self.closed = False
+
+    def is_alive(self) -> bool:
+        """Whether it is."""
+        return self.fit and self.alive
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+    def send(self, request: Request, deadline: float) -> Any:
+        """Answer."""
+        return request.ask(self)
+
+
+class TaskConnection(Connection):
+    """The same for tasks."""
+
+    async def send(self, request: Request, deadline: float) -> Any:
+        """Answer."""
+        return request.ask(self)
+
+
+class Links:
+    """Links of one colour, and how their requests are sent."""
+
+    def __init__(self, kind: type[Any], connection: type[Connection]) -> None:
+        self._kind, self._connection = kind, connection
+        self.made: list[Connection] = []
+
+    def link(self, connect: Callable[[float], Connection] | None = None, *, most: int = 2) -> Any:
+        """Return a link."""
+        return self._kind(connect or self.connect, unconnected, most=most, urgent=1)
+
+    def connect(self, deadline: float) -> Connection:
+        """Make a connection."""
+        self.made.append(self._connection(deadline))
+        return self.made[-1]
+
+    def run(self, scene: Callable[[], Any]) -> Any:
+        """Return what *scene* returns, awaited if need be, within one event loop."""
+
+        async def awaited() -> Any:
+            result = scene()
+            return await result if inspect.isawaitable(result) else result
+
+        return asyncio.run(awaited())
+
+
+def unconnected(error: Exception) -> StoreError:
+    """Return the error of a connection that was not made."""
+    return StoreUnavailableError(f"no connection: {error!r}")
+
+
+@pytest.fixture(params=["threads", "tasks"])
+def links(request: pytest.FixtureRequest) -> Links:
+    """Return links of either colour."""
+    if request.param == "threads":
+        return Links(PooledLink, Connection)
+    return Links(AsyncPooledLink, TaskConnection)
+
+
+def sent(links: Links, link: Any, request: Request, timeout_s: float = TIMEOUT_S) -> Any:
+    """Return the answer to *request*."""
+    return links.run(lambda: link.send(request, timeout_s))
+
+
+def test_a_connection_is_used_again(links: Links) -> None:
+    """By the next request, and it has its time from the request that it was made for."""
+    link = links.link()
+
+    first, second = (sent(links, link, Request(lambda connection: connection)) for _ in range(2))
+
+    assert first is second
+    assert first.deadline > time.monotonic()
+    assert [pool.connections for pool in link.pools] == [(0, 1, 2), (0, 0, 1)]
+
+
+def test_urgent_requests_have_connections_of_their_own(links: Links) -> None:
+    """Whatever the others do."""
+    link = links.link()
+
+    found = {sent(links, link, Request(lambda connection: connection, urgent=urgent)) for urgent in (False, True)}
+
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("what", ["fit", "alive"])
+def test_one_that_is_unfit_or_dead_is_closed(links: Links, what: str) -> None:
+    """After the request that left it unfit, or before the next one."""
+    link = links.link()
+
+    def spoil(connection: Connection) -> Connection:
+        setattr(connection, what, False)
+        return connection
+
+    spoiled = sent(links, link, Request(spoil))
+    assert spoiled.closed is (what == "fit")
+    again = sent(links, link, Request(lambda connection: connection))
+
+    assert spoiled.closed
+    assert again is not spoiled
+
+
+def test_an_error_of_a_request_is_its_own(links: Links) -> None:
+    """The connection stays if it is fit, and its seat is free."""
+    link = links.link(most=1)
+
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            sent(links, link, Request(lambda _: 1 // 0))
+
+    assert link.pools[0].connections == (0, 1, 1)
+    assert len(links.made) == 1
+
+
+def test_a_connection_that_cannot_be_made_is_told_as_the_store_says(links: Links) -> None:
+    """With its cause; a store's own error stays as it is."""
+
+    def refuse(_: float) -> Connection:
+        raise ValueError("not a server")
+
+    def known(_: float) -> Connection:
+        raise StoreUnavailableError("known")
+
+    with pytest.raises(StoreUnavailableError, match="no connection: ValueError") as caught:
+        sent(links, links.link(refuse), Request(lambda _: 1))
+    with pytest.raises(StoreUnavailableError, match=r"^known$"):
+        sent(links, links.link(known), Request(lambda _: 1))
+
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_a_request_without_a_seat_is_not_sent(links: Links) -> None:
+    """Where others have all of them for longer than it may take."""
+    link = links.link(most=0)
+
+    with pytest.raises(StoreUnavailableError, match="had all connections all the time; nothing was sent"):
+        sent(links, link, Request(lambda _: 1), 0.05)
+
+    assert links.made == []
+
+
+def test_a_link_that_is_closed_has_closed_its_connections(links: Links) -> None:
+    """And what wakes its waiters first."""
+    link, closed = links.link(), []
+
+    class Watch:
+        def close(self) -> Any:
+            closed.append([connection.closed for connection in links.made])
+            return asyncio.sleep(0) if isinstance(link, AsyncPooledLink) else None
+
+    sent(links, link, Request(lambda connection: connection))
+    link.watch = Watch()
+    links.run(link.close)
+
+    assert closed == [[False]]
+    assert [connection.closed for connection in links.made] == [True]
+
+
+def test_a_forked_child_begins_without_connections(links: Links) -> None:
+    """It closes none of its parent's."""
+    link = links.link()
+    before = sent(links, link, Request(lambda connection: connection))
+
+    link.after_fork_in_child()
+
+    assert sent(links, link, Request(lambda connection: connection)) is not before
+    assert not before.closed
