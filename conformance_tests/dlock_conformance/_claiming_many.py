@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlock_conformance._claiming import OLD
+from dlock_conformance._claiming import LARGE, OLD, kept_whole
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.trial import Trial
@@ -54,6 +54,13 @@ class AtomicMultiClauses:
                 "one of several claims was not granted as a claim of its own",
             )
             trial.exactly(record, trial.store.read(record.key), "another record stands than was granted")
+
+    def test_m1_a_payload_is_kept_whole(self, trial: Trial) -> None:
+        """S4 holds: as for any claim."""
+        free = [trial.free(trial.hold(trial.key(), **LARGE), keep=True) for _ in range(2)]
+
+        for reply in trial.store.claim_many([Claim(held(old.key), Expect.ANY, keep_payload=True) for old in free]):
+            kept_whole(trial, trial.granted(reply, "one of several claims of keys that nobody holds"))
 
     def test_m1_what_was_granted_is_held_like_any_other(self, trial: Trial) -> None:
         """Each is renewed, released and claimed again by itself."""
