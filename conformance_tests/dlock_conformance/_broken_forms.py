@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlock_conformance import _faulty, _faulty_forms, _faulty_lives
-from dlock_conformance._breaking import STEPS, answering, around, asking, in_a_batch, saying, writing
+from dlock_conformance._breaking import (
+    STEPS,
+    answering,
+    around,
+    asking,
+    claim_in_two_steps,
+    in_a_batch,
+    saying,
+    writing,
+)
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty_forms import expecting_in, matching_results, written_in_a_batch
 from dlock_conformance.harness import Colour
@@ -173,6 +182,23 @@ OF_FORMS: tuple[Broken, ...] = (
         "read_age cuts the payload",
         "C1",
         answering("read_age", lambda _, y: y and (replace(y[0], data=y[0].data and y[0].data[:4096]), y[1])),
+    ),
+    Broken(
+        "a payload is kept before the step", "S4", around("claim", _faulty_forms.kept_before_the_step), (Colour.SYNC,)
+    ),
+    Broken("several claims share the greatest token", "M1", around("claim_many", _faulty_forms.tokens_of_several)),
+    # ---- races
+    Broken(
+        "several claims are atomic among themselves alone", "M3", _faulty_forms.several_of_their_own, (Colour.SYNC,)
+    ),
+    Broken(
+        "a claim that waits looks first and writes then",
+        "W1",
+        around("claim_when_free", claim_in_two_steps),
+        (Colour.SYNC,),
+    ),
+    Broken(
+        "a prune looks first and removes then", "P1", around("prune", _faulty_forms.pruned_in_two_steps), (Colour.SYNC,)
     ),
     # ---- waiting
     Broken("waiters are known by the token that they saw", "N1", _faulty_forms.known_by_their_token),

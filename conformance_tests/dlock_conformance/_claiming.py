@@ -16,7 +16,15 @@ from dlock_conformance.trial import Trial
 from dlock_core.record import DATA_MAX_BYTES, Broken, LockRecord, ProcessIdentity, Stamp, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
-__all__ = ["EXPECTS", "GREAT_TOKEN", "ClaimingClauses", "claimed_by_its_condition", "kept_whole"]
+__all__ = [
+    "EXPECTS",
+    "GREAT_TOKEN",
+    "ClaimingClauses",
+    "claimed_by_its_condition",
+    "kept_whole",
+    "one_winner",
+    "together",
+]
 
 EXPECTS: dict[str, Callable[[Version], Version | Expect]] = {
     "any": lambda _: Expect.ANY,

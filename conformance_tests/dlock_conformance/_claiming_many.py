@@ -45,6 +45,9 @@ class AtomicMultiClauses:
                 "one of several claims was granted a token that is too small",
                 came=record,
             )
+            right = max((0 if old is None else old.fencing_token) + 1, request.record.fencing_token)
+            wrong = f"one of several claims must be given token {right}, whatever the tokens of the others are"
+            trial.require(trial.harness.token_floor or record.fencing_token == right, wrong, came=record)
             kept: dict[str, Any] = (
                 {"data": old.data, "attributes": old.attributes} if keep and old is free and old is not None else {}
             )

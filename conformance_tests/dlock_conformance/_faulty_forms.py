@@ -122,6 +122,51 @@ def cutting_what_several_keep(wire: Wire, step: Step, requests: Sequence[Claim])
     ]
 
 
+# ---- races
+
+
+def several_of_their_own(wire: Wire) -> None:
+    """Have a mutex for claims of several keys, and another one for all else."""
+    mutex, right = threading.Lock(), wire.steps["claim_many"]
+
+    def fault(wire: Wire, _: Step, requests: Sequence[Claim]) -> Any:
+        with mutex:
+            if any(standing(wire, request) is not None for request in requests):
+                return right(requests)
+            time.sleep(0)  # here another thread may come between
+            return [put(wire, request.record, request.record.key) for request in requests]
+
+    around("claim_many", fault)(wire)
+
+
+def pruned_in_two_steps(wire: Wire, step: Step, asked: Any) -> Any:
+    """Look what may go, and then remove it."""
+    records, older_than_ms, dry_run = asked
+    going = [record for record in records if step(([record], older_than_ms, True))]
+    time.sleep(0)  # here another thread may come between
+    for record in () if dry_run else going:
+        wire.space._least_token = max(wire.space._least_token, record.fencing_token + 1)
+        wire.space.records.pop(record.key, None)
+    return len(going)
+
+
+def kept_before_the_step(wire: Wire, step: Step, request: Claim) -> Any:
+    """Read the payload that is to be kept, and write it with a claim that was granted a moment later."""
+    old = standing(wire, request)
+    if old is None or not request.keep_payload:
+        return step(request)
+    time.sleep(0.0001)  # here another thread may come between
+    kept = replace(request.record, data=old.data, attributes=old.attributes)
+    return step(request._replace(record=kept, keep_payload=False))
+
+
+def tokens_of_several(wire: Wire, step: Step, requests: Sequence[Claim]) -> Any:
+    """Give all of them the greatest of their tokens."""
+    standings = [standing(wire, request) for request in requests]
+    most = max([old.fencing_token + 1 for old in standings if old] + [each.record.fencing_token for each in requests])
+    return step([each._replace(record=replace(each.record, fencing_token=most)) for each in requests])
+
+
 # ---- waiting
 
 

@@ -220,9 +220,9 @@ class Subject:
             f"{clause}: {wrong}\n  what was asked (the last {self.colour} calls), and what came back:\n{self.transcript}"
         )
 
-    def calling(self, verb: str, request: object, *, timeout_s: float = TIMEOUT_S) -> Callable[[], Any]:
+    def calling(self, verb: str, request: object, *, timeout_s: float = TIMEOUT_S, **more: Any) -> Callable[[], Any]:
         """Return the bare call, to be made by a contender of a race: no transcript, nothing checked."""
-        return lambda: self._call(verb, (request,), {"timeout_s": timeout_s})
+        return lambda: self._call(verb, (request,), {"timeout_s": timeout_s, **more})
 
     def calling_read(self, key: str) -> Callable[[], LockRecord | None]:
         """As :meth:`calling`, of a read."""
