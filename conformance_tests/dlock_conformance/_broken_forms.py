@@ -158,7 +158,6 @@ OF_FORMS: tuple[Broken, ...] = (
     Broken("a restart forgets what was claimed together", "S18", _faulty_lives.forgetting_what_came_by("claim_many")),
     # ---- what is said
     Broken("tokens are said to have no order", "S20", saying(token=TokenOrder.NONE, grade=_faulty_forms.LOWEST)),
-    Broken("records are said to be deleted", "S20", saying(deletes=True)),
     # ---- payloads
     Broken(
         "a takeover drops the payload",

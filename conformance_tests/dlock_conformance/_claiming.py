@@ -285,8 +285,9 @@ class ClaimingClauses:
 
         request: Replace | Release
         if verb in ("replace", "takeover"):
-            token = record.fencing_token + (verb == "takeover")
-            fields = {**OTHER_FIELDS, **new, "fencing_token": token}
+            fields = {**OTHER_FIELDS, **new}
+            if verb == "takeover":
+                fields["fencing_token"] = record.fencing_token + 1
             request = Replace(next_version(record, **fields), record.version, keep)
         elif verb == "release_by_break":
             request = Replace(tombstone(record, broken=OTHER_FIELDS["broken"], **new), record.version, keep)
