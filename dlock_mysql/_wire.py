@@ -157,11 +157,10 @@ class Table:
         write_id, arms = secrets.randbits(63), []
         for record, (old_rvn, old_token), keep in sorted(requests, key=lambda request: request.record.key):
             values = {"k": record.key, "old_rvn": old_rvn, "old_token": old_token, "keep": keep}
-            named = values | plain_of(record)._asdict()
-            arms.append("SELECT " + ", ".join(f"{literal(value)} AS {name}" for name, value in named.items()))
+            named = (values | plain_of(record)._asdict()).items()
+            arms.append("SELECT " + ", ".join(f"{literal(value)} AS {name}" for name, value in named))
         if any(len(arm) > _ARM_SHORT for arm in arms):
-            typed = {"old_rvn": "rvn", "old_token": "token", "keep": "0"}
-            columns = ", ".join(f"{typed.get(name, name)} AS {name}" for name in named)
+            columns = f"k, rvn AS old_rvn, token AS old_token, 0 AS keep, {', '.join(Plain._fields)}"
             arms.insert(0, f"SELECT {columns} FROM {self._table} WHERE FALSE")
         stands = (
             "t.k = n.k AND t.format = n.format AND t.state = 'held' AND t.rvn = n.old_rvn AND t.token = n.old_token"
