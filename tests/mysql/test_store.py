@@ -65,7 +65,7 @@ def test_a_batch_writes_what_is_longer_than_the_short_types_of_the_server(
 ) -> None:
     """MariaDB takes the types of a union from its literals, and empties what is longer than those can be."""
     small, large = taken(each_store, f"{key}/1"), taken(each_store, f"{key}/2")
-    session = SessionRef("s" * 1000, 1000)
+    session = SessionRef("s" * 1000, 1000, 1)
     members = Members(
         "rw", tuple(session._replace(key=f"{number:04}{session.key[4:]}") for number in range(size // 1000)), ()
     )
