@@ -56,12 +56,13 @@ ELSEWHERE = {
     ),
 }
 JAVA_ROWS_LACK = {
-    "no lease": "the rows always have a lease",
+    "no lease|nothing_but_a_prune": "the rows always have a lease",
+    "a_batch_writes_exactly": "the rows always have a lease, and attributes stand beside those of the row",
     "strange attribute names": "attributes stand beside those of the row",
     "change.*(new|nothing)-release": "a release removes no attributes",
 }
 JAVA_LACKS = {
-    "_s3_|_s18_|(greater|smaller)_token|writes_the_token|racing_replaces|b1_a_batch|_s7_": "the rows have no fencing token",
+    "_s3_|_s18_|(greater|smaller)_token|32_bits|writes_the_token|racing_replaces|b1_a_batch|_s7_": "the rows have no fencing token",
     "gone|deleted|s10_a_scan_gives|b2_a_refusal": "a row that is deleted leaves no tombstone",
     **JAVA_ROWS_LACK,
 }
@@ -69,7 +70,7 @@ COUNTED_LACKS = {
     **NO_SESSIONS,
     **unless_thorough(
         {
-            "^(?!.*(_s3_|_s18_|_s20_|(greater|smaller)_token|writes_the_token|_s7_|b1_a_batch))": "the same as without tokens, "
+            "^(?!.*(_s3_|_s18_|_s20_|(greater|smaller)_token|32_bits|writes_the_token|_s7_|b1_a_batch))": "the same as without tokens, "
             "or tried with DLOCK_THOROUGH=1",
         }
     ),
@@ -93,8 +94,8 @@ CLOSED_LACKS = {
             "or tried with DLOCK_THOROUGH=1",
         }
     ),
-    "_s3_(the|a_take|tokens)|_s18_|(greater|smaller)_token|writes_the_token|racing_replaces|never_go_back": "no row has a fencing token",
-    "_s2_.*(free|gone)-expect_(absent|its|another)|_s2_.*(free|gone)-expect_any-must": "a release leaves no row",
+    "_s3_(the|a_take|tokens)|_s18_|(greater|smaller)_token|32_bits|writes_the_token|racing_repl|never_go_back": "no row has a token",
+    "_s2_.*(free|gone)-expect_(absent|its|another|the_same)|_s2_.*(free|gone)-expect_any-must": "a release leaves no row",
     "_(s5|s6|s8|s9)_.*(free|gone)|_s6_a_release_leaves|_s7_a_grant|undo_a_release|b2_a_refusal": "a release leaves no row",
     "s4_the_payload_of_a_change.*release|s10_a_scan_gives|s11_a_tombstone|of_a_tombstone|takeover_and_release": "a release leaves no row",
     "short rvn": "a guid has 64 bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 from dlock_conformance import (
@@ -15,6 +16,7 @@ from dlock_conformance import (
     StoreHarness,
     Way,
 )
+from dlock_conformance.socketed import socket_harness
 from dlock_conformance.wired import Wire, wired_harness
 from thorough import rounds
 
@@ -59,6 +61,18 @@ class TestWiredMemoryStore(LockStoreConformance):
     def harness(self) -> StoreHarness:
         """Give each test a server of its own."""
         return wired_harness(Wire(), race_rounds=200, soon_s=0.5)
+
+
+class TestSocketStore(LockStoreConformance):
+    """The same behind a real socket, with connections that are lost, hang and are shared."""
+
+    lacks = ("several_processes", "busy")
+
+    @pytest.fixture
+    def harness(self) -> Iterator[StoreHarness]:
+        """Give each test a server of its own."""
+        with socket_harness(Wire(), race_rounds=100, soon_s=1.0) as harness:
+            yield harness
 
 
 class TestMemoryClient(LockClientConformance):

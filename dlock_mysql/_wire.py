@@ -59,6 +59,9 @@ _ROW = "CONCAT(JSON_ARRAY(write_id, format, state, CONVERT(rvn USING utf8mb4), t
 _AGED_ROW = f"{_ROW}, TIMESTAMPDIFF(MICROSECOND, written_at, UTC_TIMESTAMP(6))"
 # Not the condition's columns alone: also what a step writes besides. The state comes after the payload, which depends on it.
 _ASSIGNED = ("rvn", "owner", "lease_ms", "context", "written_at", "state")
+# A server that finds out the types of a union from literals empties those that are longer than its short types: beyond so many characters
+# of SQL the types are those of the table. They cost a table on disk.
+_ARM_SHORT = 16_000
 _HARMLESS = re.compile(r"[A-Za-z0-9_.:/@-]*")
 
 
@@ -158,6 +161,9 @@ class Table:
             values = {"k": record.key, "old_rvn": old_rvn, "old_token": old_token, "keep": keep}
             named = (values | plain_of(record)._asdict()).items()
             arms.append("SELECT " + ", ".join(f"{literal(value)} AS {name}" for name, value in named))
+        if any(len(arm) > _ARM_SHORT for arm in arms):
+            columns = f"k, rvn AS old_rvn, token AS old_token, 0 AS keep, {', '.join(Plain._fields)}"
+            arms.insert(0, f"SELECT {columns} FROM {self._table} WHERE FALSE")
         stands = (
             "t.k = n.k AND t.format = n.format AND t.state = 'held' AND t.rvn = n.old_rvn AND t.token = n.old_token"
         )

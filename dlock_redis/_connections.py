@@ -242,11 +242,10 @@ class _Watch:
                 self._deliver(deadline)
         except TimeoutError:
             return True
-        except errors.TROUBLE as error:
+        except BaseException as error:
             self._drop(mail)
-            raise errors.trouble(error, key, sent=False) from error
-        except BaseException:
-            self._drop(mail)
+            if isinstance(error, errors.TROUBLE) and not isinstance(error, StoreError):
+                raise errors.trouble(error, key, sent=False) from error
             raise
         finally:
             self._reader.leave(seat)

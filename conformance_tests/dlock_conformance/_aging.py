@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from dlock_conformance._claiming import LARGE
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
@@ -25,7 +26,7 @@ class AgeClauses:
 
     def test_c1_read_age_shows_what_read_shows(self, trial: Trial) -> None:
         """Held, free and gone."""
-        written = [trial.hold(trial.key(), data=b"x", attributes=(("a", 1),))]
+        written = [trial.hold(trial.key(), **LARGE)]
         written.append(trial.free(trial.hold(trial.key())))
         written.append(trial.free(trial.hold(trial.key()), State.GONE))
 

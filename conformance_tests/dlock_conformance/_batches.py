@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from dlock_conformance._changing import WRONG_VERSIONS
-from dlock_conformance._claiming import OLD, OTHER_FIELDS
+from dlock_conformance._changing import WRONG_VERSIONS, replaces
+from dlock_conformance._claiming import GREAT_TOKEN, LARGE, NONE, OLD, OTHER_FIELDS, kept_whole
+from dlock_conformance._reading import EXACT, PAIRS
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held, next_version
+from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import OutcomeUnknownError, RecordError
 from dlock_core.record import LockRecord, State, Version
@@ -49,13 +50,16 @@ class BatchClauses:
             trial.exactly(request.record, trial.store.read(request.record.key), "a batch wrote something else")
 
     def test_b1_a_batch_keeps_payloads_and_tokens_as_a_replace_does(self, trial: Trial) -> None:
-        """S4 and S5 hold for each."""
+        """S4 and S5 hold for each, also for one that frees its key."""
         old, new = trial.hold(trial.key(), **OLD), trial.hold(trial.key(), **OLD)
+        large, broken = trial.hold(trial.key(), **LARGE), trial.hold(trial.key(), **OLD)
         kept = Replace(next_version(old, data=b"new"), old.version, keep_payload=True)
         taken = Replace(next_version(new, data=b"new", fencing_token=new.fencing_token + 3), new.version)
 
-        trial.store.replace_many([kept][: batch_size(trial, 1)])
-        trial.store.replace_many([taken])
+        freed = Replace(tombstone(broken, fencing_token=broken.fencing_token + 1), broken.version, keep_payload=True)
+
+        for request in (kept, taken, Replace(next_version(large, **NONE), large.version, keep_payload=True), freed):
+            trial.store.replace_many([request])
 
         trial.exactly(
             next_version(kept.record, rvn=kept.record.rvn, **OLD),
@@ -63,21 +67,29 @@ class BatchClauses:
             "keep_payload in a batch",
         )
         trial.exactly(taken.record, trial.store.read(new.key), "a batch must write the record, and its token, as it is")
+        trial.exactly(
+            tombstone(broken, rvn=freed.record.rvn, fencing_token=freed.record.fencing_token, **OLD),
+            trial.store.read(broken.key),
+            "a replace in a batch that frees the key",
+        )
+        kept_whole(trial, trial.granted(Reply(True, trial.store.read(large.key)), "a read"))
 
     @pytest.mark.parametrize("wrong", WRONG_VERSIONS)
     def test_b1_a_batch_compares_versions_as_a_replace_does(self, trial: Trial, wrong: str) -> None:
-        """State, RVN and token, each exactly, wherever in the batch it stands."""
-        records = [trial.hold(trial.key(), rvn=fresh()[:-1] + "f", token=5 + place) for place in range(3)]
-        for place in range(batch_size(trial, len(records))):
-            asked = [Replace(next_version(record), record.version) for record in records[: batch_size(trial, 3)]]
-            asked[place] = asked[place]._replace(expected=WRONG_VERSIONS[wrong](records[place].version))
+        """State, RVN and token, each exactly, wherever in the batch it stands, and whatever the replace is for."""
+        count = batch_size(trial, 3)
+        records = [trial.hold(trial.key(), rvn=fresh()[:-1] + "f", token=GREAT_TOKEN + place) for place in range(count)]
+        for place in range(count):
+            stands = records[place]
+            for form, refused in replaces(stands, WRONG_VERSIONS[wrong](stands.version)).items():
+                asked = [Replace(next_version(record), record.version) for record in records]
+                asked[place] = refused
 
-            for at, result in enumerate(trial.store.replace_many(asked)):
-                if at == place:
-                    what = f"a renewal in a batch that expects {wrong.replace('_', ' ')}"
-                    trial.refused(result, what, records[at])
-                else:
-                    records[at] = trial.granted(result, "a renewal in a batch that expects the version that stands")
+                for at, result in enumerate(trial.store.replace_many(asked)):
+                    if at == place:
+                        trial.refused(result, f"{form} in a batch that expects {wrong.replace('_', ' ')}", stands)
+                    else:
+                        records[at] = trial.granted(result, "a renewal in a batch that expects the version that stands")
 
     def test_b1_each_of_a_batch_has_its_own_fields(self, trial: Trial) -> None:
         """The fields of one request are not written for the others, whatever they are."""
@@ -99,33 +111,80 @@ class BatchClauses:
                 request.record, trial.store.read(right.key), "one of a batch was written with another's fields"
             )
 
+    def test_b1_a_batch_writes_exactly_what_was_asked_for(self, trial: Trial) -> None:
+        """S11 holds for each: what is written comes back, and what the next write leaves out is removed."""
+        cases = list(EXACT.values())
+        standing = [trial.hold(trial.key()) for _ in cases]
+        for written in (cases, [NONE] * len(cases)):
+            after = [
+                next_version(held(old.key, token=old.fencing_token), **new)
+                for old, new in zip(standing, written, strict=True)
+            ]
+            for at in range(0, len(after), step := batch_size(trial, 20)):
+                pairs = zip(after[at : at + step], standing[at : at + step], strict=True)
+                results = trial.store.replace_many([Replace(new, old.version) for new, old in pairs])
+                for new, result in zip(after[at : at + step], results, strict=True):
+                    right = trial.granted(result, "a replace in a batch that expects the version that stands")
+                    trial.exactly(new, right, "one of a batch was granted with another record")
+                    trial.exactly(new, trial.store.read(new.key), "one of a batch was written in another form")
+            standing = after
+
+    def test_b1_keys_that_are_alike_are_told_apart_in_a_batch(self, trial: Trial) -> None:
+        """S12 holds for each: whatever would make one key of two, each has its own result."""
+        prefix = trial.key()[:59]
+        ends = dict.fromkeys(end for pair in PAIRS.values() for end in pair)
+        records = [trial.hold(f"{prefix}{end}") for end in ends]
+        for at in range(0, len(records), step := batch_size(trial, 30)):
+            some = records[at : at + step]
+            stale = [Version(fresh(), 1) if place % 2 else record.version for place, record in enumerate(some)]
+            asked = [Replace(next_version(old), version) for old, version in zip(some, stale, strict=True)]
+
+            results = trial.store.replace_many(asked)
+
+            for place, (request, result) in enumerate(zip(asked, results, strict=True)):
+                if place % 2:
+                    trial.refused(result, "a renewal in a batch that expects another version", some[place])
+                else:
+                    right = trial.granted(result, "a renewal in a batch that expects the version that stands")
+                    trial.exactly(request.record, right, "one of a batch of keys that are alike has another's result")
+
     def test_b1_an_empty_batch_has_no_results(self, trial: Trial) -> None:
         """Nothing to do is not an error."""
         trial.require(trial.store.replace_many([]) == [], "replace_many([]) must return no results")
 
     def test_b1_each_of_a_batch_is_atomic_against_a_race(self, trial: Trial) -> None:
-        """Of two batches that renew the same records at once, for each record one wins."""
+        """Of batches and single replaces that renew the same records at once, for each record one wins."""
         records = [trial.hold(trial.key()) for _ in range(batch_size(trial, 5))]
         with trial.crowd() as crowd:
-            for _ in range(max(10, trial.harness.race_rounds // 20)):
-                batches = [
-                    [Replace(next_version(record), record.version) for record in records] for _ in range(crowd.size)
-                ]
-                columns = crowd.round([("replace_many", batch) for batch in batches])
-                for results in columns:
-                    good = isinstance(results, Sequence) and len(results) == len(records)
+            for number in range(max(10, trial.harness.race_rounds // 20)):
+                asks: list[tuple[str, Any]] = []
+                for place in range(crowd.size):
+                    batch = [Replace(next_version(record), record.version) for record in records]
+                    alone = (number + place) % len(records)
+                    asks.append(("replace", batch[alone]) if place % 2 else ("replace_many", batch))
+
+                came = crowd.round(asks)
+
+                for (verb, _), results in zip(asks, came, strict=True):
+                    good = verb == "replace" or (isinstance(results, Sequence) and len(results) == len(records))
                     trial.require(
                         good, f"a batch of {len(records)} in a race got no list of {len(records)} results", came=results
                     )
-                records = [won_by_one(trial, results) for results in zip(*columns, strict=True)]
+                records = [
+                    won_by_one(
+                        trial,
+                        [of_record(ask, results, record.key, at) for ask, results in zip(asks, came, strict=True)],
+                    )
+                    for at, record in enumerate(records)
+                ]
 
     def test_b2_a_refusal_touches_no_other(self, trial: Trial) -> None:
         """One lock that was lost must not cost the others theirs, nor be told as renewed."""
         good = [trial.hold(trial.key()) for _ in range(3)]
-        stolen = trial.hold(trial.key())
+        stolen = trial.hold(trial.key(), **OLD)
         thief = trial.renew(stolen, fencing_token=stolen.fencing_token + 1)
-        free = trial.free(trial.hold(trial.key()))
-        gone = trial.free(trial.hold(trial.key()), State.GONE)
+        free = trial.free(trial.hold(trial.key(), **OLD), keep=True)
+        gone = trial.free(trial.hold(trial.key(), **OLD), State.GONE, keep=True)
         absent = held(trial.key())
         expected: list[tuple[LockRecord, bool, LockRecord | None]] = [
             (good[0], True, None),
@@ -236,15 +295,24 @@ def batch_size(trial: Trial, most: int) -> int:
     return max(1, min(most, getattr(trial.store.raw, "batch_limit", 1)))
 
 
-def won_by_one(trial: Trial, results: Any) -> LockRecord:
-    """Return the record of the one grant among the *results* for one key."""
+def of_record(ask: tuple[str, Any], came: Any, key: str, place: int) -> Any:
+    """Return what came to *ask* for *key*, whose *place* it is in a batch; None if it was not asked for."""
+    verb, request = ask
+    if verb == "replace_many":
+        return came[place]
+    return came if request.record.key == key else None
+
+
+def won_by_one(trial: Trial, came: Any) -> LockRecord:
+    """Return the record of the one grant among what *came* for one key."""
+    results = [result for result in came if result is not None]
     for result in results:
         if not isinstance(result, Reply):
             trial.fail("a result of a batch in a race is no Reply", came=result)
     granted: list[LockRecord | None] = [result.record for result in results if result.applied]
     if len(granted) != 1 or granted[0] is None:
         trial.fail(
-            f"of {len(results)} batches that expect one version of a record, {len(granted)} renewed it; exactly one must",
+            f"of {len(results)} batches and replaces that expect one version of a record, {len(granted)} renewed it; exactly one must",
             came=list(results),
         )
     return granted[0]

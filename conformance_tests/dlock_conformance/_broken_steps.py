@@ -18,12 +18,13 @@ __all__ = ["OF_STEPS", "Broken"]
 
 
 class Broken(NamedTuple):
-    """A store that a test of *clause* must reject, in *colours*: only threads come between parts of a step, only tasks are cancelled."""
+    """A store that a test of *clause* must reject, in *colours* and, where its fault is not in the wire itself, *on_socket* too."""
 
     name: str
     clause: str
     patch: Patch
     colours: tuple[Colour, ...] = tuple(Colour)
+    on_socket: bool = True
 
 
 OF_STEPS: tuple[Broken, ...] = (
@@ -291,7 +292,7 @@ OF_STEPS: tuple[Broken, ...] = (
         "S10",
         answering("scan", lambda _, y: [*y[:100], *y[99:]] if len(y) > 100 else y),
     ),
-    Broken("a scan ends after 1000 records", "S10", answering("scan", lambda _, y: y[:1000])),
+    Broken("a scan ends after 1000 records", "S10", answering("scan", lambda _, y: y[:1000]), on_socket=False),
     Broken("a scan counts places", "S10", _faulty.scanning_by_places),
     Broken("a scan goes by the time of writing", "S10", _faulty.scanning_by_times),
     Broken(

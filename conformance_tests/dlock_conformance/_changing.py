@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from dlock_conformance._claiming import prepare
+from dlock_conformance._claiming import GREAT_TOKEN, prepare
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
-__all__ = ["WRONG_VERSIONS", "ChangingClauses"]
+__all__ = ["WRONG_VERSIONS", "ChangingClauses", "replaces"]
 
 Wrong = Callable[[Version], Version]
 
@@ -21,6 +22,7 @@ WRONG_VERSIONS: dict[str, Wrong] = {
     "another_rvn": lambda version: version._replace(rvn=fresh()),
     "a_greater_token": lambda version: version._replace(fencing_token=version.fencing_token + 1),
     "a_smaller_token": lambda version: version._replace(fencing_token=version.fencing_token - 1),
+    "a_token_with_the_same_32_bits": lambda version: version._replace(fencing_token=version.fencing_token + 2**32),
     "both_wrong": lambda version: Version(fresh(), version.fencing_token + 1),
     "an_rvn_in_other_case": lambda version: version._replace(rvn=version.rvn.upper()),
     "the_start_of_the_rvn": lambda version: version._replace(rvn=version.rvn[:-1]),
@@ -36,14 +38,36 @@ def change(verb: str, record: LockRecord, expected: Version) -> Replace | Releas
     return Release(tombstone(record), expected)
 
 
-def refused_for_its_version(trial: Trial, verb: str, wrong: str) -> None:
-    """Fail unless *verb* is refused when it expects a version that is wrong in one way."""
-    record = trial.hold(trial.key(), rvn=fresh()[:-1] + "f", token=5)
+def replaces(record: LockRecord, expected: Version) -> dict[str, Replace]:
+    """Return a replace of *record* in each form: some stores have a statement for each."""
+    above = record.fencing_token + 1
+    return {
+        "a renewal": Replace(next_version(record), expected),
+        "a renewal that keeps the payload": Replace(next_version(record), expected, keep_payload=True),
+        "a takeover": Replace(next_version(record, fencing_token=above), expected, keep_payload=True),
+        "a break": Replace(tombstone(record, fencing_token=above), expected),
+        "a break that keeps the payload": Replace(tombstone(record, fencing_token=above), expected, keep_payload=True),
+    }
+
+
+def releases(record: LockRecord, expected: Version) -> dict[str, Release]:
+    """Return a release of *record* in each form."""
+    return {
+        "a release": Release(tombstone(record), expected),
+        "a release that keeps the payload": Release(tombstone(record), expected, keep_payload=True),
+        "a release that hides the record": Release(tombstone(record, State.GONE), expected),
+    }
+
+
+def refused_for_its_version(trial: Trial, forms: Callable[[LockRecord, Version], dict[str, Any]], wrong: str) -> None:
+    """Fail unless a change is refused, in each of its *forms*, when it expects a version that is wrong in one way."""
+    record = trial.hold(trial.key(), rvn=fresh()[:-1] + "f", token=GREAT_TOKEN)
     expected = WRONG_VERSIONS[wrong](record.version)
 
-    reply = trial.store.send(change(verb, record, expected))
+    for form, request in forms(record, expected).items():
+        reply = trial.store.send(request)
 
-    trial.refused(reply, f"a {verb} that expects {wrong.replace('_', ' ')}", record)
+        trial.refused(reply, f"{form} that expects {wrong.replace('_', ' ')}", record)
 
 
 class ChangingClauses:
@@ -51,8 +75,8 @@ class ChangingClauses:
 
     @pytest.mark.parametrize("wrong", WRONG_VERSIONS)
     def test_s5_a_replace_that_expects_another_version_is_refused(self, trial: Trial, wrong: str) -> None:
-        """State, RVN and token are compared, each of them exactly."""
-        refused_for_its_version(trial, "replace", wrong)
+        """State, RVN and token are compared, each of them exactly, whatever the replace is for."""
+        refused_for_its_version(trial, replaces, wrong)
 
     @pytest.mark.parametrize("standing", ["free", "gone"])
     def test_s5_a_replace_of_a_record_that_is_not_held_is_refused(self, trial: Trial, standing: str) -> None:
@@ -124,7 +148,7 @@ class ChangingClauses:
     @pytest.mark.parametrize("wrong", WRONG_VERSIONS)
     def test_s6_a_release_that_expects_another_version_is_refused(self, trial: Trial, wrong: str) -> None:
         """State, RVN and token are compared, each of them exactly."""
-        refused_for_its_version(trial, "release", wrong)
+        refused_for_its_version(trial, releases, wrong)
 
     def test_s6_a_late_release_by_an_expired_holder_frees_nobody_elses_lock(self, trial: Trial) -> None:
         """The first bug of lock libraries: the old holder wakes up, and its release frees the next holder."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import queue
 import threading
 import time
 from dataclasses import replace
 from typing import Any
 
+from dlock_conformance._claiming import EXPECTS, LARGE, claimed_by_its_condition, kept_whole
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
-from dlock_core.record import State
 from dlock_core.store import Claim, Expect, Reply
 
 __all__ = ["ClaimWaitClauses"]
@@ -74,14 +75,45 @@ class ClaimWaitClauses:
         trial.require(took < BRIEF_S + 2.0, f"a claim with wait_s={BRIEF_S} took {took:.2f} s")
 
     def test_w1_it_keeps_the_conditions_of_a_claim(self, trial: Trial) -> None:
-        """A key that must exist and is absent, or gone, is not made by waiting."""
-        key = trial.key()
+        """All of S2: what stands against what is expected, and a key that must exist is not made by waiting."""
+        wait_s = BRIEF_S / 20
+        for condition in itertools.product(("absent", "held", "free", "gone"), EXPECTS, (False, True)):
+            claimed_by_its_condition(
+                trial,
+                lambda request: trial.store.claim_when_free(request._replace(ticket=fresh()), wait_s=wait_s),
+                condition,
+                "keep_payload" if condition[2] else "",
+            )
 
-        trial.refused(asked(trial.store, waiting(key)._replace(must_exist=True), BRIEF_S), "it must exist", None)
-        trial.require(trial.store.read(key) is None, "a claim of a key that must exist has made it")
+    def test_w1_a_ticket_that_was_seen_before_is_no_answer(self, trial: Trial) -> None:
+        """It names who waits: each claim is granted under its own RVN, with a token of its own."""
+        key, ticket = trial.key(), fresh()
+        for _ in range(2):
+            request = waiting(key)._replace(ticket=ticket)
+            record = trial.granted(served(trial.store, request, trial.harness.soon_s), "a claim of a free key")
+            trial.require(
+                record.rvn == request.record.rvn, "a ticket that was seen before got an old grant", came=record
+            )
+            trial.free(record)
 
-        gone = trial.free(trial.hold(key), State.GONE)
-        trial.refused(asked(trial.store, waiting(key)._replace(must_exist=True), BRIEF_S), "it must exist", gone)
+    def test_w1_a_payload_is_kept_whole(self, trial: Trial) -> None:
+        """S4 holds: as for any claim."""
+        free = trial.free(trial.hold(trial.key(), **LARGE), keep=True)
+
+        reply = served(trial.store, waiting(free.key)._replace(keep_payload=True), trial.harness.soon_s)
+
+        kept_whole(trial, trial.granted(reply, "a claim of a free key"))
+
+    @needs("count_requests")
+    def test_w1_it_is_one_request(self, trial: Trial) -> None:
+        """Of a key that is free, and of one that stays held."""
+        record, count = trial.hold(trial.key()), trial.hook("count_requests")
+        asked(trial.store, waiting(trial.key()), BRIEF_S)
+        for what, key in (("free", trial.key()), ("held", record.key)):
+            before = count()
+            asked(trial.store, waiting(key), BRIEF_S)
+            sent = count() - before
+            trial.require(sent == 1, f"a claim that waited for a key that is {what} took {sent} requests")
 
     def test_w2_the_first_is_served_first_and_each_in_turn(self, trial: Trial) -> None:
         """Three came one after the other; each release serves one of them, in that order."""

@@ -16,7 +16,15 @@ from dlock_conformance.trial import Trial
 from dlock_core.record import DATA_MAX_BYTES, Broken, LockRecord, ProcessIdentity, Stamp, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
-__all__ = ["ClaimingClauses"]
+__all__ = [
+    "EXPECTS",
+    "GREAT_TOKEN",
+    "ClaimingClauses",
+    "claimed_by_its_condition",
+    "kept_whole",
+    "one_winner",
+    "together",
+]
 
 EXPECTS: dict[str, Callable[[Version], Version | Expect]] = {
     "any": lambda _: Expect.ANY,
@@ -25,6 +33,7 @@ EXPECTS: dict[str, Callable[[Version], Version | Expect]] = {
     "another_rvn": lambda standing: standing._replace(rvn=fresh()),
     "a_greater_token": lambda standing: standing._replace(fencing_token=standing.fencing_token + 1),
     "a_smaller_token": lambda standing: standing._replace(fencing_token=standing.fencing_token - 1),
+    "the_same_32_bits": lambda standing: standing._replace(fencing_token=standing.fencing_token + 2**32),
 }
 # (what stands, what is expected): applied without must_exist, applied with it. All else is refused.
 APPLIED = {
@@ -39,10 +48,16 @@ CLAIMS = [
     pytest.param(standing, expect, must_exist, id=f"{standing}-expect_{expect}{'-must_exist' if must_exist else ''}")
     for standing, expect, must_exist in itertools.product(("absent", "held", "free", "gone"), EXPECTS, (False, True))
 ]
+# So great that in 32 bits, whole or floating, another token is the same.
+GREAT_TOKEN = 2**40 + 5
 # All that a store could write in another form when it keeps it.
 OLD: dict[str, Any] = {
     "data": bytes(range(256)),
     "attributes": (("bytes", b"\xff\x00"), ("int", 2**53 + 1), ("text", "\u00e9e\u0301"), ("truth", True)),
+}
+LARGE: dict[str, Any] = {
+    "data": OLD["data"] * (DATA_MAX_BYTES // 256),
+    "attributes": tuple((f"name-{number:02}", OLD["data"]) for number in range(40)),
 }
 NEW: dict[str, Any] = {"data": b"new", "attributes": (("b", 2),)}
 NONE: dict[str, Any] = {"data": None, "attributes": ()}
@@ -134,21 +149,9 @@ class ClaimingClauses:
     def test_s2_a_claim_is_applied_by_its_condition_only(
         self, trial: Trial, standing: str, expect: str, *, must_exist: bool
     ) -> None:
-        """Every state of the key against every expectation."""
-        key, record = prepare(trial, standing, token=5)
-        version = Version(fresh(), 5) if record is None else record.version
-
-        reply = trial.store.claim(Claim(held(key), EXPECTS[expect](version), must_exist))
-
-        what = f"a claim that expects {expect}{' with must_exist' if must_exist else ''}, of a key that is {standing},"
-        if APPLIED.get((standing, expect), (False, False))[must_exist]:
-            trial.granted(reply, what)
-            return
-        trial.refused(reply, what, record)
-        trial.require(trial.store.read(key) is not None or record is None, f"{what} removed the record")
-        trial.require(
-            record is not None or trial.store.read(key) is None, f"{what} was refused, and yet created a record"
-        )
+        """Every state of the key against every expectation, whatever else the claim asks for."""
+        for others in ("", "keep_payload", "a ticket"):
+            claimed_by_its_condition(trial, trial.store.claim, (standing, expect, must_exist), others)
 
     def test_s2_a_lapsed_lease_is_still_held(self, trial: Trial) -> None:
         """The store reads no clock: whose lease has ended is decided by who waits, and told by a replace."""
@@ -271,7 +274,7 @@ class ClaimingClauses:
         what = f"a claim {'with' if keep else 'without'} keep_payload of a key that is {standing}"
         written_as(trial, request, reply, OLD if keep and standing == "free" else NEW, what)
 
-    @pytest.mark.parametrize("verb", ["replace", "release", "release_gone", "release_by_break"])
+    @pytest.mark.parametrize("verb", ["replace", "takeover", "release", "release_gone", "release_by_break"])
     @pytest.mark.parametrize("case", ["new", "nothing", "kept", "kept_over_nothing", "nothing_kept"])
     def test_s4_the_payload_of_a_change(self, trial: Trial, verb: str, case: str) -> None:
         """Data and attributes stay or are written, both together; all other fields are those of the request."""
@@ -281,8 +284,11 @@ class ClaimingClauses:
         record = trial.hold(trial.key(), **old)
 
         request: Replace | Release
-        if verb == "replace":
-            request = Replace(next_version(record, **{**OTHER_FIELDS, **new}), record.version, keep)
+        if verb in ("replace", "takeover"):
+            fields = {**OTHER_FIELDS, **new}
+            if verb == "takeover":
+                fields["fencing_token"] = record.fencing_token + 1
+            request = Replace(next_version(record, **fields), record.version, keep)
         elif verb == "release_by_break":
             request = Replace(tombstone(record, broken=OTHER_FIELDS["broken"], **new), record.version, keep)
         else:
@@ -295,17 +301,15 @@ class ClaimingClauses:
 
     def test_s4_a_large_payload_is_kept_from_hand_to_hand(self, trial: Trial) -> None:
         """As long as nobody writes another one, it stays to its last byte."""
-        large = OLD["data"] * (DATA_MAX_BYTES // len(OLD["data"]))
-        record = trial.renew(trial.hold(trial.key(), data=large), keep=True, data=None)
+        first = trial.hold(trial.key(), **LARGE)
+        record = trial.renew(first, keep=True, **NONE)
+        taken = trial.renew(record, keep=True, fencing_token=record.fencing_token + 1, **NONE)
 
-        free = trial.free(record, keep=True)
+        free = trial.free(taken, keep=True)
         again = trial.store.claim(Claim(held(free.key), Expect.ANY, keep_payload=True))
 
-        kept = trial.granted(again, "a claim of a key that nobody holds")
-        for each in (record, free, kept):
-            trial.require(
-                each.data == large, f"of a payload of {len(large)} bytes {len(each.data or b'')} were kept", came=each
-            )
+        for each in (record, taken, free, trial.granted(again, "a claim of a key that nobody holds")):
+            kept_whole(trial, each)
 
     def test_s4_what_was_gone_does_not_come_back(self, trial: Trial) -> None:
         """The payload of a deleted record is nobody's: the next holder who keeps the payload must not inherit it."""
@@ -319,6 +323,39 @@ class ClaimingClauses:
         trial.require(
             record.data is None and not record.attributes, "the payload of a gone record came back", came=record
         )
+
+
+def claimed_by_its_condition(
+    trial: Trial, claim: Callable[[Claim], Reply], condition: tuple[str, str, bool], others: str
+) -> None:
+    """Fail unless *claim* applies exactly what S2 says of *condition*: what stands, what is expected, whether it must exist.
+
+    *others* is what the claim asks for beside its condition.
+    """
+    standing, expect, must_exist = condition
+    key, record = prepare(trial, standing, token=GREAT_TOKEN)
+    version = Version(fresh(), GREAT_TOKEN) if record is None else record.version
+    keep, ticket = others == "keep_payload", fresh() if others == "a ticket" else None
+
+    reply = claim(Claim(held(key), EXPECTS[expect](version), must_exist, keep, ticket))
+
+    flags = "".join(f" with {flag}" for flag in ("must_exist" if must_exist else "", others) if flag)
+    what = f"a claim that expects {expect}{flags}, of a key that is {standing},"
+    if APPLIED.get((standing, expect), (False, False))[must_exist]:
+        trial.granted(reply, what)
+        return
+    trial.refused(reply, what, record)
+    stands = trial.store.read(key)
+    trial.require(stands is not None or record is None, f"{what} removed the record")
+    trial.require(record is not None or stands is None, f"{what} was refused, and yet created a record")
+
+
+def kept_whole(trial: Trial, record: LockRecord) -> None:
+    """Fail unless *record* has the large payload."""
+    short = f"of a payload of {DATA_MAX_BYTES} bytes {len(record.data or b'')} were kept"
+    trial.require(record.data == LARGE["data"], short, came=record)
+    few = f"of {len(LARGE['attributes'])} attributes {len(record.attributes)} were kept as they were"
+    trial.require(record.attributes == LARGE["attributes"], few, came=record)
 
 
 def one_winner(trial: Trial, replies: Sequence[Any], what: str) -> LockRecord:

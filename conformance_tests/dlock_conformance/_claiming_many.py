@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dlock_conformance._claiming import OLD
+from dlock_conformance._claiming import LARGE, OLD, kept_whole
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.trial import Trial
@@ -45,6 +45,9 @@ class AtomicMultiClauses:
                 "one of several claims was granted a token that is too small",
                 came=record,
             )
+            right = max((0 if old is None else old.fencing_token) + 1, request.record.fencing_token)
+            wrong = f"one of several claims must be given token {right}, whatever the tokens of the others are"
+            trial.require(trial.harness.token_floor or record.fencing_token == right, wrong, came=record)
             kept: dict[str, Any] = (
                 {"data": old.data, "attributes": old.attributes} if keep and old is free and old is not None else {}
             )
@@ -54,6 +57,13 @@ class AtomicMultiClauses:
                 "one of several claims was not granted as a claim of its own",
             )
             trial.exactly(record, trial.store.read(record.key), "another record stands than was granted")
+
+    def test_m1_a_payload_is_kept_whole(self, trial: Trial) -> None:
+        """S4 holds: as for any claim."""
+        free = [trial.free(trial.hold(trial.key(), **LARGE), keep=True) for _ in range(2)]
+
+        for reply in trial.store.claim_many([Claim(held(old.key), Expect.ANY, keep_payload=True) for old in free]):
+            kept_whole(trial, trial.granted(reply, "one of several claims of keys that nobody holds"))
 
     def test_m1_what_was_granted_is_held_like_any_other(self, trial: Trial) -> None:
         """Each is renewed, released and claimed again by itself."""

@@ -17,17 +17,17 @@ from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.subject import Subject
-from dlock_conformance.trial import Trial
-from dlock_core.errors import StoreError
-from dlock_core.record import LockRecord
-from dlock_core.store import Claim, Expect
+from dlock_conformance.trial import SLACK_S, Trial
+from dlock_core.errors import DLockError, StoreError
+from dlock_core.record import LockRecord, Version
+from dlock_core.store import Claim, Expect, Replace
 
-__all__ = ["ConnectionClauses"]
+__all__ = ["ConnectionClauses", "use_and_close"]
 
-SHORT_S, LONG_S, SLACK_S = 0.25, 8.0, 2.0
+SHORT_S, BRIEF_S, LONG_S = 0.25, 2.0, 5.0
 CALLERS, CALLS = 8, 25
 # Threads and connections that a store has left to end by themselves are gone after so many seconds.
-ENDED_S = 6.0
+ENDED_S, STILL_S = 6.0, 0.2
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -70,23 +70,26 @@ class ConnectionClauses:
 
     @needs("hang")
     def test_s13_a_call_that_hangs_holds_up_no_other(self, trial: Trial) -> None:
-        """Two calls have no answer; the one with the shorter time-out ends first, whichever came first."""
+        """Many calls have no answer; the one with the shortest time-out ends first, though it came last."""
         store = trial.disturbed(Fault.HANG)
-        patient = threading.Thread(
-            target=trial.tried, args=(lambda: store.read(trial.key(), timeout_s=LONG_S),), daemon=True
-        )
+        patient = [
+            threading.Thread(target=trial.tried, args=(lambda: store.read(trial.key(), timeout_s=LONG_S),), daemon=True)
+            for _ in range(2 * CALLERS)
+        ]
 
         with trial.fault(Fault.HANG):
-            patient.start()
+            for each in patient:
+                each.start()
             time.sleep(SHORT_S)  # it is under way; if not, the clause is tried less hard
             began = time.monotonic()
             trial.ended(lambda: store.read(trial.key(), timeout_s=SHORT_S), LONG_S + SLACK_S)
             took = time.monotonic() - began
-        patient.join()
+        for each in patient:
+            each.join()
 
         trial.require(
             took <= SHORT_S + SLACK_S,
-            f"a read with timeout_s={SHORT_S} took {took:.2f} s, while another one with {LONG_S:g} s had no answer",
+            f"a read with timeout_s={SHORT_S} took {took:.2f} s, while others with {LONG_S:g} s had no answer",
         )
 
     @needs("notify")
@@ -96,20 +99,43 @@ class ConnectionClauses:
         store = trial.disturbed(fault)
         record = trial.hold(trial.key())
 
+        def took() -> float:
+            with trial.fault(fault):
+                began = time.monotonic()
+                came = trial.ended(lambda: store.wait(record, ticket=fresh(), timeout_s=SHORT_S), SHORT_S + 4 * SLACK_S)
+                ended = time.monotonic()
+            if came is not None:
+                caused_by_the_driver(trial, "a wait without a server", came)
+            return ended - began
+
+        trial.in_time(f"a wait with timeout_s={SHORT_S} without a server", SHORT_S, took)
+
+    @needs("hang")
+    @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE])
+    def test_s17_a_scan_that_is_cut_off_ends_in_time_and_lets_nothing_out(self, trial: Trial, fault: Fault) -> None:
+        """Its first page was read, and then there is no server: the pages after it are requests as any other."""
+        prefix, store = many(trial), trial.disturbed(fault)
+        scan = store.scanning(prefix, timeout_s=BRIEF_S)
+        next(scan)
+
         with trial.fault(fault):
             began = time.monotonic()
-            trial.ended(lambda: store.wait(record, ticket=fresh(), timeout_s=SHORT_S), SHORT_S + 4 * SLACK_S)
+            [came] = trial.ended(lambda: [caught(lambda: list(scan))], 4 * BRIEF_S)
             took = time.monotonic() - began
 
-        trial.require(took <= SHORT_S + SLACK_S, f"a wait with timeout_s={SHORT_S} took {took:.2f} s without a server")
+        trial.require(took <= BRIEF_S + SLACK_S, f"a page with timeout_s={BRIEF_S} took {took:.2f} s without a server")
+        if not isinstance(came, list):
+            caused_by_the_driver(trial, "a scan that is cut off between two pages", came)
 
     @needs("hang", "async")
-    @pytest.mark.parametrize("verb", ["claim", "read", "scan"])
+    @pytest.mark.parametrize("verb", ["claim", "read", "scan", "claim_when_free", "replace_many"])
     def test_s17_a_cancelled_call_ends_as_a_cancelled_task(self, trial: Trial, verb: str) -> None:
         """CancelledError is the caller's, and becomes no other error."""
         store = trial.disturbed(Fault.HANG)
         key = trial.key()
-        request = Claim(held(key), Expect.ANY) if verb == "claim" else key
+        request: Any = Claim(held(key), Expect.ANY, ticket=fresh()) if verb.startswith("claim") else key
+        if verb == "replace_many":
+            request = [Replace(held(key), Version(fresh(), 1))]
 
         with trial.fault(Fault.HANG):
             came = cancelled(store, verb, request)
@@ -125,11 +151,39 @@ class ConnectionClauses:
         """
         trial.hold(trial.key())
         use_and_close(trial)
+        settle()
         left = left_by_three(trial)
         trial.require(
             not (left and left_by_three(trial)),
             f"three stores were opened, used and closed: {left} more than before, and more again after three others",
         )
+
+
+_many: list[tuple[object, str]] = []
+
+
+def many(trial: Trial) -> str:
+    """Return the prefix of more records than a page of a scan holds; they are made once for a harness."""
+    if not _many or _many[0][0] is not trial.harness:
+        prefix = trial.key()
+        for number in range(trial.harness.page + 20):
+            trial.hold(f"{prefix}/{number:04}")
+        _many[:] = [(trial.harness, prefix)]
+    return f"{_many[0][1]}/"
+
+
+def caused_by_the_driver(trial: Trial, what: str, came: object) -> None:
+    """Fail unless *came* is an error of ours, and the driver's its cause."""
+    right = isinstance(came, StoreError) and not isinstance(came.__cause__, DLockError | None)
+    trial.require(right, f"{what} must raise a StoreError, with the driver's error as its cause", came=came)
+
+
+def caught(call: Callable[[], Any]) -> Any:
+    """Return what *call* returns, or the exception that it raises, whatever it is."""
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001  # judged by the caller
+        return error
 
 
 def after_giving_up(trial: Trial, give_up: Callable[[Subject, str], object]) -> None:
@@ -153,7 +207,8 @@ def cancelled(store: Subject, verb: str, request: Any) -> BaseException | str | 
     """Cancel a call that has no answer; return None if it ended as cancelled, otherwise how it ended."""
 
     async def call() -> Any:
-        made = getattr(store.raw, verb)(request, timeout_s=LONG_S)
+        more = {"wait_s": LONG_S} if verb == "claim_when_free" else {}
+        made = getattr(store.raw, verb)(request, timeout_s=LONG_S, **more)
         return [each async for each in made] if verb == "scan" else await made
 
     async def scene() -> BaseException | str | None:
@@ -175,8 +230,17 @@ def use_and_close(trial: Trial) -> None:
     record = trial.hold(key, store=store)
     if trial.harness.gives("notify"):
         trial.tried(lambda: store.wait(record, ticket=fresh(), timeout_s=SHORT_S / 5))
+    store.read(key)  # a wait that timed out may have cost a connection
     store.close()
     gc.collect()
+
+
+def settle() -> None:
+    """Wait until no more threads and descriptors end that others have left, as those of a server of this process."""
+    before, until = -1, time.monotonic() + ENDED_S
+    while (now := len(threading.enumerate()) + len(open_descriptors())) != before and time.monotonic() < until:
+        before = now
+        time.sleep(STILL_S)
 
 
 def left_by_three(trial: Trial) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import pytest
 
-from dlock_conformance._claiming import EXPECTS, prepare
+from dlock_conformance._claiming import EXPECTS, LARGE, NONE, prepare
+from dlock_conformance._sessions import SESSIONS
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
@@ -20,28 +21,33 @@ __all__ = ["CostClauses"]
 Prepared: TypeAlias = Callable[[Trial], Callable[[], object]]
 
 
-def claiming(standing: str, expect: str = "any", **flags: Any) -> Prepared:
-    """Return a claim of a key in the state *standing*."""
+SESSION: dict[str, Any] = SESSIONS["under a session"]
+CLEARED: dict[str, Any] = {**NONE, "owner": ""}
+
+
+def claiming(standing: str, expect: str = "any", fields: Mapping[str, Any] | None = None, **flags: Any) -> Prepared:
+    """Return a claim of a key in the state *standing*, with *fields* in its record."""
 
     def prepared(trial: Trial) -> Callable[[], object]:
         key, record = prepare(trial, standing, data=b"x")
         version = Version(fresh(), 1) if record is None else record.version
-        request = Claim(held(key), EXPECTS[expect](version), **flags)
+        request = Claim(held(key, **(fields or {})), EXPECTS[expect](version), **flags)
         return lambda: trial.store.claim(request)
 
     return prepared
 
 
 def changing(
-    kind: type[Replace | Release], standing: str = "held", *, stale: bool = False, keep: bool = False, **frees: State
+    kind: type[Replace | Release], standing: str = "held", *, stale: bool = False, keep: bool = False, **fields: Any
 ) -> Prepared:
-    """Return a replace or release of a record in the state *standing*; *frees* gives the state of the tombstone that it writes."""
+    """Return a replace or release of a record in the state *standing*, which writes *fields*; with a *state*, a tombstone."""
 
     def prepared(trial: Trial) -> Callable[[], object]:
         key, record = prepare(trial, standing, data=b"x")
         record = record or held(key)
         version = Version(fresh(), record.fencing_token) if stale else record.version
-        request = kind(tombstone(record, **frees) if frees else next_version(held(key)), version, keep)
+        writes = tombstone if "state" in fields else next_version
+        request = kind(writes(record, **{**CLEARED, **fields}), version, keep)
         return lambda: trial.store.send(request)
 
     return prepared
@@ -79,7 +85,13 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "claim_of_version": claiming("free", "its_version"),
         "claim_keeping": claiming("free", keep_payload=True),
         "claim_of_existing": claiming("free", must_exist=True),
+        "claim_with_a_ticket": claiming("free", ticket="conformance"),
+        "claim_with_a_floor": claiming("free", fields={"token": 3}),
+        "claim_without_a_lease": claiming("free", fields={"lease_ms": None}),
+        "claim_of_much_data": claiming("free", fields=LARGE),
+        "claim_under_a_session": claiming("free", fields=SESSION),
         "claim_refused": claiming("held"),
+        "claim_refused_with_a_ticket": claiming("held", ticket="conformance"),
         "claim_refused_by_free": claiming("free", "absent"),
         "claim_refused_by_version": claiming("free", "another_rvn"),
         "claim_refused_by_absence": claiming("absent", must_exist=True),
@@ -88,6 +100,10 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "replace": changing(Replace),
         "replace_keeping": changing(Replace, keep=True),
         "replace_freeing": changing(Replace, state=State.FREE),
+        "replace_taking_over": changing(Replace, fencing_token=2**52),
+        "replace_of_much_data": changing(Replace, **LARGE),
+        "replace_under_a_session": changing(Replace, **SESSION),
+        "replace_freeing_refused": changing(Replace, stale=True, state=State.FREE),
         "replace_refused": changing(Replace, stale=True),
         "replace_refused_by_free": changing(Replace, "free"),
         "replace_refused_by_absence": changing(Replace, "absent"),
@@ -96,12 +112,15 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "release": changing(Release, state=State.FREE),
         "release_gone": changing(Release, state=State.GONE),
         "release_keeping": changing(Release, keep=True, state=State.FREE),
+        "release_of_much_data": changing(Release, state=State.FREE, **LARGE),
         "release_refused": changing(Release, stale=True, state=State.FREE),
+        "release_gone_refused": changing(Release, stale=True, state=State.GONE),
         "release_refused_by_free": changing(Release, "free", state=State.FREE),
         "release_refused_by_absence": changing(Release, "absent", state=State.FREE),
     },
     "read": {
         "read": reading("read", "held"),
+        "read_of_free": reading("read", "free"),
         "read_of_gone": reading("read", "gone"),
         "read_of_absence": reading("read", "absent"),
     },

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from dlock_conformance._breaking import STEPS, Fault, Patch, Step, answering, around, both, setting, standing
+from dlock_conformance._wire_errors import NotARecordError, WireError
 from dlock_conformance.records import held
-from dlock_conformance.wired import NotARecordError, Wire, WireError
+from dlock_conformance.wired import Wire
 from dlock_core.record import LockRecord
 from dlock_core.store import Release, Replace, Reply
 

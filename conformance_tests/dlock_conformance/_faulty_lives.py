@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from dlock_conformance._breaking import Fault, Patch, Step, around, setting
+from dlock_conformance._wire_errors import WireError
 from dlock_conformance.records import fresh
-from dlock_conformance.wired import Wire, WireError
+from dlock_conformance.wired import Wire
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Release, Replace
 
@@ -29,6 +30,61 @@ def ending(verbs: str | Sequence[str], which: Callable[[LockRecord], bool]) -> P
         return came
 
     return around(verbs, fault)
+
+
+def ending_after(count: int) -> Patch:
+    """Have the server remove later what was renewed *count* times."""
+    renewals: dict[str, int] = {}
+
+    def fault(wire: Wire, step: Step, asked: Replace) -> Any:
+        key = asked.record.key
+        renewals[key] = renewals.get(key, 0) + 1
+        if renewals[key] >= count:
+            wire.ends.add(key)
+        return step(asked)
+
+    return around("replace", fault)
+
+
+def has_lapsed(record: LockRecord) -> bool:
+    """Whether the lease of *record* is over, or as good as that."""
+    return record.held and record.lease_ms == 1
+
+
+def sweeping_elsewhere(goes: Callable[[LockRecord], bool]) -> Fault:
+    """Remove what *goes* says, but for what was asked for."""
+
+    def fault(wire: Wire, step: Step, asked: Any) -> Any:
+        came = step(asked)
+        lose(wire, lambda record: record.key != asked.record.key and goes(record))
+        return came
+
+    return fault
+
+
+def closing_swept(goes: Callable[[LockRecord], bool]) -> Patch:
+    """Remove what *goes* says when a store is closed."""
+
+    def patch(wire: Wire) -> None:
+        wire.on_close = lambda _: lose(wire, goes)
+
+    return patch
+
+
+def forgetting_what_came_by(verb: str) -> Patch:
+    """Lose by a restart what the requests of *verb*, which are several in one, have written."""
+
+    def patch(wire: Wire) -> None:
+        written = set[str]()
+
+        def fault(_: Wire, step: Step, asked: Sequence[Any]) -> Any:
+            written.update(each.record.key for each in asked)
+            return step(asked)
+
+        around(verb, fault)(wire)
+        wire.restart = lambda: lose(wire, lambda record: record.key in written)
+
+    return patch
 
 
 def collecting(verb: str, goes: Callable[[LockRecord], bool]) -> Patch:
@@ -111,7 +167,9 @@ def costing(extra: Callable[[Any, Any], int]) -> Fault:
 
     def fault(wire: Wire, step: Step, request: Any) -> Any:
         came = step(request)
-        wire.requests += extra(request, came)
+        count = extra(request, came)
+        wire.requests += count
+        wire.more_requests += count
         return came
 
     return fault

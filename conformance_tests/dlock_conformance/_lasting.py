@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dlock_conformance._connecting import use_and_close
 from dlock_conformance.needs import needs
 from dlock_conformance.records import held, next_version, tombstone
 from dlock_conformance.trial import Trial
@@ -82,6 +83,7 @@ class LastingClauses:
             before = trial.hold(trial.key())
             written.append(next_version(before, owner="renewed in a batch"))
             trial.store.replace_many([Replace(written[-1], before.version)])
+        written += claimed_in_other_ways(trial)
         gone = trial.free(trial.hold(trial.key(), token=90), State.GONE)
         trial.other.close()
 
@@ -118,6 +120,18 @@ class LastingClauses:
             came=again,
         )
 
+    def test_s18_nothing_but_a_prune_removes_a_record(self, trial: Trial) -> None:
+        """No call that is about something else, however long a lease is over, and whoever is the first to come or the last to go."""
+        lapsed = trial.hold(trial.key(), lease_ms=1, data=b"x")
+        records = [lapsed, trial.hold(trial.key(), lease_ms=None), trial.renew(trial.hold(trial.key(), lease_ms=1))]
+        records += [trial.free(trial.hold(trial.key(), lease_ms=1), state) for state in (State.FREE, State.GONE)]
+        elsewhere = trial.hold(trial.key())
+        for what, act in _ELSEWHERE.items():
+            act(trial, elsewhere)
+
+            for record in records:
+                trial.exactly(record, trial.store.read(record.key), f"{what} changed a record that is {record.state}")
+
     @needs("expires")
     def test_s18_nothing_that_was_written_ends_by_itself(self, trial: Trial) -> None:
         """Whatever wrote it, and however short its lease: with a record its token would end, and begin again."""
@@ -127,23 +141,56 @@ class LastingClauses:
             trial.require(not expires(record.key), wrong, came=record)
 
 
+_ELSEWHERE: dict[str, Callable[[Trial, LockRecord], object]] = {
+    "another store that is opened": lambda trial, here: trial.open().read(here.key),
+    "a scan": lambda trial, _: trial.store.scan(""),
+    "a read of another key": lambda trial, here: trial.other.read(here.key),
+    "a release of another key": lambda trial, here: trial.free(trial.renew(here)),
+    "a claim of another key": lambda trial, here: trial.hold(here.key),
+    "provision()": lambda trial, _: trial.other.provision(),
+    "a store that is closed": lambda trial, _: use_and_close(trial),
+}
+
+
+def claimed_in_other_ways(trial: Trial) -> list[LockRecord]:
+    """Return what is held by other claims than the common one, as far as the store has them."""
+    claimed = [trial.hold(trial.key(), lease_ms=None)]
+    asked = Claim(held(trial.key(), lease_ms=1), Expect.ANY)
+    if trial.harness.gives("atomic_multi"):
+        [reply] = trial.store.claim_many([asked])
+        claimed.append(trial.granted(reply, "a claim of a key that nobody holds"))
+    if trial.harness.gives("claim_wait"):
+        asked = asked._replace(record=held(trial.key(), lease_ms=1), ticket="conformance")
+        claimed.append(
+            trial.granted(trial.store.claim_when_free(asked, wait_s=1.0), "a claim of a key that nobody holds")
+        )
+    return claimed
+
+
 def written_in_every_way(trial: Trial) -> dict[str, LockRecord]:
     """Return a record for each way in which one is written last, each with a short lease and a key of its own."""
 
     def fresh_one() -> LockRecord:
         return trial.hold(trial.key(), lease_ms=1)
 
-    broken, often = fresh_one(), fresh_one()
+    broken, often, renewed = fresh_one(), fresh_one(), fresh_one()
     trial.store.replace(Replace(tombstone(broken, fencing_token=broken.fencing_token + 1), broken.version))
     for _ in range(HANDS):
-        often = trial.hold(trial.free(often).key, lease_ms=1)
+        often, renewed = trial.hold(trial.free(often).key, lease_ms=1), trial.renew(renewed)
     ways = {
         "a claim": fresh_one(),
+        "a claim with data": trial.hold(trial.key(), lease_ms=1, data=b"x"),
+        "a claim without a lease": trial.hold(trial.key(), lease_ms=None),
+        "a takeover": trial.renew(taken := fresh_one(), fencing_token=taken.fencing_token + 1),
         "a renewal": trial.renew(fresh_one()),
         "a release": trial.free(fresh_one()),
         "a release that hides it": trial.free(fresh_one(), State.GONE),
         "a break": broken,
         "a claim of a tombstone": often,
+        f"the renewal number {HANDS}": renewed,
+        **{
+            f"claim number {number} of other kinds": each for number, each in enumerate(claimed_in_other_ways(trial), 1)
+        },
     }
     if trial.harness.gives("batch_renew"):
         record = ways["a batch"] = fresh_one()

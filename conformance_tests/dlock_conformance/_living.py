@@ -12,7 +12,7 @@ from dlock_conformance.needs import needed_for, needs
 from dlock_conformance.records import held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.record import State
+from dlock_core.record import NO_TOKEN, State
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
@@ -108,9 +108,16 @@ class LivingClauses:
         )
 
     def test_s20_what_is_promised_fits_together(self, trial: Trial) -> None:
-        """No store promises grade A and forgets its records over a restart, or has no tokens."""
+        """And it is so: no store promises grade A and forgets its records over a restart, or says that it has no tokens and has some."""
         told = trial.store.guarantees()
+        record = trial.hold(trial.key())
+        free = trial.free(record)
 
+        has_token = record.fencing_token is not NO_TOKEN
+        wrong = f"guarantees() says token = {told.token}, and the token of a grant is {record.fencing_token!r}"
+        trial.require(has_token == (told.token is not TokenOrder.NONE), wrong)
+        wrong = "guarantees() says that the store deletes nothing, and after a release there is no record"
+        trial.require(told.deletes or trial.store.read(free.key) is not None, wrong)
         if told.grade is Grade.A and told.token is TokenOrder.NONE:
             trial.fail("grade A says that the promises hold, and token = none that there is no order of grants")
         if trial.harness.restart is not None and told.grade is Grade.A:
@@ -140,12 +147,13 @@ class LivingClauses:
     def test_s21_provisioning_may_be_repeated(self, trial: Trial) -> None:
         """The second time it changes nothing, least of all records."""
         record = trial.hold(trial.key(), data=b"x")
-        tombstones = [trial.free(trial.hold(trial.key(), lease_ms=1), state) for state in (State.FREE, State.GONE)]
+        others = [trial.free(trial.hold(trial.key(), lease_ms=1), state) for state in (State.FREE, State.GONE)]
+        others += [trial.hold(trial.key(), lease_ms=lease_ms) for lease_ms in (1, None)]
 
         for _ in range(2):
             trial.other.provision()
 
-        for each in (record, *tombstones):
+        for each in (record, *others):
             trial.exactly(each, trial.store.read(each.key), f"provision() changed a record that is {each.state}")
         trial.renew(record)
 

@@ -23,7 +23,7 @@ from dlock_core.record import (
 )
 from dlock_core.store import Claim, Expect, Replace
 
-__all__ = ["ReadingClauses", "everywhere"]
+__all__ = ["EXACT", "PAIRS", "ReadingClauses", "everywhere"]
 
 READERS = 3
 WILDCARDS = [

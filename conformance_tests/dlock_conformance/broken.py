@@ -12,36 +12,44 @@ from dataclasses import replace
 
 from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_lives, _faulty_waiting
 from dlock_conformance._breaking import STEPS, answering, around, put, saying, setting, standing, writing
+from dlock_conformance._broken_forms import OF_FORMS
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance._broken_together import OF_SEVERAL, lacking_a_method
+from dlock_conformance._faulty_links import BROKEN_LINKS, BrokenLinks
+from dlock_conformance._wire_errors import NoReplyError, NoTableError, NotSentError
 from dlock_conformance.harness import Colour
 from dlock_conformance.records import held
-from dlock_conformance.wired import CAPABILITIES, NoReplyError, NoTableError, NotSentError
+from dlock_conformance.wired import CAPABILITIES
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import State
 from dlock_core.store import Capability, Reply
 
-__all__ = ["BROKEN", "Broken"]
+__all__ = ["BROKEN", "BROKEN_LINKS", "Broken", "BrokenLinks"]
 
 BROKEN: tuple[Broken, ...] = (
     *OF_STEPS,
     *OF_SEVERAL,
+    *OF_FORMS,
     # ---- trouble
-    Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4)),
+    Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(
         "a lost reply is told as certainly not applied",
         "S14",
         _faulty.translating(NoReplyError, lambda verb, key: StoreUnavailableError(f"{verb} failed", key=key)),
     ),
     Broken(
-        "a lost reply is told as a refusal", "S15", _faulty.without_reply(lambda _: Reply(applied=False, record=None))
+        "a lost reply is told as a refusal",
+        "S15",
+        _faulty.without_reply(lambda _: Reply(applied=False, record=None)),
+        on_socket=False,
     ),
     Broken(
         "a lost reply is told as a grant",
         "S15",
         _faulty.without_reply(lambda request: Reply(applied=True, record=request.record)),
+        on_socket=False,
     ),
-    Broken("a lost write is sent again", "S15", _faulty.sending_again),
+    Broken("a lost write is sent again", "S15", _faulty.sending_again, on_socket=False),
     Broken("a foreign record is free", "S16", _faulty.foreign_is_free),
     Broken(
         "a foreign record is absent",
@@ -55,39 +63,51 @@ BROKEN: tuple[Broken, ...] = (
         _faulty.translating(NoReplyError, lambda verb, _: ConnectionResetError(verb)),
     ),
     Broken(
-        "the driver's time-out comes out", "S17", _faulty.translating(NotSentError, lambda verb, _: TimeoutError(verb))
+        "the driver's time-out comes out",
+        "S17",
+        _faulty.translating(NotSentError, lambda verb, _: TimeoutError(verb)),
+        on_socket=False,
     ),
     Broken("our errors have no cause", "S17", _faulty.causeless),
     # ---- connections
-    Broken("the late answer to one read is taken for that to the next", "S15", _faulty_connections.late_answers),
+    Broken(
+        "the late answer to one read is taken for that to the next",
+        "S15",
+        _faulty_connections.late_answers,
+        on_socket=False,
+    ),
     Broken(
         "readers at once get each other's answers",
         "S15",
         _faulty_connections.one_answer_for_all,
         colours=(Colour.SYNC,),
     ),
-    Broken("calls wait for one that has no answer", "S13", _faulty_connections.one_call_at_a_time),
+    Broken("calls wait for one that has no answer", "S13", _faulty_connections.one_call_at_a_time, on_socket=False),
     Broken(
         "a wait lets the driver's error out",
         "S17",
         _faulty_connections.waits_that(_faulty_connections.refused_by_the_driver),
+        on_socket=False,
     ),
     Broken(
         "a wait outlives its time-out where nothing answers",
         "S17",
         _faulty_connections.waits_that(lambda: time.sleep(2.4)),
+        on_socket=False,
     ),
     Broken(
         "a cancellation is told as no reply",
         "S17",
         _faulty_connections.not_cancelled(lambda: NoReplyError("cancelled")),
         colours=(Colour.ASYNC,),
+        on_socket=False,
     ),
     Broken(
         "a cancellation is told as a time-out",
         "S17",
         _faulty_connections.not_cancelled(TimeoutError),
         colours=(Colour.ASYNC,),
+        on_socket=False,
     ),
     Broken("close leaves a thread", "S22", setting(on_close=_faulty_connections.leaving_a_thread)),
     Broken("close leaves a descriptor", "S22", setting(on_close=_faulty_connections.leaving_a_descriptor)),
@@ -112,11 +132,7 @@ BROKEN: tuple[Broken, ...] = (
     Broken("a claim ends by itself", "S18", _faulty_lives.ending("claim", lambda record: record.lease_ms is not None)),
     Broken("what is broken ends by itself", "S18", _faulty_lives.ending("replace", lambda record: not record.held)),
     Broken("a renewal in a batch lets its record end", "S18", _faulty_lives.ending("replace_many", lambda _: True)),
-    Broken(
-        "a capability is declared that is not there",
-        "S19",
-        lacking_a_method,
-    ),
+    Broken("a capability is declared that is not there", "S19", lacking_a_method, on_socket=False),
     Broken(
         "a capability is there that is not declared", "S19", setting(capabilities=CAPABILITIES - {Capability.NOTIFY})
     ),
@@ -250,7 +266,7 @@ BROKEN: tuple[Broken, ...] = (
         colours=(Colour.SYNC,),
     ),
     Broken("a release wakes nobody", "N1", around("release", _faulty.silent())),
-    Broken("a wait outlives its time-out", "N2", _faulty.waiting_too_long),
+    Broken("a wait outlives its time-out", "N2", _faulty.waiting_too_long, on_socket=False),
     Broken("a release wakes all", "N3", around("release", _faulty.waking_all)),
     Broken("a waiter that left is woken in place of the next", "N3", setting(leave=lambda _, __, *, pass_on: None)),
     Broken(
@@ -365,5 +381,7 @@ BROKEN: tuple[Broken, ...] = (
     Broken("a release serves the first who waits alone", "W2", _faulty_waiting.serving_once),
     Broken("a cancelled claim stays in the queue", "W3", _faulty_waiting.never_leaving, colours=(Colour.ASYNC,)),
     Broken("a cancelled claim is applied later", "W3", _faulty_waiting.applying_later, colours=(Colour.ASYNC,)),
-    Broken("a cancelled waiter keeps its wake-up", "N3", _faulty.not_passing_on, colours=(Colour.ASYNC,)),
+    Broken(
+        "a cancelled waiter keeps its wake-up", "N3", _faulty.not_passing_on, colours=(Colour.ASYNC,), on_socket=False
+    ),
 )

@@ -10,7 +10,13 @@ from dlock_conformance.harness import Colour, StoreHarness
 
 __all__ = ["inapplicable", "needed_for", "needs", "not_given"]
 
-_CAPABILITIES = {"replace_many": ("batch_renew",), "read_age": ("server_clock",), "claim_many": ("atomic_multi",)}
+_CAPABILITIES = {
+    "replace_many": ("batch_renew",),
+    "read_age": ("server_clock",),
+    "claim_many": ("atomic_multi",),
+    "claim_when_free": ("claim_wait",),
+    "prune": ("prune",),
+}
 Test = TypeVar("Test", bound=Callable[..., object])
 
 

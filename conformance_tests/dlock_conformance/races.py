@@ -26,6 +26,11 @@ CONTENDERS = 8
 # Threads change places this often in a race, so that a step that is not atomic is caught in the middle.
 _SWITCH_S = 1e-5
 _START_S = 60.0
+# What verbs take beside a request and a time-out.
+_MORE: dict[str, dict[str, Any]] = {
+    "claim_when_free": {"wait_s": 0.005},
+    "prune": {"older_than_ms": 0, "dry_run": False},
+}
 _ROUND_S = 60.0
 
 
@@ -70,7 +75,8 @@ class Crowd:
         if self._tasks:
             return self.subjects[0].loop.run(self._together(asks))
         self._calls = [
-            subject.calling(verb, request) for subject, (verb, request) in zip(self.subjects, asks, strict=True)
+            subject.calling(verb, request, **_MORE.get(verb, {}))
+            for subject, (verb, request) in zip(self.subjects, asks, strict=True)
         ]
         self._gate.wait(_ROUND_S)
         self._gate.wait(_ROUND_S)
@@ -78,7 +84,7 @@ class Crowd:
 
     async def _together(self, asks: Sequence[tuple[str, Any]]) -> list[Any]:
         calls = [
-            getattr(subject.raw, verb)(request, timeout_s=_ROUND_S)
+            getattr(subject.raw, verb)(request, timeout_s=_ROUND_S, **_MORE.get(verb, {}))
             for subject, (verb, request) in zip(self.subjects, asks, strict=True)
         ]
         return await asyncio.gather(*calls, return_exceptions=True)

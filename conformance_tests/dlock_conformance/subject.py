@@ -153,9 +153,9 @@ class Subject:
             self._is(record, (LockRecord,), "scan", "LockRecords")
         return cast("list[LockRecord]", came)
 
-    def scanning(self, prefix: str) -> Iterator[LockRecord]:
+    def scanning(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[LockRecord]:
         """Read the records under *prefix* one by one, so that something else can happen in between."""
-        came = cast("Any", self.raw).scan(prefix, timeout_s=TIMEOUT_S)
+        came = cast("Any", self.raw).scan(prefix, timeout_s=timeout_s)
         if self.colour is Colour.SYNC:
             yield from came
             return
@@ -192,9 +192,9 @@ class Subject:
             f"wait {describe(record)} for {timeout_s} s", "wait", (record,), {"ticket": ticket, "timeout_s": timeout_s}
         )
 
-    def claim_when_free(self, request: Claim, *, wait_s: float) -> Reply:
+    def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for a claim that waits."""
-        asked, options = f"claim_when_free within {wait_s:.1f} s", {"wait_s": wait_s, "timeout_s": TIMEOUT_S}
+        asked, options = f"claim_when_free within {wait_s:.1f} s", {"wait_s": wait_s, "timeout_s": timeout_s}
         came = self._ask(f"{asked} {describe(request.record)}", "claim_when_free", (request,), options)
         self._is(came, (Reply,), "claim_when_free", "a Reply, also for a refusal")
         return cast("Reply", came)
@@ -220,9 +220,9 @@ class Subject:
             f"{clause}: {wrong}\n  what was asked (the last {self.colour} calls), and what came back:\n{self.transcript}"
         )
 
-    def calling(self, verb: str, request: object, *, timeout_s: float = TIMEOUT_S) -> Callable[[], Any]:
+    def calling(self, verb: str, request: object, *, timeout_s: float = TIMEOUT_S, **more: Any) -> Callable[[], Any]:
         """Return the bare call, to be made by a contender of a race: no transcript, nothing checked."""
-        return lambda: self._call(verb, (request,), {"timeout_s": timeout_s})
+        return lambda: self._call(verb, (request,), {"timeout_s": timeout_s, **more})
 
     def calling_read(self, key: str) -> Callable[[], LockRecord | None]:
         """As :meth:`calling`, of a read."""

@@ -18,6 +18,7 @@ from dlock_conformance._costs import CostClauses
 from dlock_conformance._lasting import LastingClauses
 from dlock_conformance._living import LivingClauses
 from dlock_conformance._pruning import PruneClauses
+from dlock_conformance._racing import RacingClauses
 from dlock_conformance._reading import ReadingClauses
 from dlock_conformance._sessions import SessionClauses
 from dlock_conformance._trouble import TroubleClauses
@@ -92,6 +93,7 @@ def skip_inapplicable(suite: object, harness: StoreHarness, request: pytest.Fixt
 class LockStoreConformance(
     ClaimingClauses,
     ChangingClauses,
+    RacingClauses,
     ReadingClauses,
     SessionClauses,
     TroubleClauses,

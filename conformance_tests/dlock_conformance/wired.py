@@ -10,12 +10,20 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from dlock_conformance._wire_errors import (
+    NoReplyError,
+    NoTableError,
+    NotARecordError,
+    NotSentError,
+    WireError,
+    translate,
+)
 from dlock_conformance.faults import Fault
 from dlock_conformance.harness import Opening, StoreHarness
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.memory import MemorySpace
 from dlock_core.record import LockRecord, Version, newer_format
 from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
@@ -25,26 +33,6 @@ __all__ = ["AsyncWiredStore", "Wire", "WiredStore", "wired_harness"]
 BATCH_LIMIT = 50
 FORMAT = 2
 CAPABILITIES = frozenset(Capability)
-
-
-class WireError(Exception):
-    """What the driver of this server raises."""
-
-
-class NotSentError(WireError):
-    """The server cannot be reached."""
-
-
-class NoReplyError(WireError):
-    """The request was sent, and no reply came."""
-
-
-class NoTableError(WireError):
-    """The server answers that there is no such table."""
-
-
-class NotARecordError(WireError):
-    """What the server holds is not in the form of a record."""
 
 
 class Wire:
@@ -62,6 +50,7 @@ class Wire:
         self.ends: set[str] = set()  # the keys whose records this server will remove by itself
         self.provisioned = True
         self.requests = 0
+        self.more_requests = 0  # those that a fault adds, which no proxy sees
         self.lenient = False
         self.faces: tuple[type[Any], ...] = (WiredStore, AsyncWiredStore)
         self.capabilities: frozenset[Any] = CAPABILITIES
@@ -115,6 +104,12 @@ class Wire:
             raise NoReplyError("connection reset")
         return came
 
+    def goes_on(self, request: Claim) -> Reply:
+        """Do once more what a claim asked for that waits in the server: it is the same request."""
+        reply: Reply = self.ask("claim_when_free", request)
+        self.requests -= 1
+        return reply
+
     def provision(self) -> None:
         """Make the table."""
         self.provisioned = True
@@ -129,7 +124,10 @@ class Wire:
 
     async def ahangs(self, timeout_s: float) -> None:
         """Wait as a task does for a reply that does not come."""
-        await asyncio.sleep(self.patience(timeout_s))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.patience(timeout_s)):
+                while not self._healed.is_set():  # noqa: ASYNC110  # another thread heals
+                    await asyncio.sleep(0.01)
 
     def meet(self, verb: str, request: Any) -> Any:
         """Do the step, unless what stands there is not of this dlock."""
@@ -150,7 +148,7 @@ class Wire:
             return [record for key, record in self.space.records.items() if key.startswith(prefix)]
 
     def _replace_many(self, requests: Sequence[Replace]) -> list[Any]:
-        return [self._one_of_many(each) for each in requests]
+        return [self.one_of_many(each) for each in requests]
 
     def _claim_many(self, requests: Sequence[Claim]) -> list[Reply]:
         keys = [request.record.key for request in requests]
@@ -163,25 +161,14 @@ class Wire:
             for key in keys
         ]
 
-    def _one_of_many(self, request: Replace) -> Any:
+    def one_of_many(self, request: Replace) -> Any:
+        """Do one replace of a batch."""
         key = request.record.key
         if key in self.foreign:
             return NotARecordError("a hash of another program")
         if key in self.newer:
             return Reply(applied=False, record=newer_format(key, FORMAT, *self.newer[key]))
         return self.space.replace(request)
-
-
-def translate(error: WireError, verb: str, key: str | None) -> StoreError:
-    """Return the error of dlock for one of the driver's."""
-    match error:
-        case NotSentError():
-            return StoreUnavailableError(f"{verb} was not sent: {error}", key=key)
-        case NoTableError():
-            return StoreSetupError("the table is missing; make it with: dlock init", key=key)
-        case NotARecordError():
-            return RecordError(f"the record under key {key!r} is not dlock's: {error}", key=key)
-    return OutcomeUnknownError(f"no reply to {verb}: {error}", key=key)
 
 
 def guarantees() -> Guarantees:
@@ -259,12 +246,12 @@ class WiredStore:
     def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
         """As the port says."""
         until = time.monotonic() + wait_s
-        while True:
-            reply: Reply = self._ask("claim_when_free", request, request.record.key, timeout_s)
-            left_s = until - time.monotonic()
-            if reply.record is None or not reply.record.held or reply.applied or left_s <= 0:
-                return reply
-            self.wait(reply.record, ticket=request.ticket or "", timeout_s=left_s)
+        reply: Reply = self._ask("claim_when_free", request, request.record.key, timeout_s)
+        while waits(reply) and (left_s := until - time.monotonic()) > 0:
+            self.wait(request.record, ticket=request.ticket or "", timeout_s=left_s)
+            with translated(self, "claim_when_free", request.record.key):
+                reply = self.wire.goes_on(request)
+        return reply
 
     def guarantees(self) -> Guarantees:
         """As the port says."""
@@ -365,12 +352,12 @@ class AsyncWiredStore:
     async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
         """As the port says."""
         until = time.monotonic() + wait_s
-        while True:
-            reply: Reply = await self._ask("claim_when_free", request, request.record.key, timeout_s)
-            left_s = until - time.monotonic()
-            if reply.record is None or not reply.record.held or reply.applied or left_s <= 0:
-                return reply
-            await self.wait(reply.record, ticket=request.ticket or "", timeout_s=left_s)
+        reply: Reply = await self._ask("claim_when_free", request, request.record.key, timeout_s)
+        while waits(reply) and (left_s := until - time.monotonic()) > 0:
+            await self.wait(request.record, ticket=request.ticket or "", timeout_s=left_s)
+            with translated(self, "claim_when_free", request.record.key):
+                reply = self.wire.goes_on(request)
+        return reply
 
     async def guarantees(self) -> Guarantees:
         """As the port says."""
@@ -392,6 +379,11 @@ class AsyncWiredStore:
             except TimeoutError:
                 await self.wire.ahangs(timeout_s)
                 raise NoReplyError(f"no reply within {timeout_s} s") from None
+
+
+def waits(reply: Reply) -> bool:
+    """Whether a claim was refused by a record that may be released."""
+    return not reply.applied and reply.record is not None and reply.record.held
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreUnavailableError
@@ -102,10 +103,8 @@ class Lane(BeginsAnew):
             threading.Thread(target=self._work, name="dlock-lane", daemon=True).start()
         except RuntimeError:  # the process gets no more threads: its callers make the calls themselves, one each
             self._places.append(None)
-            try:
+            with suppress(queue.Empty):  # another caller makes this one's
                 self._jobs.get_nowait().run()
-            except queue.Empty:  # another caller makes this one's
-                return
 
     def _work(self) -> None:
         while True:

@@ -8,12 +8,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import Lane
+from dlock_core.kit.forks import watched
+from dlock_core.kit.lane import _Job
 
 
 def test_a_lane_has_no_more_threads_than_its_width_and_uses_them_again() -> None:
@@ -92,8 +94,21 @@ def test_a_thread_without_work_ends_and_gives_its_place_back(monkeypatch: pytest
     first.join(10)
 
     assert first.daemon
+    assert first.name == "dlock-lane"
     assert not first.is_alive()
     assert lane.run(threading.current_thread, 10) is not first
+
+
+def test_a_thread_that_is_idle_is_used_before_another_is_started() -> None:
+    """Its place is the only one that is taken."""
+    lane = Lane(3)
+    lane.run(int, 10)
+    until = time.monotonic() + 10
+    while not lane._idle and time.monotonic() < until:
+        threading.Event().wait(0.001)  # the thread is on its way from the call to its rest
+
+    assert lane.run(lambda: 7, 10) == 7
+    assert len(lane._places) == 2
 
 
 def test_a_thread_that_a_caller_counts_on_does_not_end() -> None:
@@ -124,6 +139,36 @@ def test_a_forked_child_counts_on_no_thread_of_its_parent() -> None:
     lane.after_fork_in_child()
 
     assert lane.run(lambda: 7, 10) == 7
+
+
+def test_a_lane_is_told_of_forks() -> None:
+    """So nobody has to tell it."""
+    lane = Lane(1)
+
+    assert any(each is lane for each in watched())
+
+
+def test_an_answer_that_comes_as_its_caller_leaves_is_handed_over_by_the_caller() -> None:
+    """The call was over, and its thread had left the answer for the caller, when the time was over, too."""
+    late = list[int]()
+    job = _Job(lambda: 7, late.append)
+
+    class EndsTooLate:
+        """The end of the call, which comes between the end of the time and what the caller does then."""
+
+        def acquire(self, timeout: float) -> bool:
+            job.run()
+            return False
+
+        def release(self) -> None:
+            """Nobody waits for it."""
+
+    job._done = cast("threading.Lock", EndsTooLate())
+
+    with pytest.raises(TimeoutError):
+        job.result(1)
+
+    assert late == [7]
 
 
 def test_each_answer_goes_to_its_caller_or_is_late() -> None:

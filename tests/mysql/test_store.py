@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from dlock_core import LockClient
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import DeadlineSocket, Seats
-from dlock_core.store import Reply
+from dlock_core.record import DATA_MAX_BYTES, Members, SessionRef
+from dlock_core.store import Replace, Reply
 from dlock_mysql import MySQLStore
 from dlock_mysql._link import MySQLLink
 from dlock_mysql._wire import literal
@@ -55,6 +57,33 @@ def test_connections_are_counted(each_store: MySQLStore, key: str) -> None:
     assert connections is not None
     assert (connections.busy, connections.idle) == (0, 1)
     assert connections.limit > 1
+
+
+@pytest.mark.parametrize("size", [8_000, 32_000, 65_534, DATA_MAX_BYTES])
+def test_a_batch_writes_what_is_longer_than_the_short_types_of_the_server(
+    each_store: MySQLStore, key: str, size: int
+) -> None:
+    """MariaDB takes the types of a union from its literals, and empties what is longer than those can be."""
+    small, large = taken(each_store, f"{key}/1"), taken(each_store, f"{key}/2")
+    session = SessionRef("s" * 1000, 1000, 1)
+    members = Members(
+        "rw", tuple(session._replace(key=f"{number:04}{session.key[4:]}") for number in range(size // 1000)), ()
+    )
+    written = [
+        replace(small, rvn="a", data=b"x"),
+        replace(large, rvn="b", data=bytes(size), lease_ms=None, members=members),
+    ]
+
+    each_store.replace_many(
+        [Replace(new, old.version) for new, old in zip(written, (small, large), strict=True)], timeout_s=TIMEOUT_S
+    )
+
+    assert [each_store.read(new.key, timeout_s=TIMEOUT_S) for new in written] == written
+    kept = [replace(new, rvn=new.rvn * 2) for new in written]
+    each_store.replace_many(
+        [Replace(new, old.version, True) for new, old in zip(kept, written, strict=True)], timeout_s=TIMEOUT_S
+    )
+    assert [each_store.read(new.key, timeout_s=TIMEOUT_S) for new in kept] == kept
 
 
 class TestRights:
