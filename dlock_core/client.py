@@ -375,7 +375,7 @@ class LockClient:
         """Break the session whose key is *session*, as the record of a lock that it keeps says (``record.session.key``).
 
         All its locks are lost. Nobody has them before one lease of the session is over: by then its owner has heard of it. False: it is
-        over already.
+        over, or was broken, already.
         """
         self._check_open()
         by = Broken(self._context.owner, time.time_ns() // 1_000_000)

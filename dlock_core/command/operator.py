@@ -260,7 +260,7 @@ def _break_session(session: str, output: str, given: dict[str, Any]) -> int:
     with connect(client_options(**given)) as client:
         done = client.break_session(session)
     if not done:
-        Say().error(f"session {session!r} is over already; what it kept is free for whoever asks")
+        Say().error(f"session {session!r} is over, or was broken, already; nothing was done")
         return REFUSED
     means = "all locks that it keeps are lost; nobody gets them for one lease, within which their holder learns of it"
     facts = {"session": session, "broken": True, "means": means}

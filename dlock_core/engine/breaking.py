@@ -47,7 +47,7 @@ async def break_lock(
 
 
 async def break_session(driver: Driver, session: str, by: Broken, timeout_s: float) -> bool:
-    """Break the session of the full key *session*; False if it is over.
+    """Break the session of the full key *session*; False if it is over, or was broken before.
 
     Raises: ConfigurationError: that is the key of no session. OutcomeUnknownError: as :func:`break_lock`.
     """
@@ -56,7 +56,7 @@ async def break_session(driver: Driver, session: str, by: Broken, timeout_s: flo
             f"{session!r} is not the key of a session; the record of a lock that one keeps shows it, as get(key).session.key"
         )
     record = await driver.store.read(session, timeout_s=timeout_s)
-    if record is None or not record.held:
+    if record is None or not record.held or record.broken is not None:
         return False
     return await break_grant(driver.store, Break(session, record.fencing_token, by), timeout_s)
 
