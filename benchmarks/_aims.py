@@ -45,6 +45,8 @@ AIMS: dict[str, Aim] = {
     "redis-busy": Aim("Redis, 16 workers, hold 1 ms, no think time, × BLPOP/LPUSH", 0.95, "×", least=True),
     "redis-busy-fair": Aim("the same, worst ÷ best worker", 0.9, least=True),
     "redis-commands": Aim("Redis, commands run for a contended acquisition and release, 16 workers", 5.0, digits=1),
+    "core-kept-10000": Aim("Memory, 10,000 locks that a session keeps, 20 s lease: CPU", 0.3, "%", 2),
+    "core-kept-100000": Aim("the same, 100,000 locks", 1.0, "%", 2),
     "redis-held-cpu": Aim("Redis, 10,000 held locks, 6 s lease: CPU of the client", 4.0, "%", 1),
     "redis-held-threads": Aim("the same: threads", 1.0, digits=0),
     "redis-held-lost": Aim("the same: locks lost", 0.0, digits=0),

@@ -45,6 +45,7 @@ REDIS: dict[str, Callable[[int, int, int], Part]] = {
 OTHERS: dict[str, Callable[[int], Part]] = {
     "core-cycles": bench_core.cycles,
     "core-held": bench_core.held,
+    "core-kept": bench_core.kept,
     "core-wake": bench_core.wake,
     "core-start": bench_start.starts,
     "sqlite-cycles": bench_sqlite.cycles,

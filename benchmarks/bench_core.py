@@ -10,6 +10,7 @@ import statistics
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pydantic
 
@@ -17,10 +18,16 @@ from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn,
 from dlock_core import AsyncLockClient, LockClient
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 
-__all__ = ["cycles", "held", "version", "wake"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core import LockRecord, Replace, Reply, StoreError
+
+__all__ = ["cycles", "held", "kept", "version", "wake"]
 
 _CYCLES, _WAKE_UPS, _HELD_S = 1_000, 150, 12.0
 _LEASES_S = {10_000: 6.0, 100_000: 20.0}
+_KEPT, _KEPT_LEASE_S, _KEPT_S = (10, 1_000, 10_000, 100_000), 20.0, 20.0
 _GROWING, _GROWING_LEASE_S = (100, 1_000, 10_000, 30_000, 100_000), 20.0
 
 
@@ -93,6 +100,52 @@ def held(rounds: int) -> Part:
         tuple(growing),
     )
     return Part((Section("Memory, many held locks", how, head, tuple(lines)), grows), tuple(shown[-2:]))
+
+
+def kept(rounds: int) -> Part:
+    """Hold many locks, each renewed by itself and then all by a session: CPU and requests. Each count is held once, whatever *rounds*."""
+    logging.getLogger("dlock").setLevel(logging.ERROR)
+    lines, shown = [], []
+    for count in _KEPT:
+        (own, own_requests), (session, requests) = _keep(count, "lock"), _keep(count, "session")
+        cells = (f"{own:.2%}", f"{own_requests:,.0f}", f"{session:.2%}", f"{requests:,.0f}")
+        lines.append((f"{count:,}", *cells))
+        shown.append(Shown(f"core-kept-{count}", (session * 100,)))
+    how = (
+        f"One client, leases of {_KEPT_LEASE_S:g} s; CPU of the whole process, and requests a minute, over {_KEPT_S:g} s. "
+        "A batch of renewals, or a read of the audit, is one request."
+    )
+    head = ("locks", "each by itself: CPU", "requests a minute", "by a session: CPU", "requests a minute")
+    return Part((Section("Memory, locks that a session keeps", how, head, tuple(lines)),), tuple(shown))
+
+
+def _keep(count: int, renewal: Literal["lock", "session"]) -> tuple[float, float]:
+    """Return the share of a core, and the requests a minute."""
+    store = _Counting()
+    with LockClient(store, lease_duration=_KEPT_LEASE_S, renewal=renewal, session_locks_max=count) as client:
+        leases = [client.acquire(f"bench/{number}") for number in range(count)]
+        time.sleep(_KEPT_LEASE_S * 0.7)  # two heartbeats: the session is opened, and the locks are moved
+        cpu, began, before = time.process_time(), time.monotonic(), store.requests
+        time.sleep(_KEPT_S)
+        took = time.monotonic() - began
+        assert all(lease.is_valid for lease in leases)
+        return (time.process_time() - cpu) / took, (store.requests - before) / took * 60
+
+
+class _Counting(MemoryStore):
+    requests = 0
+
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        self.requests += 1
+        return super().replace(request, timeout_s=timeout_s)
+
+    def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+        self.requests += 1
+        return super().replace_many(requests, timeout_s=timeout_s)
+
+    def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
+        self.requests += 1
+        return super().read(key, timeout_s=timeout_s)
 
 
 def _hold(count: int, lease_s: float) -> tuple[float, int, float, int]:

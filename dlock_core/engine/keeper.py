@@ -133,9 +133,8 @@ class Keepers:
         self._driver: Driver = engine.driver
         self._keeping = keeping
         self._keepers: list[Keeper] = []
-        self._opening: dict[
-            Timings, tuple[int, int]
-        ] = {}  # by what a session is for: when one may be opened next, and the tries
+        # By what a session is for: when one may be opened next, and the tries.
+        self._opening: dict[Timings, tuple[int, int]] = {}
 
     def attend(self, handle: Handle, event: Event, singles: list[tuple[Handle, Any]]) -> Any:
         """Renew the held *handle* by *event*, or move it under a session; what opens a session, where there is none, goes to *singles*."""
