@@ -6,7 +6,7 @@ import grpc
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
 
-__all__ = ["TROUBLE", "error_of", "no_token", "setup_error", "was_never_sent"]
+__all__ = ["TROUBLE", "error_of", "lease_ended", "no_token", "setup_error", "was_never_sent"]
 
 TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
@@ -36,6 +36,7 @@ REFUSED: tuple[tuple[grpc.StatusCode, str, type[StoreError], str], ...] = (
         StoreSetupError,
         "leave user and password out, or enable authentication",
     ),
+    (_Code.NOT_FOUND, "etcdserver: requested lease not found", StoreUnavailableError, "the place in the queue was lost"),
     (_Code.PERMISSION_DENIED, "", StoreSetupError, _RIGHT),
     (_Code.UNAUTHENTICATED, "", StoreSetupError, "check user and password"),
     (_Code.UNIMPLEMENTED, "", StoreSetupError, "what answers there has no API of etcd 3.4 or newer"),
@@ -63,6 +64,12 @@ def was_never_sent(error: Exception) -> bool:
 def no_token(error: Exception) -> bool:
     """Whether the request lacks a token, or the one that it had has ended."""
     return isinstance(error, grpc.RpcError) and _said(error).startswith(_TOKEN_TROUBLE)
+
+
+def lease_ended(error: Exception) -> bool:
+    """Whether the request named a lease of etcd's that there is no more."""
+    row = _row(error)
+    return row is not None and row[0] is _Code.NOT_FOUND
 
 
 def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:

@@ -10,6 +10,7 @@ from dlock_core.kit import BatchResults, in_parts, outcome
 from dlock_core.store import Reply
 from dlock_etcd import _schema, _wire
 from dlock_etcd._errors import TROUBLE, error_of, no_token
+from dlock_etcd._queue import Queue
 from dlock_etcd._schema import TXN, Request
 from dlock_etcd.provision import inspection
 
@@ -35,25 +36,30 @@ class EtcdVerbs:
         self.keys = _wire.Keys(root)
         self._user, self._password, self._endpoints = user, password, endpoints
         self._token = ""
+        self.queue = Queue(self)
         # What the cluster has reached, as its last answer said.
-        self._revision = 0
+        self.revision = 0
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """One transaction; one more where a token above the cluster's revision stands, or was asked for."""
-        key = request.record.key
-        txn, record = _wire.claim(self.keys, request, self._revision), None
+        key, record = request.record.key, None
+        own = self.queue.own(key, request.ticket)
+        txn = _wire.claim(self.keys, request, self.revision, own)
         while True:
-            answer = yield from self._transacted(txn)
-            # Not self._revision: another thread's answer may have come meanwhile.
+            answer = yield from self.transacted(txn)
+            # Not self.revision: another thread's answer may have come meanwhile.
             token = answer.header.revision if record is None else record.fencing_token
             came = _wire.judged(request._replace(record=record or request.record), answer, token)
             if isinstance(came, Reply):
+                self.queue.served(key, request.ticket, own, answer)
                 return came
-            decided = outcome(came.record(key), request, floor=self._revision + 1)
+            if kept := came.kept(key):
+                return Reply(applied=False, record=kept)
+            decided = outcome(came.record(key), request, floor=self.revision + 1)
             record = decided.record
             if not decided.applied or record is None:
                 return decided
-            txn = _wire.exact(self.keys, record, self._revision, came.revision)
+            txn = _wire.exact(self.keys, record, self.revision, came.revision, own)
 
     def replace(self, request: Replace) -> Exchange[Reply]:
         """One transaction."""
@@ -64,13 +70,18 @@ class EtcdVerbs:
         return self._step(request)
 
     def _step(self, request: Replace | Release) -> Exchange[Reply]:
-        answer = yield from self._transacted(_wire.step(self.keys, request, self._revision))
-        return _settled(request, answer)
+        key = request.record.key
+        following = None if request.record.held else self.queue.next(key)
+        answer = yield from self.transacted(_wire.step(self.keys, request, self.revision, following))
+        reply = _settled(request, answer)
+        if reply.applied:
+            yield from self.queue.ring(_wire.following(self.keys, key, answer))
+        return reply
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One transaction, with one inside of it for each request; more where they are large."""
         results = BatchResults(requests)
-        steps = [_wire.step(self.keys, request, self._revision) for request in requests]
+        steps = [_wire.step(self.keys, request, self.revision) for request in requests]
         for numbers in in_parts({number: txn.ByteSize() for number, txn in enumerate(steps)}, _BATCH_BYTES):
             yield from self._batch(results, requests, steps, numbers)
         return results.as_list()
@@ -79,7 +90,7 @@ class EtcdVerbs:
         self, results: BatchResults, requests: Sequence[Replace], steps: Sequence[Any], numbers: list[int]
     ) -> Exchange[None]:
         try:
-            answer = yield from self._transacted(_wire.batch([steps[number] for number in numbers]))
+            answer = yield from self.transacted(_wire.batch([steps[number] for number in numbers]))
         except TROUBLE as error:
             if len(numbers) == len(requests):
                 raise
@@ -90,16 +101,8 @@ class EtcdVerbs:
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Linearizable, as each transaction is."""
-        answer = yield from self._transacted(_wire.read(self.keys, key))
+        answer = yield from self.transacted(_wire.read(self.keys, key))
         return _wire.shown(answer.responses).record(key)
-
-    def is_free(self, key: str) -> Exchange[bool]:
-        """Whether a claim of *key* is worth trying."""
-        try:
-            record = yield from self.read(key)
-        except RecordError:
-            return True  # the claim says so
-        return record is None or not record.held
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """In the order of keys. The first record that cannot be read is raised after all others were given."""
@@ -109,7 +112,7 @@ class EtcdVerbs:
 
         def page() -> Exchange[Iterable[LockRecord]]:
             nonlocal after, more
-            rows, more = _wire.rows(self.keys, (yield from self._transacted(_wire.page(self.keys, prefix, after))))
+            rows, more = _wire.rows(self.keys, (yield from self.transacted(_wire.page(self.keys, prefix, after))))
             after = rows[-1].key if rows else None
             return list(_readable(rows, faults))
 
@@ -120,7 +123,7 @@ class EtcdVerbs:
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Ask each endpoint for itself, and one for its cluster."""
-        return (yield from inspection(self._asked, self._endpoints))
+        return (yield from inspection(self.asked, self._endpoints))
 
     def provision(self) -> Exchange[None]:
         """Make nothing: there is nothing to make. Whether etcd is there, and lets its user in, is seen."""
@@ -132,16 +135,17 @@ class EtcdVerbs:
         return error_of(error, call.key, writes=call.writes)
 
     def watched(self) -> Request:
-        """Return the request for the news of all locks."""
-        start = self.keys.head("")
+        """Return the request for the bells of this client."""
+        start = self.queue.bells
         return _schema.watch(start, _wire.behind(start))._replace(token=self._token)
 
-    def _transacted(self, txn: Any) -> Exchange[Any]:
-        answer = yield from self._asked(Request(TXN, txn))
-        self._revision = answer.header.revision
+    def transacted(self, txn: Any) -> Exchange[Any]:
+        """Send a transaction."""
+        answer = yield from self.asked(Request(TXN, txn))
+        self.revision = answer.header.revision
         return answer
 
-    def _asked(self, request: Request) -> Exchange[Any]:
+    def asked(self, request: Request) -> Exchange[Any]:
         """Send *request*, as the user. What etcd answers to one without a valid token was not applied."""
         try:
             if self._token or not self._user:

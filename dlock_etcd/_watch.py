@@ -1,4 +1,4 @@
-"""The stream that wakes waiters: one watch of all records of the root, so a release wakes a waiter, and a renewal lets it look."""
+"""The stream that wakes waiters: one watch of all the bells of a client. Who frees a key removes the bell of the first who waits there."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import grpc
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import News
 from dlock_etcd._errors import TROUBLE
-from dlock_etcd._wire import freed_or_renewed
+from dlock_etcd._wire import rung
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from dlock_etcd._wire import Keys
 
 __all__ = ["anews_of", "news_of"]
 
@@ -95,7 +93,7 @@ def _opened(created: Any) -> None:
         raise StoreUnavailableError(f"etcd did not open the watch of the locks within {_OPEN_S:.0f} s")
 
 
-def news_of(begin: Callable[[], Any], keys: Keys) -> News:
+def news_of(begin: Callable[[], Any]) -> News:
     """Return what a watch that *begin* begins tells, for threads."""
 
     def opened() -> _Stream:
@@ -107,10 +105,10 @@ def news_of(begin: Callable[[], Any], keys: Keys) -> News:
             raise
         return stream
 
-    return News(opened, lambda answer: freed_or_renewed(keys, answer), (StoreError, *TROUBLE))
+    return News(opened, rung, (StoreError, *TROUBLE))
 
 
-def anews_of(begin: Callable[[], Any], keys: Keys) -> News:
+def anews_of(begin: Callable[[], Any]) -> News:
     """As :func:`news_of`, for asyncio."""
 
     async def opened() -> _AsyncStream:
@@ -122,4 +120,4 @@ def anews_of(begin: Callable[[], Any], keys: Keys) -> News:
             raise
         return stream
 
-    return News(opened, lambda answer: freed_or_renewed(keys, answer), (StoreError, *TROUBLE))
+    return News(opened, rung, (StoreError, *TROUBLE))

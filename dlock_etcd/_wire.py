@@ -1,7 +1,7 @@
 """The transactions that etcd is sent, and how their answers are read: pure, without a connection.
 
 A lock is one or two keys of etcd: ``ROOT/lock/KEY`` holds the record, and ``ROOT/data/KEY`` its payload, where there is one, so that a
-renewal that keeps the payload doesn't send it. The value of the first begins with the line that conditions compare::
+renewal that keeps the payload doesn't send it. The value of the record begins with the line that conditions compare::
 
     FORMAT MARK "RVN" TOKEN
 
@@ -12,6 +12,11 @@ The MARK is the state. A claim can't know the revision that its own transaction 
 the key's ``mod_revision``. As that rises with each write of the whole cluster, the token is above all earlier ones of the key, also where
 the key was deleted. A renewal writes the token as a number. Only where somebody asked for a token above the revision, the tombstone's
 MARK has a ``+``, and the next claim reads it first.
+
+Who waits has two keys more, which a lease of etcd's removes where its client has died: a place, ``ROOT/wait/LENGTH:KEY/SINCE-CLIENT-TICKET``,
+in the order of these keys, and a bell, ``ROOT/bell/CLIENT/TICKET``. The length makes the places of one key the only ones that begin as they
+do. A claim that names a ticket is refused while there is a place before its own, and takes its own away where it is applied. Who frees the
+key removes the bell of the first place, which wakes its client, and no other.
 """
 
 from __future__ import annotations
@@ -48,18 +53,24 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_LIMIT",
     "Keys",
+    "Place",
     "Row",
     "Shown",
     "batch",
     "batch_answers",
     "behind",
     "claim",
+    "enter",
     "exact",
-    "freed_or_renewed",
+    "following",
     "judged",
+    "leave",
     "page",
+    "passed_to",
     "read",
+    "ring",
     "rows",
+    "rung",
     "shown",
     "step",
 ]
@@ -70,6 +81,10 @@ _GROUP = 32
 _PAGE_SIZE = 500
 _WHERE = "etcd"
 _IMPLIED = b"?"
+# The answers to a step that wakes a waiter whom it knows: those of its record and payload, the first place, and the bell.
+_WITH_BELL = 4
+# How the record of a key that is kept for the first waiter is shown: as held, for longer than that may take.
+_KEPT = {"state": State.HELD, "owner": "(free, kept for the first who waits)", "lease_ms": 10_000}
 
 
 class Keys(NamedTuple):
@@ -85,12 +100,33 @@ class Keys(NamedTuple):
         """Return the key of its payload."""
         return f"{self.root}/data/{key}".encode()
 
+    def places(self, key: str) -> bytes:
+        """Return how the places of those who wait for *key* begin."""
+        return f"{self.root}/wait/{len(key.encode())}:{key}/".encode()
+
+    def place(self, key: str, name: str) -> Place:
+        """Return the keys of a waiter for *key* by the *name* of its place: ``SINCE-CLIENT-TICKET``."""
+        _, client, ticket = name.split("-", 2)
+        return Place(self.places(key) + name.encode(), self.bells(client) + ticket.encode())
+
+    def bells(self, client: str) -> bytes:
+        """Return how the bells of *client* begin."""
+        return f"{self.root}/bell/{client}/".encode()
+
+
+class Place(NamedTuple):
+    """The keys of one who waits."""
+
+    place: bytes
+    bell: bytes
+
 
 class Shown(NamedTuple):
-    """The keys of a lock as an answer shows them: the record, or None, and its payload."""
+    """The keys of a lock as an answer shows them: the record, or None, its payload, and whether it is kept for somebody who waits."""
 
     head: Any
     payload: bytes
+    is_kept: bool = False
 
     @property
     def revision(self) -> int:
@@ -103,6 +139,11 @@ class Shown(NamedTuple):
         Raises: RecordError: it is not dlock's, or damaged.
         """
         return None if self.head is None else _record(key, self.head, self.payload)
+
+    def kept(self, key: str) -> LockRecord | None:
+        """Return the record of a key that is free, but kept for somebody else: as held; else None."""
+        record = self.record(key) if self.is_kept else None
+        return None if record is None or record.held else replace(record, **_KEPT)
 
 
 def _record(key: str, head: Any, payload: bytes) -> LockRecord:
@@ -193,38 +234,84 @@ def read(keys: Keys, key: str) -> Any:
     return _tree([], _shown(keys, key))
 
 
-def claim(keys: Keys, request: Claim, revision: int) -> Any:
-    """Return the transaction of a claim (clauses S2 to S4); a mere read where its token can't be the revision of the transaction."""
+def claim(keys: Keys, request: Claim, revision: int, own: Place | None) -> Any:
+    """Return the transaction of a claim (clauses S2 to S4); a mere read where its token can't be the revision of the transaction.
+
+    A claim with a ticket comes after all places, or after those before its *own*.
+    """
     record, expect, key = request.record, request.expect, request.record.key
+    shown = _shown(keys, key)
+    turn: list[Any] = []
+    if request.ticket is not None:
+        start = keys.places(key)
+        end = own.place if own else behind(start)
+        turn = [Compare(result=EQUAL, target=CREATED, key=start, range_end=end, create_revision=0)]
+        shown.append(_first(start, end))
     if record.fencing_token > max(revision, 1):
-        return read(keys, key)
+        return _tree([], shown)
     head, value = keys.head(key), _value(record, None, revision)
-    own = _done(keys, record, value, keep=False)
+    served = _served(keys, key, own)
+    whole = [*_done(keys, record, value, keep=False), *served]
     branches = []
     if expect is not Expect.ABSENT:
-        for state, done in (("free", _done(keys, record, value, keep=request.keep_payload)), ("gone", own)):
+        kept = [*_done(keys, record, value, keep=request.keep_payload), *served]
+        for state, done in (("free", kept), ("gone", whole)):
             start = f"{FORMAT_VERSION} {state} ".encode() if isinstance(expect, Expect) else _line(state, *expect)
-            branches.append(_Branch(_begins(head, start), done))
+            branches.append(_Branch([*_begins(head, start), *turn], done))
     if request.must_exist:
         branches = branches[:1]
     elif isinstance(expect, Expect):
         absent = Compare(result=EQUAL, target=CREATED, key=head, create_revision=0)
-        branches.append(_Branch([absent], own))
-    return _tree(branches, _shown(keys, key))
+        branches.append(_Branch([absent], whole))
+    return _tree(branches, shown)
 
 
-def exact(keys: Keys, record: LockRecord, revision: int, standing: int) -> Any:
+def exact(keys: Keys, record: LockRecord, revision: int, standing: int, own: Place | None) -> Any:
     """Return the transaction that writes *record*, with its token, if the key still is as it was written in the revision *standing*."""
     unchanged = Compare(result=EQUAL, target=MODIFIED, key=keys.head(record.key), mod_revision=standing)
     done = _done(keys, record, _value(record, record.fencing_token, revision), keep=False)
-    return _tree([_Branch([unchanged], done)], _shown(keys, record.key))
+    return _tree([_Branch([unchanged], [*done, *_served(keys, record.key, own)])], _shown(keys, record.key))
 
 
-def step(keys: Keys, request: Replace | Release, revision: int) -> Any:
-    """Return the transaction of a replace or a release (clauses S4 to S6)."""
+def _served(keys: Keys, key: str, own: Place | None) -> list[Any]:
+    """Return the operations that show the next place, and take that of a waiter away."""
+    return [_first(own.place + b"\0", behind(keys.places(key))), *_removed(*own)] if own else []
+
+
+def _first(start: bytes, end: bytes) -> Any:
+    """Return the operation that shows the first place from *start* to before *end*."""
+    return Op(range=Range(key=start, range_end=end, limit=1, keys_only=True))
+
+
+def _removed(*keys: bytes) -> list[Any]:
+    return [Op(delete=DeleteRange(key=key)) for key in keys]
+
+
+def enter(keys: Keys, key: str, own: Place, lease: int) -> Any:
+    """Return the transaction that gives a waiter its keys, for as long as *lease* lives, and shows whether a place is before its own."""
+    taken = [Op(put=Put(key=each, lease=lease)) for each in own]
+    return Txn(success=[*_shown(keys, key), _first(keys.places(key), own.place), *taken])
+
+
+def leave(keys: Keys, key: str, own: Place) -> Any:
+    """Return the transaction that takes the keys of a waiter away, and shows whom its turn passes to."""
+    start = keys.places(key)
+    return Txn(success=[*_removed(*own), *_shown(keys, key), _first(start, behind(start))])
+
+
+def ring(place: Place) -> Any:
+    """Return the transaction that wakes the waiter at *place*."""
+    return Txn(success=_removed(place.bell))
+
+
+def step(keys: Keys, request: Replace | Release, revision: int, following: Place | None = None) -> Any:
+    """Return the transaction of a replace or a release (clauses S4 to S6). One that frees the key wakes the waiter at *following*."""
     record, expected = request.record, request.expected
     head = keys.head(record.key)
     done = _done(keys, record, _value(record, record.fencing_token, revision), keep=request.keep_payload)
+    if not record.held:
+        start = keys.places(record.key)
+        done += [_first(start, behind(start)), *(_removed(following.bell) if following else ())]
     minted = Compare(result=EQUAL, target=MODIFIED, key=head, mod_revision=expected.fencing_token)
     said = _Branch(_begins(head, _line("held", *expected)), done)
     implied = _Branch([minted, *_begins(head, _line("held", expected.rvn, None))], done)
@@ -291,8 +378,29 @@ def judged(request: Claim | Replace | Release, answer: Any, token: int) -> Reply
 
 def shown(responses: Sequence[Any]) -> Shown:
     """Return what the answers to a read say."""
-    heads, payloads = responses[0].range.kvs, responses[1].range.kvs
-    return Shown(heads[0] if heads else None, payloads[0].value if payloads else b"")
+    heads, payloads, *places = (response.range.kvs for response in responses[:3])
+    return Shown(heads[0] if heads else None, payloads[0].value if payloads else b"", any(places))
+
+
+def following(keys: Keys, key: str, answer: Any) -> Place | None:
+    """Return the place that the answer to an applied step shows: of who comes next, and was not woken by it."""
+    _, responses = _outcome(answer)
+    was_rung = len(responses) == _WITH_BELL and responses[-1].delete.deleted
+    return None if was_rung else _place(keys, key, responses[2:3])
+
+
+def passed_to(keys: Keys, key: str, answer: Any) -> Place | None:
+    """Return the place of who is to be woken since another left, who had been: nobody while the key is held."""
+    bell, _, *seen, first = answer.responses
+    head = shown(seen).head
+    is_held = head is not None and head.value.split(b" ", 2)[1:2] == [b"held"]
+    return None if bell.delete.deleted or is_held else _place(keys, key, [first])
+
+
+def _place(keys: Keys, key: str, shows: Sequence[Any]) -> Place | None:
+    cut = len(keys.places(key))
+    names = [kv.key[cut:].decode() for response in shows for kv in response.range.kvs]
+    return keys.place(key, names[0]) if names else None
 
 
 class Row(NamedTuple):
@@ -313,7 +421,6 @@ def rows(keys: Keys, answer: Any) -> tuple[list[Row], bool]:
     return found, heads.more
 
 
-def freed_or_renewed(keys: Keys, answer: Any) -> list[str]:
-    """Return the keys of the locks that a watch tells of."""
-    cut = len(keys.head(""))
-    return [event.kv.key[cut:].decode(errors="replace") for event in answer.events]
+def rung(answer: Any) -> list[str]:
+    """Return the bells that a watch tells of."""
+    return [event.kv.key.decode() for event in answer.events]
