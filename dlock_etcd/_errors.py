@@ -36,7 +36,12 @@ REFUSED: tuple[tuple[grpc.StatusCode, str, type[StoreError], str], ...] = (
         StoreSetupError,
         "leave user and password out, or enable authentication",
     ),
-    (_Code.NOT_FOUND, "etcdserver: requested lease not found", StoreUnavailableError, "the place in the queue was lost"),
+    (
+        _Code.NOT_FOUND,
+        "etcdserver: requested lease not found",
+        StoreUnavailableError,
+        "the place in the queue was lost",
+    ),
     (_Code.PERMISSION_DENIED, "", StoreSetupError, _RIGHT),
     (_Code.UNAUTHENTICATED, "", StoreSetupError, "check user and password"),
     (_Code.UNIMPLEMENTED, "", StoreSetupError, "what answers there has no API of etcd 3.4 or newer"),

@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from dlock_core.kit import Exchange
     from dlock_etcd._wire import Place
 
-__all__ = ["TICK_S", "Queue"]
+__all__ = ["Queue"]
 
 # The shortest lease that a cluster with the usual time-outs grants.
 _LEASE_S = 2
-TICK_S = 0.5
 # How long a waiter that was woken may take to claim.
 _TURN_S = 0.3
-_TICKETS_MAX = 4096
-_IDLE_TICKS = 10
+_MANY = 4096
 _log = logging.getLogger("dlock.etcd")
 
 
@@ -42,76 +40,82 @@ class Queue:
         self.bells: bytes = self._keys.bells(self._client)
         # Since which revision of the cluster the attempt behind a ticket waits: it comes back to the same place.
         self._since: OrderedDict[str, int] = OrderedDict()
-        # Each place that stands, or may, by key, and since when nobody waits there; None while somebody does.
-        self._places: dict[tuple[str, Place], float | None] = {}
+        # The places that stand, or may, by bell, and since when nobody waits there; None while somebody does.
+        self._places: dict[str, tuple[Place, float | None]] = {}
         # Who comes next, where this client holds a key that others wait for.
         self._following: OrderedDict[str, Place] = OrderedDict()
-        self._lease = self._idle = 0
+        self._lease = 0
 
     def own(self, key: str, ticket: str | None) -> Place | None:
         """Return the place of an attempt, if it has waited."""
         since = None if ticket is None else self._since.get(ticket)
         return None if since is None else self._keys.place(key, f"{since:016x}-{self._client}-{ticket}")
 
-    def attend(self, key: str, ticket: str) -> Place:
-        """Return the place of an attempt that begins to wait, or waits again."""
+    def attend(self, key: str, ticket: str) -> str:
+        """Return the bell of an attempt that begins to wait, or waits again."""
         self._since.setdefault(ticket, self._verbs.revision)
-        if len(self._since) > _TICKETS_MAX:
-            self._since.popitem(last=False)
+        _bound(self._since)
         own = self.own(key, ticket)
         assert own is not None
-        self._places[key, own] = None
-        return own
+        self._places[own.bell] = own, None
+        return own.bell
 
     def served(self, key: str, ticket: str | None, own: Place | None, answer: Any) -> None:
         """Note that a claim was granted, which took its *own* place away, and who comes next."""
         self._following.pop(key, None)
         if own is not None:
-            self._places.pop((key, own), None)
+            self._places.pop(own.bell, None)
             self._since.pop(str(ticket), None)
-            if following := _wire.following(self._keys, key, answer):
-                self._following[key] = following
-                if len(self._following) > _TICKETS_MAX:
-                    self._following.popitem(last=False)
+            self.note(key, answer)
+
+    def note(self, key: str, answer: Any) -> bool:
+        """Note who comes next, as the *answer* to a step that holds the key shows; whether somebody does."""
+        following = _wire.following(self._keys, key, answer)
+        if following is not None:
+            self._following[key] = following
+            _bound(self._following)
+        return following is not None
 
     def next(self, key: str) -> Place | None:
         """Return the place of who comes next, once, as far as it is known."""
         return self._following.pop(key, None)
 
-    def enter(self, key: str, own: Place) -> Exchange[bool]:
+    def enter(self, bell: str) -> Exchange[bool]:
         """Take the place; return whether a claim is worth trying at once."""
-        while True:
-            if not self._lease:
-                granted = yield from self._verbs.asked(_schema.lease(_LEASE_S))
-                self._lease = self._lease or granted.id
-            lease = self._lease
-            try:
-                answer = yield from self._verbs.transacted(_wire.enter(self._keys, key, own, lease))
-                break
-            except TROUBLE as error:
-                if not lease_ended(error):
-                    raise
-                if self._lease == lease:
-                    self._lease = 0
+        own, _ = self._places[bell]
+        try:
+            answer = yield from self._entered(own)
+        except TROUBLE as error:
+            if not lease_ended(error):
+                raise
+            self._lease = 0
+            answer = yield from self._entered(own)
         shown = _wire.shown(answer.responses)
         try:
-            record = shown.record(key)
+            record = shown.record(own.key)
         except RecordError:
             return True  # the claim says so
         return not shown.is_kept and (record is None or not record.held)
 
-    def keep(self, key: str, own: Place) -> None:
-        """Keep the place for a moment, though nobody waits there now."""
-        if (key, own) in self._places:
-            self._places[key, own] = time.monotonic()
+    def _entered(self, own: Place) -> Exchange[Any]:
+        if not self._lease:
+            self._lease = (yield from self._verbs.asked(_schema.lease(_LEASE_S))).id
+        return (yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease)))
 
-    def leave(self, key: str, own: Place) -> Exchange[None]:
+    def keep(self, bell: str) -> None:
+        """Keep the place for a moment, though nobody waits there now."""
+        if bell in self._places:
+            self._places[bell] = self._places[bell][0], time.monotonic()
+
+    def leave(self, bell: str) -> Exchange[None]:
         """Give the place up, and pass on a turn that it had; where etcd does not hear of it, later."""
-        self.keep(key, own)
-        answer = yield from self._verbs.transacted(_wire.leave(self._keys, key, own))
-        if self._places.get((key, own)) is not None:
-            self._places.pop((key, own), None)
-        yield from self.ring(_wire.passed_to(self._keys, key, answer))
+        self.keep(bell)
+        own, left_at = self._places.get(bell, (None, None))
+        if own is not None:
+            answer = yield from self._verbs.transacted(_wire.leave(self._keys, own))
+            if self._places.get(bell) == (own, left_at):
+                del self._places[bell]
+            yield from self.ring(_wire.passed_to(self._keys, own.key, answer))
 
     def ring(self, place: Place | None) -> Exchange[None]:
         """Wake the waiter at *place*, which otherwise looks for itself, a little later."""
@@ -121,16 +125,16 @@ class Queue:
             except TROUBLE as error:
                 _log.debug("a waiter was not woken: %s", error)
 
-    def upkeep(self) -> Exchange[bool]:
-        """Keep the places of those who wait, and give up those that nobody has come back to; whether there is more to keep."""
+    def upkeep(self) -> Exchange[None]:
+        """Give up the places that nobody has come back to, and keep those of all who wait."""
         over = time.monotonic() - _TURN_S
-        for (key, own), since in list(self._places.items()):
-            if since is not None and since < over:
-                yield from self.leave(key, own)
-        self._idle = 0 if self._places else self._idle + 1
-        if self._idle >= _IDLE_TICKS:
-            self._lease = self._idle = 0
-            return False
+        for bell, (_, left_at) in list(self._places.items()):
+            if left_at is not None and left_at < over:
+                yield from self.leave(bell)
         if self._lease and (yield from self._verbs.asked(_schema.keep_alive(self._lease))).ttl <= 0:
             self._lease = 0
-        return True
+
+
+def _bound(known: OrderedDict[str, Any]) -> None:
+    if len(known) > _MANY:
+        known.popitem(last=False)

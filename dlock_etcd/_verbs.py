@@ -70,13 +70,23 @@ class EtcdVerbs:
         return self._step(request)
 
     def _step(self, request: Replace | Release) -> Exchange[Reply]:
-        key = request.record.key
-        following = None if request.record.held else self.queue.next(key)
+        following = None if request.record.held else self.queue.next(request.record.key)
         answer = yield from self.transacted(_wire.step(self.keys, request, self.revision, following))
-        reply = _settled(request, answer)
-        if reply.applied:
-            yield from self.queue.ring(_wire.following(self.keys, key, answer))
+        reply = self._settled(request, answer)
+        yield from self._woken(request, answer)
         return reply
+
+    def _settled(self, request: Replace | Release, answer: Any) -> Reply:
+        key = request.record.key
+        came = _wire.judged(request, answer, request.record.fencing_token)
+        if not isinstance(came, Reply):
+            return Reply(applied=False, record=came.record(key))
+        return came._replace(wanted=self.queue.note(key, answer)) if request.record.held else came
+
+    def _woken(self, request: Replace | Release, answer: Any) -> Exchange[None]:
+        """Wake who comes next, if the step has freed the key and has not done it."""
+        if not request.record.held:
+            yield from self.queue.ring(_wire.following(self.keys, request.record.key, answer))
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One transaction, with one inside of it for each request; more where they are large."""
@@ -97,12 +107,17 @@ class EtcdVerbs:
             results.fail_by(numbers, error, partial(error_of, error, writes=True))
             return
         for number, each in zip(numbers, _wire.batch_answers(answer), strict=True):
-            results.settle(number, partial(_settled, requests[number], each))
+            results.settle(number, partial(self._settled, requests[number], each))
+            yield from self._woken(requests[number], each)
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Linearizable, as each transaction is."""
         answer = yield from self.transacted(_wire.read(self.keys, key))
         return _wire.shown(answer.responses).record(key)
+
+    def is_free(self, bell: str) -> Exchange[bool]:
+        """Whether a claim of the one who waits for *bell* is worth trying; else it has its place now."""
+        return self.queue.enter(bell)
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """In the order of keys. The first record that cannot be read is raised after all others were given."""
@@ -155,11 +170,6 @@ class EtcdVerbs:
                 raise
         self._token = (yield _schema.authenticate(self._user, self._password)).token
         return (yield request._replace(token=self._token))
-
-
-def _settled(request: Replace | Release, answer: Any) -> Reply:
-    came = _wire.judged(request, answer, request.record.fencing_token)
-    return came if isinstance(came, Reply) else Reply(applied=False, record=came.record(request.record.key))
 
 
 def _readable(rows: Iterable[_wire.Row], faults: list[RecordError]) -> Iterator[LockRecord]:

@@ -13,10 +13,10 @@ the key's ``mod_revision``. As that rises with each write of the whole cluster, 
 the key was deleted. A renewal writes the token as a number. Only where somebody asked for a token above the revision, the tombstone's
 MARK has a ``+``, and the next claim reads it first.
 
-Who waits has two keys more, which a lease of etcd's removes where its client has died: a place, ``ROOT/wait/LENGTH:KEY/SINCE-CLIENT-TICKET``,
-in the order of these keys, and a bell, ``ROOT/bell/CLIENT/TICKET``. The length makes the places of one key the only ones that begin as they
-do. A claim that names a ticket is refused while there is a place before its own, and takes its own away where it is applied. Who frees the
-key removes the bell of the first place, which wakes its client, and no other.
+Who waits has two keys more, which a lease of etcd's removes where its client has died: a place,
+``ROOT/wait/LENGTH:KEY/SINCE-CLIENT-TICKET``, in the order of these keys, and a bell, ``ROOT/bell/CLIENT/TICKET``. The length makes the
+places of one key the only ones that begin as they do. A claim that names a ticket is refused while there is a place before its own, and
+takes its own away where it is applied. Who frees the key removes the bell of the first place, which wakes its client, and no other.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _IMPLIED = b"?"
 # The answers to a step that wakes a waiter whom it knows: those of its record and payload, the first place, and the bell.
 _WITH_BELL = 4
 # How the record of a key that is kept for the first waiter is shown: as held, for longer than that may take.
-_KEPT = {"state": State.HELD, "owner": "(free, kept for the first who waits)", "lease_ms": 10_000}
+_KEPT_BY, _KEPT_MS = "(free, kept for the first who waits)", 10_000
 
 
 class Keys(NamedTuple):
@@ -107,7 +107,7 @@ class Keys(NamedTuple):
     def place(self, key: str, name: str) -> Place:
         """Return the keys of a waiter for *key* by the *name* of its place: ``SINCE-CLIENT-TICKET``."""
         _, client, ticket = name.split("-", 2)
-        return Place(self.places(key) + name.encode(), self.bells(client) + ticket.encode())
+        return Place(key, self.places(key) + name.encode(), f"{self.root}/bell/{client}/{ticket}")
 
     def bells(self, client: str) -> bytes:
         """Return how the bells of *client* begin."""
@@ -115,10 +115,11 @@ class Keys(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The keys of one who waits."""
+    """The keys of one who waits for *key*."""
 
+    key: str
     place: bytes
-    bell: bytes
+    bell: str
 
 
 class Shown(NamedTuple):
@@ -143,7 +144,11 @@ class Shown(NamedTuple):
     def kept(self, key: str) -> LockRecord | None:
         """Return the record of a key that is free, but kept for somebody else: as held; else None."""
         record = self.record(key) if self.is_kept else None
-        return None if record is None or record.held else replace(record, **_KEPT)
+        return (
+            None
+            if record is None or record.held
+            else replace(record, state=State.HELD, owner=_KEPT_BY, lease_ms=_KEPT_MS)
+        )
 
 
 def _record(key: str, head: Any, payload: bytes) -> LockRecord:
@@ -275,7 +280,7 @@ def exact(keys: Keys, record: LockRecord, revision: int, standing: int, own: Pla
 
 def _served(keys: Keys, key: str, own: Place | None) -> list[Any]:
     """Return the operations that show the next place, and take that of a waiter away."""
-    return [_first(own.place + b"\0", behind(keys.places(key))), *_removed(*own)] if own else []
+    return [_first(own.place + b"\0", behind(keys.places(key))), *_removed(own.bell, own.place)] if own else []
 
 
 def _first(start: bytes, end: bytes) -> Any:
@@ -283,20 +288,20 @@ def _first(start: bytes, end: bytes) -> Any:
     return Op(range=Range(key=start, range_end=end, limit=1, keys_only=True))
 
 
-def _removed(*keys: bytes) -> list[Any]:
-    return [Op(delete=DeleteRange(key=key)) for key in keys]
+def _removed(*keys: bytes | str) -> list[Any]:
+    return [Op(delete=DeleteRange(key=key.encode() if isinstance(key, str) else key)) for key in keys]
 
 
-def enter(keys: Keys, key: str, own: Place, lease: int) -> Any:
+def enter(keys: Keys, own: Place, lease: int) -> Any:
     """Return the transaction that gives a waiter its keys, for as long as *lease* lives, and shows whether a place is before its own."""
-    taken = [Op(put=Put(key=each, lease=lease)) for each in own]
-    return Txn(success=[*_shown(keys, key), _first(keys.places(key), own.place), *taken])
+    taken = [Op(put=Put(key=each, lease=lease)) for each in (own.place, own.bell.encode())]
+    return Txn(success=[*_shown(keys, own.key), _first(keys.places(own.key), own.place), *taken])
 
 
-def leave(keys: Keys, key: str, own: Place) -> Any:
+def leave(keys: Keys, own: Place) -> Any:
     """Return the transaction that takes the keys of a waiter away, and shows whom its turn passes to."""
-    start = keys.places(key)
-    return Txn(success=[*_removed(*own), *_shown(keys, key), _first(start, behind(start))])
+    start = keys.places(own.key)
+    return Txn(success=[*_removed(own.bell, own.place), *_shown(keys, own.key), _first(start, behind(start))])
 
 
 def ring(place: Place) -> Any:
@@ -305,13 +310,12 @@ def ring(place: Place) -> Any:
 
 
 def step(keys: Keys, request: Replace | Release, revision: int, following: Place | None = None) -> Any:
-    """Return the transaction of a replace or a release (clauses S4 to S6). One that frees the key wakes the waiter at *following*."""
+    """Return the transaction of a replace or a release (clauses S4 to S6). It wakes the waiter at *following*."""
     record, expected = request.record, request.expected
     head = keys.head(record.key)
     done = _done(keys, record, _value(record, record.fencing_token, revision), keep=request.keep_payload)
-    if not record.held:
-        start = keys.places(record.key)
-        done += [_first(start, behind(start)), *(_removed(following.bell) if following else ())]
+    start = keys.places(record.key)
+    done += [_first(start, behind(start)), *(_removed(following.bell) if following else ())]
     minted = Compare(result=EQUAL, target=MODIFIED, key=head, mod_revision=expected.fencing_token)
     said = _Branch(_begins(head, _line("held", *expected)), done)
     implied = _Branch([minted, *_begins(head, _line("held", expected.rvn, None))], done)

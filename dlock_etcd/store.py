@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import grpc
 
 from dlock_core.errors import ConfigurationError
-from dlock_core.kit import AsyncBatches, AsyncExchangeStore, AsyncWatch, Batches, ExchangeStore, Watch
+from dlock_core.kit import AsyncBatches, AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, Watch
 from dlock_core.store import Capability
 from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
-from dlock_etcd._waiting import AsyncWaits, Waits
+from dlock_etcd._waiting import AsyncQueues, Queues
 from dlock_etcd._watch import anews_of, news_of
 from dlock_etcd._wire import BATCH_LIMIT
 from dlock_etcd.options import EtcdStoreOptions, credentials_of
 
 __all__ = ["AsyncEtcdStore", "EtcdStore"]
+
+_UPKEEP = Call("release", None, 1.0)
 
 
 class _Store:
@@ -52,7 +53,7 @@ class _Store:
         return verbs, link
 
 
-class EtcdStore(_Store, Waits, Batches, ExchangeStore):
+class EtcdStore(_Store, Batches, Queues, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, its options, or a channel of the user's (``grpc.Channel``), who closes it; *root*, *user* and *password* are those of
@@ -64,11 +65,12 @@ class EtcdStore(_Store, Waits, Batches, ExchangeStore):
     def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
         verbs, link = self._prepared(source, root, user, password)
         super().__init__(verbs, link)
-        self._mutex, self._closed = threading.Lock(), threading.Event()
-        link.watch = Watch(news_of(lambda: link.stream(verbs.watched())))
+        link.watch = Watch(
+            news_of(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
+        )
 
 
-class AsyncEtcdStore(_Store, AsyncWaits, AsyncBatches, AsyncExchangeStore):
+class AsyncEtcdStore(_Store, AsyncBatches, AsyncQueues, AsyncExchangeStore):
     """As :class:`EtcdStore`, for the tasks of one event loop, with a ``grpc.aio.Channel``."""
 
     _channel_class, _link_class = grpc.aio.Channel, AsyncLink
@@ -76,4 +78,6 @@ class AsyncEtcdStore(_Store, AsyncWaits, AsyncBatches, AsyncExchangeStore):
     def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
         verbs, link = self._prepared(source, root, user, password)
         super().__init__(verbs, link)
-        link.watch = AsyncWatch(anews_of(lambda: link.stream(verbs.watched())))
+        link.watch = AsyncWatch(
+            anews_of(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
+        )
