@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import RecordError, StoreError
 from dlock_core.kit import BatchResults, in_parts, outcome
-from dlock_core.store import Reply
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Replace, Reply
 from dlock_etcd import _schema, _wire
 from dlock_etcd._errors import TROUBLE, error_of, no_token
 from dlock_etcd._queue import Queue
 from dlock_etcd._schema import TXN, Request
+from dlock_etcd._wire import BATCH_LIMIT
 from dlock_etcd.provision import inspection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dlock_core.kit import Call, Exchange
-    from dlock_core.record import LockRecord
-    from dlock_core.store import Claim, Guarantees, Release, Replace
+    from dlock_core.store import Claim, Guarantees, Release
 
 __all__ = ["EtcdVerbs"]
 
@@ -141,9 +143,13 @@ class EtcdVerbs:
         return (yield from inspection(self.asked, self._endpoints))
 
     def provision(self) -> Exchange[None]:
-        """Make nothing: there is nothing to make. Whether etcd is there, and lets its user in, is seen."""
+        """Make nothing: there is nothing to make. A batch that changes nothing shows whether etcd lets its user in, and takes so much."""
         yield from self.guarantees()
-        yield from self.read("")
+        records = [
+            LockRecord(f"init/{number}", State.HELD, token_hex(16), 1, "init", 1) for number in range(BATCH_LIMIT)
+        ]
+        steps = [_wire.step(self.keys, Replace(record, record.version), 0) for record in records]
+        yield from self.transacted(_wire.batch(steps))
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of gRPC's."""

@@ -75,7 +75,9 @@ def _guarantees(answers: Mapping[str, Any], silent: Sequence[str], voting: int |
         f"at revision {revision}; tokens are revisions: if a snapshot of an earlier one is restored, those granted since come again, "
         "so set token_floor above them first"
     )
-    notes.append("waiters of all clients stand in one queue, and hear by one watch a client; there is no clock, so ages are observed by the clients")
+    notes.append(
+        "waiters of all clients stand in one queue, and hear by one watch a client; there is no clock, so ages are observed by the clients"
+    )
     if several:
         failover = "a write counts when a majority has it on disk; while there is no majority nobody gets a lock"
     elif voting == 2:  # noqa: PLR2004

@@ -273,7 +273,7 @@ class ZooKeeperVerbs:
         return guarantees(self._link.looks(_LOOK_S), voting)
 
     def provision(self) -> Exchange[None]:
-        """Make the root, unless it is there."""
+        """Make the root, unless it is there; whether its user may use it is seen."""
         path = ""
         for name in self._root.split("/"):
             path += f"/{name}"
@@ -281,6 +281,7 @@ class ZooKeeperVerbs:
                 yield _wire.making(path)
             except NodeExistsError:
                 continue
+        yield _wire.listing(self._root)
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of kazoo's."""

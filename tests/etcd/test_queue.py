@@ -25,7 +25,9 @@ class Waiter:
 
     def __init__(self, address: str, record: LockRecord) -> None:
         self.store, self.record, self.ticket = EtcdStore(f"etcd://{address}/{ROOT}"), record, f"ticket/{id(self)}"
-        self.store.claim(self.request, timeout_s=TIMEOUT_S)  # so it knows where the cluster is, as each client that waits
+        self.store.claim(
+            self.request, timeout_s=TIMEOUT_S
+        )  # so it knows where the cluster is, as each client that waits
         self.woken = threading.Event()
         threading.Thread(target=self._wait, daemon=True).start()
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from dlock_conformance.servers import resolve
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
+from kazoo.security import make_digest_acl
 
 from dlock_core.errors import (
     ConfigurationError,
@@ -167,10 +171,47 @@ def test_wrong_ports_are_told(key: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         store = ZooKeeperStore(f"zookeeper://{address}")
-        with pytest.raises(StoreUnavailableError, match=f"{address}: no answer"):
+        with pytest.raises(StoreUnavailableError, match=f"{address}: takes connections, but says nothing"):
             store.claim(any_claim(key), timeout_s=1)
         silent.close()
         store.close()
+
+
+def test_port_of_another_server_is_told(key: str) -> None:
+    """Here etcd's, which waits for more than ZooKeeper's clients say."""
+    other = "{}:{}".format(*resolve("etcd").address)
+    store = ZooKeeperStore(f"zookeeper://{other}/tests")
+
+    with pytest.raises(
+        StoreUnavailableError, match=f"{other}: takes connections, but says nothing; is it the right port"
+    ):
+        store.claim(any_claim(key), timeout_s=2)
+
+    store.close()
+
+
+def test_server_without_tls_is_told(address: str, key: str) -> None:
+    """It answers, so the error says what is wrong with the connection."""
+    store = ZooKeeperStore(f"zookeeper://{address}/tests?tls=true")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # kazoo leaves the sockets of such connections open
+        with pytest.raises(StoreUnavailableError, match="they answer without TLS, which was asked for"):
+            store.claim(any_claim(key), timeout_s=2)
+        store.close()
+        gc.collect()
+
+
+def test_root_that_a_user_may_not_use_is_told_at_its_set_up(address: str, key: str) -> None:
+    """It is there, so nothing has to be made; ``dlock init`` says what is missing all the same."""
+    with session(address) as client:
+        client.create(f"/{key}", acl=[make_digest_acl("somebody", "else", all=True)])
+    store = ZooKeeperStore(f"zookeeper://{address}/{key}")
+
+    with pytest.raises(StoreSetupError, match="lacks a right"):
+        store.provision()
+
+    store.close()
 
 
 def test_server_that_cannot_be_reached_is_passed_over(address: str, key: str) -> None:
