@@ -6,8 +6,8 @@ from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.errors import RecordError, StoreError
-from dlock_core.kit import BatchResults, in_parts, outcome
+from dlock_core.errors import StoreError
+from dlock_core.kit import BatchResults, in_parts, outcome, pages
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
 from dlock_etcd import _schema, _wire
@@ -122,21 +122,12 @@ class EtcdVerbs:
         return self.queue.enter(bell)
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
-        """In the order of keys. The first record that cannot be read is raised after all others were given."""
-        after: str | None = None
-        more = True
-        faults: list[RecordError] = []
+        """In the order of keys."""
 
-        def page() -> Exchange[Iterable[LockRecord]]:
-            nonlocal after, more
-            rows, more = _wire.rows(self.keys, (yield from self.transacted(_wire.page(self.keys, prefix, after))))
-            after = rows[-1].key if rows else None
-            return list(_readable(rows, faults))
+        def page(after: str | None) -> Exchange[Any]:
+            return _wire.readings(self.keys, (yield from self.transacted(_wire.page(self.keys, prefix, after))))
 
-        while more:
-            yield page()
-        if faults:
-            raise faults[0]
+        return pages(page)
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Ask each endpoint for itself, and one for its cluster."""
@@ -176,14 +167,3 @@ class EtcdVerbs:
                 raise
         self._token = (yield _schema.authenticate(self._user, self._password)).token
         return (yield request._replace(token=self._token))
-
-
-def _readable(rows: Iterable[_wire.Row], faults: list[RecordError]) -> Iterator[LockRecord]:
-    for row in rows:
-        try:
-            record = row.shown.record(row.key)
-        except RecordError as error:
-            faults.append(error)
-        else:
-            assert record is not None
-            yield record

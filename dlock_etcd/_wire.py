@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.errors import OutcomeUnknownError
@@ -45,7 +46,7 @@ from dlock_etcd._schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dlock_core.record import LockRecord
     from dlock_core.store import Release, Replace
@@ -54,7 +55,6 @@ __all__ = [
     "BATCH_LIMIT",
     "Keys",
     "Place",
-    "Row",
     "Shown",
     "batch",
     "batch_answers",
@@ -68,8 +68,8 @@ __all__ = [
     "page",
     "passed_to",
     "read",
+    "readings",
     "ring",
-    "rows",
     "rung",
     "shown",
     "step",
@@ -407,22 +407,17 @@ def _place(keys: Keys, key: str, shows: Sequence[Any]) -> Place | None:
     return keys.place(key, names[0]) if names else None
 
 
-class Row(NamedTuple):
-    """A record of a page, with the key of the lock."""
-
-    key: str
-    shown: Shown
-
-
-def rows(keys: Keys, answer: Any) -> tuple[list[Row], bool]:
-    """Return the records of a page, and whether there are more."""
+def readings(keys: Keys, answer: Any) -> tuple[list[Callable[[], LockRecord]], str | None]:
+    """Return what reads each record of a page, and the key after which there are more, or None."""
     heads, payloads = (response.range for response in answer.responses)
     cut_head, cut_data = len(keys.head("")), len(keys.data(""))
     data = {kv.key[cut_data:]: kv.value for kv in payloads.kvs}
-    found = [
-        Row(kv.key[cut_head:].decode(errors="replace"), Shown(kv, data.get(kv.key[cut_head:], b""))) for kv in heads.kvs
+    names = [kv.key[cut_head:] for kv in heads.kvs]
+    found: list[Callable[[], LockRecord]] = [
+        partial(_record, name.decode(errors="replace"), kv, data.get(name, b""))
+        for name, kv in zip(names, heads.kvs, strict=True)
     ]
-    return found, heads.more
+    return found, names[-1].decode(errors="replace") if heads.more else None
 
 
 def rung(answer: Any) -> list[str]:

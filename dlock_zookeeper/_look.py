@@ -46,7 +46,7 @@ def look_at(endpoint: str, timeout_s: float) -> Look:
     said, trouble = b"", "no answer"
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as asked:
-            trouble = "takes connections, but says nothing; is it the right port?"
+            trouble = "no answer, though it takes connections; is it the right port?"
             asked.settimeout(timeout_s)
             asked.sendall(b"srvr")
             while len(said) < _SAID_MAX and (more := asked.recv(_SAID_MAX)):

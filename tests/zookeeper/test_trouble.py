@@ -171,7 +171,7 @@ def test_wrong_ports_are_told(key: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         store = ZooKeeperStore(f"zookeeper://{address}")
-        with pytest.raises(StoreUnavailableError, match=f"{address}: takes connections, but says nothing"):
+        with pytest.raises(StoreUnavailableError, match=f"{address}: no answer, though it takes connections"):
             store.claim(any_claim(key), timeout_s=1)
         silent.close()
         store.close()
@@ -183,7 +183,7 @@ def test_port_of_another_server_is_told(key: str) -> None:
     store = ZooKeeperStore(f"zookeeper://{other}/tests")
 
     with pytest.raises(
-        StoreUnavailableError, match=f"{other}: takes connections, but says nothing; is it the right port"
+        StoreUnavailableError, match=f"{other}: no answer, though it takes connections; is it the right port"
     ):
         store.claim(any_claim(key), timeout_s=2)
 
