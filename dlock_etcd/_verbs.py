@@ -10,7 +10,7 @@ from dlock_core.errors import StoreError
 from dlock_core.kit import BatchResults, in_parts, outcome, pages
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
-from dlock_etcd import _schema, _wire
+from dlock_etcd import _schema, _turns, _wire
 from dlock_etcd._errors import TROUBLE, error_of, no_token
 from dlock_etcd._queue import Queue
 from dlock_etcd._schema import TXN, Request
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from dlock_core.kit import Call, Exchange
     from dlock_core.store import Claim, Guarantees, Release
+    from dlock_etcd._wire import Place
 
 __all__ = ["EtcdVerbs"]
 
@@ -75,7 +76,7 @@ class EtcdVerbs:
         following = None if request.record.held else self.queue.next(request.record.key)
         answer = yield from self.transacted(_wire.step(self.keys, request, self.revision, following))
         reply = self._settled(request, answer)
-        yield from self._woken(request, answer)
+        yield from self._woken(request, answer, following)
         return reply
 
     def _settled(self, request: Replace | Release, answer: Any) -> Reply:
@@ -85,10 +86,10 @@ class EtcdVerbs:
             return Reply(applied=False, record=came.record(key))
         return came._replace(wanted=self.queue.note(key, answer)) if request.record.held else came
 
-    def _woken(self, request: Replace | Release, answer: Any) -> Exchange[None]:
-        """Wake who comes next, if the step has freed the key and has not done it."""
+    def _woken(self, request: Replace | Release, answer: Any, told: Place | None = None) -> Exchange[None]:
+        """Wake who comes next, if the step has freed the key and not *told* that one itself."""
         if not request.record.held:
-            yield from self.queue.ring(_wire.following(self.keys, request.record.key, answer))
+            yield from self.queue.ring(_turns.following(self.keys, request.record.key, answer, told))
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One transaction, with one inside of it for each request; more where they are large."""

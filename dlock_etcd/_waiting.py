@@ -32,7 +32,7 @@ class Queues(Waits):
                 queue.keep(bell)
             else:
                 with suppress(StoreError):  # the place is given up a little later
-                    self._run(queue.leave(bell), Call("release", record.key, _LEAVE_S))
+                    self._run(queue.leave(bell), Call("leave", record.key, _LEAVE_S))
 
 
 class AsyncQueues(AsyncWaits):
@@ -50,4 +50,4 @@ class AsyncQueues(AsyncWaits):
                 queue.keep(bell)
             else:
                 with suppress(StoreError):
-                    await self._run(queue.leave(bell), Call("release", record.key, _LEAVE_S))
+                    await self._run(queue.leave(bell), Call("leave", record.key, _LEAVE_S))

@@ -60,18 +60,16 @@ __all__ = [
     "batch_answers",
     "behind",
     "claim",
-    "enter",
     "exact",
-    "following",
+    "first_place",
     "judged",
-    "leave",
+    "outcome_of",
     "page",
-    "passed_to",
     "read",
     "readings",
-    "ring",
-    "rung",
+    "removed",
     "shown",
+    "shows",
     "step",
 ]
 
@@ -81,8 +79,6 @@ _GROUP = 32
 _PAGE_SIZE = 500
 _WHERE = "etcd"
 _IMPLIED = b"?"
-# The answers to a step that wakes a waiter whom it knows: those of its record and payload, the first place, and the bell.
-_WITH_BELL = 4
 # How the record of a key that is kept for the first waiter is shown: as held, for longer than that may take.
 _KEPT_BY, _KEPT_MS = "(free, kept for the first who waits)", 10_000
 
@@ -221,7 +217,7 @@ def behind(start: bytes) -> bytes:
     return start[:-1] + bytes([start[-1] + 1])
 
 
-def _shown(keys: Keys, key: str) -> list[Any]:
+def shows(keys: Keys, key: str) -> list[Any]:
     return [Op(range=Range(key=keys.head(key))), Op(range=Range(key=keys.data(key)))]
 
 
@@ -236,7 +232,7 @@ def _done(keys: Keys, record: LockRecord, value: bytes, *, keep: bool) -> list[A
 
 def read(keys: Keys, key: str) -> Any:
     """Return the transaction that reads *key*."""
-    return _tree([], _shown(keys, key))
+    return _tree([], shows(keys, key))
 
 
 def claim(keys: Keys, request: Claim, revision: int, own: Place | None) -> Any:
@@ -245,13 +241,13 @@ def claim(keys: Keys, request: Claim, revision: int, own: Place | None) -> Any:
     A claim with a ticket comes after all places, or after those before its *own*.
     """
     record, expect, key = request.record, request.expect, request.record.key
-    shown = _shown(keys, key)
+    shown = shows(keys, key)
     turn: list[Any] = []
     if request.ticket is not None:
         start = keys.places(key)
         end = own.place if own else behind(start)
         turn = [Compare(result=EQUAL, target=CREATED, key=start, range_end=end, create_revision=0)]
-        shown.append(_first(start, end))
+        shown.append(first_place(start, end))
     if record.fencing_token > max(revision, 1):
         return _tree([], shown)
     head, value = keys.head(key), _value(record, None, revision)
@@ -275,38 +271,21 @@ def exact(keys: Keys, record: LockRecord, revision: int, standing: int, own: Pla
     """Return the transaction that writes *record*, with its token, if the key still is as it was written in the revision *standing*."""
     unchanged = Compare(result=EQUAL, target=MODIFIED, key=keys.head(record.key), mod_revision=standing)
     done = _done(keys, record, _value(record, record.fencing_token, revision), keep=False)
-    return _tree([_Branch([unchanged], [*done, *_served(keys, record.key, own)])], _shown(keys, record.key))
+    return _tree([_Branch([unchanged], [*done, *_served(keys, record.key, own)])], shows(keys, record.key))
 
 
 def _served(keys: Keys, key: str, own: Place | None) -> list[Any]:
     """Return the operations that show the next place, and take that of a waiter away."""
-    return [_first(own.place + b"\0", behind(keys.places(key))), *_removed(own.bell, own.place)] if own else []
+    return [first_place(own.place + b"\0", behind(keys.places(key))), *removed(own.bell, own.place)] if own else []
 
 
-def _first(start: bytes, end: bytes) -> Any:
+def first_place(start: bytes, end: bytes) -> Any:
     """Return the operation that shows the first place from *start* to before *end*."""
     return Op(range=Range(key=start, range_end=end, limit=1, keys_only=True))
 
 
-def _removed(*keys: bytes | str) -> list[Any]:
+def removed(*keys: bytes | str) -> list[Any]:
     return [Op(delete=DeleteRange(key=key.encode() if isinstance(key, str) else key)) for key in keys]
-
-
-def enter(keys: Keys, own: Place, lease: int) -> Any:
-    """Return the transaction that gives a waiter its keys, for as long as *lease* lives, and shows whether a place is before its own."""
-    taken = [Op(put=Put(key=each, lease=lease)) for each in (own.place, own.bell.encode())]
-    return Txn(success=[*_shown(keys, own.key), _first(keys.places(own.key), own.place), *taken])
-
-
-def leave(keys: Keys, own: Place) -> Any:
-    """Return the transaction that takes the keys of a waiter away, and shows whom its turn passes to."""
-    start = keys.places(own.key)
-    return Txn(success=[*_removed(own.bell, own.place), *_shown(keys, own.key), _first(start, behind(start))])
-
-
-def ring(place: Place) -> Any:
-    """Return the transaction that wakes the waiter at *place*."""
-    return Txn(success=_removed(place.bell))
 
 
 def step(keys: Keys, request: Replace | Release, revision: int, following: Place | None = None) -> Any:
@@ -315,11 +294,11 @@ def step(keys: Keys, request: Replace | Release, revision: int, following: Place
     head = keys.head(record.key)
     done = _done(keys, record, _value(record, record.fencing_token, revision), keep=request.keep_payload)
     start = keys.places(record.key)
-    done += [_first(start, behind(start)), *(_removed(following.bell) if following else ())]
+    done += [first_place(start, behind(start)), *(removed(following.bell) if following else ())]
     minted = Compare(result=EQUAL, target=MODIFIED, key=head, mod_revision=expected.fencing_token)
     said = _Branch(_begins(head, _line("held", *expected)), done)
     implied = _Branch([minted, *_begins(head, _line("held", expected.rvn, None))], done)
-    return _tree([said, implied], _shown(keys, record.key))
+    return _tree([said, implied], shows(keys, record.key))
 
 
 def batch(steps: Sequence[Any]) -> Any:
@@ -353,7 +332,7 @@ def batch_answers(answer: Any) -> Iterator[Any]:
             yield each.txn
 
 
-def _outcome(answer: Any) -> tuple[bool, list[Any]]:
+def outcome_of(answer: Any) -> tuple[bool, list[Any]]:
     """Return whether a step was applied, and the answers to the operations of the branch that was done."""
     while answer.responses[0].WhichOneof("choice") == "txn":
         answer = answer.responses[0].txn
@@ -365,7 +344,7 @@ def judged(request: Claim | Replace | Release, answer: Any, token: int) -> Reply
 
     Raises: OutcomeUnknownError: it was written, with a damaged payload that it keeps.
     """
-    applied, responses = _outcome(answer)
+    applied, responses = outcome_of(answer)
     if not applied:
         return shown(responses)
     record, kept = request.record, responses[1]
@@ -386,27 +365,6 @@ def shown(responses: Sequence[Any]) -> Shown:
     return Shown(heads[0] if heads else None, payloads[0].value if payloads else b"", any(places))
 
 
-def following(keys: Keys, key: str, answer: Any) -> Place | None:
-    """Return the place that the answer to an applied step shows: of who comes next, and was not woken by it."""
-    _, responses = _outcome(answer)
-    was_rung = len(responses) == _WITH_BELL and responses[-1].delete.deleted
-    return None if was_rung else _place(keys, key, responses[2:3])
-
-
-def passed_to(keys: Keys, key: str, answer: Any) -> Place | None:
-    """Return the place of who is to be woken since another left, who had been: nobody while the key is held."""
-    bell, _, *seen, first = answer.responses
-    head = shown(seen).head
-    is_held = head is not None and head.value.split(b" ", 2)[1:2] == [b"held"]
-    return None if bell.delete.deleted or is_held else _place(keys, key, [first])
-
-
-def _place(keys: Keys, key: str, shows: Sequence[Any]) -> Place | None:
-    cut = len(keys.places(key))
-    names = [kv.key[cut:].decode() for response in shows for kv in response.range.kvs]
-    return keys.place(key, names[0]) if names else None
-
-
 def readings(keys: Keys, answer: Any) -> tuple[list[Callable[[], LockRecord]], str | None]:
     """Return what reads each record of a page, and the key after which there are more, or None."""
     heads, payloads = (response.range for response in answer.responses)
@@ -418,8 +376,3 @@ def readings(keys: Keys, answer: Any) -> tuple[list[Callable[[], LockRecord]], s
         for name, kv in zip(names, heads.kvs, strict=True)
     ]
     return found, names[-1].decode(errors="replace") if heads.more else None
-
-
-def rung(answer: Any) -> list[str]:
-    """Return the bells that a watch tells of."""
-    return [event.kv.key.decode() for event in answer.events]

@@ -18,7 +18,7 @@ from dlock_etcd.options import EtcdStoreOptions, credentials_of
 
 __all__ = ["AsyncEtcdStore", "EtcdStore"]
 
-_UPKEEP = Call("release", None, 1.0)
+_UPKEEP = Call("keep", None, 1.0)
 
 
 class _Store:

@@ -15,6 +15,7 @@ import pytest
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect
 from dlock_etcd import AsyncEtcdStore, EtcdStore
+from dlock_etcd._queue import Queue
 from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, held, released, renewed
 
 ROOT = "queue"
@@ -119,6 +120,33 @@ def test_release_by_one_of_the_queue_is_one_request(
 
     assert second.woken.wait(TIMEOUT_S)
     assert first.store.requests["release"] == before + 1
+
+
+def test_waiter_that_came_back_before_the_one_that_the_holder_knows_is_woken(
+    standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an older place, which it had given up for a moment when the holder last heard of the queue."""
+    store, record = standing
+    behind = waiter()
+    record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record or record
+    monkeypatch.setattr(Queue, "attend", _attend_early(Queue.attend))
+    first = waiter()
+    before = store.requests["release"]
+
+    store.release(released(record), timeout_s=TIMEOUT_S)
+
+    assert store.requests["release"] == before + 2
+    assert first.woken.wait(TIMEOUT_S)
+    assert first.claims().held
+    behind.woken.wait(TIMEOUT_S)
+
+
+def _attend_early(attend: Callable[[Queue, str, str], str]) -> Callable[[Queue, str, str], str]:
+    def early(queue: Queue, key: str, ticket: str) -> str:
+        queue._since[ticket] = 1
+        return attend(queue, key, ticket)
+
+    return early
 
 
 def test_newcomer_does_not_pass_who_waits(
