@@ -103,6 +103,7 @@ def harness_on(server: Server, proxy: FaultProxy) -> StoreHarness:
         race_rounds=rounds(300),
         several_processes=True,
         token_floor=True,
+        tells_wanted=True,
         page=500,
         restart=server.restart,
         count_requests=partial(requests, server),

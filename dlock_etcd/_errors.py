@@ -6,18 +6,25 @@ import grpc
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
 
-__all__ = ["TROUBLE", "error_of", "no_token", "setup_error", "was_never_sent"]
+__all__ = ["TROUBLE", "error_of", "lease_ended", "no_token", "setup_error", "was_never_sent"]
 
 TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
 _RIGHT = "its user lacks a right; see `dlock doctor --policy --url URL`"
 
-# What says that a request was certainly not applied, now or later: the code, and how the text begins. What is not here is unknown:
+# What says that a request was certainly not applied, now or later: the code, and a part of the text. What is not here is unknown:
 # "etcdserver: request timed out", since etcd may apply the write when a majority is back; and "etcdserver: mvcc: database space exceeded",
 # which is also the answer to the write that has filled the space, and was applied.
 REFUSED: tuple[tuple[grpc.StatusCode, str, type[StoreError], str], ...] = (
+    (
+        _Code.UNAVAILABLE,
+        "Failed parsing HTTP/2",
+        StoreUnavailableError,
+        "no gRPC is spoken there; is it etcd's client port?",
+    ),
     (_Code.UNAVAILABLE, "failed to connect to all addresses", StoreUnavailableError, "check host, port and TLS"),
     (_Code.UNAVAILABLE, "DNS resolution failed", StoreUnavailableError, "check the host's name"),
+    (_Code.UNAVAILABLE, "errors resolving", StoreUnavailableError, "check the host's name"),
     (_Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", StoreUnavailableError, "name a voting member"),
     (_Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", StoreUnavailableError, "etcd is overloaded"),
     (_Code.INVALID_ARGUMENT, "etcdserver: request is too large", RecordError, "raise --max-request-bytes"),
@@ -36,6 +43,12 @@ REFUSED: tuple[tuple[grpc.StatusCode, str, type[StoreError], str], ...] = (
         StoreSetupError,
         "leave user and password out, or enable authentication",
     ),
+    (
+        _Code.NOT_FOUND,
+        "etcdserver: requested lease not found",
+        StoreUnavailableError,
+        "the place in the queue was lost",
+    ),
     (_Code.PERMISSION_DENIED, "", StoreSetupError, _RIGHT),
     (_Code.UNAUTHENTICATED, "", StoreSetupError, "check user and password"),
     (_Code.UNIMPLEMENTED, "", StoreSetupError, "what answers there has no API of etcd 3.4 or newer"),
@@ -51,18 +64,24 @@ def _row(error: Exception) -> tuple[grpc.StatusCode, str, type[StoreError], str]
     if not isinstance(error, grpc.RpcError):
         return None
     said = _said(error)
-    return next((row for row in REFUSED if error.code() is row[0] and said.startswith(row[1])), None)
+    return next((row for row in REFUSED if error.code() is row[0] and row[1] in said), None)
 
 
 def was_never_sent(error: Exception) -> bool:
     """Whether there was no connection that a request could have been sent on."""
     row = _row(error)
-    return row is not None and row in REFUSED[:2]
+    return row is not None and row in REFUSED[:4]
 
 
 def no_token(error: Exception) -> bool:
     """Whether the request lacks a token, or the one that it had has ended."""
     return isinstance(error, grpc.RpcError) and _said(error).startswith(_TOKEN_TROUBLE)
+
+
+def lease_ended(error: Exception) -> bool:
+    """Whether the request named a lease of etcd's that there is no more."""
+    row = _row(error)
+    return row is not None and row[0] is _Code.NOT_FOUND
 
 
 def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:

@@ -26,6 +26,8 @@ __all__ = [
     "Request",
     "Txn",
     "authenticate",
+    "keep_alive",
+    "lease",
     "members",
     "status",
     "watch",
@@ -33,26 +35,31 @@ __all__ = [
 
 EQUAL, GREATER, LESS = range(3)
 CREATED, MODIFIED, VALUE = 1, 2, 3
+_NO_PUTS = 0
 _PACKAGE = "etcd"
 # Each message with its fields: a type, a name, a number. Fields of one oneof are joined by '|', of a list marked by '*'.
 _MESSAGES = """
 Header: int64 revision 3
 KeyValue: bytes key 1, int64 create_revision 2, int64 mod_revision 3, bytes value 5
 Event: int32 type 1, KeyValue kv 2
-Range: bytes key 1, bytes range_end 2, int64 limit 3
+Range: bytes key 1, bytes range_end 2, int64 limit 3, bool keys_only 8
 RangeAnswer: *KeyValue kvs 2, bool more 3
-Put: bytes key 1, bytes value 2
+Put: bytes key 1, bytes value 2, int64 lease 3
 PutAnswer:
 DeleteRange: bytes key 1
-DeleteRangeAnswer:
+DeleteRangeAnswer: int64 deleted 2
 Op: Range range 1 | Put put 2 | DeleteRange delete 3 | Txn txn 4
 OpAnswer: RangeAnswer range 1 | PutAnswer put 2 | DeleteRangeAnswer delete 3 | TxnAnswer txn 4
-Compare: int32 result 1, int32 target 2, bytes key 3, int64 create_revision 5 | int64 mod_revision 6 | bytes value 7
+Compare: int32 result 1, int32 target 2, bytes key 3, int64 create_revision 5 | int64 mod_revision 6 | bytes value 7, bytes range_end 64
 Txn: *Compare compare 1, *Op success 2, *Op failure 3
 TxnAnswer: Header header 1, bool succeeded 2, *OpAnswer responses 3
-WatchCreate: bytes key 1, bytes range_end 2
+WatchCreate: bytes key 1, bytes range_end 2, *int32 filters 5
 Watch: WatchCreate create 1
 WatchAnswer: bool created 3, bool canceled 4, string cancel_reason 6, *Event events 11
+LeaseGrant: int64 ttl 1
+LeaseGrantAnswer: int64 id 2
+LeaseKeepAlive: int64 id 1
+LeaseKeepAliveAnswer: int64 ttl 3
 Authenticate: string name 1, string password 2
 AuthenticateAnswer: string token 2
 Status:
@@ -114,7 +121,7 @@ def _method(service: str, name: str, message: str) -> Method:
 class Request(NamedTuple):
     """A call of a method. *token* is that of the user who asks, empty where there is no user.
 
-    Where *member* is given it goes to that endpoint and to no other, and its answer is waited for no longer than *within_s*.
+    Where *member* is given it goes to that endpoint and to no other. Its answer is waited for no longer than *within_s*.
     """
 
     method: Method
@@ -131,6 +138,9 @@ class Request(NamedTuple):
 
 TXN = _method("KV", "Txn", "Txn")
 WATCH = _method("Watch", "Watch", "Watch")
+_LEASE = _method("Lease", "LeaseGrant", "LeaseGrant")
+# A stream, of which one message with its answer is the whole.
+_KEEP_ALIVE = _method("Lease", "LeaseKeepAlive", "LeaseKeepAlive")
 _AUTHENTICATE = _method("Auth", "Authenticate", "Authenticate")
 _STATUS = _method("Maintenance", "Status", "Status")
 _MEMBERS = _method("Cluster", "MemberList", "MemberList")
@@ -152,5 +162,16 @@ def members() -> Request:
 
 
 def watch(start: bytes, end: bytes) -> Request:
-    """Return the request for all changes of the keys from *start* to before *end*."""
-    return Request(WATCH, _CLASSES["Watch"](create=_CLASSES["WatchCreate"](key=start, range_end=end)))
+    """Return the request for all removals of the keys from *start* to before *end*."""
+    wanted = _CLASSES["WatchCreate"](key=start, range_end=end, filters=[_NO_PUTS])
+    return Request(WATCH, _CLASSES["Watch"](create=wanted))
+
+
+def lease(ttl_s: int) -> Request:
+    """Return the request for a lease of etcd's."""
+    return Request(_LEASE, _CLASSES["LeaseGrant"](ttl=ttl_s))
+
+
+def keep_alive(lease_id: int) -> Request:
+    """Return the request to keep a lease alive; none is left where the answer has no time to live."""
+    return Request(_KEEP_ALIVE, _CLASSES["LeaseKeepAlive"](id=lease_id))

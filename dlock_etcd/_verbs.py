@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.errors import RecordError, StoreError
+from dlock_core.errors import StoreError
 from dlock_core.kit import BatchResults, in_parts, outcome, pages
-from dlock_core.store import Reply
-from dlock_etcd import _schema, _wire
+from dlock_core.record import LockRecord, State
+from dlock_core.store import Replace, Reply
+from dlock_etcd import _schema, _turns, _wire
 from dlock_etcd._errors import TROUBLE, error_of, no_token
+from dlock_etcd._queue import Queue
 from dlock_etcd._schema import TXN, Request
+from dlock_etcd._wire import BATCH_LIMIT
 from dlock_etcd.provision import inspection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from dlock_core.kit import Call, Exchange
-    from dlock_core.record import LockRecord
-    from dlock_core.store import Claim, Guarantees, Release, Replace
+    from dlock_core.store import Claim, Guarantees, Release
+    from dlock_etcd._wire import Place
 
 __all__ = ["EtcdVerbs"]
 
@@ -35,25 +39,30 @@ class EtcdVerbs:
         self.keys = _wire.Keys(root)
         self._user, self._password, self._endpoints = user, password, endpoints
         self._token = ""
+        self.queue = Queue(self)
         # What the cluster has reached, as its last answer said.
-        self._revision = 0
+        self.revision = 0
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """One transaction; one more where a token above the cluster's revision stands, or was asked for."""
-        key = request.record.key
-        txn, record = _wire.claim(self.keys, request, self._revision), None
+        key, record = request.record.key, None
+        own = self.queue.own(key, request.ticket)
+        txn = _wire.claim(self.keys, request, self.revision, own)
         while True:
-            answer = yield from self._transacted(txn)
-            # Not self._revision: another thread's answer may have come meanwhile.
+            answer = yield from self.transacted(txn)
+            # Not self.revision: another thread's answer may have come meanwhile.
             token = answer.header.revision if record is None else record.fencing_token
             came = _wire.judged(request._replace(record=record or request.record), answer, token)
             if isinstance(came, Reply):
+                self.queue.served(key, request.ticket, own, answer)
                 return came
-            decided = outcome(came.record(key), request, floor=self._revision + 1)
+            if kept := came.kept(key):
+                return Reply(applied=False, record=kept)
+            decided = outcome(came.record(key), request, floor=self.revision + 1)
             record = decided.record
             if not decided.applied or record is None:
                 return decided
-            txn = _wire.exact(self.keys, record, self._revision, came.revision)
+            txn = _wire.exact(self.keys, record, self.revision, came.revision, own)
 
     def replace(self, request: Replace) -> Exchange[Reply]:
         """One transaction."""
@@ -64,13 +73,28 @@ class EtcdVerbs:
         return self._step(request)
 
     def _step(self, request: Replace | Release) -> Exchange[Reply]:
-        answer = yield from self._transacted(_wire.step(self.keys, request, self._revision))
-        return _settled(request, answer)
+        following = None if request.record.held else self.queue.next(request.record.key)
+        answer = yield from self.transacted(_wire.step(self.keys, request, self.revision, following))
+        reply = self._settled(request, answer)
+        yield from self._woken(request, answer, following)
+        return reply
+
+    def _settled(self, request: Replace | Release, answer: Any) -> Reply:
+        key = request.record.key
+        came = _wire.judged(request, answer, request.record.fencing_token)
+        if not isinstance(came, Reply):
+            return Reply(applied=False, record=came.record(key))
+        return came._replace(wanted=self.queue.note(key, answer)) if request.record.held else came
+
+    def _woken(self, request: Replace | Release, answer: Any, told: Place | None = None) -> Exchange[None]:
+        """Wake who comes next, if the step has freed the key and not *told* that one itself."""
+        if not request.record.held:
+            yield from self.queue.ring(_turns.following(self.keys, request.record.key, answer, told))
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One transaction, with one inside of it for each request; more where they are large."""
         results = BatchResults(requests)
-        steps = [_wire.step(self.keys, request, self._revision) for request in requests]
+        steps = [_wire.step(self.keys, request, self.revision) for request in requests]
         for numbers in in_parts({number: txn.ByteSize() for number, txn in enumerate(steps)}, _BATCH_BYTES):
             yield from self._batch(results, requests, steps, numbers)
         return results.as_list()
@@ -79,60 +103,62 @@ class EtcdVerbs:
         self, results: BatchResults, requests: Sequence[Replace], steps: Sequence[Any], numbers: list[int]
     ) -> Exchange[None]:
         try:
-            answer = yield from self._transacted(_wire.batch([steps[number] for number in numbers]))
+            answer = yield from self.transacted(_wire.batch([steps[number] for number in numbers]))
         except TROUBLE as error:
             if len(numbers) == len(requests):
                 raise
             results.fail_by(numbers, error, partial(error_of, error, writes=True))
             return
         for number, each in zip(numbers, _wire.batch_answers(answer), strict=True):
-            results.settle(number, partial(_settled, requests[number], each))
+            results.settle(number, partial(self._settled, requests[number], each))
+            yield from self._woken(requests[number], each)
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Linearizable, as each transaction is."""
-        answer = yield from self._transacted(_wire.read(self.keys, key))
+        answer = yield from self.transacted(_wire.read(self.keys, key))
         return _wire.shown(answer.responses).record(key)
 
-    def is_free(self, key: str) -> Exchange[bool]:
-        """Whether a claim of *key* is worth trying."""
-        try:
-            record = yield from self.read(key)
-        except RecordError:
-            return True  # the claim says so
-        return record is None or not record.held
+    def is_free(self, bell: str) -> Exchange[bool]:
+        """Whether a claim of the one who waits for *bell* is worth trying; else it has its place now."""
+        return self.queue.enter(bell)
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """In the order of keys."""
 
         def page(after: str | None) -> Exchange[Any]:
-            return _wire.paged(self.keys, (yield from self._transacted(_wire.page(self.keys, prefix, after))))
+            return _wire.readings(self.keys, (yield from self.transacted(_wire.page(self.keys, prefix, after))))
 
         return pages(page)
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Ask each endpoint for itself, and one for its cluster."""
-        return (yield from inspection(self._asked, self._endpoints))
+        return (yield from inspection(self.asked, self._endpoints))
 
     def provision(self) -> Exchange[None]:
-        """Make nothing: there is nothing to make. Whether etcd is there, and lets its user in, is seen."""
+        """Make nothing: there is nothing to make. A batch that changes nothing shows whether etcd lets its user in, and takes so much."""
         yield from self.guarantees()
-        yield from self.read("")
+        records = [
+            LockRecord(f"init/{number}", State.HELD, token_hex(16), 1, "init", 1) for number in range(BATCH_LIMIT)
+        ]
+        steps = [_wire.step(self.keys, Replace(record, record.version), 0) for record in records]
+        yield from self.transacted(_wire.batch(steps))
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of gRPC's."""
         return error_of(error, call.key, writes=call.writes)
 
     def watched(self) -> Request:
-        """Return the request for the news of all locks."""
-        start = self.keys.head("")
+        """Return the request for the bells of this client."""
+        start = self.queue.bells
         return _schema.watch(start, _wire.behind(start))._replace(token=self._token)
 
-    def _transacted(self, txn: Any) -> Exchange[Any]:
-        answer = yield from self._asked(Request(TXN, txn))
-        self._revision = answer.header.revision
+    def transacted(self, txn: Any) -> Exchange[Any]:
+        """Send a transaction."""
+        answer = yield from self.asked(Request(TXN, txn))
+        self.revision = answer.header.revision
         return answer
 
-    def _asked(self, request: Request) -> Exchange[Any]:
+    def asked(self, request: Request) -> Exchange[Any]:
         """Send *request*, as the user. What etcd answers to one without a valid token was not applied."""
         try:
             if self._token or not self._user:
@@ -142,8 +168,3 @@ class EtcdVerbs:
                 raise
         self._token = (yield _schema.authenticate(self._user, self._password)).token
         return (yield request._replace(token=self._token))
-
-
-def _settled(request: Replace | Release, answer: Any) -> Reply:
-    came = _wire.judged(request, answer, request.record.fencing_token)
-    return came if isinstance(came, Reply) else Reply(applied=False, record=came.record(request.record.key))

@@ -1,9 +1,14 @@
-"""The stream that wakes waiters: one watch of all records of the root, so a release wakes a waiter, and a renewal lets it look."""
+"""The stream that wakes waiters: one watch of all the bells of a client. Who frees a key removes the bell of the first who waits there.
+
+As long as it runs, the places of the waiters are kept.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +17,10 @@ import grpc
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import News
 from dlock_etcd._errors import TROUBLE
-from dlock_etcd._wire import freed_or_renewed
+from dlock_etcd._turns import rung
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from dlock_etcd._wire import Keys
 
 __all__ = ["anews_of", "news_of"]
 
@@ -32,12 +35,12 @@ def _checked(answer: Any) -> Any:
 
 
 class _Stream:
-    """A watch, read by a thread of its own: gRPC has no time-out for the next answer."""
+    """A watch, read by a thread of its own: gRPC has no time-out for the next answer. *keep* is called twice a second."""
 
     alive = True
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+    def __init__(self, call: Any, keep: Callable[[], Any]) -> None:
+        self._call, self._keep, self._kept_at = call, keep, time.monotonic()
         self._came: SimpleQueue[Any] = SimpleQueue()
         threading.Thread(target=self._read, name="dlock-etcd-watch", daemon=True).start()
 
@@ -51,6 +54,10 @@ class _Stream:
             self._came.put(StoreUnavailableError("etcd ended the watch of the locks"))
 
     def try_next(self, timeout_s: float = _LOOK_S) -> Any:
+        if time.monotonic() >= self._kept_at + _LOOK_S:
+            with suppress(StoreError):  # it is tried again, and otherwise the places are lost
+                self._keep()
+            self._kept_at = time.monotonic()
         try:
             came = self._came.get(timeout=timeout_s)
         except Empty:
@@ -68,11 +75,15 @@ class _AsyncStream:
 
     alive = True
 
-    def __init__(self, call: Any) -> None:
-        self._call = call
+    def __init__(self, call: Any, keep: Callable[[], Any]) -> None:
+        self._call, self._keep, self._kept_at = call, keep, time.monotonic()
         self._reading: asyncio.Task[Any] | None = None
 
     async def try_next(self, timeout_s: float = _LOOK_S) -> Any:
+        if time.monotonic() >= self._kept_at + _LOOK_S:
+            with suppress(StoreError):
+                await self._keep()
+            self._kept_at = time.monotonic()
         reading = self._reading = self._reading or asyncio.ensure_future(self._call.read())
         done, _ = await asyncio.wait({reading}, timeout=timeout_s)
         if not done:
@@ -95,11 +106,11 @@ def _opened(created: Any) -> None:
         raise StoreUnavailableError(f"etcd did not open the watch of the locks within {_OPEN_S:.0f} s")
 
 
-def news_of(begin: Callable[[], Any], keys: Keys) -> News:
-    """Return what a watch that *begin* begins tells, for threads."""
+def news_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
+    """Return what a watch that *begin* begins tells, for threads; *keep* keeps the places meanwhile."""
 
     def opened() -> _Stream:
-        stream = _Stream(begin())
+        stream = _Stream(begin(), keep)
         try:
             _opened(stream.try_next(_OPEN_S))
         except BaseException:
@@ -107,14 +118,14 @@ def news_of(begin: Callable[[], Any], keys: Keys) -> News:
             raise
         return stream
 
-    return News(opened, lambda answer: freed_or_renewed(keys, answer), (StoreError, *TROUBLE))
+    return News(opened, rung, (StoreError, *TROUBLE))
 
 
-def anews_of(begin: Callable[[], Any], keys: Keys) -> News:
+def anews_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
     """As :func:`news_of`, for asyncio."""
 
     async def opened() -> _AsyncStream:
-        stream = _AsyncStream(begin())
+        stream = _AsyncStream(begin(), keep)
         try:
             _opened(await stream.try_next(_OPEN_S))
         except BaseException:
@@ -122,4 +133,4 @@ def anews_of(begin: Callable[[], Any], keys: Keys) -> News:
             raise
         return stream
 
-    return News(opened, lambda answer: freed_or_renewed(keys, answer), (StoreError, *TROUBLE))
+    return News(opened, rung, (StoreError, *TROUBLE))

@@ -1,7 +1,7 @@
 """The transactions that etcd is sent, and how their answers are read: pure, without a connection.
 
 A lock is one or two keys of etcd: ``ROOT/lock/KEY`` holds the record, and ``ROOT/data/KEY`` its payload, where there is one, so that a
-renewal that keeps the payload doesn't send it. The value of the first begins with the line that conditions compare::
+renewal that keeps the payload doesn't send it. The value of the record begins with the line that conditions compare::
 
     FORMAT MARK "RVN" TOKEN
 
@@ -12,11 +12,17 @@ The MARK is the state. A claim can't know the revision that its own transaction 
 the key's ``mod_revision``. As that rises with each write of the whole cluster, the token is above all earlier ones of the key, also where
 the key was deleted. A renewal writes the token as a number. Only where somebody asked for a token above the revision, the tombstone's
 MARK has a ``+``, and the next claim reads it first.
+
+Who waits has two keys more, which a lease of etcd's removes where its client has died: a place,
+``ROOT/wait/LENGTH:KEY/SINCE-CLIENT-TICKET``, in the order of these keys, and a bell, ``ROOT/bell/CLIENT/TICKET``. The length makes the
+places of one key the only ones that begin as they do. A claim that names a ticket is refused while there is a place before its own, and
+takes its own away where it is applied. Who frees the key removes the bell of the first place, which wakes its client, and no other.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,18 +53,22 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_LIMIT",
     "Keys",
+    "Place",
     "Shown",
     "batch",
     "batch_answers",
     "behind",
     "claim",
     "exact",
-    "freed_or_renewed",
+    "first_place",
     "judged",
+    "outcome_of",
     "page",
-    "paged",
     "read",
+    "readings",
+    "removed",
     "shown",
+    "shows",
     "step",
 ]
 
@@ -68,6 +78,8 @@ _GROUP = 32
 _PAGE_SIZE = 500
 _WHERE = "etcd"
 _IMPLIED = b"?"
+# How the record of a key that is kept for the first waiter is shown: as held, for longer than that may take.
+_KEPT_BY, _KEPT_MS = "(free, kept for the first who waits)", 10_000
 
 
 class Keys(NamedTuple):
@@ -83,12 +95,34 @@ class Keys(NamedTuple):
         """Return the key of its payload."""
         return f"{self.root}/data/{key}".encode()
 
+    def places(self, key: str) -> bytes:
+        """Return how the places of those who wait for *key* begin."""
+        return f"{self.root}/wait/{len(key.encode())}:{key}/".encode()
+
+    def place(self, key: str, name: str) -> Place:
+        """Return the keys of a waiter for *key* by the *name* of its place: ``SINCE-CLIENT-TICKET``."""
+        _, client, ticket = name.split("-", 2)
+        return Place(key, self.places(key) + name.encode(), f"{self.root}/bell/{client}/{ticket}")
+
+    def bells(self, client: str) -> bytes:
+        """Return how the bells of *client* begin."""
+        return f"{self.root}/bell/{client}/".encode()
+
+
+class Place(NamedTuple):
+    """The keys of one who waits for *key*."""
+
+    key: str
+    place: bytes
+    bell: str
+
 
 class Shown(NamedTuple):
-    """The keys of a lock as an answer shows them: the record, or None, and its payload."""
+    """The keys of a lock as an answer shows them: the record, or None, its payload, and whether it is kept for somebody who waits."""
 
     head: Any
     payload: bytes
+    is_kept: bool = False
 
     @property
     def revision(self) -> int:
@@ -101,6 +135,15 @@ class Shown(NamedTuple):
         Raises: RecordError: it is not dlock's, or damaged.
         """
         return None if self.head is None else _record(key, self.head, self.payload)
+
+    def kept(self, key: str) -> LockRecord | None:
+        """Return the record of a key that is free, but kept for somebody else: as held; else None."""
+        record = self.record(key) if self.is_kept else None
+        return (
+            None
+            if record is None or record.held
+            else replace(record, state=State.HELD, owner=_KEPT_BY, lease_ms=_KEPT_MS)
+        )
 
 
 def _record(key: str, head: Any, payload: bytes) -> LockRecord:
@@ -173,7 +216,7 @@ def behind(start: bytes) -> bytes:
     return start[:-1] + bytes([start[-1] + 1])
 
 
-def _shown(keys: Keys, key: str) -> list[Any]:
+def shows(keys: Keys, key: str) -> list[Any]:
     return [Op(range=Range(key=keys.head(key))), Op(range=Range(key=keys.data(key)))]
 
 
@@ -188,45 +231,73 @@ def _done(keys: Keys, record: LockRecord, value: bytes, *, keep: bool) -> list[A
 
 def read(keys: Keys, key: str) -> Any:
     """Return the transaction that reads *key*."""
-    return _tree([], _shown(keys, key))
+    return _tree([], shows(keys, key))
 
 
-def claim(keys: Keys, request: Claim, revision: int) -> Any:
-    """Return the transaction of a claim (clauses S2 to S4); a mere read where its token can't be the revision of the transaction."""
+def claim(keys: Keys, request: Claim, revision: int, own: Place | None) -> Any:
+    """Return the transaction of a claim (clauses S2 to S4); a mere read where its token can't be the revision of the transaction.
+
+    A claim with a ticket comes after all places, or after those before its *own*.
+    """
     record, expect, key = request.record, request.expect, request.record.key
+    shown = shows(keys, key)
+    turn: list[Any] = []
+    if request.ticket is not None:
+        start = keys.places(key)
+        end = own.place if own else behind(start)
+        turn = [Compare(result=EQUAL, target=CREATED, key=start, range_end=end, create_revision=0)]
+        shown.append(first_place(start, end))
     if record.fencing_token > max(revision, 1):
-        return read(keys, key)
+        return _tree([], shown)
     head, value = keys.head(key), _value(record, None, revision)
-    own = _done(keys, record, value, keep=False)
+    served = _served(keys, key, own)
+    whole = [*_done(keys, record, value, keep=False), *served]
     branches = []
     if expect is not Expect.ABSENT:
-        for state, done in (("free", _done(keys, record, value, keep=request.keep_payload)), ("gone", own)):
+        kept = [*_done(keys, record, value, keep=request.keep_payload), *served]
+        for state, done in (("free", kept), ("gone", whole)):
             start = f"{FORMAT_VERSION} {state} ".encode() if isinstance(expect, Expect) else _line(state, *expect)
-            branches.append(_Branch(_begins(head, start), done))
+            branches.append(_Branch([*_begins(head, start), *turn], done))
     if request.must_exist:
         branches = branches[:1]
     elif isinstance(expect, Expect):
         absent = Compare(result=EQUAL, target=CREATED, key=head, create_revision=0)
-        branches.append(_Branch([absent], own))
-    return _tree(branches, _shown(keys, key))
+        branches.append(_Branch([absent], whole))
+    return _tree(branches, shown)
 
 
-def exact(keys: Keys, record: LockRecord, revision: int, standing: int) -> Any:
+def exact(keys: Keys, record: LockRecord, revision: int, standing: int, own: Place | None) -> Any:
     """Return the transaction that writes *record*, with its token, if the key still is as it was written in the revision *standing*."""
     unchanged = Compare(result=EQUAL, target=MODIFIED, key=keys.head(record.key), mod_revision=standing)
     done = _done(keys, record, _value(record, record.fencing_token, revision), keep=False)
-    return _tree([_Branch([unchanged], done)], _shown(keys, record.key))
+    return _tree([_Branch([unchanged], [*done, *_served(keys, record.key, own)])], shows(keys, record.key))
 
 
-def step(keys: Keys, request: Replace | Release, revision: int) -> Any:
-    """Return the transaction of a replace or a release (clauses S4 to S6)."""
+def _served(keys: Keys, key: str, own: Place | None) -> list[Any]:
+    """Return the operations that show the next place, and take that of a waiter away."""
+    return [first_place(own.place + b"\0", behind(keys.places(key))), *removed(own.bell, own.place)] if own else []
+
+
+def first_place(start: bytes, end: bytes) -> Any:
+    """Return the operation that shows the first place from *start* to before *end*."""
+    return Op(range=Range(key=start, range_end=end, limit=1, keys_only=True))
+
+
+def removed(*keys: bytes | str) -> list[Any]:
+    return [Op(delete=DeleteRange(key=key.encode() if isinstance(key, str) else key)) for key in keys]
+
+
+def step(keys: Keys, request: Replace | Release, revision: int, following: Place | None = None) -> Any:
+    """Return the transaction of a replace or a release (clauses S4 to S6). It wakes the waiter at *following*."""
     record, expected = request.record, request.expected
     head = keys.head(record.key)
     done = _done(keys, record, _value(record, record.fencing_token, revision), keep=request.keep_payload)
+    start = keys.places(record.key)
+    done += [first_place(start, behind(start)), *(removed(following.bell) if following else ())]
     minted = Compare(result=EQUAL, target=MODIFIED, key=head, mod_revision=expected.fencing_token)
     said = _Branch(_begins(head, _line("held", *expected)), done)
     implied = _Branch([minted, *_begins(head, _line("held", expected.rvn, None))], done)
-    return _tree([said, implied], _shown(keys, record.key))
+    return _tree([said, implied], shows(keys, record.key))
 
 
 def batch(steps: Sequence[Any]) -> Any:
@@ -260,7 +331,7 @@ def batch_answers(answer: Any) -> Iterator[Any]:
             yield each.txn
 
 
-def _outcome(answer: Any) -> tuple[bool, list[Any]]:
+def outcome_of(answer: Any) -> tuple[bool, list[Any]]:
     """Return whether a step was applied, and the answers to the operations of the branch that was done."""
     while answer.responses[0].WhichOneof("choice") == "txn":
         answer = answer.responses[0].txn
@@ -272,7 +343,7 @@ def judged(request: Claim | Replace | Release, answer: Any, token: int) -> Reply
 
     Raises: OutcomeUnknownError: it was written, with a damaged payload that it keeps.
     """
-    applied, responses = _outcome(answer)
+    applied, responses = outcome_of(answer)
     if not applied:
         return shown(responses)
     record, was = request.record, responses[1]
@@ -284,20 +355,18 @@ def judged(request: Claim | Replace | Release, answer: Any, token: int) -> Reply
 
 def shown(responses: Sequence[Any]) -> Shown:
     """Return what the answers to a read say."""
-    heads, payloads = responses[0].range.kvs, responses[1].range.kvs
-    return Shown(heads[0] if heads else None, payloads[0].value if payloads else b"")
+    heads, payloads, *places = (response.range.kvs for response in responses[:3])
+    return Shown(heads[0] if heads else None, payloads[0].value if payloads else b"", any(places))
 
 
-def paged(keys: Keys, answer: Any) -> tuple[list[Callable[[], LockRecord]], str | None]:
-    """Return what reads each record of a page, and the key after which the next one begins, or None at the last."""
+def readings(keys: Keys, answer: Any) -> tuple[list[Callable[[], LockRecord]], str | None]:
+    """Return what reads each record of a page, and the key after which there are more, or None."""
     heads, payloads = (response.range for response in answer.responses)
     cut_head, cut_data = len(keys.head("")), len(keys.data(""))
     data = {kv.key[cut_data:]: kv.value for kv in payloads.kvs}
-    found = [(kv.key[cut_head:].decode(errors="replace"), kv, data.get(kv.key[cut_head:], b"")) for kv in heads.kvs]
-    return [partial(_record, *each) for each in found], found[-1][0] if heads.more else None
-
-
-def freed_or_renewed(keys: Keys, answer: Any) -> list[str]:
-    """Return the keys of the locks that a watch tells of."""
-    cut = len(keys.head(""))
-    return [event.kv.key[cut:].decode(errors="replace") for event in answer.events]
+    names = [kv.key[cut_head:] for kv in heads.kvs]
+    found: list[Callable[[], LockRecord]] = [
+        partial(_record, name.decode(errors="replace"), kv, data.get(name, b""))
+        for name, kv in zip(names, heads.kvs, strict=True)
+    ]
+    return found, names[-1].decode(errors="replace") if heads.more else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.store import Grade, Guarantees, TokenOrder
+from dlock_core.kit import quorum_guarantees
 from dlock_etcd import _schema
 from dlock_etcd._errors import TROUBLE, setup_error
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from dlock_core.kit import Exchange
+    from dlock_core.store import Guarantees
     from dlock_etcd._schema import Request
 
 __all__ = ["inspection", "policy"]
@@ -64,10 +65,7 @@ def _check(endpoint: str, status: Any) -> None:
 
 
 def _guarantees(answers: Mapping[str, Any], silent: Sequence[str], voting: int | None) -> Guarantees:
-    several = voting is not None and voting >= 3  # noqa: PLR2004  # the least that goes on without one of them
-    notes = [f"voting members: {'not known' if voting is None else voting}"]
-    if silent:
-        notes.append(f"answered: {', '.join(answers)}; no answer: {', '.join(silent)}")
+    notes = [f"answered: {', '.join(answers)}; no answer: {', '.join(silent)}"] if silent else []
     notes += [f"{endpoint} reports: {error}" for endpoint, status in answers.items() for error in status.errors]
     notes += [f"{endpoint} knows no leader now" for endpoint, status in answers.items() if not status.leader]
     revision = max(status.header.revision for status in answers.values())
@@ -75,24 +73,5 @@ def _guarantees(answers: Mapping[str, Any], silent: Sequence[str], voting: int |
         f"at revision {revision}; tokens are revisions: if a snapshot of an earlier one is restored, those granted since come again, "
         "so set token_floor above them first"
     )
-    notes.append("waiters are told by one watch a client; there is no clock, so ages are observed by the clients")
-    if several:
-        failover = "a write counts when a majority has it on disk; while there is no majority nobody gets a lock"
-    elif voting == 2:  # noqa: PLR2004
-        failover = "two members: while either is down nobody gets a lock; what they acknowledged they remember"
-    elif voting is None:
-        failover = "a write counts when a majority has it on disk; of how many members is not known: nobody tells this user now"
-    else:
-        failover = "one server: while it is down nobody gets a lock; what it acknowledged it remembers, unless its disk is lost"
-    return Guarantees(
-        store="etcd",
-        version=next(iter(answers.values())).version,
-        grade=Grade.A if several else Grade.B,
-        token=TokenOrder.ORDERED,
-        deletes=False,
-        refusal_linearizable=True,
-        durable=True,
-        failover=failover,
-        clock="none: the clients time the leases",
-        notes=tuple(notes),
-    )
+    notes.append("waiters of all clients stand in one queue; there is no clock, so ages are observed by the clients")
+    return quorum_guarantees("etcd", next(iter(answers.values())).version, voting, notes)

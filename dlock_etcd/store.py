@@ -7,38 +7,31 @@ from typing import Any
 import grpc
 
 from dlock_core.errors import ConfigurationError
-from dlock_core.kit import (
-    AsyncBatches,
-    AsyncExchangeStore,
-    AsyncWaits,
-    AsyncWatch,
-    Batches,
-    ExchangeStore,
-    Waits,
-    Watch,
-)
+from dlock_core.kit import AsyncBatches, AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, Watch
 from dlock_core.store import Capability
 from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
+from dlock_etcd._waiting import AsyncQueues, Queues
 from dlock_etcd._watch import anews_of, news_of
 from dlock_etcd._wire import BATCH_LIMIT
 from dlock_etcd.options import EtcdStoreOptions, credentials_of
 
 __all__ = ["AsyncEtcdStore", "EtcdStore"]
 
+_UPKEEP = Call("keep", None, 1.0)
+
 
 class _Store:
     """What both stores share: how they are made."""
 
     batch_limit = BATCH_LIMIT
+    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
     _channel_class: Any
     _link_class: Any
     _link: Any
     _verbs: Any
-    _notify: Any
 
     def _prepared(self, source: Any, root: str | None, user: str, password: str) -> tuple[EtcdVerbs, Any]:
-        self.capabilities = frozenset({Capability.BATCH_RENEW})
         if isinstance(source, str):
             source = EtcdStoreOptions.from_url(source)
         if isinstance(source, EtcdStoreOptions):
@@ -60,7 +53,7 @@ class _Store:
         return verbs, link
 
 
-class EtcdStore(_Store, Batches, Waits, ExchangeStore):
+class EtcdStore(_Store, Batches, Queues, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, its options, or a channel of the user's (``grpc.Channel``), who closes it; *root*, *user* and *password* are those of
@@ -72,10 +65,12 @@ class EtcdStore(_Store, Batches, Waits, ExchangeStore):
     def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
         verbs, link = self._prepared(source, root, user, password)
         super().__init__(verbs, link)
-        self._notify(Watch(news_of(lambda: link.stream(verbs.watched()), verbs.keys)))
+        link.watch = Watch(
+            news_of(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
+        )
 
 
-class AsyncEtcdStore(_Store, AsyncBatches, AsyncWaits, AsyncExchangeStore):
+class AsyncEtcdStore(_Store, AsyncBatches, AsyncQueues, AsyncExchangeStore):
     """As :class:`EtcdStore`, for the tasks of one event loop, with a ``grpc.aio.Channel``."""
 
     _channel_class, _link_class = grpc.aio.Channel, AsyncLink
@@ -83,4 +78,6 @@ class AsyncEtcdStore(_Store, AsyncBatches, AsyncWaits, AsyncExchangeStore):
     def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
         verbs, link = self._prepared(source, root, user, password)
         super().__init__(verbs, link)
-        self._notify(AsyncWatch(anews_of(lambda: link.stream(verbs.watched()), verbs.keys)))
+        link.watch = AsyncWatch(
+            anews_of(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
+        )

@@ -161,9 +161,11 @@ class ThreadLink(BeginsAnew):
 
     def _why(self, asking_s: float) -> str:
         not_started = self._given is not None and self._given.client_state == KeeperState.CLOSED
-        return "; ".join(
-            ["the client given is not started" if not_started else "no session", *map(str, self.looks(asking_s))]
-        )
+        looks = self.looks(asking_s)
+        told = ["the client given is not started" if not_started else "no session", *map(str, looks)]
+        if self._options is not None and self._options.tls and any(look.mode for look in looks):
+            told.append("they answer without TLS, which was asked for")
+        return "; ".join(told)
 
 
 def _client_of(options: Any) -> Any:

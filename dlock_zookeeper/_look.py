@@ -41,17 +41,18 @@ class Look(NamedTuple):
 
 
 def look_at(endpoint: str, timeout_s: float) -> Look:
-    """Ask the server at *endpoint*. One that takes TLS alone shows no state."""
+    """Ask the server at *endpoint*. One that takes TLS alone shows no state: it answers an alert, or nothing."""
     host, _, port = endpoint.rpartition(":")
+    said, trouble = b"", "no answer"
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as asked:
+            trouble = "no answer, though it takes connections; is it the right port?"
             asked.settimeout(timeout_s)
             asked.sendall(b"srvr")
-            said = b""
             while len(said) < _SAID_MAX and (more := asked.recv(_SAID_MAX)):
                 said += more
     except TimeoutError:
-        return Look(endpoint, trouble="no answer")
+        return Look(endpoint, trouble=trouble)
     except OSError as error:
         return Look(endpoint, trouble=error.strerror or type(error).__name__)
     return Look(endpoint, said.decode(errors="replace"))

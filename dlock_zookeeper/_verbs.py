@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from dlock_core.errors import RecordError, StoreError
-from dlock_core.kit import BatchResults, damaged, in_parts, matches, outcome, written
+from dlock_core.kit import BatchResults, damaged, in_parts, matches, outcome, pages, written
 from dlock_core.store import Claim, Reply
 from dlock_zookeeper import _wire
 from dlock_zookeeper._errors import TROUBLE, error_of, no_root
@@ -231,36 +231,23 @@ class ZooKeeperVerbs:
         self._hints[key] = standing
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
-        """In the order of keys. The first record that cannot be read is raised after all others were given."""
+        """In the order of keys, which the first page lists."""
         keys: list[str] = []
-        faults: list[RecordError] = []
 
-        def names() -> Exchange[Iterable[LockRecord]]:
-            try:
-                [found] = yield _wire.listing(self._root)
-            except NoNodeError as error:
-                raise no_root(self._root) from error
-            keys.extend(sorted(key for key in map(_wire.key_of, found) if key.startswith(prefix)))
-            return []
-
-        def page(part: list[str]) -> Exchange[Iterable[LockRecord]]:
-            nodes = yield _wire.reads([_wire.path_of(self._root, key) for key in part])
-            records = []
-            for key, node in zip(part, nodes, strict=True):
+        def page(after: int | None) -> Exchange[Any]:
+            if after is None:
                 try:
-                    standing = _wire.decode(key, *node)
-                except RecordError as error:
-                    faults.append(error)
-                else:
-                    assert standing.record is not None
-                    records.append(standing.record)
-            return records
+                    [found] = yield _wire.listing(self._root)
+                except NoNodeError as error:
+                    raise no_root(self._root) from error
+                keys.extend(sorted(key for key in map(_wire.key_of, found) if key.startswith(prefix)))
+                return [], 0 if keys else None
+            part, more = keys[after : after + _PAGE], after + _PAGE
+            nodes = yield _wire.reads([_wire.path_of(self._root, key) for key in part])
+            found = [partial(_wire.record, key, *node) for key, node in zip(part, nodes, strict=True)]
+            return found, more if more < len(keys) else None
 
-        yield names()
-        for start in range(0, len(keys), _PAGE):
-            yield page(keys[start : start + _PAGE])
-        if faults:
-            raise faults[0]
+        return pages(page)
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Ask the server for itself and its ensemble."""
@@ -273,7 +260,7 @@ class ZooKeeperVerbs:
         return guarantees(self._link.looks(_LOOK_S), voting)
 
     def provision(self) -> Exchange[None]:
-        """Make the root, unless it is there."""
+        """Make the root, unless it is there; whether its user may use it is seen."""
         path = ""
         for name in self._root.split("/"):
             path += f"/{name}"
@@ -281,6 +268,7 @@ class ZooKeeperVerbs:
                 yield _wire.making(path)
             except NodeExistsError:
                 continue
+        yield _wire.listing(self._root)
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of kazoo's."""

@@ -42,6 +42,7 @@ __all__ = [
     "path_of",
     "read",
     "reads",
+    "record",
     "step",
     "transactions",
 ]
@@ -89,6 +90,11 @@ def _value(record: LockRecord, token: int | None) -> bytes:
 
 
 def decode(key: str, value: bytes, stat: Any) -> Standing:
+    """Return the record in *value*, and when it was written."""
+    return Standing(record(key, value, stat), stat.mzxid)
+
+
+def record(key: str, value: bytes, stat: Any) -> LockRecord:
     """Return the record in *value*.
 
     Raises: RecordError: it is not dlock's, or damaged.
@@ -102,7 +108,7 @@ def decode(key: str, value: bytes, stat: Any) -> Standing:
         raise damaged(key, str(error), where=_WHERE) from error
     if version == FORMAT_VERSION and stat.numChildren != 1:
         raise damaged(key, f"it has {stat.numChildren} children, where a record has its marker alone", where=_WHERE)
-    return Standing(record_of(key, plain, where=_WHERE), stat.mzxid)
+    return record_of(key, plain, where=_WHERE)
 
 
 # ---- requests

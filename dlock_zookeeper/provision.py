@@ -6,17 +6,17 @@ import re
 from typing import TYPE_CHECKING
 
 from dlock_core.errors import StoreSetupError
-from dlock_core.store import Grade, Guarantees, TokenOrder
+from dlock_core.kit import quorum_guarantees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dlock_core.store import Guarantees
     from dlock_zookeeper._look import Look
 
 __all__ = ["guarantees", "participants", "policy"]
 
 _OLDEST = (3, 5)
-_SEVERAL = 3
 
 
 def policy(root: str, user: str) -> str:
@@ -42,27 +42,10 @@ def guarantees(looks: Sequence[Look], voting: int | None) -> Guarantees:
             raise StoreSetupError(f"{problem}; update it to 3.5 or newer")
     if "standalone" in {look.mode for look in looks}:
         voting = 1
-    several = voting is not None and voting >= _SEVERAL
-    notes = [f"voting servers: {'not known' if voting is None else voting}", *map(str, looks)]
-    notes.append("waiters are told by watches; there is no clock, so ages are observed by the clients")
-    notes.append(
-        "a read follows a sync: a leader that was cut off may answer for syncLimit ticks as things were before"
-    )
-    if several:
-        failover = "a write counts when a majority has it on disk; while there is no majority nobody gets a lock"
-    elif voting == 1:
-        failover = "one server: while it is down nobody gets a lock; what it acknowledged it remembers, unless its disk is lost"
-    else:
-        failover = "a write counts when a majority has it on disk; with fewer than three servers nobody gets a lock while one is down"
-    return Guarantees(
-        store="zookeeper",
-        version=next((look.version for look in looks if look.version), ""),
-        grade=Grade.A if several else Grade.B,
-        token=TokenOrder.ORDERED,
-        deletes=False,
-        refusal_linearizable=True,
-        durable=True,
-        failover=failover,
-        clock="none: the clients time the leases",
-        notes=tuple(notes),
-    )
+    version = next((look.version for look in looks if look.version), "")
+    notes = [
+        *map(str, looks),
+        "waiters are told by watches; there is no clock, so ages are observed by the clients",
+        "a read follows a sync: a leader that was cut off may answer for syncLimit ticks as things were before",
+    ]
+    return quorum_guarantees("zookeeper", version, voting, notes)

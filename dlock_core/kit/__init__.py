@@ -4,7 +4,8 @@
 :func:`outcome`                             the port's conditions, for a store that loads, decides and saves in one transaction
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
-:func:`pages`                               the pages of a scan, whose unreadable records are told last
+:func:`pages`                               a scan that a record which cannot be read does not end
+:func:`quorum_guarantees`                   what a store promises that keeps each write on a majority of its servers
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out
@@ -46,6 +47,7 @@ from dlock_core.kit.lane import Lane
 from dlock_core.kit.outcome import kept, matches, outcome, tokens_exhausted, written
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncPooledLink, PooledConnection, PooledLink
+from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 from dlock_core.kit.watch import AsyncWaits, AsyncWatch, News, Waits, Watch
@@ -103,6 +105,7 @@ __all__ = [
     "pages",
     "payload_of",
     "plain_of",
+    "quorum_guarantees",
     "read_payload",
     "record_of",
     "tokens_exhausted",

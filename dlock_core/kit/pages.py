@@ -1,8 +1,8 @@
-"""The pages of a scan."""
+"""A scan, page by page, which a record that cannot be read does not end."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import RecordError
 
@@ -12,33 +12,32 @@ if TYPE_CHECKING:
     from dlock_core.kit.exchange import Exchange
     from dlock_core.record import LockRecord
 
-    Page: TypeAlias = tuple[Iterable[Callable[[], LockRecord]], str | None]
-
 __all__ = ["pages"]
 
 
-def pages(page: Callable[[str | None], Exchange[Page]]) -> Iterator[Exchange[list[LockRecord]]]:
-    """Yield the exchange of each page of a scan. The first record that cannot be read is raised after all others were given.
+def pages(
+    page: Callable[[Any], Exchange[tuple[Iterable[Callable[[], LockRecord]], Any]]],
+) -> Iterator[Exchange[list[LockRecord]]]:
+    """Yield the exchange of each page of a scan. After the last one, the first record that could not be read is raised.
 
-    *page* is called with the key after which the page begins, None for the first. Its exchange returns what reads each record of the
-    page, and the key after which the next one begins, None at the last.
+    *page* is given where to go on, None at first; it returns what reads each record of the page, and where to go on, or None at the end.
     """
-    after: str | None = None
+    after: Any = None
     faults: list[RecordError] = []
 
-    def exchange() -> Exchange[list[LockRecord]]:
+    def read() -> Exchange[list[LockRecord]]:
         nonlocal after
-        readers, after = yield from page(after)
         records = []
-        for read in readers:
+        readings, after = yield from page(after)
+        for reading in readings:
             try:
-                records.append(read())
+                records.append(reading())
             except RecordError as error:
                 faults.append(error)
         return records
 
-    yield exchange()
+    yield read()
     while after is not None:
-        yield exchange()
+        yield read()
     if faults:
         raise faults[0]

@@ -238,7 +238,7 @@ class _Waits:
     """A store without ``wait``, until :meth:`_notify` is called."""
 
     wait: _Wait
-    _wait: _Wait
+    _wait: Callable[..., Any]
     # How long asking whether a key is free may take: longer, and the waiter goes without the answer.
     _asking_max_s = threading.TIMEOUT_MAX
 
@@ -248,20 +248,23 @@ class _Waits:
         self.wait = self._wait
         self.capabilities |= {Capability.NOTIFY}
 
-    def _is_free(self: Any, key: str, deadline: float) -> Any:
-        """Ask whether *key* is free; for asyncio the answer is awaited."""
+    def _is_free(self: Any, key: str, name: str, deadline: float) -> Any:
+        """Ask whether *key* is free for who waits under *name*; for asyncio the answer is awaited."""
         left_s = max(deadline - time.monotonic(), 0.001)
-        return self._run(self._verbs.is_free(key), Call("read", key, min(left_s, self._asking_max_s)))
+        return self._run(self._verbs.is_free(name), Call("read", key, min(left_s, self._asking_max_s)))
 
 
 class Waits(_Waits):
-    """Mix into an :class:`ExchangeStore` that waits on a :class:`Watch` (clauses N1 to N3); its verbs have ``is_free``."""
+    """Mix into an :class:`ExchangeStore` that waits on a :class:`Watch` (clauses N1 to N3); its verbs have ``is_free``.
 
-    def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+    A waiter is woken by news of its key, or of another *name*; ``is_free`` is asked about the same.
+    """
+
+    def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float, name: str | None = None) -> None:
         call = Call("read", record.key, timeout_s)
-        deadline = self._begin(call)
+        deadline, name = self._begin(call), name or record.key
         try:
-            self._link.watch.wait(record.key, timeout_s, partial(self._is_free, record.key, deadline))
+            self._link.watch.wait(name, timeout_s, partial(self._is_free, record.key, name, deadline))
         except Exception as error:  # noqa: BLE001  # it is raised again
             self._raise(error, call)
 
@@ -269,11 +272,11 @@ class Waits(_Waits):
 class AsyncWaits(_Waits):
     """The async twin of :class:`Waits`."""
 
-    async def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+    async def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float, name: str | None = None) -> None:
         call = Call("read", record.key, timeout_s)
-        deadline = self._begin(call)
+        deadline, name = self._begin(call), name or record.key
         try:
-            await self._link.watch.wait(record.key, timeout_s, partial(self._is_free, record.key, deadline))
+            await self._link.watch.wait(name, timeout_s, partial(self._is_free, record.key, name, deadline))
         except Exception as error:  # noqa: BLE001  # it is raised again
             self._raise(error, call)
 

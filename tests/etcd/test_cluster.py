@@ -60,7 +60,7 @@ def test_three_members_are_grade_a(members: EtcdStore) -> None:
     told = members.guarantees()
 
     assert told.grade is Grade.A
-    assert "voting members: 3" in told.notes
+    assert "voting servers: 3" in told.notes
     assert "majority" in told.failover
 
 

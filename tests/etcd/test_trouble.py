@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -25,7 +26,7 @@ from dlock_core.errors import (
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from dlock_etcd._errors import error_of
 from tests.etcd.support import TIMEOUT_S, any_claim, released
-from tests.scripted import ScriptedServer
+from tests.scripted import ScriptedServer, free_port
 
 QUOTA = 300_000
 
@@ -107,8 +108,8 @@ def test_full_server_grants_nothing_that_is_forgotten(own_server: ScriptedServer
     store.close()
 
 
-def test_wrong_ports_are_told(address: str, key: str) -> None:
-    """HTTP where gRPC is wanted, nothing at all, and a listener that never speaks."""
+def test_wrong_ports_are_told(key: str) -> None:
+    """A listener that never speaks, and nothing at all."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = EtcdStore(f"etcd://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(StoreError):
@@ -117,6 +118,55 @@ def test_wrong_ports_are_told(address: str, key: str) -> None:
     store = EtcdStore("etcd://127.0.0.1:9")
     with pytest.raises(StoreUnavailableError, match="nothing was written"):
         store.claim(any_claim(key), timeout_s=0.5)
+    store.close()
+
+
+def test_port_of_a_server_that_speaks_http_is_told(key: str) -> None:
+    """Such as that of an etcd of version 2, or of etcd's metrics: nothing was written, and the error says what to look at."""
+    metrics = free_port()
+    server = ScriptedServer("etcd.sh", DLOCK_ETCD_ARGS=f"--listen-metrics-urls=http://127.0.0.1:{metrics}")
+    store = EtcdStore(f"etcd://127.0.0.1:{metrics}")
+
+    with pytest.raises(StoreUnavailableError, match="no gRPC is spoken there; is it etcd's client port"):
+        store.claim(any_claim(key), timeout_s=1)
+
+    store.close()
+    server.stop()
+
+
+def test_server_of_other_services_is_told(key: str) -> None:
+    """It speaks gRPC, and has nothing of etcd's."""
+    other = grpc.server(ThreadPoolExecutor(1))
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
+    store = EtcdStore(f"etcd://127.0.0.1:{port}")
+
+    with pytest.raises(StoreSetupError, match="has no API of etcd"):
+        store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+    store.close()
+    other.stop(None).wait()
+
+
+def test_host_that_has_no_address_was_not_asked(key: str) -> None:
+    """A name that nobody knows is no unknown outcome, and the next endpoint is asked."""
+    store = EtcdStore("etcd://host.invalid")
+
+    with pytest.raises(StoreUnavailableError, match="check the host's name"):
+        store.claim(any_claim(key), timeout_s=1)
+
+    store.close()
+
+
+@pytest.mark.parametrize("own_server", ["--max-txn-ops=16"], indirect=True)
+def test_server_that_takes_small_transactions_is_told_at_its_set_up(own_server: ScriptedServer, key: str) -> None:
+    """Single locks would be had there, and lost once there are many to renew: ``dlock init`` says so before that."""
+    store = EtcdStore(own_server.told)
+
+    with pytest.raises(StoreSetupError, match="leave --max-txn-ops at 128 or more"):
+        store.provision()
+
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
     store.close()
 
 

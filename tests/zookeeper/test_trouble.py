@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -160,17 +159,6 @@ def test_server_in_read_only_mode_is_not_used(address: str, key: str) -> None:
             with pytest.raises(StoreUnavailableError, match="read-only"):
                 ask(any_claim(key), timeout_s=TIMEOUT_S)
         client._state = KeeperState.CONNECTED
-
-
-def test_wrong_ports_are_told(key: str) -> None:
-    """A listener that never speaks, and nothing at all."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        store = ZooKeeperStore(f"zookeeper://{address}")
-        with pytest.raises(StoreUnavailableError, match=f"{address}: no answer"):
-            store.claim(any_claim(key), timeout_s=1)
-        silent.close()
-        store.close()
 
 
 def test_server_that_cannot_be_reached_is_passed_over(address: str, key: str) -> None:

@@ -1,0 +1,140 @@
+"""The queue of those who wait for a lock, in etcd: a release wakes the first of them alone.
+
+A waiter has a place, in the order in which they came, and a bell. A claim that comes from the queue learns whose place is the next, and the
+release after it rings there in its own transaction. A place decides nothing but which claims are refused for a moment. It has a lease of
+etcd's, which ends soon after its client; the lock has none.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+from dlock_core.errors import RecordError
+from dlock_etcd import _schema, _turns, _wire
+from dlock_etcd._errors import TROUBLE, lease_ended
+
+if TYPE_CHECKING:
+    from dlock_core.kit import Exchange
+    from dlock_etcd._wire import Place
+
+__all__ = ["Queue"]
+
+# The shortest lease that a cluster with the usual time-outs grants.
+_LEASE_S = 2
+# How long a waiter that was woken may take to claim.
+_TURN_S = 0.3
+_MANY = 4096
+_log = logging.getLogger("dlock.etcd")
+
+
+class Queue:
+    """The places of the waiters of one client. *verbs* are its verbs."""
+
+    def __init__(self, verbs: Any) -> None:
+        self._verbs, self._keys = verbs, verbs.keys
+        self._client = secrets.token_hex(8)
+        self.bells: bytes = self._keys.bells(self._client)
+        # Since which revision of the cluster the attempt behind a ticket waits: it comes back to the same place.
+        self._since: OrderedDict[str, int] = OrderedDict()
+        # The places that stand, or may, by bell, and since when nobody waits there; None while somebody does.
+        self._places: dict[str, tuple[Place, float | None]] = {}
+        # Who comes next, where this client holds a key that others wait for.
+        self._following: OrderedDict[str, Place] = OrderedDict()
+        self._lease = 0
+
+    def own(self, key: str, ticket: str | None) -> Place | None:
+        """Return the place of an attempt, if it has waited."""
+        since = None if ticket is None else self._since.get(ticket)
+        return None if since is None else self._keys.place(key, f"{since:016x}-{self._client}-{ticket}")
+
+    def attend(self, key: str, ticket: str) -> str:
+        """Return the bell of an attempt that begins to wait, or waits again."""
+        self._since.setdefault(ticket, self._verbs.revision)
+        _bound(self._since)
+        own = self.own(key, ticket)
+        assert own is not None
+        self._places[own.bell] = own, None
+        return own.bell
+
+    def served(self, key: str, ticket: str | None, own: Place | None, answer: Any) -> None:
+        """Note that a claim was granted, which took its *own* place away, and who comes next."""
+        self._following.pop(key, None)
+        if own is not None:
+            self._places.pop(own.bell, None)
+            self._since.pop(str(ticket), None)
+            self.note(key, answer)
+
+    def note(self, key: str, answer: Any) -> bool:
+        """Note who comes next, as the *answer* to a step that holds the key shows; whether somebody does."""
+        following = _turns.following(self._keys, key, answer)
+        if following is not None:
+            self._following[key] = following
+            _bound(self._following)
+        return following is not None
+
+    def next(self, key: str) -> Place | None:
+        """Return the place of who comes next, once, as far as it is known."""
+        return self._following.pop(key, None)
+
+    def enter(self, bell: str) -> Exchange[bool]:
+        """Take the place; return whether a claim is worth trying at once."""
+        own, _ = self._places[bell]
+        try:
+            answer = yield from self._entered(own)
+        except TROUBLE as error:
+            if not lease_ended(error):
+                raise
+            self._lease = 0
+            answer = yield from self._entered(own)
+        shown = _wire.shown(answer.responses)
+        try:
+            record = shown.record(own.key)
+        except RecordError:
+            return True  # the claim says so
+        return not shown.is_kept and (record is None or not record.held)
+
+    def _entered(self, own: Place) -> Exchange[Any]:
+        if not self._lease:
+            self._lease = (yield from self._verbs.asked(_schema.lease(_LEASE_S))).id
+        return (yield from self._verbs.transacted(_turns.enter(self._keys, own, self._lease)))
+
+    def keep(self, bell: str) -> None:
+        """Keep the place for a moment, though nobody waits there now."""
+        if bell in self._places:
+            self._places[bell] = self._places[bell][0], time.monotonic()
+
+    def leave(self, bell: str) -> Exchange[None]:
+        """Give the place up, and pass on a turn that it had; where etcd does not hear of it, later."""
+        self.keep(bell)
+        own, left_at = self._places.get(bell, (None, None))
+        if own is not None:
+            answer = yield from self._verbs.transacted(_turns.leave(self._keys, own))
+            if self._places.get(bell) == (own, left_at):
+                del self._places[bell]
+            yield from self.ring(_turns.passed_to(self._keys, own.key, answer))
+
+    def ring(self, place: Place | None) -> Exchange[None]:
+        """Wake the waiter at *place*, which otherwise looks for itself, a little later."""
+        if place is not None:
+            try:
+                yield from self._verbs.transacted(_turns.ring(place))
+            except TROUBLE as error:
+                _log.debug("a waiter was not woken: %s", error)
+
+    def upkeep(self) -> Exchange[None]:
+        """Give up the places that nobody has come back to, and keep those of all who wait."""
+        over = time.monotonic() - _TURN_S
+        for bell, (_, left_at) in list(self._places.items()):
+            if left_at is not None and left_at < over:
+                yield from self.leave(bell)
+        if self._lease and (yield from self._verbs.asked(_schema.keep_alive(self._lease))).ttl <= 0:
+            self._lease = 0
+
+
+def _bound(known: OrderedDict[str, Any]) -> None:
+    if len(known) > _MANY:
+        known.popitem(last=False)

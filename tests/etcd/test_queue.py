@@ -1,0 +1,256 @@
+"""Waiters of several clients: one release wakes one of them, the first, and none of them holds up the others for long."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dlock_core.record import LockRecord
+from dlock_core.store import Claim, Expect
+from dlock_etcd import AsyncEtcdStore, EtcdStore
+from dlock_etcd._queue import Queue
+from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, held, released, renewed
+
+ROOT = "queue"
+
+
+class Waiter:
+    """A client of its own, which waits in a thread."""
+
+    def __init__(self, address: str, record: LockRecord) -> None:
+        self.store, self.record, self.ticket = EtcdStore(f"etcd://{address}/{ROOT}"), record, f"ticket/{id(self)}"
+        self.store.claim(
+            self.request, timeout_s=TIMEOUT_S
+        )  # so it knows where the cluster is, as each client that waits
+        self.woken = threading.Event()
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    @property
+    def request(self) -> Claim:
+        """Its claim."""
+        return Claim(held(self.record.key), Expect.ANY, ticket=self.ticket)
+
+    def _wait(self) -> None:
+        self.store.wait(self.record, ticket=self.ticket, timeout_s=TIMEOUT_S)
+        self.woken.set()
+
+    def claims(self) -> LockRecord:
+        """Return what its claim is granted."""
+        reply = self.store.claim(self.request, timeout_s=TIMEOUT_S)
+        assert reply.applied
+        assert reply.record is not None
+        return reply.record
+
+
+@pytest.fixture
+def standing(address: str, key: str) -> Iterator[tuple[EtcdStore, LockRecord]]:
+    """Hold the key."""
+    store = EtcdStore(f"etcd://{address}/{ROOT}")
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    yield store, record
+    store.close()
+
+
+@pytest.fixture
+def waiter(address: str, standing: tuple[EtcdStore, LockRecord]) -> Iterator[Callable[[], Waiter]]:
+    """Return what makes one more waiter, once it has its place."""
+    made: list[Waiter] = []
+
+    def wait() -> Waiter:
+        before = places(address, standing[1].key)
+        made.append(Waiter(address, standing[1]))
+        until(lambda: places(address, standing[1].key) > before)
+        return made[-1]
+
+    yield wait
+    for each in made:
+        each.store.close()
+
+
+def places(address: str, key: str) -> int:
+    """Return how many keys of etcd's the waiters for *key* have, but for their bells."""
+    start = f"{ROOT}/wait/{len(key)}:{key}/"
+    found = administer(address, "kv/range", key=coded(start), range_end=coded(start[:-1] + "0"), count_only=True)
+    return int(found.get("count", 0))
+
+
+def until(fact: Callable[[], bool]) -> None:
+    """Wait for what comes by itself."""
+    end = time.monotonic() + TIMEOUT_S
+    while not fact():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)  # etcd tells nobody
+
+
+def test_release_wakes_the_first_alone(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """Each client hears of its turn and of no other's: three of them are served in the order in which they came."""
+    store, record = standing
+    waiters = [waiter() for _ in range(3)]
+
+    for place, each in enumerate(waiters):
+        assert store.release(released(record), timeout_s=TIMEOUT_S).applied
+        assert each.woken.wait(TIMEOUT_S)
+        assert [other.woken.is_set() for other in waiters] == [True] * (place + 1) + [False] * (2 - place)
+        store, record = each.store, each.claims()
+
+    assert places(address, record.key) == 0
+
+
+def test_release_by_one_of_the_queue_is_one_request(
+    standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """Its claim has told it who comes next, so the release itself wakes that one."""
+    first, second = waiter(), waiter()
+    standing[0].release(released(standing[1]), timeout_s=TIMEOUT_S)
+    assert first.woken.wait(TIMEOUT_S)
+    record = first.claims()
+    before = first.store.requests["release"]
+
+    first.store.release(released(record), timeout_s=TIMEOUT_S)
+
+    assert second.woken.wait(TIMEOUT_S)
+    assert first.store.requests["release"] == before + 1
+
+
+def test_waiter_that_came_back_before_the_one_that_the_holder_knows_is_woken(
+    standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an older place, which it had given up for a moment when the holder last heard of the queue."""
+    store, record = standing
+    behind = waiter()
+    record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record or record
+    monkeypatch.setattr(Queue, "attend", _attend_early(Queue.attend))
+    first = waiter()
+    before = store.requests["release"]
+
+    store.release(released(record), timeout_s=TIMEOUT_S)
+
+    assert store.requests["release"] == before + 2
+    assert first.woken.wait(TIMEOUT_S)
+    assert first.claims().held
+    behind.woken.wait(TIMEOUT_S)
+
+
+def _attend_early(attend: Callable[[Queue, str, str], str]) -> Callable[[Queue, str, str], str]:
+    def early(queue: Queue, key: str, ticket: str) -> str:
+        queue._since[ticket] = 1
+        return attend(queue, key, ticket)
+
+    return early
+
+
+def test_newcomer_does_not_pass_who_waits(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """A claim with a ticket finds the free key held, by nobody; one without, a single try, is granted."""
+    store, record = standing
+    waiting = waiter()
+    store.release(released(record), timeout_s=TIMEOUT_S)
+    waiting.woken.wait(TIMEOUT_S)
+
+    refused = store.claim(Claim(held(record.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S)
+    single = store.claim(any_claim(record.key), timeout_s=TIMEOUT_S)
+
+    assert not refused.applied
+    assert refused.record is not None
+    assert (refused.record.held, refused.record.owner) == (True, "(free, kept for the first who waits)")
+    assert single.applied
+
+
+def test_waiter_that_was_woken_and_does_not_claim_loses_its_turn(
+    standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """Its client lives, and gives its place up: the next one is woken, and nobody had to look."""
+    idle, busy = waiter(), waiter()
+
+    standing[0].release(released(standing[1]), timeout_s=TIMEOUT_S)
+
+    assert idle.woken.wait(TIMEOUT_S)
+    assert busy.woken.wait(TIMEOUT_S)
+    assert busy.claims().held
+
+
+def test_waiter_that_died_takes_its_place_with_it(address: str, standing: tuple[EtcdStore, LockRecord]) -> None:
+    """The place has a lease of a few seconds, so the claims of those behind it are refused no longer."""
+    store, record = standing
+    program = f"""
+from dlock_core import connect
+with connect("etcd://{address}/{ROOT}", prefix="") as client:
+    client.acquire("{record.key}")
+"""
+    dying = subprocess.Popen([sys.executable, "-c", program])
+    until(lambda: places(address, record.key) == 1)
+    dying.send_signal(signal.SIGKILL)
+    dying.wait()
+    store.release(released(record), timeout_s=TIMEOUT_S)
+
+    until(lambda: store.claim(Claim(held(record.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S).applied)
+
+
+def test_renewal_tells_that_another_client_waits(
+    standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """And lets the holder know whom to wake, in the same transaction as its release."""
+    store, record = standing
+    assert not store.replace(renewed(record), timeout_s=TIMEOUT_S).wanted
+    record = store.read(record.key, timeout_s=TIMEOUT_S) or record
+    waiting = waiter()
+    (reply,) = store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)
+    before = store.requests["release"]
+
+    store.release(released(reply.record), timeout_s=TIMEOUT_S)  # type: ignore[union-attr, arg-type]
+
+    assert reply.wanted  # type: ignore[union-attr]
+    assert waiting.woken.wait(TIMEOUT_S)
+    assert store.requests["release"] == before + 1
+
+
+def test_place_is_taken_again_after_etcd_has_forgotten_it(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """The lease was lost while its client stood still: who waits is woken, and comes back under another one."""
+    lost = waiter()
+    for lease in administer(address, "lease/leases").get("leases", []):
+        administer(address, "lease/revoke", ID=lease["ID"])
+    assert lost.woken.wait(TIMEOUT_S)
+
+    lost.woken.clear()
+    threading.Thread(target=lost._wait, daemon=True).start()
+    until(lambda: places(address, standing[1].key) == 1)
+    standing[0].release(released(standing[1]), timeout_s=TIMEOUT_S)
+
+    assert lost.woken.wait(TIMEOUT_S)
+    assert lost.claims().held
+
+
+def test_asyncio_waiter_that_is_cancelled_leaves_no_place(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """It was the first; the next one has its turn at once."""
+    store, record = standing
+
+    async def wait_and_be_cancelled() -> None:
+        other = AsyncEtcdStore(f"etcd://{address}/{ROOT}")
+        waiting = asyncio.create_task(other.wait(record, ticket="cancelled", timeout_s=TIMEOUT_S))
+        while not await asyncio.to_thread(places, address, record.key):
+            pass
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await other.close()
+
+    asyncio.run(wait_and_be_cancelled())
+    assert places(address, record.key) == 0
+    behind = waiter()
+    store.release(released(record), timeout_s=TIMEOUT_S)
+
+    assert behind.woken.wait(TIMEOUT_S)

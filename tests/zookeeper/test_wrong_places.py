@@ -1,0 +1,65 @@
+"""Ports, connections and roots that are not those of the locks: the error says what is wrong there, and nothing was written."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+from dlock_conformance.servers import resolve
+from kazoo.security import make_digest_acl
+
+from dlock_core.errors import StoreSetupError, StoreUnavailableError
+from dlock_zookeeper import ZooKeeperStore
+from tests.zookeeper.support import any_claim, session
+
+
+def test_wrong_ports_are_told(key: str) -> None:
+    """A listener that never speaks, and nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        store = ZooKeeperStore(f"zookeeper://{address}")
+        with pytest.raises(StoreUnavailableError, match=f"{address}: no answer, though it takes connections"):
+            store.claim(any_claim(key), timeout_s=1)
+        silent.close()
+        store.close()
+
+
+def test_port_of_another_server_is_told(key: str) -> None:
+    """Here etcd's, which waits for more than ZooKeeper's clients say."""
+    other = "{}:{}".format(*resolve("etcd").address)
+    store = ZooKeeperStore(f"zookeeper://{other}/tests")
+
+    with pytest.raises(
+        StoreUnavailableError, match=f"{other}: no answer, though it takes connections; is it the right port"
+    ):
+        store.claim(any_claim(key), timeout_s=2)
+
+    store.close()
+
+
+def test_server_without_tls_is_told(address: str, key: str) -> None:
+    """It answers, so the error says what is wrong with the connection."""
+    program = f"""
+from dlock_core import connect
+with connect("zookeeper://{address}/tests?tls=true", prefix="") as client:
+    client.try_acquire("{key}")
+"""
+    # A process of its own: kazoo leaves the sockets of such connections open.
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert "StoreUnavailableError" in done.stderr
+    assert "they answer without TLS, which was asked for" in done.stderr
+
+
+def test_root_that_a_user_may_not_use_is_told_at_its_set_up(address: str, key: str) -> None:
+    """It is there, so nothing has to be made; ``dlock init`` says what is missing all the same."""
+    with session(address) as client:
+        client.create(f"/{key}", acl=[make_digest_acl("somebody", "else", all=True)])
+    store = ZooKeeperStore(f"zookeeper://{address}/{key}")
+
+    with pytest.raises(StoreSetupError, match="lacks a right"):
+        store.provision()
+
+    store.close()
