@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
+from dlock_core import lease
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import AcquireTimeoutError, OutcomeUnknownError, StoreError, StoreUnavailableError
-from dlock_core.lease import is_session_over
 from dlock_core.record import NewerRecord, OwnerState
 from dlock_core.timings import NANOS, Timings
 
@@ -100,7 +100,7 @@ class Sessions:
             self._absent.pop(ref, None)
         elif ref not in self._absent:
             _keep(self._absent, ref, runtime.now())
-        is_over = is_session_over(ref, record, began, self._absent.get(ref))
+        is_over = lease.is_session_over(ref, record, began, self._absent.get(ref))
         if is_over is None and record is not None:
             return await self._is_dead(record, ref, looking)
         return bool(is_over)
