@@ -171,6 +171,7 @@ def watcher(at: str, ready: Any, got: Any) -> None:
     """Tell when each change of the bare key came."""
     with grpc.insecure_channel(at) as channel:
         request = _schema.watch(b"bare", b"bare\0")
+        request.message.create.ClearField("filters")  # dlock's own watch hears of removals alone
         method = request.method
         stream = channel.unary_stream(method.path, request_serializer=method.write, response_deserializer=method.read)
         for answer in stream(request.message):
