@@ -168,3 +168,26 @@ def engine_of(world: World) -> Any:
     """Return the engine of the client that was made last."""
     client = world.clients[-1]
     return getattr(client, "_opened", None) or client._engine
+
+
+@both_colours
+async def test_sessions_have_no_events_of_their_own(world: World) -> None:
+    """Neither those of this client, nor those of others that it takes over: nobody has asked for them."""
+    events: list[Any] = []
+    store = world.another_store()
+    async with (
+        world.client(store, **KEEPS, on_event=events.append) as dead,
+        world.client(**KEEPS, on_event=events.append) as live,
+    ):
+        leases = await moved(world, dead, "k")
+        with store.outage():
+            waiting = world.spawn(live.acquire("k", timeout=60))
+            await world.live(25)
+            taken = await waiting.result()
+        await world.live(5)
+        with pytest.raises(LockLostError):
+            await leases[0].release()
+        await taken.release()
+
+    await world.until(lambda: [each.kind for each in events].count("released") == 1)
+    assert {each.key for each in events} == {"k"}
