@@ -39,6 +39,23 @@ def hold(client: LockClient, key: str, lease_s: float) -> None:
         say("renewed", lease.fencing_token, sent)
 
 
+def keep(client: LockClient, run: str, number: int, lease_s: float) -> None:
+    """Hold so many locks, kept by a session, and tell their tokens once they are; then, how many were lost and are valid all the same."""
+    leases = [client.acquire(f"{run}/{each}", lease_duration=lease_s, renewal="session") for each in range(number)]
+    while not all(is_kept(client, lease.key) for lease in leases):
+        time.sleep(lease_s / 8)  # a heartbeat opens the session, the next one moves the locks
+    say(*(lease.fencing_token for lease in leases))
+    for lease in leases:
+        lease.lost.wait()
+    say("lost", sum(lease.loss is not None for lease in leases), "valid", sum(lease.is_valid for lease in leases))
+
+
+def is_kept(client: LockClient, key: str) -> bool:
+    """Whether the record of *key* names a session."""
+    record = client.get(key)
+    return record is not None and record.session is not None
+
+
 def count(client: LockClient, key: str, path: Path, seconds: float) -> None:
     """Increment the number in the file *path* under the lock, without any other protection; some times, however slow it is."""
     until = time.monotonic() + seconds
@@ -66,9 +83,12 @@ def race(client: LockClient, rounds: int) -> None:
 
 if __name__ == "__main__":
     url, work, *arguments = sys.argv[1:]
-    with connect(url) as opened:
+    # What a failover may do to locks that a session keeps is no part of these tests.
+    with connect(url, allow_unsafe={"session-rollback"}) as opened:
         if work == "hold":
             hold(opened, arguments[0], float(arguments[1]))
+        elif work == "keep":
+            keep(opened, arguments[0], int(arguments[1]), float(arguments[2]))
         elif work == "count":
             count(opened, arguments[0], Path(arguments[1]), float(arguments[2]))
         else:
