@@ -16,6 +16,7 @@ import pytest
 from dlock_conformance import (
     NOT_OF_ELECTIONS,
     NOT_OF_JOBS,
+    NOT_OF_SESSIONS,
     NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
@@ -165,3 +166,10 @@ class TestEtcdPermits(TestEtcdClient):
 
     way = Way.PERMIT
     cannot_carry = NOT_OF_SHARED_LOCKS
+
+
+class TestEtcdSessions(TestEtcdClient):
+    """The same by locks that a session keeps."""
+
+    way = Way.SESSION
+    cannot_carry = NOT_OF_SESSIONS

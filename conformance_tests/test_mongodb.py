@@ -10,6 +10,7 @@ import pytest
 from dlock_conformance import (
     NOT_OF_ELECTIONS,
     NOT_OF_JOBS,
+    NOT_OF_SESSIONS,
     NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
@@ -134,3 +135,10 @@ class TestMongoDBPermits(TestMongoDBClient):
 
     way = Way.PERMIT
     cannot_carry = NOT_OF_SHARED_LOCKS
+
+
+class TestMongoDBSessions(TestMongoDBClient):
+    """The same by locks that a session keeps."""
+
+    way = Way.SESSION
+    cannot_carry = NOT_OF_SESSIONS

@@ -13,6 +13,7 @@ import pytest
 from dlock_conformance import (
     NOT_OF_ELECTIONS,
     NOT_OF_JOBS,
+    NOT_OF_SESSIONS,
     NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
@@ -153,3 +154,10 @@ class TestPostgresPermits(TestPostgresClient):
 
     way = Way.PERMIT
     cannot_carry = NOT_OF_SHARED_LOCKS
+
+
+class TestPostgresSessions(TestPostgresClient):
+    """The same by locks that a session keeps."""
+
+    way = Way.SESSION
+    cannot_carry = NOT_OF_SESSIONS

@@ -12,6 +12,7 @@ import pytest
 from dlock_conformance import (
     NOT_OF_ELECTIONS,
     NOT_OF_JOBS,
+    NOT_OF_SESSIONS,
     NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
@@ -197,3 +198,10 @@ class TestZooKeeperPermits(TestZooKeeperClient):
 
     way = Way.PERMIT
     cannot_carry = NOT_OF_SHARED_LOCKS
+
+
+class TestZooKeeperSessions(TestZooKeeperClient):
+    """The same by locks that a session keeps."""
+
+    way = Way.SESSION
+    cannot_carry = NOT_OF_SESSIONS

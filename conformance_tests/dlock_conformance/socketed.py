@@ -64,7 +64,8 @@ class SocketServer:
                 threading.Thread(target=self._serve, args=(link,), name="socket-server", daemon=True).start()
 
     def _serve(self, link: socket.socket) -> None:
-        with link, suppress(OSError, EOFError):
+        # KeyError: it speaks another language, as who looks for a server that had this port before.
+        with link, suppress(OSError, EOFError, KeyError):
             while True:
                 verb, request, more = received(link)
                 try:

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from dlock_core import lease
 from dlock_core.kit import outcome
-from dlock_core.lease import is_session_over, note_request, step
 from dlock_core.record import BeatNote, Broken, LockRecord, Loss, LossReason, OwnerState, SessionRef, State
 from dlock_core.states import (
     Abandon,
@@ -247,7 +246,7 @@ def _fresh(world: World) -> str:
 
 def _fed(world: World, who: str, event: Any) -> World:
     """Feed *event* to a machine of the owner, and send what it asks for; what it tells is done at once, but for a note."""
-    state, effects = step(getattr(world, who), event, NOW)
+    state, effects = lease.step(getattr(world, who), event, NOW)
     world = _with(world, {who: state})
     for effect in effects:
         if isinstance(effect, (Claim, Replace, Release, Read)):
@@ -340,7 +339,7 @@ def _of_operator(world: World, case: Case) -> Iterator[tuple[str, World]]:
     session, lock = world.session, world.lock
     note = NOTE._replace(key="other") if case.other_note else NOTE
     if world.operator == "-" and lock is not None and lock.session is not None and lock.fencing_token == OWNER_TOKEN:
-        request = note_request(session, note, lock.session.fencing_token, _fresh(world))
+        request = lease.note_request(session, note, lock.session.fencing_token, _fresh(world))
         if isinstance(request, Replace):
             noted = _applied(world._replace(operator="noted"), request)[0]
             yield "the operator leaves a note", noted
@@ -372,7 +371,7 @@ def _of_waiter(world: World, case: Case) -> Iterator[tuple[str, World]]:
 
 def _driven(world: World, case: Case, event: Any) -> World:
     while event is not None:
-        state, effects = step(world.waiter, event, NOW)
+        state, effects = lease.step(world.waiter, event, NOW)
         world, event = world._replace(waiter=state), None
         for effect in effects:
             if isinstance(effect, (Claim, Replace, Read)):
@@ -395,7 +394,7 @@ def _looked(world: World, ref: SessionRef, case: Case) -> tuple[World, bool]:
         world = world._replace(absent_at=NOW)
     elif record is not None:
         world = world._replace(absent_at=None)
-    is_over = is_session_over(ref, record, NOW, world.absent_at)
+    is_over = lease.is_session_over(ref, record, NOW, world.absent_at)
     if is_over is not None or record is None:
         return world, bool(is_over)
     seen = world.seen

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import LockLostError, LossReason, State
-from dlock_core.lease import note_request
+from dlock_core import lease as lease_machine
 from dlock_core.record import Beat, BeatNote, LockRecord
 from tests.core.test_sessions import KEEPS, moved, sessions_of
 from tests.core.worlds import both_colours
@@ -52,7 +52,7 @@ async def test_note_whose_writer_died_frees_the_lock_all_the_same(world: World) 
     async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
         lease, neighbour = await moved(world, a, "k", "n")
         (key, session), *_ = sessions_of(world).items()
-        note = note_request(session, BeatNote("k", 1, "break", "gone"), session.fencing_token, "#note")
+        note = lease_machine.note_request(session, BeatNote("k", 1, "break", "gone"), session.fencing_token, "#note")
         assert not isinstance(note, bool)
         world.space.records[key] = note.record
         waiting = world.spawn(b.acquire("k", timeout=60))
@@ -76,7 +76,7 @@ async def test_lease_counts_from_the_own_write_below_a_note(world: World) -> Non
             waiting = world.spawn(b.acquire("k", timeout=60))
             for number in range(10):
                 (key, session), *_ = sessions_of(world).items()
-                note = note_request(
+                note = lease_machine.note_request(
                     session, BeatNote(f"x{number}", 1, "break", "op"), session.fencing_token, f"#{number}"
                 )
                 assert not isinstance(note, bool)
@@ -135,7 +135,7 @@ async def test_note_is_followed_by_the_end_of_the_session(world: World) -> None:
     async with world.client(**KEEPS) as client:
         leases = await moved(world, client, "k")
         (key, session), *_ = sessions_of(world).items()
-        note = note_request(session, NOTE._replace(key="another"), session.fencing_token, "#note")
+        note = lease_machine.note_request(session, NOTE._replace(key="another"), session.fencing_token, "#note")
         assert not isinstance(note, bool)
         world.space.records[key] = note.record
         await leases[0].release()
@@ -181,17 +181,17 @@ NOTE = BeatNote("k", 1, "break", "op")
 
 def test_note_leaves_the_owners_lease_token_and_write_as_they_are() -> None:
     """It names the write below it; a second one names the same."""
-    first = note_request(SESSION, NOTE, 3, "#2")
+    first = lease_machine.note_request(SESSION, NOTE, 3, "#2")
     assert not isinstance(first, bool)
     assert first.expected == SESSION.version
     assert first.record == LockRecord("s", State.HELD, "#2", 3, "o", 1000, beat=Beat("#1", (NOTE,)))
 
     other = NOTE._replace(key="l")
-    second = note_request(first.record, other, 3, "#3")
+    second = lease_machine.note_request(first.record, other, 3, "#3")
 
     assert not isinstance(second, bool)
     assert second.record.beat == Beat("#1", (NOTE, other))
-    assert note_request(second.record, NOTE, 3, "#4") is True
+    assert lease_machine.note_request(second.record, NOTE, 3, "#4") is True
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_note_leaves_the_owners_lease_token_and_write_as_they_are() -> None:
 )
 def test_no_note_is_left_where_the_session_is_over(session: LockRecord | None) -> None:
     """Nobody would read it."""
-    assert note_request(session, NOTE, 3, "#2") is False
+    assert lease_machine.note_request(session, NOTE, 3, "#2") is False

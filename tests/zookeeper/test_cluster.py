@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -131,17 +132,19 @@ def test_without_a_majority_a_write_is_unknown_and_the_servers_are_named(
 
 def test_server_that_is_behind_reads_what_was_written_elsewhere(cluster: ZooKeeperCluster, key: str) -> None:
     """Each read follows a sync: it shows what another client had confirmed by another server just before."""
-    stores = [ZooKeeperStore(f"zookeeper://{cluster.address(member)}/tests") for member in cluster.members]
-    record = granted_again(stores[0], key)
-    for _ in range(50):
-        for writer in stores:
-            reply = writer.replace(renewed(record), timeout_s=TIMEOUT_S)
-            assert reply.applied
-            assert reply.record is not None
-            record = reply.record
-            assert [store.read(key, timeout_s=TIMEOUT_S) for store in stores] == [record] * len(stores)
-    for store in stores:
-        store.close()
+    with ExitStack() as opened:
+        stores = [
+            opened.enter_context(closing(ZooKeeperStore(f"zookeeper://{cluster.address(member)}/tests")))
+            for member in cluster.members
+        ]
+        record = granted_again(stores[0], key)
+        for _ in range(50):
+            for writer in stores:
+                reply = writer.replace(renewed(record), timeout_s=TIMEOUT_S)
+                assert reply.applied
+                assert reply.record is not None
+                record = reply.record
+                assert [store.read(key, timeout_s=TIMEOUT_S) for store in stores] == [record] * len(stores)
 
 
 def test_restart_of_all_servers_keeps_what_is_held(
