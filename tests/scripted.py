@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-__all__ = ["ScriptedServer", "free_port"]
+from tests.core.worlds import eventually
+
+__all__ = ["ScriptedServer", "free_port", "stop"]
 
 _SCRIPTS = Path(__file__).parents[1] / "tools" / "servers"
 _SCRIPT_S = 280
@@ -20,6 +23,15 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
+
+
+def stop(pid: int) -> None:
+    """Have the process stand still; returns once all of its threads do, which may answer for a moment after the signal was sent."""
+    os.kill(pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{pid}/task")
+    eventually(
+        lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] in "Tt" for task in tasks.iterdir())
+    )
 
 
 class ScriptedServer:

@@ -26,7 +26,7 @@ from dlock_core.errors import (
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from dlock_etcd._errors import error_of
 from tests.etcd.support import TIMEOUT_S, any_claim, released
-from tests.scripted import ScriptedServer, free_port
+from tests.scripted import ScriptedServer, free_port, stop
 
 QUOTA = 300_000
 
@@ -78,7 +78,7 @@ def test_write_to_a_server_that_stands_still_is_unknown(own_server: ScriptedServ
     claim = any_claim(key)
     store.read(key, timeout_s=TIMEOUT_S)
 
-    os.kill(own_server.pid, signal.SIGSTOP)
+    stop(own_server.pid)
     with pytest.raises(OutcomeUnknownError, match="may be applied"):
         store.claim(claim, timeout_s=0.5)
     os.kill(own_server.pid, signal.SIGCONT)

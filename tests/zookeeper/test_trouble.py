@@ -24,7 +24,7 @@ from dlock_core.errors import (
 )
 from dlock_zookeeper import ZooKeeperStore
 from dlock_zookeeper._errors import error_of
-from tests.scripted import ScriptedServer, free_port
+from tests.scripted import ScriptedServer, free_port, stop
 from tests.zookeeper.support import TIMEOUT_S, any_claim, granted, released, renewed, session
 
 PASSWORD = "in-no-message"
@@ -87,7 +87,7 @@ def test_step_that_ends_while_it_looks_has_written_nothing(own_server: ScriptedS
     record = granted(store, key)
     other.read(f"{key}-2", timeout_s=TIMEOUT_S)
 
-    os.kill(own_server.pid, signal.SIGSTOP)
+    stop(own_server.pid)
     with pytest.raises(StoreUnavailableError, match="nothing was written"):
         other.replace(renewed(record), timeout_s=0.5)
     os.kill(own_server.pid, signal.SIGCONT)
@@ -104,7 +104,7 @@ def test_write_to_a_server_that_stands_still_is_unknown(own_server: ScriptedServ
     claim = any_claim(key)
     store.read(key, timeout_s=TIMEOUT_S)
 
-    os.kill(own_server.pid, signal.SIGSTOP)
+    stop(own_server.pid)
     with pytest.raises(OutcomeUnknownError, match="may be applied"):
         store.claim(claim, timeout_s=0.5)
     os.kill(own_server.pid, signal.SIGCONT)
