@@ -7,7 +7,7 @@ import inspect
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
 from dlock_core.backend import backend_for
 from dlock_core.clock import SYSTEM_CLOCK, Clock
@@ -26,6 +26,7 @@ from dlock_core.engine.opening import learn_store, load_options
 from dlock_core.engine.process import generation
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.raised import closed_error, interrupted_error, lost_error
+from dlock_core.engine.sharing import convert
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll, async_locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
@@ -127,6 +128,35 @@ class AsyncLease(LeaseView):
         await self._engine.release(self._handle, payload, self)
         if self._handle.loss is not None:
             raise lost_error(self._handle)
+
+    async def downgrade(self) -> AsyncLease:
+        """Go on as a reader: return a lease with a new token, and end this one, a writer's. No writer comes in between, other readers may.
+
+        Raises: LeaseStateError: this is no writer's; LockLostError; a StoreError or AcquireTimeoutError, and this lease goes on.
+        """
+        return await self._converted("read")
+
+    async def try_upgrade(self) -> AsyncLease | None:
+        """Go on as the writer, if nobody else reads now: return a lease with a new token, and end this one. Else None, and it goes on.
+
+        It never waits: two readers that waited for each other's end would wait for ever.
+
+        Raises: LeaseStateError: this is no reader's; LockLostError; a StoreError, and this lease goes on.
+        """
+        try:
+            return await self._converted("write")
+        except AcquireTimeoutError:
+            return None
+
+    async def _converted(self, mode: Literal["read", "write"]) -> AsyncLease:
+        self._alive()
+        lease = AsyncLease(self._context, self._engine, self.key)
+        try:
+            await convert(self._engine, self, lease, mode)
+        except BaseException:
+            lease._leave_to_scheduler()
+            raise
+        return lease
 
     def on_lost(self, callback: Callable[[Loss], object], /) -> None:
         """As :meth:`dlock_core.Lease.on_lost`, as a callback of the loop; a coroutine function becomes a task."""

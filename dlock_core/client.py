@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
@@ -26,6 +26,7 @@ from dlock_core.engine.opening import load_options, open_store, whole_commands
 from dlock_core.engine.process import generation, members
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.raised import closed_error, lost_error
+from dlock_core.engine.sharing import convert
 from dlock_core.engine.with_blocks import Lock, LockAll, locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError, UnsupportedError
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
@@ -144,6 +145,35 @@ class Lease(LeaseView):
         run_blocking(self._engine.release(self._handle, payload, self))
         if self._handle.loss is not None:
             raise lost_error(self._handle)
+
+    def downgrade(self) -> Lease:
+        """Go on as a reader: return a lease with a new token, and end this one, a writer's. No writer comes in between, other readers may.
+
+        Raises: LeaseStateError: this is no writer's; LockLostError; a StoreError or AcquireTimeoutError, and this lease goes on.
+        """
+        return self._converted("read")
+
+    def try_upgrade(self) -> Lease | None:
+        """Go on as the writer, if nobody else reads now: return a lease with a new token, and end this one. Else None, and it goes on.
+
+        It never waits: two readers that waited for each other's end would wait for ever.
+
+        Raises: LeaseStateError: this is no reader's; LockLostError; a StoreError, and this lease goes on.
+        """
+        try:
+            return self._converted("write")
+        except AcquireTimeoutError:
+            return None
+
+    def _converted(self, mode: Literal["read", "write"]) -> Lease:
+        self._alive()
+        lease = Lease(self._context, self._engine, self.key)
+        try:
+            run_blocking(convert(self._engine, self, lease, mode))
+        except BaseException:
+            lease._leave_to_scheduler()
+            raise
+        return lease
 
     def on_lost(self, callback: Callable[[Loss], object], /) -> None:
         """Have *callback* called with the loss, on the client's thread for callbacks; at once if the lock is lost already."""

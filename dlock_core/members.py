@@ -13,6 +13,9 @@ The rules, each of which a test breaks (protocol-notes: B1 to B7, Q4):
   the writer before (B5). A writer and a permit raise it, too. Permits are fenced each within its *slot*: N holders have no order.
 - A writer that waits says so by a member of its own, ``want``, behind which new readers wait. A writer that leaves takes all of them out,
   so the readers that waited for it have their turn before the next writer.
+- A writer that goes on as a reader joins *beside* its own member, which leaves after that; so it excludes others until it is surely a
+  reader. A sole reader that goes on as the writer takes the place of its own member in one write: a write that is late, or whose answer is
+  lost, must not raise the token of a phase that goes on (B4). Nobody has the lock in between.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ class Wish(NamedTuple):
     """What one attempt wants of the shared lock *key*: to be there as the member *member_id*, one of ``READ``, ``WRITE``, ``PERMIT``.
 
     *permits* is how many there are, and *weight* how many it takes. One that *reads_already* is not kept out by a writer that waits.
-    *session* is the key and the lease of its session, once it has one.
+    *session* is the key and the lease of its session, once it has one. The member *beside* is its own, and will leave after it.
     """
 
     key: str
@@ -73,6 +76,7 @@ class Wish(NamedTuple):
     token_floor: int = 1
     reads_already: bool = False
     session: SessionRef | None = None
+    beside: str | None = None
 
     @property
     def kind(self) -> str:
@@ -116,11 +120,9 @@ def in_the_way(wish: Wish, record: LockRecord | None, over: Collection[str]) -> 
     if wish.mode == PERMIT:
         has_room = sum(member.weight for member in others) + wish.weight <= wish.permits
         blocking = () if has_room else others
-    elif wish.mode == READ:
-        passed = (READ, WANT) if wish.reads_already else (READ,)
-        blocking = tuple(member for member in others if member.mode not in passed)
     else:
-        blocking = tuple(member for member in others if member.mode != WANT)
+        passed = (WANT,) if wish.mode == WRITE else (READ, WANT) if wish.reads_already else (READ,)
+        blocking = tuple(member for member in others if member.mode not in passed and member.member_id != wish.beside)
     if not blocking and len(others) < MEMBERS_MAX:
         return None
     return tuple(members.sessions[member.session] for member in blocking or others)

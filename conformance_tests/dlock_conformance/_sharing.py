@@ -97,6 +97,30 @@ class SharedScenarios:
 
         assert later.token > writer.token
 
+    def test_shared_lock_changes_its_mode_and_nobody_comes_between(self, parties: Parties) -> None:
+        """A sole reader becomes the writer, and a writer a reader; a lost answer is found. Each time with a greater token."""
+        one, two, key = parties.join(faulty=True), parties.join(), parties.key("rw")
+        hold, other = one.acquire(key, mode="read"), two.acquire(key, mode="read")
+        assert hold.try_upgrade() is None
+        assert hold.is_valid
+        other.release()
+        tokens = [hold.token]
+        for _ in range(2):
+            one.faults.lose_reply("replace")
+            writer = hold.try_upgrade()
+            assert writer is not None
+            assert two.try_acquire(key, mode="read") is None, "a reader beside a writer"
+            one.faults.lose_reply("replace")
+            hold = writer.downgrade()
+            assert two.try_acquire(key, mode="write") is None, "a writer beside a reader"
+            tokens += [writer.token, hold.token]
+        other = two.acquire(key, mode="read", timeout=SLACK_S + parties.harness.soon_s)
+
+        assert other.token == hold.token
+        assert tokens == sorted(set(tokens))
+        hold.release()
+        other.release()
+
     def test_shared_permit_of_a_holder_that_is_cut_off_comes_free_after_its_lease(self, parties: Parties) -> None:
         """It is told before anybody else can have it; the other permit stays with its holder."""
         one, two, three, key = parties.join(faulty=True), parties.join(), parties.join(), parties.key("permits")

@@ -150,6 +150,15 @@ class Hold:
         """As the lease's."""
         self._loop.finished(lambda: self._lease.release(**options))
 
+    def downgrade(self) -> Hold:
+        """As the lease's."""
+        return Hold(self._loop, self._loop.finished(self._lease.downgrade))
+
+    def try_upgrade(self) -> Hold | None:
+        """As the lease's."""
+        lease = self._loop.finished(self._lease.try_upgrade)
+        return None if lease is None else Hold(self._loop, lease)
+
     def on_lost(self, callback: Callable[[Loss], object]) -> None:
         """As the lease's."""
         self._loop.finished(lambda: self._lease.on_lost(callback))

@@ -103,6 +103,13 @@ class Driver:
         self.tell()
         return request
 
+    def advance_from(self, states: tuple[type, ...], handle: Handle, event: Event) -> Any:
+        """Do what :meth:`advance` does if the state is one of *states*: another thread may have changed it since the caller looked."""
+        with self.runtime.mutex:
+            request = self.step(handle, event) if type(handle.state) in states else None
+        self.tell()
+        return request
+
     def step(self, handle: Handle, event: Event) -> Any:
         """Do what :meth:`advance` does; the caller holds the mutex, and calls :meth:`tell` when it has left it."""
         moved: tuple[LeaseState, LeaseState, tuple[Effect, ...]] | None = None
@@ -196,8 +203,8 @@ class Driver:
 
     def give_up(self, handle: Handle) -> None:
         """Nobody will get the lock that is sought or was just granted: the scheduler cleans up, or releases it."""
-        if type(handle.state) in (Seeking, Confirming, Held):
-            self.fail(handle, self.advance(handle, GiveUp(new_rvn())), unknown=False)
+        request = self.advance_from((Seeking, Confirming, Held), handle, GiveUp(new_rvn()))
+        self.fail(handle, request, unknown=False)
         self.settle(handle)
 
     def settle(self, handle: Handle) -> None:

@@ -232,8 +232,8 @@ class Engine:
 
     def discard(self, handle: Handle) -> None:
         """Have the scheduler release a lock whose caller was interrupted."""
-        if type(handle.state) in (Held, Lost):
-            self.driver.fail(handle, self.driver.advance(handle, Free(new_rvn())), unknown=False)
+        request = self.driver.advance_from((Held, Lost), handle, Free(new_rvn()))
+        self.driver.fail(handle, request, unknown=False)
 
     def notice_end(self, handle: Handle) -> None:
         """Lose a lock whose lease has run out, or its session, where no thread has noticed yet; the caller holds the mutex."""
@@ -380,8 +380,7 @@ class Engine:
 
         Raises: LockLostError; LeaseStateError after the release.
         """
-        if type(handle.state) is Held:
-            self.driver.advance(handle, Progress())
+        self.driver.advance_from((Held,), handle, Progress())
         if type(handle.state) is not Held:
             raise lost_error(handle)
 

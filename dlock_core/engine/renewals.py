@@ -144,7 +144,7 @@ class Renewals:
                 if handle.keeps is not None:
                     await self._keepers.look_after(handle)
             for handle in await find_evicted(self._driver, job.handles):
-                await self.run_one(handle, self._driver.advance(handle, Renew(new_rvn())))
+                await self.run_one(handle, self._driver.advance_from((Held,), handle, Renew(new_rvn())))
         except BaseException:
             self.drop(job)
             raise

@@ -7,11 +7,11 @@ lock. A lease of a shared lock is that of its session: its renewals, its risk an
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from dlock_core.engine.driver import jitter, new_rvn
 from dlock_core.engine.event_hook import note_shared
-from dlock_core.engine.membership import Membership, send_leaving
+from dlock_core.engine.membership import Membership, find_evicted, send_leaving
 from dlock_core.engine.progress import holder_in_words, tell_grant
 from dlock_core.engine.raised import closed_error
 from dlock_core.engine.sessions import Looking
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dlock_core.store import Replace
     from dlock_core.timings import Timings
 
-__all__ = ["share"]
+__all__ = ["convert", "share"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -68,24 +68,64 @@ async def share(engine: Engine, view: View, key: str, options: LockOptions, timi
         raise ConfigurationError(
             f"key {key[:40]!r} is too long for a shared lock; {KEY_MAX_BYTES - 24} bytes are possible"
         )
-    attempt = _Attempt(engine, view, key, options, timings)
-    note_shared(engine.driver, EventKind.REQUESTED, key, attempt.wish.member_id, 0)
+    await _Attempt(engine, view, key, options, timings).begin()
+
+
+async def convert(engine: Engine, old: View, view: View, mode: Literal["read", "write"]) -> None:
+    """Obtain for *view* the lock that *old* holds, in the other *mode*, and end *old*. Nobody comes in between, and it waits for no holder.
+
+    Raises: as :func:`share`, and *old* holds the lock still, unless it was lost, or it cannot be known whether the writer that it was to be
+        stands in its place; LeaseStateError: it has not the mode to change from.
+    """
+    handle = old._handle
+    engine.check(handle)
+    membership = handle.membership
+    if membership is None or membership.member.mode != (READ if mode == WRITE else WRITE):
+        needs, call = ("read_lock", "try_upgrade") if mode == WRITE else ("write_lock", "downgrade")
+        raise LeaseStateError(f"lock {handle.name!r} was not obtained by {needs}(), so {call}() has nothing to change")
+    timings = handle.timings
+    # Before the lease of the new session can end, which may stand in the record unknown to us, the old lease is over.
+    timings = timings._replace(wait_ns=min(timings.usable_ns, timings.patience_ns), retries_max=NEVER)
+    attempt = _Attempt(engine, view, membership.key, handle.options.with_(mode=mode), timings, own=handle)
     try:
-        await attempt.run()
-    except BaseException as error:
-        attempt.note(EventKind.REFUSED, error=str(error) or type(error).__name__)
+        await attempt.begin()
+        joined = view._handle.membership
+        assert joined is not None  # it has just joined
+        handle.membership = membership._replace(record=joined.record)
+        await _end(engine, handle, old)
+    except BaseException:
+        if mode == WRITE and attempt.may_stand and not old._closed:
+            old._closed = True
+            engine.part(handle, old)
+            engine.discard(handle)
         raise
+
+
+async def _end(engine: Engine, handle: Handle, old: View) -> None:
+    try:
+        await engine.release(handle, None, old)
+    except StoreError as error:
+        _log.warning("lock %r is held as before, too, until a write or its lease ends that: %s", handle.name, error)
 
 
 class _Attempt:
     """One attempt at a place. Ended by an error, it leaves its session to the scheduler: a member whose session is over is no member."""
 
-    def __init__(self, engine: Engine, view: View, key: str, options: LockOptions, timings: Timings) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        view: View,
+        key: str,
+        options: LockOptions,
+        timings: Timings,
+        *,
+        own: Handle | None = None,
+    ) -> None:
         mode = PERMIT if options.permits is not None else READ if options.mode == "read" else WRITE
         self.wish = Wish(
             key, mode, new_rvn()[:16], timings.owner, options.permits or 0, options.weight, timings.token_floor
         )
-        self._engine, self._view, self._options = engine, view, options
+        self._engine, self._view, self._options, self._own = engine, view, options, own
         if mode == READ:
             self.wish = self.wish._replace(reads_already=self._reads_already())
         # The session's record is no lock that anybody asks for by its name: nobody shall see what is left of it.
@@ -95,7 +135,15 @@ class _Attempt:
         self._session: Handle | None = None
         self._over: set[str] = set()
         self._failing_since: int | None = None
-        self._in_doubt = False
+        # Whether it stands in the record, or may do so by a write without an answer, which expects this version.
+        self.may_stand = False
+        self._expected: object = None
+        if own is not None and own.membership is not None:
+            self._replaces = own.membership.member.member_id
+            if mode == WRITE:
+                self._over.add(self._replaces)
+            else:
+                self.wish = self.wish._replace(beside=self._replaces, reads_already=True)
 
     def _reads_already(self) -> bool:
         """Whether the thread or task that asks is a reader: behind a writer that waits for it, it would wait for ever."""
@@ -123,8 +171,16 @@ class _Attempt:
             error=error,
         )
 
-    async def run(self) -> None:
-        """Join, or raise."""
+    async def begin(self) -> None:
+        """Join, or raise; and note so for the event hook."""
+        note_shared(self._engine.driver, EventKind.REQUESTED, self.wish.key, self.wish.member_id, 0)
+        try:
+            await self._run()
+        except BaseException as error:
+            self.note(EventKind.REFUSED, error=str(error) or type(error).__name__)
+            raise
+
+    async def _run(self) -> None:
         record, tries, waits = None, 0, 0
         knows = False
         while True:
@@ -134,7 +190,7 @@ class _Attempt:
                 if not knows:
                     record = await self._read(self.wish.key)
                 self._failing_since, knows = None, False
-                if self._has_joined(record):
+                if await self._is_in(record):
                     return
                 refs = in_the_way(self.wish, record, self._over)
                 if refs is None and await self._open(record):
@@ -145,10 +201,22 @@ class _Attempt:
                 elif refs and await self._find_over(record, refs):
                     continue
             except (StoreUnavailableError, OutcomeUnknownError) as error:
-                self._in_doubt = self._in_doubt or isinstance(error, OutcomeUnknownError)
                 self._bear(error)
             await self._wait(record, waits)
             knows, waits = False, waits + 1
+
+    async def _is_in(self, record: LockRecord | None) -> bool:
+        """Whether *record* shows that this attempt is a member; then the view has its lease.
+
+        Raises: LockLostError: it goes on from a member that *record* does not show.
+        """
+        joined = self._has_joined(record)
+        self.may_stand = joined or (self.may_stand and (record is None or record.version == self._expected))
+        if joined:
+            return True
+        if self._own is not None:
+            await self._check_stands(self._own, record)
+        return False
 
     # ---- requests
 
@@ -158,11 +226,19 @@ class _Attempt:
     async def _send(self, request: Claim | Replace) -> LockRecord | None:
         """Send a write of the record, and return what stands after it, by an answer that shows the newest version."""
         timeout_s = self._timings.acquire_timeout_ns / NANOS
-        store = self._engine.store
-        if isinstance(request, Claim):
-            reply = await store.claim(request, timeout_s=timeout_s)
-        else:
-            reply = await store.replace(request, timeout_s=timeout_s)
+        store, before = self._engine.store, self.may_stand
+        self.may_stand = True
+        try:
+            if isinstance(request, Claim):
+                self._expected = request.expect
+                reply = await store.claim(request, timeout_s=timeout_s)
+            else:
+                self._expected = request.expected
+                reply = await store.replace(request, timeout_s=timeout_s)
+        except StoreUnavailableError:  # certainly not applied
+            self.may_stand = before
+            raise
+        self.may_stand = reply.applied
         if reply.applied or self._timings.refusals_linearizable:
             return reply.record
         return await self._read(self.wish.key)
@@ -171,7 +247,6 @@ class _Attempt:
         return join(wish, record, self._over, new_rvn())
 
     def _has_joined(self, record: LockRecord | None) -> bool:
-        """Whether *record* shows that this attempt is a member; then the view has its lease."""
         member = None if record is None else member_of(record, self.wish.member_id)
         handle = self._session
         if record is None or member is None or member.mode != self.wish.mode or handle is None:
@@ -197,6 +272,7 @@ class _Attempt:
         members = None if record is None else record.members
         kept = () if members is None else (each for each in members.members if each.member_id not in self._over)
         taken = set() if members is None else {members.sessions[each.session].key for each in kept}
+        taken |= set() if self._own is None else {self._own.key}
         numbers = (number for number in range(2 * MEMBERS_MAX) if session_key(self.wish.key, number) not in taken)
         # Who has one and isn't a member is about to be one, has just left, or has died before.
         for number in itertools.islice(numbers, _AT_ONCE_MAX):
@@ -229,7 +305,8 @@ class _Attempt:
 
     async def _find_over(self, record: LockRecord | None, refs: tuple[SessionRef, ...]) -> bool:
         """Look at the sessions *refs* of members of *record* that are due for a look; whether one of them is over."""
-        self._check_own(refs)
+        if self._own is None:
+            self._check_own(refs)
         found = False
         for ref in refs:
             if await self._engine.sessions.is_over(ref, Looking(self._options, self._timings, self._began)):
@@ -257,6 +334,16 @@ class _Attempt:
                 f"itself for ever; release it first; if another {kind} is to release it, give handover=True in the first place"
             )
 
+    async def _check_stands(self, own: Handle, record: LockRecord | None) -> None:
+        """Raise unless the member of *own* stands in *record*: others have had the lock since, or may have.
+
+        Raises: LockLostError; AcquireTimeoutError: nobody can tell, since the record is of a newer format.
+        """
+        if record is None or member_of(record, self._replaces) is None:
+            await find_evicted(self._engine.driver, [own])
+            await self._engine.renew(own)
+            raise await self._refusal(record, self._engine.runtime.now())
+
     # ---- waiting
 
     def _bear(self, error: StoreError) -> None:
@@ -275,11 +362,13 @@ class _Attempt:
         """
         engine, timings = self._engine, self._timings
         now = engine.runtime.now()
-        if now >= self._give_up_at or waits >= timings.retries_max:
+        asks_once = self._own is not None and self._failing_since is None
+        if asks_once or now >= self._give_up_at or waits >= timings.retries_max:
             raise await self._refusal(record, now)
         if not waits:
             self.note(EventKind.WAITING, record=record)
-        await self._announce(record)
+        if self._own is None:
+            await self._announce(record)
         pause_ns = timings._replace(notify=False).poll_ns(waits, jitter())
         await engine.runtime.sleep(min(pause_ns, self._give_up_at - now) / NANOS)
 
@@ -319,7 +408,7 @@ class _Attempt:
         within = f"within {timeout:.1f} s" if self._timings.wait_ns else "in one try"
         message = f"could not acquire lock {self.wish.key!r} {within}: {who}"
         return AcquireTimeoutError(
-            message, key=self.wish.key, timeout=timeout, holder=record, outcome_unknown=self._in_doubt
+            message, key=self.wish.key, timeout=timeout, holder=record, outcome_unknown=self.may_stand
         )
 
     async def _withdraw(self, record: LockRecord | None) -> LockRecord | None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from dlock_core import members
 from dlock_core.kit import outcome
 from dlock_core.members import PERMIT, READ, WANT, WRITE, Wish
-from dlock_core.record import LockRecord, SessionRef
+from dlock_core.record import LockRecord, Member, SessionRef
 from dlock_core.store import Claim, Release, Replace
 
 __all__ = ["SCENARIOS", "Explored", "Rules", "explore", "main"]
@@ -43,11 +43,15 @@ def _permit(permits: int, weight: int = 1) -> Wish:
 
 
 _READ, _WRITE = Wish(KEY, READ, "", ""), Wish(KEY, WRITE, "", "")
+# From the place before it, without a gap.
+_DOWNGRADE, _UPGRADE = _READ._replace(beside="its own"), _WRITE._replace(beside="its own")
 SCENARIOS: dict[str, Rules] = {
     "one permit": Rules(((_permit(1), _permit(1)), (_permit(1),))),
     "two permits": Rules(((_permit(2),), (_permit(2),), (_permit(2),))),
     "weights": Rules(((_permit(3, 2),), (_permit(3), _permit(3, 3)), (_permit(3, 2),)), troubles=0),
     "a writer that reads later": Rules(((_WRITE, _READ), (_WRITE,))),
+    "a writer that goes on as a reader": Rules(((_WRITE, _DOWNGRADE), (_WRITE,))),
+    "readers that go on as writers": Rules(((_READ, _UPGRADE), (_READ, _UPGRADE))),
     "readers and a writer": Rules(((_READ,), (_READ,), (_WRITE,))),
     "readers and writers": Rules(((_READ,), (_WRITE, _WRITE), (_READ,)), ends=0),
 }
@@ -55,7 +59,11 @@ SCENARIOS: dict[str, Rules] = {
 
 
 class Attempt(NamedTuple):
-    """What a client is at: *number* is that of its session, *token* that of its place once it has one."""
+    """What a client is at: *number* is that of its session, *token* that of its place once it has one.
+
+    *held* is the place that it has already, where it tries to go on in the other mode. *in_doubt* says that the record which was seen
+    last is the one that an unanswered write expects.
+    """
 
     place: int
     member_id: str = ""
@@ -66,6 +74,8 @@ class Attempt(NamedTuple):
     alive: bool = False
     token: int = 0
     slot: int | None = None
+    in_doubt: bool = False
+    held: Attempt | None = None
 
 
 class World(NamedTuple):
@@ -148,7 +158,10 @@ def _way(ways: dict[World, tuple[World, str] | None], world: World) -> tuple[str
 def _wish(rules: Rules, client: int, attempt: Attempt) -> Wish:
     wish = rules.clients[client][min(attempt.place, len(rules.clients[client]) - 1)]
     return wish._replace(
-        member_id=attempt.member_id, session=None if attempt.number is None else _session(attempt.number)
+        member_id=attempt.member_id,
+        session=None if attempt.number is None else _session(attempt.number),
+        beside=attempt.held.member_id if attempt.held is not None and wish.mode == READ else wish.beside,
+        reads_already=attempt.held is not None,
     )
 
 
@@ -157,47 +170,64 @@ def _wish(rules: Rules, client: int, attempt: Attempt) -> Wish:
 
 def _steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
     for client, attempt in enumerate(world.attempts):
-        wish = _wish(rules, client, attempt)
-        for step, after in _of_client(world, client, attempt, wish, last=len(rules.clients[client])):
+        if attempt.place == len(rules.clients[client]):
+            continue
+        wish, following = _wish(rules, client, attempt), (*rules.clients[client], None)[attempt.place + 1]
+        for step, after in _of_client(world, client, attempt, wish, following):
             yield f"{client} {wish.mode}: {step}", after
     for position, request in enumerate(world.late):
         late = world.late[:position] + world.late[position + 1 :]
         yield f"a late {type(request).__name__} arrives", _applied(world._replace(late=late), request)[0]
 
 
-def _of_client(world: World, client: int, attempt: Attempt, wish: Wish, *, last: int) -> Iterator[tuple[str, World]]:
-    def moved(**changes: object) -> World:
-        return _with(world, client, attempt._replace(**changes))  # type: ignore[arg-type]  # by name
-
+def _of_client(
+    world: World, client: int, attempt: Attempt, wish: Wish, following: Wish | None
+) -> Iterator[tuple[str, World]]:
     match attempt.phase:
-        case "idle" if attempt.place < last:
-            begun = moved(phase="decides", shown=world.record, member_id=f"{world.ids + 1:016x}")
-            yield "reads", begun._replace(ids=world.ids + 1)
+        case "idle" if wish.beside is not None:
+            yield "has nothing to go on from", _with(world, client, Attempt(attempt.place + 1))
+        case "idle":
+            yield "reads", _begun(world, client, Attempt(attempt.place))
         case "decides":
             yield from _decides(world, client, attempt, wish)
+        case "in" if attempt.held is not None:
+            yield from _leaves(world, client, attempt.held, attempt._replace(over=frozenset(), held=None))
         case "in":
-            freed = (*world.sessions[: attempt.number], None, *world.sessions[(attempt.number or 0) + 1 :])
-            leaving = members.leave(world.record, wish.member_id, _rvn(world), hides=False)
-            ended = attempt._replace(
-                place=attempt.place + 1, phase="idle", shown=None, over=frozenset(), number=None, alive=False
-            )
-            if leaving is not None:
-                left = _with(_applied(world, leaving)[0], client, ended)
-                yield "leaves", left._replace(sessions=freed)
-            if world.troubles:
-                # Its write never comes; the end of the session is what frees the place.
-                yield (
-                    "leaves unheard",
-                    _with(world, client, ended)._replace(sessions=freed, troubles=world.troubles - 1),
-                )
+            yield from _leaves(world, client, attempt, Attempt(attempt.place + 1))
+            if following is not None and following.beside is not None:
+                over = frozenset([attempt.member_id] if following.mode == WRITE else [])
+                yield "goes on", _begun(world, client, Attempt(attempt.place + 1, over=over, held=attempt))
         case _:
             return
-    if attempt.alive and attempt.number is not None and world.ends:
-        freed = (*world.sessions[: attempt.number], None, *world.sessions[attempt.number + 1 :])
-        dead = attempt._replace(
-            place=attempt.place + 1, phase="idle", shown=None, over=frozenset(), number=None, alive=False
-        )
-        yield "dies", _with(world, client, dead)._replace(sessions=freed, ends=world.ends - 1)
+    own = {each.number for each in (attempt, attempt.held) if each is not None and each.alive}
+    if own and world.ends:
+        dead = _with(world, client, Attempt(attempt.place + 1))
+        yield "dies", _freed(dead, *own)._replace(ends=world.ends - 1)
+
+
+def _begun(world: World, client: int, attempt: Attempt) -> World:
+    begun = attempt._replace(phase="decides", shown=world.record, member_id=f"{world.ids + 1:016x}")
+    return _with(world, client, begun)._replace(ids=world.ids + 1)
+
+
+def _freed(world: World, *numbers: int | None) -> World:
+    """Return *world* where nobody has these sessions."""
+    return world._replace(
+        sessions=tuple(None if number in numbers else has for number, has in enumerate(world.sessions))
+    )
+
+
+def _leaves(world: World, client: int, place: Attempt, after: Attempt) -> Iterator[tuple[str, World]]:
+    """Yield how the client leaves *place*, and is at *after*."""
+    leaving = members.leave(world.record, place.member_id, _rvn(world), hides=False)
+    if leaving is None:
+        yield "has left", _freed(_with(world, client, after), place.number)
+    else:
+        yield "leaves", _freed(_with(_applied(world, leaving)[0], client, after), place.number)
+    if leaving is not None and world.troubles:
+        # Its write never comes; the end of the session is what frees the place.
+        fewer = world._replace(troubles=world.troubles - 1)
+        yield "leaves unheard", _freed(_with(fewer, client, after), place.number)
 
 
 def _decides(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterator[tuple[str, World]]:
@@ -205,9 +235,28 @@ def _decides(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterato
     member = None if shown is None else members.member_of(shown, wish.member_id)
     if shown is not None and member is not None and member.mode == wish.mode:
         token = members.token_of(shown, member)
-        entered = _with(world, client, attempt._replace(phase="in", token=token, slot=member.slot, shown=None))
+        entered = _with(
+            world, client, attempt._replace(phase="in", token=token, slot=member.slot, shown=None, in_doubt=False)
+        )
         yield "finds its place", entered._replace(tops=_topped(world.tops, wish.mode, member.slot, token))
         return
+    if attempt.held is not None:
+        if shown is None or members.member_of(shown, attempt.held.member_id) is None:
+            yield "is taken out", _with(world, client, attempt._replace(phase="evicted"))
+            return
+        if wish.mode == WRITE and attempt.in_doubt:
+            # It is no reader any more: what arrives late takes the place of that.
+            ended = _freed(_with(world, client, Attempt(attempt.place + 1)), attempt.number, attempt.held.number)
+            yield "gives both up", ended
+        else:
+            yield "gives it up", _freed(_with(world, client, attempt.held), attempt.number)
+    yield from _joins_or_waits(world, client, attempt, wish, member)
+
+
+def _joins_or_waits(
+    world: World, client: int, attempt: Attempt, wish: Wish, member: Member | None
+) -> Iterator[tuple[str, World]]:
+    shown = attempt.shown
     refs = members.in_the_way(wish, shown, attempt.over)
     if refs is None:
         yield from _writes(world, client, attempt, wish)
@@ -216,7 +265,9 @@ def _decides(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterato
     if found:
         yield "finds members over", _with(world, client, attempt._replace(over=attempt.over | found))
     if world.record != shown:
-        yield "reads again", _with(world, client, attempt._replace(shown=world.record))
+        yield "reads again", _with(world, client, attempt._replace(shown=world.record, in_doubt=False))
+    if attempt.held is not None:
+        return
     if wish.mode == WRITE and member is None:
         yield from _writes(world, client, attempt, wish._replace(mode=WANT))
     if attempt.number is not None and member is None:
@@ -224,8 +275,7 @@ def _decides(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterato
         anew = attempt._replace(
             over=attempt.over | {wish.member_id}, member_id=f"{world.ids + 1:016x}", number=None, alive=False
         )
-        sessions = (*world.sessions[: attempt.number], None, *world.sessions[attempt.number + 1 :])
-        yield "gives its session up", _with(world, client, anew)._replace(sessions=sessions, ids=world.ids + 1)
+        yield "gives its session up", _freed(_with(world, client, anew), attempt.number)._replace(ids=world.ids + 1)
 
 
 def _topped(tops: tuple[tuple[str, int], ...], mode: str, slot: int | None, token: int) -> tuple[tuple[str, int], ...]:
@@ -273,13 +323,17 @@ def _writes(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterator
     wish = wish._replace(session=_session(number))
     request = members.join(wish, attempt.shown, attempt.over, _rvn(world))
     after, record = _applied(world, request)
-    yield f"writes {wish.mode}", _with(after, client, attempt._replace(shown=record))
+    yield f"writes {wish.mode}", _with(after, client, attempt._replace(shown=record, in_doubt=False))
     if world.troubles:
         fewer = after._replace(troubles=world.troubles - 1)
         # It looks for what became of it; the write was applied, or is on its way still.
-        yield f"writes {wish.mode}, answer lost", _with(fewer, client, attempt._replace(shown=after.record))
+        yield (
+            f"writes {wish.mode}, answer lost",
+            _with(fewer, client, attempt._replace(shown=after.record, in_doubt=False)),
+        )
         waiting = world._replace(troubles=world.troubles - 1, late=(*world.late, request), writes=world.writes + 1)
-        yield f"writes {wish.mode}, late", _with(waiting, client, attempt._replace(shown=world.record))
+        unseen = attempt._replace(shown=world.record, in_doubt=world.record == attempt.shown)
+        yield f"writes {wish.mode}, late", _with(waiting, client, unseen)
 
 
 def _applied(world: World, request: Request) -> tuple[World, LockRecord | None]:
@@ -303,11 +357,10 @@ def _rvn(world: World) -> str:
 
 def _broken(world: World, rules: Rules) -> str | None:
     """Return which rule *world* breaks."""
-    holding = [
-        (attempt, _wish(rules, client, attempt))
-        for client, attempt in enumerate(world.attempts)
-        if attempt.phase == "in"
-    ]
+    if any(attempt.phase == "evicted" for attempt in world.attempts):
+        return "a member was taken out whose session was held"
+    places = [attempt if attempt.phase == "in" else attempt.held for attempt in world.attempts]
+    holding = [(place, _wish(rules, client, place)) for client, place in enumerate(places) if place is not None]
     modes = [wish.mode for _, wish in holding]
     permits = [(attempt, wish) for attempt, wish in holding if wish.mode == PERMIT]
     if permits and sum(wish.weight for _, wish in permits) > permits[0][1].permits:
@@ -347,15 +400,16 @@ def _canonical(world: World) -> object:
         return type(each), record(each.record), version
 
     shown = record(world.record), tuple(record(at.shown) for at in world.attempts), tuple(map(request, world.late))
-    mine = [ids.setdefault(at.member_id, len(ids)) for at in world.attempts]
+
+    def at_what(at: Attempt | None) -> object:
+        # A member that stands nowhere any more will never be met again.
+        over = () if at is None else frozenset(ids[each] for each in at.over if each in ids)
+        return at and (ids.setdefault(at.member_id, len(ids)), at.place, at.phase, over, *at[5:-1], at_what(at.held))
+
     return (
         shown,
         tuple(None if has is None else ids.setdefault(has, len(ids)) for has in world.sessions),
-        # A member that stands nowhere any more will never be met again.
-        tuple(
-            (me, at.place, at.phase, frozenset(ids[each] for each in at.over if each in ids), *at[5:])
-            for me, at in zip(mine, world.attempts, strict=True)
-        ),
+        tuple(map(at_what, world.attempts)),
         world.ends,
         world.troubles,
         world.tops,

@@ -20,7 +20,7 @@ from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.renewals import Job
 from dlock_core.testing import FakeClock, FaultyStore
 from proof.interrupts.points import Tracer
-from proof.interrupts.stores import AT_ONCE, KEPT, PERMIT, faulty, options_of, plain
+from proof.interrupts.stores import AT_ONCE, KEPT, PERMIT, READER, WRITER, faulty, held_by, options_of, plain
 
 __all__ = ["ACTS", "OPERATIONS", "Verdict", "try_point"]
 
@@ -109,6 +109,14 @@ def _release(scene: _Scene) -> None:
     scene.leases[0].release()
 
 
+def _downgrade(scene: _Scene) -> None:
+    scene.leases.append(scene.leases[0].downgrade())
+
+
+def _upgrade(scene: _Scene) -> None:
+    scene.leases += filter(None, [scene.leases[0].try_upgrade()])
+
+
 def _close(scene: _Scene) -> None:
     scene.client.close()
 
@@ -125,11 +133,13 @@ OPERATIONS: dict[str, Callable[[_Scene], None]] = {
     f"{PERMIT}release": _release,
     f"{PERMIT}close": _close,
     f"{PERMIT}renewals": _Scene.run_due,
+    f"{WRITER}downgrade": _downgrade,
+    f"{READER}try_upgrade": _upgrade,
     f"{KEPT}release": _release,
     f"{KEPT}close": _close,
     f"{KEPT}renewals": _Scene.run_due,
 }
-_HOLDS = ("renew", "release", "close", "renewals")
+_HOLDS = ("renew", "release", "close", "renewals", "downgrade", "try_upgrade")
 
 
 # ---- acts
@@ -189,7 +199,7 @@ def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> 
     """Have *act* done at point *at* of *operation*, and say what is wrong then; *at* 0 counts the points only."""
     scene = _Scene(store, key, operation)
     if plain(operation) in _HOLDS:
-        scene.leases.append(scene.client.acquire(key, **scene.options))
+        scene.leases.append(scene.client.acquire(key, **held_by(operation)))
     runtime = scene.client._runtime
     if operation.startswith(KEPT):
         runtime._thread = threading.current_thread()

@@ -8,11 +8,13 @@ from typing import Any
 from dlock_core import AsyncLockStore, Capability, Claim, LockStore, Reply
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
-__all__ = ["AT_ONCE", "KEPT", "PERMIT", "afaulty", "faulty", "options_of", "plain"]
+__all__ = ["AT_ONCE", "KEPT", "PERMIT", "READER", "WRITER", "afaulty", "faulty", "held_by", "options_of", "plain"]
 
 AT_ONCE = "lock_all at once"
 PERMIT = "permit: "
 """How the name of an operation begins that works on the one permit of a semaphore."""
+READER, WRITER = "reader: ", "writer: "
+"""How the name of an operation begins that works on a reader's lease, or a writer's."""
 KEPT = "kept: "
 """How the name of an operation begins that works on a lock that a session keeps, once it was renewed."""
 _CAPABILITIES = frozenset({Capability.ATOMIC_MULTI})
@@ -49,12 +51,19 @@ def afaulty(store: AsyncLockStore, operation: str) -> AsyncFaultyStore:
 
 
 def options_of(operation: str) -> dict[str, Any]:
-    """Return the options of the lock of *operation*."""
+    """Return the options by which the lock of *operation* is asked for: those that nobody else can have it beside."""
     if operation.startswith(KEPT):
         return {"renewal": "session"}
+    if operation.startswith((READER, WRITER)):
+        return {"mode": "write"}
     return {"permits": 1} if operation.startswith(PERMIT) else {}
+
+
+def held_by(operation: str) -> dict[str, Any]:
+    """Return the options of the lock that the caller holds before *operation*."""
+    return {"mode": "read"} if operation.startswith(READER) else options_of(operation)
 
 
 def plain(operation: str) -> str:
     """Return what *operation* does, whatever the kind of its lock."""
-    return operation.removeprefix(PERMIT).removeprefix(KEPT)
+    return operation.rpartition(": ")[2]

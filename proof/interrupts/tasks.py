@@ -17,7 +17,7 @@ from dlock_core.aio import AsyncLease, AsyncLockClient
 from dlock_core.testing import FakeClock
 from proof.interrupts.blocking import LEASE_S, Verdict
 from proof.interrupts.points import Tracer
-from proof.interrupts.stores import AT_ONCE, KEPT, PERMIT, afaulty, options_of, plain
+from proof.interrupts.stores import AT_ONCE, KEPT, PERMIT, READER, WRITER, afaulty, held_by, options_of, plain
 
 __all__ = ["ACTS", "OPERATIONS", "OpenStore", "try_point"]
 
@@ -55,7 +55,7 @@ class _Scene:
         self.client, self.other = [await self._client(open_store, operation) for _ in range(2)]
         self.bystander.append(await self.client.acquire(f"{self.key}-bystander"))
         if plain(operation) not in ("acquire", "lock_all", AT_ONCE):
-            self.leases.append(await self.client.acquire(self.key, **self.options))
+            self.leases.append(await self.client.acquire(self.key, **held_by(operation)))
         if operation in (f"{KEPT}release", f"{KEPT}close"):
             for _ in range(_STEPS - 2):
                 await self.pass_time()  # a session is opened, and the lock is moved
@@ -102,6 +102,14 @@ async def _release(scene: _Scene) -> None:
         await lease.release()
 
 
+async def _downgrade(scene: _Scene) -> None:
+    scene.leases.append(await scene.leases[0].downgrade())
+
+
+async def _upgrade(scene: _Scene) -> None:
+    scene.leases += filter(None, [await scene.leases[0].try_upgrade()])
+
+
 async def _close(scene: _Scene) -> None:
     await scene.client.close()
 
@@ -123,6 +131,8 @@ OPERATIONS: dict[str, Callable[[_Scene], Coroutine[Any, Any, None]]] = {
     f"{PERMIT}release": _release,
     f"{PERMIT}close": _close,
     f"{PERMIT}renewals": _renewals,
+    f"{WRITER}downgrade": _downgrade,
+    f"{READER}try_upgrade": _upgrade,
     f"{KEPT}release": _release,
     f"{KEPT}close": _close,
     f"{KEPT}renewals": _renewals,

@@ -52,6 +52,8 @@ _COROUTINES = frozenset(
             "close",
             "ensure",
             "renew",
+            "downgrade",
+            "try_upgrade",
             "release",
         ),
         *("campaign", "try_campaign", "leader", "proclaim", "resign"),
