@@ -15,6 +15,7 @@ from dlock_core.cost import cost_of
 from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
 from dlock_core.engine.breaking import break_lock, break_session
 from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, check_seconds, describe
+from dlock_core.engine.converting import convert
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.event_hook import hook_of
 from dlock_core.engine.handle import Watch
@@ -26,7 +27,6 @@ from dlock_core.engine.opening import learn_store, load_options
 from dlock_core.engine.process import generation
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.raised import closed_error, interrupted_error, lost_error
-from dlock_core.engine.sharing import convert
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll, async_locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
@@ -141,7 +141,7 @@ class AsyncLease(LeaseView):
 
         It never waits: two readers that waited for each other's end would wait for ever.
 
-        Raises: LeaseStateError: this is no reader's; LockLostError; a StoreError, and this lease goes on.
+        Raises: LeaseStateError: this is no reader's; LockLostError; a StoreError: this lease goes on, unless the writer may have its place.
         """
         try:
             return await self._converted("write")

@@ -77,11 +77,11 @@ MODULE_LINES_MAX = 400
 LONGER_MODULES: dict[str, int] = {
     "conformance_tests/dlock_conformance/client_suite.py": 410,  # one list of scenarios of one API
     "conformance_tests/dlock_conformance/wired.py": 450,  # one wire, and both faces of the store behind it
-    "dlock_core/aio.py": 490,  # the asyncio face, in one piece beside its twin
-    "dlock_core/client.py": 495,  # the blocking face, in one piece beside its twin
+    "dlock_core/aio.py": 520,  # the asyncio face, in one piece beside its twin
+    "dlock_core/client.py": 525,  # the blocking face, in one piece beside its twin
     "dlock_core/command/run.py": 435,  # one run, from the wait to the release
     "dlock_core/engine/engine.py": 455,  # every operation of a client, written once
-    "dlock_core/engine/driver.py": 505,  # the one loop, beside the step that it feeds
+    "dlock_core/engine/driver.py": 515,  # the one loop, beside the step that it feeds
     "dlock_core/memory.py": 475,  # the reference for whoever writes a store: the space, and both faces of it
     "dlock_core/lease.py": 1185,  # one state machine with all its decisions and its table, to be read in one piece
     "dlock_core/record.py": 415,  # one record, and every bound of its format
@@ -90,6 +90,7 @@ LONGER_MODULES: dict[str, int] = {
     "dlock_redis/_scripts.py": 410,  # all that the server runs, from shared parts
     "dlock_redis/_wire.py": 485,  # one exchange for each verb, and how its answers are read
     "proof/explore/world.py": 445,  # what a world is made of, and each step of a client in it
+    "proof/explore/members.py": 435,  # one record, and each step of its members
     "proof/explore/sessions.py": 510,  # both records, and each step of the three parties
     "tests/core/test_cancel.py": 430,  # each operation, and its interruption at every point
     "tests/core/test_lease_seeking.py": 475,  # the transitions of one state

@@ -53,7 +53,7 @@ CLIENT_COROUTINES = {
     "provision",
     "close",
 }
-LEASE_COROUTINES = {"ensure", "renew", "release"}
+LEASE_COROUTINES = {"ensure", "renew", "release", "downgrade", "try_upgrade"}
 ELECTION_COROUTINES = {"campaign", "try_campaign", "leader", "run"}
 ONCE_COROUTINES = {"finish"}
 STORE_COROUTINES = {"claim", "replace", "release", "read", "guarantees", "provision", "close"}

@@ -7,7 +7,7 @@ lock. A lease of a shared lock is that of its session: its renewals, its risk an
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from dlock_core.engine.driver import jitter, new_rvn
 from dlock_core.engine.event_hook import note_shared
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from dlock_core.store import Replace
     from dlock_core.timings import Timings
 
-__all__ = ["convert", "share"]
+__all__ = ["Attempt", "share"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -68,47 +68,10 @@ async def share(engine: Engine, view: View, key: str, options: LockOptions, timi
         raise ConfigurationError(
             f"key {key[:40]!r} is too long for a shared lock; {KEY_MAX_BYTES - 24} bytes are possible"
         )
-    await _Attempt(engine, view, key, options, timings).begin()
+    await Attempt(engine, view, key, options, timings).begin()
 
 
-async def convert(engine: Engine, old: View, view: View, mode: Literal["read", "write"]) -> None:
-    """Obtain for *view* the lock that *old* holds, in the other *mode*, and end *old*. Nobody comes in between, and it waits for no holder.
-
-    Raises: as :func:`share`, and *old* holds the lock still, unless it was lost, or it cannot be known whether the writer that it was to be
-        stands in its place; LeaseStateError: it has not the mode to change from.
-    """
-    handle = old._handle
-    engine.check(handle)
-    membership = handle.membership
-    if membership is None or membership.member.mode != (READ if mode == WRITE else WRITE):
-        needs, call = ("read_lock", "try_upgrade") if mode == WRITE else ("write_lock", "downgrade")
-        raise LeaseStateError(f"lock {handle.name!r} was not obtained by {needs}(), so {call}() has nothing to change")
-    timings = handle.timings
-    # Before the lease of the new session can end, which may stand in the record unknown to us, the old lease is over.
-    timings = timings._replace(wait_ns=min(timings.usable_ns, timings.patience_ns), retries_max=NEVER)
-    attempt = _Attempt(engine, view, membership.key, handle.options.with_(mode=mode), timings, own=handle)
-    try:
-        await attempt.begin()
-        joined = view._handle.membership
-        assert joined is not None  # it has just joined
-        handle.membership = membership._replace(record=joined.record)
-        await _end(engine, handle, old)
-    except BaseException:
-        if mode == WRITE and attempt.may_stand and not old._closed:
-            old._closed = True
-            engine.part(handle, old)
-            engine.discard(handle)
-        raise
-
-
-async def _end(engine: Engine, handle: Handle, old: View) -> None:
-    try:
-        await engine.release(handle, None, old)
-    except StoreError as error:
-        _log.warning("lock %r is held as before, too, until a write or its lease ends that: %s", handle.name, error)
-
-
-class _Attempt:
+class Attempt:
     """One attempt at a place. Ended by an error, it leaves its session to the scheduler: a member whose session is over is no member."""
 
     def __init__(

@@ -1,0 +1,242 @@
+"""Writers that go on as readers, and sole readers that go on as writers, in both colours from one text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+
+from dlock_core import LeaseStateError, LockLostError, OutcomeUnknownError, StoreUnavailableError
+from tests.core.test_shared_locks import lived
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_writer_goes_on_as_a_reader_and_no_writer_comes_between(world: World) -> None:
+    """Readers that waited come in beside it, with its token; the writer that waits has its turn after them."""
+    async with world.client() as a, world.client() as b, world.client() as c:
+        writer = await a.acquire("k", mode="write")
+        writing = world.spawn(b.acquire("k", mode="write", timeout=60))
+        await world.live(1)
+
+        reader = await writer.downgrade()
+
+        assert (writer.is_valid, reader.is_valid, reader.key) == (False, True, "k")
+        assert (writer.fencing_token, reader.fencing_token) == (1, 2)
+        beside = await c.try_acquire("k", mode="read")
+        assert beside is not None
+        assert beside.fencing_token == 2
+        await writer.release()  # it has ended, so that does nothing
+        await world.live(1)
+        assert not writing.done
+        await reader.release()
+        await beside.release()
+        last = await lived(world, writing, 3)
+        assert last.fencing_token == 3
+
+
+@both_colours
+async def test_sole_reader_goes_on_as_the_writer(world: World) -> None:
+    """With another reader it does not, and goes on reading; it comes before a writer that waits, which waits for it."""
+    async with world.client() as a, world.client() as b:
+        reader, other = await a.acquire("k", mode="read"), await b.acquire("k", mode="read")
+        assert await reader.try_upgrade() is None
+        assert reader.is_valid
+        await other.release()
+        writing = world.spawn(b.acquire("k", mode="write", timeout=60))
+        await world.live(1)
+
+        writer = await reader.try_upgrade()
+        assert writer is not None
+
+        assert (reader.is_valid, writer.is_valid) == (False, True)
+        assert (reader.fencing_token, writer.fencing_token) == (1, 2)
+        await world.live(5)
+        assert not writing.done
+        await writer.release()
+        assert (await lived(world, writing, 3)).fencing_token == 3
+
+
+@both_colours
+@pytest.mark.parametrize("write", ["claim", "replace"])
+@pytest.mark.parametrize("mode", ["read", "write"])
+async def test_change_of_mode_whose_answer_is_lost_is_found(
+    world: World, mode: Literal["read", "write"], write: str
+) -> None:
+    """By a look at the record; nobody else has had the lock."""
+    store = world.another_store()
+    async with world.client(store, lease_duration=10, request_timeout=1) as a, world.client() as b:
+        old = await a.acquire("k", mode=mode)
+        store.lose_reply(write)
+
+        changing = world.spawn(old.try_upgrade() if mode == "read" else old.downgrade())
+        new = await lived(world, changing, 3)
+
+        assert (old.is_valid, new.is_valid) == (False, True)
+        assert (old.fencing_token, new.fencing_token) == (1, 2)
+        beside = await b.try_acquire("k", mode="read")
+        assert (beside is None) == (mode == "read")
+
+
+@both_colours
+@pytest.mark.parametrize("mode", ["read", "write"])
+async def test_change_of_mode_during_an_outage_is_told(world: World, mode: Literal["read", "write"]) -> None:
+    """No write went out, so the lock is held as before."""
+    store = world.another_store()
+    async with world.client(store, lease_duration=10, request_timeout=1) as a, world.client() as b:
+        old = await a.acquire("k", mode=mode)
+        store.fail("read", times=99)
+
+        with pytest.raises(StoreUnavailableError):
+            await lived(world, world.spawn(old.try_upgrade() if mode == "read" else old.downgrade()), 12)
+
+        assert old.is_valid
+        assert await b.try_acquire("k", mode="write") is None
+
+
+@both_colours
+@pytest.mark.parametrize("mode", ["read", "write"])
+async def test_change_of_mode_that_may_come_late(world: World, mode: Literal["read", "write"]) -> None:
+    """A reader whose write as the writer may be under way still is none any more; a writer goes on, for it excludes others."""
+
+    def lose(verb: str, request: Any) -> None:
+        if verb == "replace" and request.record.key == "k":
+            raise OutcomeUnknownError("it may arrive yet", key="k")
+
+    store = world.hooked_store(lose)
+    async with world.client(store, lease_duration=10, request_timeout=1) as a, world.client(lease_duration=10) as b:
+        old = await a.acquire("k", mode=mode)
+        changing = world.spawn(old.try_upgrade() if mode == "read" else old.downgrade())
+        with pytest.raises(OutcomeUnknownError):
+            await lived(world, changing, 12)
+
+        assert old.is_valid == (mode == "write")
+        other = await b.try_acquire("k", mode="write")
+        assert (other is None) == (mode == "write")
+
+
+@both_colours
+@pytest.mark.parametrize("mode", ["read", "write"])
+async def test_change_of_mode_that_was_applied_unseen(world: World, mode: Literal["read", "write"]) -> None:
+    """The reader whose place the writer has taken is none any more; the writer beside which a reader stands excludes others still."""
+    sent: list[str] = []
+
+    def before(verb: str, request: Any) -> None:
+        if verb == "read" and sent:
+            raise StoreUnavailableError("it cannot be reached")
+        sent.extend(["k"] if verb == "replace" and request.record.key == "k" else [])
+
+    def after(verb: str) -> None:
+        if sent == ["k"]:
+            sent.append("applied")
+            raise OutcomeUnknownError("no answer", key="k")
+
+    store = world.hooked_store(before, after)
+    async with world.client(store, lease_duration=10, request_timeout=1) as a, world.client(lease_duration=10) as b:
+        old = await a.acquire("k", mode=mode)
+        changing = world.spawn(old.try_upgrade() if mode == "read" else old.downgrade())
+        with pytest.raises(StoreUnavailableError):
+            await lived(world, changing, 12)
+
+        assert old.is_valid == (mode == "write")
+        other = await b.try_acquire("k", mode="read")
+        assert (other is None) == (mode == "write")
+
+
+@both_colours
+async def test_change_of_mode_costs_a_place_and_the_end_of_the_other(world: World) -> None:
+    """A look, the session, the place; then the end of the old session, and of the old place where that still stands."""
+    async with world.client() as client:
+        reader = await client.acquire("k", mode="read")
+        world.store.requests.clear()
+
+        writer = await reader.try_upgrade()
+        assert writer is not None
+        assert world.store.requests == {"read": 1, "claim": 1, "replace": 1, "release": 1}
+        world.store.requests.clear()
+        reader = await writer.downgrade()
+        assert world.store.requests == {"read": 1, "claim": 1, "replace": 2, "release": 1}
+        await reader.release()
+
+
+@both_colours
+@pytest.mark.parametrize("trouble", ["not sent", "without an answer"])
+async def test_upgrade_that_is_refused_after_trouble_leaves_the_reader(world: World, trouble: str) -> None:
+    """What was not sent, or expects a version that is gone, will never be applied."""
+    sent: list[str] = []
+
+    def before(verb: str, request: Any) -> None:
+        if verb == "replace" and request.record.key == "k" and not (sent and trouble == "without an answer"):
+            sent.append("k")
+            raise (
+                OutcomeUnknownError("no answer", key="k")
+                if trouble == "without an answer"
+                else StoreUnavailableError("")
+            )
+
+    async with world.client(world.hooked_store(before), lease_duration=10) as a, world.client(lease_duration=10) as b:
+        old = await a.acquire("k", mode="read")
+        changing = world.spawn(old.try_upgrade())
+        await world.until(lambda: bool(sent))
+        if trouble == "not sent":
+            with pytest.raises(StoreUnavailableError):
+                await lived(world, changing, 12)
+            other = await b.acquire("k", mode="read")
+        else:
+            other = await b.acquire("k", mode="read")
+            assert await lived(world, changing, 12) is None
+
+        assert old.is_valid
+        assert other.is_valid
+
+
+@both_colours
+async def test_reader_twice_over_is_not_the_sole_one(world: World) -> None:
+    """Not even where both leases are of one thread or task."""
+    async with world.client() as client:
+        first, second = await client.acquire("k", mode="read"), await client.acquire("k", mode="read")
+
+        assert await first.try_upgrade() is None
+
+        assert first.is_valid
+        assert second.is_valid
+
+
+@both_colours
+async def test_lock_that_others_had_meanwhile_is_not_changed(world: World) -> None:
+    """Somebody removed the record and wrote there; who goes on from the old lease would not know of it."""
+    async with world.client() as a, world.client() as b:
+        reader = await a.acquire("k", mode="read")
+        del world.space.records["k"]
+        await (await b.acquire("k", mode="write")).release()
+
+        with pytest.raises(LockLostError, match="an operator broke it"):
+            await reader.try_upgrade()
+
+        assert not reader.is_valid
+
+
+@both_colours
+async def test_only_a_writer_is_downgraded_and_only_a_reader_upgraded(world: World) -> None:
+    """All else is refused by name, and goes on; a lease that is lost, or released, says so."""
+    async with world.client() as client:
+        lock, permit = await client.acquire("a"), await client.acquire("b", permits=1)
+        reader, writer = await client.acquire("c", mode="read"), await client.acquire("d", mode="write")
+        for lease in (lock, permit, reader):
+            with pytest.raises(LeaseStateError, match=r"not obtained by write_lock\(\), so downgrade\(\)"):
+                await lease.downgrade()
+        for lease in (lock, permit, writer):
+            with pytest.raises(LeaseStateError, match=r"not obtained by read_lock\(\), so try_upgrade\(\)"):
+                await lease.try_upgrade()
+        assert all(lease.is_valid for lease in (lock, permit, reader, writer))
+
+        await reader.release()
+        with pytest.raises(LeaseStateError, match="was released"):
+            await reader.try_upgrade()
+        await client.break_lock("d", fencing_token=writer.fencing_token)
+        await world.live(10)
+        with pytest.raises(LockLostError):
+            await writer.downgrade()
