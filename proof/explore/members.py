@@ -21,7 +21,7 @@ from dlock_core.members import PERMIT, READ, WANT, WRITE, Wish
 from dlock_core.record import LockRecord, Member, SessionRef
 from dlock_core.store import Claim, Release, Replace
 
-__all__ = ["SCENARIOS", "Explored", "Rules", "explore", "main"]
+__all__ = ["SCENARIOS", "Explored", "Rules", "World", "broken", "explore", "main", "start", "steps"]
 
 KEY = "k"
 _LEASE_MS = 1000
@@ -107,30 +107,20 @@ def explore(rules: Rules, worlds_max: int = 500_000) -> Explored:
 
     Raises: RuntimeError: there are more than *worlds_max*.
     """
-    first = World(
-        None,
-        (None,) * (len(rules.clients) + 1),
-        tuple(Attempt(0) for _ in rules.clients),
-        (),
-        rules.ends,
-        rules.troubles,
-        (),
-        0,
-        0,
-    )
+    first = start(rules)
     seen = {_canonical(first)}
     ways: dict[World, tuple[World, str] | None] = {first: None}
     queue, granted = [first], set[str]()
     while queue:
         following: list[World] = []
         for world in queue:
-            steps = list(_steps(world, rules))
-            if not steps and any(at.place < len(rules.clients[client]) for client, at in enumerate(world.attempts)):
+            possible = list(steps(world, rules))
+            if not possible and any(at.place < len(rules.clients[client]) for client, at in enumerate(world.attempts)):
                 return Explored(
                     len(seen), "somebody waits, and nothing can happen", _way(ways, world), frozenset(granted)
                 )
-            for step, after in steps:
-                problem = _broken(after, rules)
+            for step, after in possible:
+                problem = broken(after, rules)
                 granted |= {_wish(rules, each, at).mode for each, at in enumerate(after.attempts) if at.phase == "in"}
                 if problem is not None:
                     return Explored(len(seen), problem, (*_way(ways, world), step), frozenset(granted))
@@ -145,14 +135,29 @@ def explore(rules: Rules, worlds_max: int = 500_000) -> Explored:
     return Explored(len(seen), None, (), frozenset(granted))
 
 
+def start(rules: Rules) -> World:
+    """Return the world with which *rules* begin."""
+    return World(
+        None,
+        (None,) * (len(rules.clients) + 1),
+        tuple(Attempt(0) for _ in rules.clients),
+        (),
+        rules.ends,
+        rules.troubles,
+        (),
+        0,
+        0,
+    )
+
+
 def _way(ways: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
-    steps: list[str] = []
+    names: list[str] = []
     before = ways[world]
     while before is not None:
         world, step = before
-        steps.append(step)
+        names.append(step)
         before = ways[world]
-    return tuple(reversed(steps))
+    return tuple(reversed(names))
 
 
 def _wish(rules: Rules, client: int, attempt: Attempt) -> Wish:
@@ -168,7 +173,8 @@ def _wish(rules: Rules, client: int, attempt: Attempt) -> Wish:
 # ---- what may happen
 
 
-def _steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
+def steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
+    """Yield what may happen next in *world*: a name, and the world after it."""
     for client, attempt in enumerate(world.attempts):
         if attempt.place == len(rules.clients[client]):
             continue
@@ -355,7 +361,7 @@ def _rvn(world: World) -> str:
 # ---- what must hold
 
 
-def _broken(world: World, rules: Rules) -> str | None:
+def broken(world: World, rules: Rules) -> str | None:
     """Return which rule *world* breaks."""
     if any(attempt.phase == "evicted" for attempt in world.attempts):
         return "a member was taken out whose session was held"

@@ -49,7 +49,19 @@ from dlock_core.timings import NEVER, Timings
 from proof.explore.canonical import aged, renamed, rvns_in
 from proof.explore.world import NOW, TICK, Rules, timings_of
 
-__all__ = ["QUICK", "SCENARIOS", "Case", "Explored", "explore", "main"]
+__all__ = [
+    "QUICK",
+    "SCENARIOS",
+    "Case",
+    "Explored",
+    "World",
+    "broken",
+    "canonical",
+    "explore",
+    "main",
+    "start",
+    "steps",
+]
 
 LOCK, SESSION, OWNER_TOKEN = "k", "s", 2
 NOTE = BeatNote(LOCK, OWNER_TOKEN, "break", "op")
@@ -143,21 +155,21 @@ def explore(case: Case, worlds_max: int = 400_000) -> Explored:
 
     Raises: RuntimeError: there are more than *worlds_max*.
     """
-    first = _canonical(_start(case))
+    first = canonical(start(case))
     ways: dict[World, tuple[World, str] | None] = {first: None}
     queue, happened = [first], set[str]()
     while queue:
         following: list[World] = []
         for world in queue:
-            for name, after in _steps(world, case):
+            for name, after in steps(world, case):
                 happened.add(name.partition(":")[0])
-                problem = _broken(after)
+                problem = broken(after)
                 if problem is not None:
                     return Explored(len(ways), problem, (*_way(ways, world), name), frozenset(happened))
-                canonical = _canonical(after)
-                if canonical not in ways:
-                    ways[canonical] = (world, name)
-                    following.append(canonical)
+                alike = canonical(after)
+                if alike not in ways:
+                    ways[alike] = (world, name)
+                    following.append(alike)
         if len(ways) > worlds_max:
             raise RuntimeError(f"more than {worlds_max} worlds")
         queue = following
@@ -165,11 +177,11 @@ def explore(case: Case, worlds_max: int = 400_000) -> Explored:
 
 
 def _way(ways: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
-    steps: list[str] = []
+    names: list[str] = []
     while (before := ways[world]) is not None:
         world, name = before
-        steps.append(name)
-    return tuple(reversed(steps))
+        names.append(name)
+    return tuple(reversed(names))
 
 
 # ---- the beginning
@@ -192,7 +204,8 @@ def _held(key: str, timings: Timings, rvn: str) -> tuple[Held, LockRecord]:
     return Held(terms, record.version, NOW, timings, Payload(None, ()), deadline, renew_at, NEVER), record
 
 
-def _start(case: Case) -> World:
+def start(case: Case) -> World:
+    """Return the world with which *case* begins."""
     own = _timings(case.lock_lease)
     keeper, session = _held(SESSION, _timings(case.session_lease)._replace(auto_renew=True), "#s")
     holder, lock = _held(LOCK, own.under(_ref(case)) if case.moved else own._replace(auto_renew=True), "#k")
@@ -207,7 +220,8 @@ def _start(case: Case) -> World:
 # ---- what may happen
 
 
-def _steps(world: World, case: Case) -> Iterator[tuple[str, World]]:
+def steps(world: World, case: Case) -> Iterator[tuple[str, World]]:
+    """Yield what may happen next in *world*: a name, and the world after it."""
     if case.audits and _is_lost_unheard(world):
         # At once: the period of audits is what bounds the harm, and has no place here.
         yield "the audit finds it", _fed(world, "holder", Cease(LossReason.STOLEN, world.lock, alone=True))
@@ -425,7 +439,7 @@ def _owner_valid(world: World) -> bool:
     return lease.is_valid(holder, NOW) and (not lease.is_kept(holder) or lease.is_valid(world.keeper, NOW))
 
 
-def _broken(world: World) -> str | None:
+def broken(world: World) -> str | None:
     """Return which rule *world* breaks."""
     waiter, lock, session = world.waiter, world.lock, world.session
     if _owner_valid(world) and lease.is_valid(waiter, NOW):
@@ -448,7 +462,8 @@ def _has_forgotten(holder: LeaseState) -> bool:
 # ---- worlds that behave alike
 
 
-def _canonical(world: World) -> World:
+def canonical(world: World) -> World:
+    """Return *world* with its versions named anew, and without what no later step reads: worlds that behave alike are one."""
     world = world._replace(
         holder=_tidy(world.holder), keeper=_tidy(world.keeper), waiter=_tidy(world.waiter), late=_living(world)
     )
