@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import (
     bench_core,
+    bench_crowds,
     bench_dynamodb,
     bench_elections,
     bench_etcd,
@@ -68,6 +69,8 @@ OTHERS: dict[str, Callable[[int], Part]] = {
     "zookeeper-renewals": bench_zookeeper.renewals,
     "zookeeper-wake": bench_zookeeper.wake,
     "zookeeper-contend": bench_zookeeper.contend,
+    "crowd-waiters": bench_crowds.waiters,
+    "crowd-permits": bench_crowds.permits,
     "takeovers": bench_takeovers.takeovers,
     "failovers": bench_elections.failovers,
     "job-requests": bench_jobs.requests,
@@ -86,7 +89,9 @@ VERSIONS: dict[str, Callable[[], str]] = {
 
 
 # Of parts whose name does not tell on what they run.
-RUN_ON = {"takeovers": tuple(VERSIONS), "failovers": bench_elections.STORES, "job-requests": ("core",)}
+RUN_ON = {"takeovers": tuple(VERSIONS), "failovers": bench_elections.STORES, "job-requests": ("core",)} | dict.fromkeys(
+    ("crowd-waiters", "crowd-permits"), ("redis", "postgres", "dynamodb")
+)
 
 
 def run(name: str, rounds: int, results: Any) -> None:
