@@ -235,7 +235,7 @@ def renewed(store: MongoDBStore, records: list[LockRecord], *, one_by_one: bool)
     if one_by_one:
         results = [store.replace(request, timeout_s=10) for request in requests]
     else:
-        results = list(store.replace_many(requests, timeout_s=10))  # type: ignore[arg-type]  # none is an error
+        results = list(store.replace_many(requests, timeout_s=10))  # none is an error
     took = (now_ns() - begin) / len(requests) / 1000
     assert all(result.applied for result in results)
     return [request.record for request in requests], took

@@ -116,7 +116,8 @@ class EndlessStore(DynamoDBStore):
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """As the store does."""
         changed = [request._replace(record=endless(request.record)) for request in requests]
-        return super().replace_many(changed, timeout_s=timeout_s)
+        results: Sequence[Reply | StoreError] = super().replace_many(changed, timeout_s=timeout_s)
+        return results
 
 
 def endless(record: LockRecord) -> LockRecord:

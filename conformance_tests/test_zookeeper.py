@@ -100,7 +100,8 @@ def knowing(server: Server, proxy: FaultProxy) -> Any:
         def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
             for request in requests:
                 self._look(request.record.key)
-            return super().replace_many(requests, timeout_s=timeout_s)
+            results: Sequence[Reply | StoreError] = super().replace_many(requests, timeout_s=timeout_s)
+            return results
 
         def _look(self, key: str) -> None:
             with closing(ZooKeeperStore("zookeeper://{}:{}/{}".format(*server.address, ROOT))) as store:

@@ -9,13 +9,14 @@ It is called from threads; asyncio is served by the core's threads over it, sinc
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
 from dlock_core.errors import DLockError, OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import Batches, Call, Exchange, ExchangeStore, outcome
+from dlock_core.kit import Batches, Call, Exchange, ExchangeStore, outcome, pages
 from dlock_core.record import TOKEN_MAX
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
@@ -30,7 +31,7 @@ from dlock_dynamodb.dialects.token_rows import Counts, is_count, lacks_token, ta
 from dlock_dynamodb.options import DynamoDBStoreOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, Release, Replace
@@ -129,29 +130,21 @@ class DynamoDBVerbs:
         return None
 
     def scan(self, prefix: str) -> Iterator[Exchange[list[LockRecord]]]:
-        """Yield the exchange of each page; a record that cannot be read is raised after all others."""
-        request, unreadable = self.table.scan(prefix), list[RecordError]()
+        """In DynamoDB's order."""
+        request = self.table.scan(prefix)
 
-        def page() -> Exchange[list[LockRecord]]:
-            answer, records = (yield Ask("scan", request)), []
+        def page(after: Item | None) -> Exchange[Any]:
+            answer = yield Ask("scan", request if after is None else request | {"ExclusiveStartKey": after})
             if "Items" not in answer:
                 raise StrangeAnswerError("the answer is not DynamoDB's")
-            for item in answer["Items"]:
-                # Other clients of ours may keep tokens in the table, whether this one does or not.
-                if self.options.dialect == "awslabs" and is_count(item, self.table.partition_key):
-                    continue
-                try:
-                    records.append(self.rows.record(item))
-                except RecordError as error:
-                    unreadable.append(error)
-            request["ExclusiveStartKey"] = answer.get("LastEvaluatedKey")
-            return records
+            return map(self._reading, answer["Items"]), answer.get("LastEvaluatedKey")
 
-        yield page()
-        while request["ExclusiveStartKey"]:
-            yield page()
-        if unreadable:
-            raise unreadable[0]
+        return pages(page)
+
+    def _reading(self, item: Item) -> Callable[[], LockRecord | None]:
+        # Other clients of ours may keep tokens in the table, whether this one does or not.
+        counts = self.options.dialect == "awslabs" and is_count(item, self.table.partition_key)
+        return partial(self.rows.record, item) if not counts else lambda: None
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[list[Reply | StoreError]]:
         """Do each replace: one BatchExecuteStatement, or an UpdateItem each where a batch is not allowed or not known."""

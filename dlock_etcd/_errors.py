@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import grpc
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import named, unanswered
 
-__all__ = ["TROUBLE", "error_of", "lease_ended", "no_token", "setup_error", "was_never_sent"]
+__all__ = ["TROUBLE", "error_of", "lease_ended", "no_token", "was_never_sent"]
 
 TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
@@ -88,19 +89,11 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
     """Return dlock's error for one of the driver, or None if it is not the driver's. A read that got no answer wrote nothing."""
     if not isinstance(error, TROUBLE):
         return None
-    row, shown = _row(error), "the locks" if key is None else f"lock {key!r}"
-    if row is not None:
-        kind, hint = row[2:]
-        return kind(f"etcd was not asked, or refused, nothing was written to {shown}: {_told(error)}; {hint}", key=key)
-    said = _told(error)
-    if writes:
-        return OutcomeUnknownError(f"etcd did not confirm a write to {shown}, it may be applied: {said}", key=key)
-    return StoreUnavailableError(f"etcd could not be asked about {shown}, nothing was written: {said}", key=key)
-
-
-def setup_error(what: str, mend: str) -> StoreSetupError:
-    """Return the error of a server that does not fit, with what mends it."""
-    return StoreSetupError(f"etcd cannot keep locks here: {what}; {mend}")
+    row, said = _row(error), _told(error)
+    if row is None:
+        return unanswered("etcd", said, key, writes=writes)
+    kind, hint = row[2:]
+    return kind(f"etcd was not asked, or refused, nothing was written to {named(key)}: {said}; {hint}", key=key)
 
 
 def _said(error: Exception) -> str:

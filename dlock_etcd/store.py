@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from dlock_core.errors import ConfigurationError
-from dlock_core.kit import AsyncBatches, AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, Watch
+from dlock_core.kit import AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, Watch
 from dlock_core.store import Capability
 from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
@@ -21,7 +21,7 @@ __all__ = ["AsyncEtcdStore", "EtcdStore"]
 _UPKEEP = Call("keep", None, 1.0)
 
 
-class _Store:
+class _Store(Batches):
     """What both stores share: how they are made."""
 
     batch_limit = BATCH_LIMIT
@@ -53,7 +53,7 @@ class _Store:
         return verbs, link
 
 
-class EtcdStore(_Store, Batches, Queues, ExchangeStore):
+class EtcdStore(_Store, Queues, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, its options, or a channel of the user's (``grpc.Channel``), who closes it; *root*, *user* and *password* are those of
@@ -70,7 +70,7 @@ class EtcdStore(_Store, Batches, Queues, ExchangeStore):
         )
 
 
-class AsyncEtcdStore(_Store, AsyncBatches, AsyncQueues, AsyncExchangeStore):
+class AsyncEtcdStore(_Store, AsyncQueues, AsyncExchangeStore):
     """As :class:`EtcdStore`, for the tasks of one event loop, with a ``grpc.aio.Channel``."""
 
     _channel_class, _link_class = grpc.aio.Channel, AsyncLink

@@ -17,8 +17,9 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
+from dlock_core.kit import named, unanswered, unfit
 
-__all__ = ["CLASSES", "CODES", "Kind", "check_concern", "error_of", "kind_of", "setup_error"]
+__all__ = ["CLASSES", "CODES", "Kind", "check_concern", "error_of", "kind_of"]
 
 
 class Kind(Enum):
@@ -135,22 +136,10 @@ def error_of(error: BaseException, key: str | None, *, writes: bool) -> StoreErr
         return None
     if kind is Kind.SETUP:
         mend = _DNS_MEND if _unresolved(error) else _MENDS.get(_code(error), _MEND)
-        return setup_error(_said(error), mend, key=key)
-    about = _shown(key)
+        return unfit("MongoDB", _said(error), mend, key=key)
     if kind is Kind.RECORD:
-        return RecordError(f"the record of {about} has no form in BSON: {type(error).__name__}", key=key)
-    if kind is Kind.UNKNOWN and writes:
-        return OutcomeUnknownError(
-            f"MongoDB did not confirm a write to {about}, it may be applied: {_said(error)}", key=key
-        )
-    return StoreUnavailableError(
-        f"MongoDB could not be asked about {about}, nothing was written: {_said(error)}", key=key
-    )
-
-
-def setup_error(what: str, mend: str, *, key: str | None = None) -> StoreSetupError:
-    """Return the error of a server, collection or user that does not fit, with what mends it."""
-    return StoreSetupError(f"MongoDB cannot keep locks here: {what}; {mend}", key=key)
+        return RecordError(f"the record of {named(key)} has no form in BSON: {type(error).__name__}", key=key)
+    return unanswered("MongoDB", _said(error), key, writes=writes and kind is Kind.UNKNOWN)
 
 
 def check_concern(answer: Any, key: str | None) -> None:
@@ -159,12 +148,8 @@ def check_concern(answer: Any, key: str | None) -> None:
     if trouble:
         cause = errors.WriteConcernError(f"code {trouble.get('code')}", trouble.get("code"), trouble)
         raise OutcomeUnknownError(
-            f"a write to {_shown(key)} was made and not confirmed by a majority: {_said(cause)}", key=key
+            f"a write to {named(key)} was made and not confirmed by a majority: {_said(cause)}", key=key
         ) from cause
-
-
-def _shown(key: str | None) -> str:
-    return "the locks" if key is None else f"lock {key!r}"
 
 
 def _code(error: BaseException) -> int:

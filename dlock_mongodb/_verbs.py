@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError, WriteError
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import BatchResults
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from dlock_core.kit import BatchResults, pages, unfit
 from dlock_core.store import Reply
 from dlock_mongodb import _wire
-from dlock_mongodb._errors import CLASSES, CREATE_IT, Kind, check_concern, error_of, kind_of, setup_error
+from dlock_mongodb._errors import CLASSES, CREATE_IT, Kind, check_concern, error_of, kind_of
 from dlock_mongodb._wire import Command
 from dlock_mongodb.provision import inspection, provisioning
 
@@ -62,21 +62,12 @@ class MongoDBVerbs:
         return _wire.found_aged((yield from self._send(_wire.find_aged(self._names.collection, key, level))))
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
-        """In the order of keys. The first record that cannot be read is raised after all others were given."""
-        after: str | None = None
-        faults = list[RecordError]()
+        """In the order of keys."""
 
-        def page() -> Exchange[Iterable[LockRecord]]:
-            nonlocal after
-            answer = yield from self._send(_wire.page(self._names.collection, prefix, after))
-            records, after = _wire.paged(answer, prefix, faults)
-            return records
+        def page(after: str | None) -> Exchange[Any]:
+            return _wire.paged((yield from self._send(_wire.page(self._names.collection, prefix, after))), prefix)
 
-        yield page()
-        while after is not None:
-            yield page()
-        if faults:
-            raise faults[0]
+        return pages(page)
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One request where all are applied, one more to see what stands where some are not."""
@@ -174,8 +165,8 @@ class MongoDBVerbs:
 
     def _send(self, document: Document, *, urgent: bool = False) -> Exchange[Any]:
         if not (yield from self._known()).provisioned:
-            raise setup_error(
-                f"the collection {self._names.database}.{self._names.collection} does not exist", CREATE_IT
+            raise unfit(
+                "MongoDB", f"the collection {self._names.database}.{self._names.collection} does not exist", CREATE_IT
             )
         answer: Any = yield Command(self._names.database, document, urgent=urgent)
         return answer  # with its type

@@ -12,6 +12,7 @@ always the same BSON type. So one comparison tells whether all of them are sound
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -24,7 +25,7 @@ from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Document: TypeAlias = dict[str, Any]
 Step: TypeAlias = Claim | Replace | Release
@@ -251,18 +252,12 @@ def found_aged(answer: Document) -> tuple[LockRecord, int] | None:
     return None
 
 
-def paged(answer: Document, prefix: str, faults: list[RecordError]) -> tuple[list[LockRecord], str | None]:
-    """Return the records of a page, and the key to go on after, or None at the last page; add the unreadable records to *faults*."""
+def paged(answer: Document, prefix: str) -> tuple[list[Callable[[], LockRecord | None]], str | None]:
+    """Return what reads each record of a page, and the key to go on after, or None at the last page."""
     ours = [document for document in documents(answer) if document["_id"].startswith(prefix)]
-    records = []
-    for document in ours:
-        try:
-            records.append(read_document(document))
-        except RecordError as error:
-            faults.append(error)
     whole = len(ours) == len(documents(answer))
     more = whole and (len(ours) == PAGE_SIZE or answer["cursor"]["id"] != 0)
-    return [record for record in records if record is not None], ours[-1]["_id"] if more else None
+    return [partial(read_document, document) for document in ours], ours[-1]["_id"] if more else None
 
 
 def judged(request: Step, document: Document | None) -> Reply:

@@ -14,9 +14,7 @@ from pymongo.errors import PyMongoError
 from dlock_core.backend import redact
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import (
-    AsyncBatches,
     AsyncExchangeStore,
-    AsyncReadsAge,
     AsyncSeats,
     AsyncWaits,
     AsyncWatch,
@@ -151,7 +149,7 @@ class _TaskLink(_Link):
             task.exception()  # seen, also where nobody waits for it any more
 
 
-class _Store:
+class _Store(Batches, ReadsAge):
     """What both stores share: how they are made, and when they can notify."""
 
     batch_limit = BATCH_LIMIT
@@ -184,7 +182,7 @@ class _Store:
         return store
 
 
-class MongoDBStore(_Store, Batches, ReadsAge, Waits, ExchangeStore):
+class MongoDBStore(_Store, Waits, ExchangeStore):
     """The store for threads, on a ``MongoClient`` of the user's, who closes it.
 
     The client's settings do not weaken the steps: each command names its own write concern, read concern and time-out, goes to the
@@ -197,7 +195,7 @@ class MongoDBStore(_Store, Batches, ReadsAge, Waits, ExchangeStore):
         super().__init__(self._prepared(client, database, collection), _ThreadLink(client))
 
 
-class AsyncMongoDBStore(_Store, AsyncBatches, AsyncReadsAge, AsyncWaits, AsyncExchangeStore):
+class AsyncMongoDBStore(_Store, AsyncWaits, AsyncExchangeStore):
     """As :class:`MongoDBStore`, for the tasks of one event loop, with an ``AsyncMongoClient``."""
 
     _client_class, _watch_class = AsyncMongoClient, AsyncWatch

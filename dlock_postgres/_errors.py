@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import psycopg
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import named, unanswered
 
-__all__ = ["CODES", "CREATE_IT", "TROUBLE", "error_of", "not_connected", "setup_error"]
+__all__ = ["CODES", "CREATE_IT", "TROUBLE", "error_of", "not_connected"]
 
 CREATE_IT = "'dlock init --url URL' creates it"
 
@@ -63,20 +64,13 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
     if not isinstance(error, TROUBLE):
         return None
     if isinstance(error, UnicodeError):
-        return RecordError(f"the record of {_shown(key)} has no form in UTF-8: {error.reason}", key=key)  # type: ignore[attr-defined]
+        return RecordError(f"the record of {named(key)} has no form in UTF-8: {error.reason}", key=key)  # type: ignore[attr-defined]
     code = getattr(error, "sqlstate", None) or ""
     known = next((CODES[code[:size]] for size in (5, 2) if code[:size] in CODES), None)
     if known is not None:
         kind, hint = known[0], known[1].replace("{grant}", grant)
-        return kind(f"PostgreSQL refused a statement about {_shown(key)}: {_said(error)}; {hint}", key=key)
-    said = _said(error) or f"{type(error).__name__}, no answer in time"
-    if writes:
-        return OutcomeUnknownError(
-            f"PostgreSQL did not confirm a write to {_shown(key)}, it may be applied: {said}", key=key
-        )
-    return StoreUnavailableError(
-        f"PostgreSQL could not be asked about {_shown(key)}, nothing was written: {said}", key=key
-    )
+        return kind(f"PostgreSQL refused a statement about {named(key)}: {_said(error)}; {hint}", key=key)
+    return unanswered("PostgreSQL", _said(error) or f"{type(error).__name__}, no answer in time", key, writes=writes)
 
 
 def not_connected(error: Exception) -> StoreError:
@@ -86,15 +80,6 @@ def not_connected(error: Exception) -> StoreError:
         return StoreSetupError(f"PostgreSQL refuses the connection: {said}; check the URL, user, password and TLS")
     hint = "; this is a standby: name the primary" if _STANDBY in said else ""
     return StoreUnavailableError(f"PostgreSQL cannot be reached, nothing was written: {said}{hint}")
-
-
-def setup_error(what: str, mend: str) -> StoreSetupError:
-    """Return the error of a server or table that does not fit, with what mends it."""
-    return StoreSetupError(f"PostgreSQL cannot keep locks here: {what}; {mend}")
-
-
-def _shown(key: str | None) -> str:
-    return "the locks" if key is None else f"lock {key!r}"
 
 
 def _said(error: Exception) -> str:

@@ -6,11 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.kit import (
-    AsyncBatches,
-    AsyncClaimsMany,
     AsyncExchangeStore,
     AsyncPooledLink,
-    AsyncReadsAge,
     AsyncWaits,
     AsyncWatch,
     Batches,
@@ -41,7 +38,7 @@ __all__ = ["AsyncPostgresStore", "PostgresStore"]
 _CONNECTIONS = {"most": 8, "urgent": 2}
 
 
-class _Store:
+class _Store(Batches, ClaimsMany, ReadsAge):
     """What both stores share: how they are made, and when they can notify."""
 
     batch_limit = BATCH_LIMIT
@@ -71,7 +68,7 @@ class _Store:
         super().__init__(verbs, self._pooled(lambda _: self._session(conninfo()), not_connected, **_CONNECTIONS))  # type: ignore[call-arg]  # the face that is mixed in
 
 
-class PostgresStore(_Store, Batches, ClaimsMany, ReadsAge, Waits, ExchangeStore):
+class PostgresStore(_Store, Waits, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, a DSN, or a pool of the user's (``psycopg_pool.ConnectionPool``). Of a pool only the server's address and who the
@@ -83,7 +80,7 @@ class PostgresStore(_Store, Batches, ClaimsMany, ReadsAge, Waits, ExchangeStore)
     _watch = staticmethod(lambda *where: Watch(news_of(*where)))
 
 
-class AsyncPostgresStore(_Store, AsyncBatches, AsyncClaimsMany, AsyncReadsAge, AsyncWaits, AsyncExchangeStore):
+class AsyncPostgresStore(_Store, AsyncWaits, AsyncExchangeStore):
     """As :class:`PostgresStore`, for the tasks of one event loop."""
 
     _pooled = AsyncPooledLink

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import (
-    AsyncBatches,
-    AsyncClaimsMany,
     AsyncExchangeStore,
-    AsyncPrunes,
-    AsyncReadsAge,
     Batches,
     Call,
     ClaimsMany,
@@ -116,7 +112,7 @@ class RedisStore(Batches, ClaimsMany, ReadsAge, Prunes, ExchangeStore):
             self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
 
 
-class AsyncRedisStore(AsyncBatches, AsyncClaimsMany, AsyncReadsAge, AsyncPrunes, AsyncExchangeStore):
+class AsyncRedisStore(Batches, ClaimsMany, ReadsAge, Prunes, AsyncExchangeStore):
     """Locks on a Redis or Valkey server, for tasks of one event loop; *client* is the one of ``redis.asyncio``. As :class:`RedisStore`."""
 
     capabilities = _CAPABILITIES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from kazoo import exceptions
 from kazoo.handlers.threading import KazooTimeoutError
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import named, unanswered
 
 __all__ = ["TROUBLE", "error_of", "no_root"]
 
@@ -27,7 +28,7 @@ _REFUSED: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 
 def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
     """Return dlock's error for one of the driver, or None if it is not the driver's. A read that got no answer wrote nothing."""
-    shown = "the locks" if key is None else f"lock {key!r}"
+    shown = named(key)
     if isinstance(error, UnicodeEncodeError):
         return RecordError(f"{shown} has no UTF-8 form, so it cannot be stored", key=key)
     if isinstance(
@@ -40,9 +41,7 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
     for kind, ours, hint in _REFUSED:
         if isinstance(error, kind):
             return ours(f"ZooKeeper refused, nothing was written to {shown}: {said}; {hint}", key=key)
-    if writes:
-        return OutcomeUnknownError(f"ZooKeeper did not confirm a write to {shown}, it may be applied: {said}", key=key)
-    return StoreUnavailableError(f"ZooKeeper could not be asked about {shown}, nothing was written: {said}", key=key)
+    return unanswered("ZooKeeper", said, key, writes=writes)
 
 
 def no_root(root: str) -> StoreSetupError:

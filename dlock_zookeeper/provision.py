@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dlock_core.errors import StoreSetupError
-from dlock_core.kit import quorum_guarantees
+from dlock_core.kit import quorum_guarantees, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +37,7 @@ def guarantees(looks: Sequence[Look], voting: int | None) -> Guarantees:
     """
     for look in looks:
         if look.version and tuple(map(int, look.version.split(".")[:2])) < _OLDEST:
-            problem = f"ZooKeeper cannot keep locks here: {look.endpoint} is ZooKeeper {look.version}"
-            raise StoreSetupError(f"{problem}; update it to 3.5 or newer")
+            raise unfit("ZooKeeper", f"{look.endpoint} is ZooKeeper {look.version}", "update it to 3.5 or newer")
     if "standalone" in {look.mode for look in looks}:
         voting = 1
     version = next((look.version for look in looks if look.version), "")

@@ -5,6 +5,7 @@
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
 :func:`pages`                               a scan that a record which cannot be read does not end
+:func:`unanswered`, :func:`unfit`           errors that say the same for every server; :func:`named`: what a message calls a lock
 :func:`quorum_guarantees`                   what a store promises that keeps each write on a majority of its servers
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
@@ -26,12 +27,8 @@ from dlock_core.kit.backend import Backend
 from dlock_core.kit.batches import BatchResults, in_parts
 from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, read_payload, record_of, unpacked
 from dlock_core.kit.exchange import (
-    AsyncBatches,
-    AsyncClaimsMany,
     AsyncExchangeStore,
     AsyncLink,
-    AsyncPrunes,
-    AsyncReadsAge,
     Batches,
     Call,
     ClaimsMany,
@@ -50,6 +47,7 @@ from dlock_core.kit.pooled import AsyncPooledLink, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
+from dlock_core.kit.trouble import named, unanswered, unfit
 from dlock_core.kit.watch import AsyncWaits, AsyncWatch, News, Waits, Watch
 
 if TYPE_CHECKING:
@@ -57,14 +55,10 @@ if TYPE_CHECKING:
     from dlock_core.kit.endpoints import EndpointOptions
 
 __all__ = [
-    "AsyncBatches",
-    "AsyncClaimsMany",
     "AsyncExchangeStore",
     "AsyncLink",
     "AsyncPool",
     "AsyncPooledLink",
-    "AsyncPrunes",
-    "AsyncReadsAge",
     "AsyncSeats",
     "AsyncWaits",
     "AsyncWatch",
@@ -100,6 +94,7 @@ __all__ = [
     "leave_behind",
     "matches",
     "may_be_removed",
+    "named",
     "outcome",
     "packed",
     "pages",
@@ -109,6 +104,8 @@ __all__ = [
     "read_payload",
     "record_of",
     "tokens_exhausted",
+    "unanswered",
+    "unfit",
     "unpacked",
     "watch_forks",
     "watched",

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
 
 __all__ = [
-    "AsyncBatches",
-    "AsyncClaimsMany",
     "AsyncExchangeStore",
     "AsyncLink",
-    "AsyncPrunes",
-    "AsyncReadsAge",
     "Batches",
     "Call",
     "ClaimsMany",
@@ -305,88 +301,39 @@ class AsyncExchangeStore(_Face):
             exchange.close()
 
 
-# ---- optional capabilities; each asks the verbs for one more exchange of the same name
+# ---- optional capabilities of a store of either colour. Each asks the verbs for an exchange of the same name; asyncio awaits the result.
 
 
 class Batches:
-    """Mix into an :class:`ExchangeStore` whose verbs have ``replace_many`` (clauses B1 to B3)."""
+    """Mix into a store whose verbs have ``replace_many`` (clauses B1 to B3)."""
 
     batch_limit: int
 
-    def replace_many(self: Any, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
+    def replace_many(self: Any, requests: Sequence[Replace], *, timeout_s: float) -> Any:
         """Do each replace; the results come in the order of the requests."""
-        results: Sequence[Reply | StoreError] = self._run(
-            self._verbs.replace_many(requests), Call("replace", None, timeout_s)
-        )
-        return results
-
-
-class AsyncBatches:
-    """The async twin of :class:`Batches`."""
-
-    batch_limit: int
-
-    async def replace_many(self: Any, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
-        """As :meth:`Batches.replace_many`."""
-        results: Sequence[Reply | StoreError] = await self._run(
-            self._verbs.replace_many(requests), Call("replace", None, timeout_s)
-        )
-        return results
+        return self._run(self._verbs.replace_many(requests), Call("replace", None, timeout_s))
 
 
 class ClaimsMany:
-    """Mix into an :class:`ExchangeStore` whose verbs have ``claim_many`` (clauses M1 to M4)."""
+    """Mix into a store whose verbs have ``claim_many`` (clauses M1 to M4)."""
 
-    def claim_many(self: Any, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
+    def claim_many(self: Any, requests: Sequence[Claim], *, timeout_s: float) -> Any:
         """Apply all claims or none; a reply for each, in order."""
-        replies: Sequence[Reply] = self._run(self._verbs.claim_many(requests), Call("claim", None, timeout_s))
-        return replies
-
-
-class AsyncClaimsMany:
-    """The async twin of :class:`ClaimsMany`."""
-
-    async def claim_many(self: Any, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
-        """As :meth:`ClaimsMany.claim_many`."""
-        replies: Sequence[Reply] = await self._run(self._verbs.claim_many(requests), Call("claim", None, timeout_s))
-        return replies
+        return self._run(self._verbs.claim_many(requests), Call("claim", None, timeout_s))
 
 
 class ReadsAge:
-    """Mix into an :class:`ExchangeStore` whose verbs have ``read_age`` (clauses C1 and C2)."""
+    """Mix into a store whose verbs have ``read_age`` (clauses C1 and C2)."""
 
-    def read_age(self: Any, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
+    def read_age(self: Any, key: str, *, timeout_s: float) -> Any:
         """Return the record under *key* and the ms since its last write, by the server's clock."""
-        found: tuple[LockRecord, int] | None = self._run(self._verbs.read_age(key), Call("read", key, timeout_s))
-        return found
-
-
-class AsyncReadsAge:
-    """The async twin of :class:`ReadsAge`."""
-
-    async def read_age(self: Any, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
-        """As :meth:`ReadsAge.read_age`."""
-        found: tuple[LockRecord, int] | None = await self._run(self._verbs.read_age(key), Call("read", key, timeout_s))
-        return found
+        return self._run(self._verbs.read_age(key), Call("read", key, timeout_s))
 
 
 class Prunes:
-    """Mix into an :class:`ExchangeStore` whose verbs have ``prune`` (clauses P1 to P3)."""
+    """Mix into a store whose verbs have ``prune`` (clauses P1 to P3)."""
 
-    def prune(self: Any, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
+    def prune(self: Any, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> Any:
         """Remove those of *records* that are free, unchanged and old enough; return how many they are."""
         exchange = self._verbs.prune(records, older_than_ms=older_than_ms, dry_run=dry_run)
-        count: int = self._run(exchange, Call("prune", None, timeout_s))
-        return count
-
-
-class AsyncPrunes:
-    """The async twin of :class:`Prunes`."""
-
-    async def prune(
-        self: Any, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float
-    ) -> int:
-        """As :meth:`Prunes.prune`."""
-        exchange = self._verbs.prune(records, older_than_ms=older_than_ms, dry_run=dry_run)
-        count: int = await self._run(exchange, Call("prune", None, timeout_s))
-        return count
+        return self._run(exchange, Call("prune", None, timeout_s))

@@ -16,11 +16,12 @@ __all__ = ["pages"]
 
 
 def pages(
-    page: Callable[[Any], Exchange[tuple[Iterable[Callable[[], LockRecord]], Any]]],
+    page: Callable[[Any], Exchange[tuple[Iterable[Callable[[], LockRecord | None]], Any]]],
 ) -> Iterator[Exchange[list[LockRecord]]]:
     """Yield the exchange of each page of a scan. After the last one, the first record that could not be read is raised.
 
-    *page* is given where to go on, None at first; it returns what reads each record of the page, and where to go on, or None at the end.
+    *page* is given where to go on, None at first; it returns what reads each record of the page, or gives None
+    where there is none, and where to go on, or None at the end.
     """
     after: Any = None
     faults: list[RecordError] = []
@@ -31,9 +32,12 @@ def pages(
         readings, after = yield from page(after)
         for reading in readings:
             try:
-                records.append(reading())
+                record = reading()
             except RecordError as error:
                 faults.append(error)
+            else:
+                if record is not None:
+                    records.append(record)
         return records
 
     yield read()

@@ -208,9 +208,9 @@ def test_renewal_tells_that_another_client_waits(
     (reply,) = store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)
     before = store.requests["release"]
 
-    store.release(released(reply.record), timeout_s=TIMEOUT_S)  # type: ignore[union-attr, arg-type]
+    store.release(released(reply.record), timeout_s=TIMEOUT_S)
 
-    assert reply.wanted  # type: ignore[union-attr]
+    assert reply.wanted
     assert waiting.woken.wait(TIMEOUT_S)
     assert store.requests["release"] == before + 1
 

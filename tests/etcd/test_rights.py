@@ -48,7 +48,7 @@ def test_user_with_rights_to_the_prefix_can_do_everything(guarded: str, key: str
     record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record
     assert record is not None
 
-    assert store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)[0].record.owner == "tests"  # type: ignore[union-attr]
+    assert store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)[0].record.owner == "tests"
     found = store.read(key, timeout_s=TIMEOUT_S)
     assert found is not None
     store.wait(found, ticket="t", timeout_s=0.1)

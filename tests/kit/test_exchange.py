@@ -11,10 +11,7 @@ import pytest
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
 from dlock_core.kit import (
-    AsyncBatches,
-    AsyncClaimsMany,
     AsyncExchangeStore,
-    AsyncReadsAge,
     Batches,
     Call,
     ClaimsMany,
@@ -175,7 +172,7 @@ class Store(Batches, ClaimsMany, ReadsAge, ExchangeStore):
     capabilities = frozenset()
 
 
-class AsyncStore(AsyncBatches, AsyncClaimsMany, AsyncReadsAge, AsyncExchangeStore):
+class AsyncStore(Batches, ClaimsMany, ReadsAge, AsyncExchangeStore):
     """The twin."""
 
     batch_limit = 9

@@ -162,11 +162,11 @@ def test_a_page_goes_on_where_there_may_be_more() -> None:
     """After a full page, and after one that was cut; not after one that reached other keys."""
     full = [stored(held(f"a{number:03}")) for number in range(_wire.PAGE_SIZE)]
 
-    assert _wire.paged(cursor(*full), "a", [])[1] == "a099"
-    assert _wire.paged(cursor(*full[:7], number=17), "a", [])[1] == "a006"
-    assert _wire.paged(cursor(*full[:7]), "a", [])[1] is None
-    assert _wire.paged(cursor(*full[:-1], stored(held("b"))), "a", [])[1] is None
-    assert _wire.paged(cursor(), "a", []) == ([], None)
+    assert _wire.paged(cursor(*full), "a")[1] == "a099"
+    assert _wire.paged(cursor(*full[:7], number=17), "a")[1] == "a006"
+    assert _wire.paged(cursor(*full[:7]), "a")[1] is None
+    assert _wire.paged(cursor(*full[:-1], stored(held("b"))), "a")[1] is None
+    assert _wire.paged(cursor(), "a") == ([], None)
     assert _wire.page("c", "a", "a099")["filter"] == {"_id": {"$gt": "a099"}}
 
 
