@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +13,18 @@ import redis.asyncio
 from redis.exceptions import InvalidResponse
 
 from dlock_core.errors import StoreError
-from dlock_core.kit import AsyncPool, AsyncSeats
+from dlock_core.kit import AsyncPool, AsyncSeats, AsyncWatch
 from dlock_redis import _errors as errors
-from dlock_redis._connections import Inbox, Node, broken, busy, readable, shelf
+from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node, busy, readable, shelf
 from dlock_redis._resp import IncompleteError, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
 __all__ = ["AsyncConnections"]
 
+_LOOK_S = 0.5
 _log = logging.getLogger("dlock.redis")
 
 
@@ -157,66 +158,42 @@ async def aconnected(source: Source, key: str | None, deadline: float) -> _Async
     return _AsyncLink(connection)
 
 
-class _AsyncWatch:
-    """As :class:`_Watch`; the event loop reads for all."""
+class _AsyncSubscription:
+    """As :class:`_Subscription`."""
 
-    def __init__(self, source: Source, channel: bytes) -> None:
-        self._source, self._channel = source, channel
-        self._waiting: dict[bytes, asyncio.Future[None]] = {}
-        self._subscribing = asyncio.Lock()
-        self._link: _AsyncLink | None = None
-        self._inbox = Inbox()
+    alive = True
 
-    @asynccontextmanager
-    async def listening(self, key: str, place: bytes, timeout_s: float) -> AsyncIterator[asyncio.Future[None]]:
-        """Subscribe; give a future that is done when *place* is woken."""
-        woken = self._waiting[place] = asyncio.get_running_loop().create_future()
-        woken.add_done_callback(lambda done: done.cancelled() or done.exception())
+    def __init__(self, link: _AsyncLink) -> None:
+        self._link, self._inbox = link, Inbox()
+        self._came: asyncio.Queue[bytes] = asyncio.Queue()
+        link.hear = self._came.put_nowait
+
+    async def try_next(self) -> list[str] | None:
         try:
-            async with self._subscribing:
-                if self._link is None:
-                    await self._subscribe(key, timeout_s)
-            yield woken
-        finally:
-            woken.cancel()
-            self._waiting.pop(place, None)
+            async with asyncio.timeout(_LOOK_S):
+                return list(self._inbox.places(await self._came.get()))
+        except TimeoutError:
+            return None
 
-    async def _subscribe(self, key: str, timeout_s: float) -> None:
-        link = await aconnected(self._source, key, time.monotonic() + timeout_s)
-        try:
-            with errors.unsent(key):
-                errors.check(await link.ask(pack(b"SUBSCRIBE", self._channel), 1, timeout_s), key)
-        except BaseException:
-            link.close()
-            raise
-        self._link, self._inbox, link.hear = link, Inbox(), self._hear
+    async def close(self) -> None:
+        self._link.close()
 
-    def _hear(self, more: bytes) -> None:
-        try:
-            for place in self._inbox.places(more):
-                woken = self._waiting.get(place)
-                if woken is not None:
-                    with suppress(asyncio.InvalidStateError):  # it was woken before, or is cancelled
-                        woken.set_result(None)
-        except (OSError, InvalidResponse) as error:
-            _log.debug("the connection on which Redis wakes waiters broke: %s", error)
-            self.close()
 
-    def close(self) -> None:
-        """End every wait."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-        for woken in self._waiting.values():
-            with suppress(asyncio.InvalidStateError):
-                woken.set_exception(broken())
+async def _subscribed(source: Source, channel: bytes) -> _AsyncSubscription:
+    link = await aconnected(source, None, time.monotonic() + SUBSCRIBE_S)
+    try:
+        errors.check(await link.ask(pack(b"SUBSCRIBE", channel), 1, SUBSCRIBE_S), None)
+    except BaseException:
+        link.close()
+        raise
+    return _AsyncSubscription(link)
 
 
 class AsyncConnections:
     """The link for tasks of one event loop; as :class:`Connections`."""
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, channel: bytes) -> None:
-        self.servers = Servers(client, redis.asyncio, partial(Node.of, _AsyncPool, _AsyncWatch, channel))
+        self.servers = Servers(client, redis.asyncio, partial(Node.of, _AsyncPool, AsyncWatch, _subscribed, channel))
         self._refreshing: asyncio.Task[None] | None = None
 
     @property
@@ -244,13 +221,12 @@ class AsyncConnections:
         with errors.unsent(None):
             await self.servers.initialize()
 
-    @asynccontextmanager
-    async def listening(self, key: str, place: bytes, timeout_s: float) -> AsyncIterator[asyncio.Future[None]]:
-        """As :meth:`Connections.listening`."""
+    async def watch(self, key: str) -> AsyncWatch:
+        """As :meth:`Connections.watch`."""
         if self.servers.cluster:
             await self._learn()
-        async with self.servers.node(Request(key=key)).watch.listening(key, place, timeout_s) as woken:
-            yield woken
+        watch: AsyncWatch = self.servers.node(Request(key=key)).watch
+        return watch
 
     async def close(self) -> None:
         """As :meth:`Connections.close`."""
@@ -258,7 +234,7 @@ class AsyncConnections:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
         for node in self.servers.close():
-            node.close()
+            await node.close()
 
     def _refresh_after(self, error: BaseException) -> None:
         if self.servers.wants_refresh(error):

@@ -4,7 +4,7 @@ redis-py connects, encrypts and signs in; from then on its socket is used direct
 is kept; any other is closed, so no answer is ever taken for that to another request.
 
 Each server has connections for claims and reads, others for renewals and releases, so nothing that waits can starve a lock that is held,
-and one that all waiters share: it is subscribed to the channel of the store.
+and one that all waiters share: it is subscribed to the channel of the store, and followed by a thread of its own.
 """
 
 from __future__ import annotations
@@ -13,15 +13,13 @@ import logging
 import select
 import threading
 import time
-from contextlib import contextmanager
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
 from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.kit import Pool, Seats, Shelf
+from dlock_core.kit import News, Pool, Seats, Shelf, Watch
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -29,13 +27,16 @@ from dlock_redis._servers import Locate, Request, Servers, Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Connections", "Inbox", "Node", "broken", "busy", "readable", "shelf"]
+__all__ = ["SUBSCRIBE_S", "Connections", "Inbox", "Node", "busy", "readable", "shelf"]
 
 # Connections to one server at most: for claims and reads, and for renewals and releases.
 _CONNECTIONS_MAX = 16
 _URGENT_MAX = 8
 # And for claims that wait in the server; who finds none free waits by the connection that all share.
 _WAITING_MAX = 4
+# How long subscribing may take, and how soon the end of a store is seen by the thread that listens for it.
+SUBSCRIBE_S = 10.0
+_LOOK_S = 0.1
 # A time-out of the socket that differs by less is left as it is, which saves a system call.
 _NEGLIGIBLE = 0.01
 _READ_SIZE = 65536
@@ -53,11 +54,6 @@ def busy(key: str | None) -> StoreUnavailableError:
     )
 
 
-def broken() -> StoreUnavailableError:
-    """Return the error of a wait whose connection ended."""
-    return StoreUnavailableError("the connection on which Redis wakes waiters broke")
-
-
 def readable(peer: Any) -> Callable[[], object]:
     """Return a function that tells whether the server has closed the connection, or said something unasked."""
     if not hasattr(select, "poll"):
@@ -73,7 +69,7 @@ class Inbox:
     def __init__(self) -> None:
         self._bytes = b""
 
-    def places(self, more: bytes) -> Iterator[bytes]:
+    def places(self, more: bytes) -> Iterator[str]:
         """Yield the places that are woken in the messages up to *more*."""
         if not more:
             raise ConnectionResetError("the server closed the connection")
@@ -85,7 +81,7 @@ class Inbox:
                 return
             self._bytes = self._bytes[end:]
             if type(answer) is list and answer[0] == b"message":
-                yield answer[2]
+                yield answer[2].decode(errors="replace")
 
 
 class _Link:
@@ -182,120 +178,27 @@ def connected(source: Source, key: str | None, deadline: float) -> _Link:
     return _Link(connection)
 
 
-class _Watch:
-    """The subscribed connection of one server. One of the waiting threads reads it for all; when it leaves, another goes on.
+class _Subscription:
+    """The stream of :class:`~dlock_core.kit.Watch`: a connection that is subscribed to *channel*."""
 
-    Whoever has the only seat of *_reader* reads. So no interrupt can leave a lock taken.
-    """
+    alive = True
 
     def __init__(self, source: Source, channel: bytes) -> None:
-        self._source, self._channel = source, channel
-        self._link: _Link | None = None
+        deadline = time.monotonic() + SUBSCRIBE_S
+        self._link = link = connected(source, None, deadline)
         self._inbox = Inbox()
-        self._waiting: dict[bytes, SimpleQueue[Any]] = {}
-        self._asleep: dict[SimpleQueue[Any], None] = {}
-        self._reader = Seats(1)
-
-    @contextmanager
-    def listening(self, key: str, place: bytes, deadline: float) -> Iterator[Callable[[], None]]:
-        """Subscribe; give a function that returns when *place* is woken, or at *deadline*."""
-        mail: SimpleQueue[Any] = SimpleQueue()
-        self._waiting[place] = mail
         try:
-            self._until(key, mail, deadline, subscribed=True)
-            yield lambda: self._until(key, mail, deadline)
-        finally:
-            self._waiting.pop(place, None)
-
-    def _until(self, key: str, mail: SimpleQueue[Any], deadline: float, *, subscribed: bool = False) -> None:
-        """Return when *mail* has a wake-up or, with *subscribed*, as soon as the connection is; read it if no other thread does."""
-        self._asleep[mail] = None
-        try:
-            while True:
-                reads = self._read_if_nobody_does(key, mail, deadline, subscribed=subscribed)
-                if subscribed and self._link is not None:
-                    return
-                left_s = deadline - time.monotonic()
-                try:
-                    came = mail.get(timeout=0 if reads else max(left_s, 0))
-                except Empty:
-                    if left_s <= 0:
-                        return
-                    continue
-                if isinstance(came, StoreError):
-                    raise came
-                if came:
-                    return
-        finally:
-            self._asleep.pop(mail, None)
-            if not self._reader.taken:
-                self._nudge(1)
-
-    def _read_if_nobody_does(self, key: str, mail: SimpleQueue[Any], deadline: float, *, subscribed: bool) -> bool:
-        seat = self._reader.take(0)
-        if seat is None:
-            return False
-        try:
-            if subscribed:
-                self._subscribe(key, deadline)
-            while mail.empty() and not subscribed:
-                self._deliver(deadline)
-        except TimeoutError:
-            return True
-        except BaseException as error:
-            self._drop(mail)
-            if isinstance(error, errors.TROUBLE) and not isinstance(error, StoreError):
-                raise errors.trouble(error, key, sent=False) from error
-            raise
-        finally:
-            self._reader.leave(seat)
-        return True
-
-    def _subscribe(self, key: str, deadline: float) -> None:
-        """See that there is a connection, and that it stands."""
-        if self._link is not None:
-            try:
-                while self._link.stale():
-                    self._deliver(deadline)
-            except OSError:
-                self._drop(None)
-            else:
-                return
-        link = connected(self._source, key, deadline)
-        try:
-            errors.check(link.ask(pack(b"SUBSCRIBE", self._channel), 1, deadline - time.monotonic()), key)
+            errors.check(link.ask(pack(b"SUBSCRIBE", channel), 1, deadline - time.monotonic()), None)
         except BaseException:
             link.close()
             raise
-        self._inbox, self._link = Inbox(), link
-        self._nudge(len(self._asleep))
+        self.close = link.close
 
-    def _deliver(self, deadline: float) -> None:
-        """Wait for bytes, and hand on the wake-ups in them."""
-        if self._link is None:
-            raise ConnectionResetError("the connection was closed")
-        for place in self._inbox.places(self._link.more(deadline - time.monotonic())):
-            mail = self._waiting.get(place)
-            if mail is not None:
-                mail.put(place)
-
-    def _nudge(self, count: int) -> None:
-        """Let *count* of the threads that sleep look whether to read."""
-        for mail in list(self._asleep)[:count]:
-            mail.put(b"")
-
-    def _drop(self, mine: SimpleQueue[Any] | None) -> None:
-        """Close the connection, and end the other waits on it."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-            for mail in list(self._waiting.values()):
-                if mail is not mine and mine is not None:
-                    mail.put(broken())
-
-    def close(self) -> None:
-        """End every wait."""
-        self._drop(SimpleQueue())
+    def try_next(self) -> list[str] | None:
+        try:
+            return list(self._inbox.places(self._link.more(_LOOK_S)))
+        except TimeoutError:
+            return None
 
 
 class Node(NamedTuple):
@@ -305,29 +208,29 @@ class Node(NamedTuple):
     watch: Any
 
     @classmethod
-    def of(cls, pool: Any, watch: Any, channel: bytes, source: Source) -> Node:
-        """Return the node that *source* leads to, of the classes *pool* and *watch*."""
+    def of(cls, pool: Any, watch: Any, open_stream: Callable[..., Any], channel: bytes, source: Source) -> Node:
+        """Return the node that *source* leads to, of the classes *pool* and *watch*; *open_stream* subscribes a connection to *channel*."""
         urgent = pool(source, _URGENT_MAX)
         pools = (pool(source, _CONNECTIONS_MAX, urgent), urgent, pool(source, _WAITING_MAX, urgent))
-        return cls(pools, watch(source, channel))
+        return cls(pools, watch(News(partial(open_stream, source, channel), list, (StoreError, *errors.TROUBLE))))
 
     def pool(self, request: Request) -> Any:
         """Return the connections for *request*."""
         return self.pools[2 if request.waits else request.urgent]
 
-    def close(self) -> None:
-        """Close all of them."""
+    def close(self) -> Any:
+        """Close all of them; for asyncio what this returns is awaited."""
         for pool in self.pools:
             pool.close()
             pool.end_waits()
-        self.watch.close()
+        return self.watch.close()
 
 
 class Connections:
     """The link for threads; *channel* is where waiters of this store hear that they are woken."""
 
     def __init__(self, client: redis.Redis | redis.RedisCluster, channel: bytes) -> None:
-        self.servers = Servers(client, redis, partial(Node.of, _Pool, _Watch, channel))
+        self.servers = Servers(client, redis, partial(Node.of, _Pool, Watch, _Subscription, channel))
         self._refreshing: threading.Thread | None = None
 
     @property
@@ -349,11 +252,10 @@ class Connections:
             self._refresh_after(answers[0])
         return answers
 
-    @contextmanager
-    def listening(self, key: str, place: bytes, deadline: float) -> Iterator[Callable[[], None]]:
-        """As :meth:`_Watch.listening`, on the server of *key*."""
-        with self.servers.node(Request(key=key)).watch.listening(key, place, deadline) as until_woken:
-            yield until_woken
+    def watch(self, key: str) -> Watch:
+        """Return where one waits for *key*: on the connection of its server."""
+        watch: Watch = self.servers.node(Request(key=key)).watch
+        return watch
 
     def close(self) -> None:
         """Close all connections."""

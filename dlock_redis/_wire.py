@@ -230,10 +230,10 @@ class RedisVerbs:
         """Return the place of the waiter *ticket* of this store, without the characters that part the places of the queue."""
         return self.channel + (ticket if ticket.isprintable() else ticket.encode().hex()).encode()
 
-    def enter(self, key: str, place: bytes, wait_s: float) -> Exchange[bool]:
-        """Queue for *key*; return whether there is something to wait for."""
+    def is_free(self, key: str, place: bytes, wait_s: float) -> Exchange[bool]:
+        """Queue for *key*; return whether a claim is worth trying at once."""
         answer = yield from self._run(ENTER, key, (place, b"%d" % (wait_s * 1_000_000)))
-        return bool(answer)
+        return not answer
 
     def leave(self, key: str, place: bytes) -> Exchange[None]:
         """Leave the queue; a turn that came already passes to the next waiter."""

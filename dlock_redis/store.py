@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.kit import (
-    AsyncExchangeStore,
-    Batches,
-    Call,
-    ClaimsMany,
-    ExchangeStore,
-    Prunes,
-    ReadsAge,
-)
+from dlock_core.kit import AsyncExchangeStore, Batches, Call, ClaimsMany, ExchangeStore, Prunes, ReadsAge
 from dlock_core.store import Capability
 from dlock_redis._aconnections import AsyncConnections
 from dlock_redis._connections import Connections
+from dlock_redis._errors import TROUBLE
 from dlock_redis._wire import RedisVerbs, can_wait_in_server
 
 if TYPE_CHECKING:
     import redis
     import redis.asyncio
 
+    from dlock_core.kit import Exchange
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Reply
 
@@ -51,8 +44,10 @@ _log = logging.getLogger("dlock.redis")
 _AWAY_S = 0.02
 
 
-def _queued_s(timeout_s: float) -> float:
-    return timeout_s - min(_AWAY_S, timeout_s / 4)
+def _entering(store: Any, key: str, place: bytes, deadline: float) -> tuple[Exchange[bool], Call]:
+    """Return the exchange of a waiter that enters the queue, and its call."""
+    left_s = max(deadline - time.monotonic(), 0.001)
+    return store._verbs.is_free(key, place, left_s - min(_AWAY_S, left_s / 4)), Call("read", key, left_s)
 
 
 class RedisStore(Batches, ClaimsMany, ReadsAge, Prunes, ExchangeStore):
@@ -77,15 +72,15 @@ class RedisStore(Batches, ClaimsMany, ReadsAge, Prunes, ExchangeStore):
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Return when the key is this waiter's to claim, or after *timeout_s*; waiters are woken in the order in which they came."""
         key, place = record.key, self._verbs.place(ticket)
-        deadline = self._begin(Call("read", key, timeout_s))
+        call = Call("read", key, timeout_s)
+        deadline = self._begin(call)
         try:
-            with self._link.listening(key, place, deadline) as until_woken:
-                rest_s = max(deadline - time.monotonic(), 0.001)
-                if self._run(self._verbs.enter(key, place, _queued_s(rest_s)), Call("read", key, rest_s)):
-                    until_woken()
-        except StoreError:
+            self._link.watch(key).wait(
+                place.decode(), timeout_s, lambda: self._run(*_entering(self, key, place, deadline))
+            )
+        except (StoreError, *TROUBLE) as error:
             if time.monotonic() < deadline:
-                raise
+                self._raise(error, call)
         except BaseException:
             self._leave(key, place)
             raise
@@ -130,17 +125,14 @@ class AsyncRedisStore(Batches, ClaimsMany, ReadsAge, Prunes, AsyncExchangeStore)
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """As :meth:`RedisStore.wait`; a cancelled waiter leaves the queue, and its turn passes to the next."""
         key, place = record.key, self._verbs.place(ticket)
-        deadline = self._begin(Call("read", key, timeout_s))
+        call = Call("read", key, timeout_s)
+        deadline = self._begin(call)
         try:
-            async with asyncio.timeout(timeout_s), self._link.listening(key, place, timeout_s) as woken:
-                rest_s = max(deadline - time.monotonic(), 0.001)
-                if await self._run(self._verbs.enter(key, place, _queued_s(rest_s)), Call("read", key, rest_s)):
-                    await woken
-        except TimeoutError:
-            return
-        except StoreError:
+            watch = await self._link.watch(key)
+            await watch.wait(place.decode(), timeout_s, lambda: self._run(*_entering(self, key, place, deadline)))
+        except (StoreError, *TROUBLE) as error:
             if time.monotonic() < deadline:
-                raise
+                self._raise(error, call)
         except BaseException:
             await self._leave(key, place)
             raise
