@@ -13,9 +13,9 @@ import redis.asyncio
 from redis.exceptions import InvalidResponse
 
 from dlock_core.errors import StoreError
-from dlock_core.kit import AsyncPool, AsyncSeats, AsyncWatch
+from dlock_core.kit import AsyncLendingPool, AsyncWatch, News
 from dlock_redis import _errors as errors
-from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node, busy, readable, shelf
+from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node, readable
 from dlock_redis._resp import IncompleteError, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
@@ -39,17 +39,24 @@ class _AsyncLink(asyncio.Protocol):
         # An error is a result too: the loop complains of an exception that an interrupted request never fetches.
         self._answers: asyncio.Future[list[Any] | Exception] | None = None
         self._count, self._read = 0, b""
-        self._spoilt = False
+        self.fit, self._spoilt = True, False
         # Called with all that the server says unasked; with nothing at the end of the connection.
         self.hear: Callable[[bytes], None] = self._spoil
         self._transport.set_protocol(self)
 
-    async def ask(self, commands: bytes, count: int, timeout_s: float) -> list[Any]:
+    async def send(self, request: Request, deadline: float) -> list[Any]:
+        """As :meth:`_Link.send`."""
+        self.fit = False
+        answers = await self.ask(request.commands, request.answers, deadline)
+        self.fit = not errors.is_misplaced(answers[0])
+        return answers
+
+    async def ask(self, commands: bytes, count: int, deadline: float) -> list[Any]:
         """As :meth:`_Link.ask`."""
         answers: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
         self._answers = answers
         self._count, self._read = count, b""
-        timer = self._loop.call_later(timeout_s, _give_up, answers)
+        timer = self._loop.call_later(deadline - time.monotonic(), _give_up, answers)
         self._transport.write(commands)
         try:
             answer = await answers
@@ -87,9 +94,9 @@ class _AsyncLink(asyncio.Protocol):
         if self._answers is not None:
             _settle(self._answers, error)
 
-    def stale(self) -> bool:
-        """Whether the server has closed the connection, or said something unasked: to the event loop, or still in the socket."""
-        return self._spoilt or self._transport.is_closing() or bool(self._is_readable())
+    def is_alive(self) -> bool:
+        """As :meth:`_Link.is_alive`: nothing has come to the event loop, nor is still in the socket."""
+        return not (self._spoilt or self._transport.is_closing() or self._is_readable())
 
     def close(self) -> None:
         """Close at once, without waiting for the other side: TLS would shake hands once more, and the loop may end before it has."""
@@ -110,43 +117,9 @@ def _settle(answers: asyncio.Future[list[Any] | Exception], result: list[Any] | 
         answers.set_result(result)
 
 
-class _AsyncPool(AsyncPool[_AsyncLink]):
-    """As :class:`_Pool`, for tasks."""
-
-    def __init__(self, source: Source, size: int, reserve: _AsyncPool | None = None) -> None:
-        super().__init__(AsyncSeats(size), shelf(), reserve)
-        self._source = source
-        self._waiting: set[_AsyncLink] = set()
-
-    async def ask(self, request: Request, timeout_s: float) -> list[Any]:
-        """As :meth:`_Pool.ask`."""
-        deadline = time.monotonic() + timeout_s
-        if (request.waits and self.seats.taken == self.seats.count) or not await self.seats.take(timeout_s):
-            raise busy(request.key)
-        link: _AsyncLink | None = None
-        usable = False
-        try:
-            link = self.shelf.take() or await self.opened(partial(aconnected, self._source, request.key, deadline))
-            if request.waits:
-                self._waiting.add(link)
-            answers = await link.ask(request.commands, request.answers, deadline - time.monotonic())
-            usable = not errors.is_misplaced(answers[0])
-            return answers
-        finally:
-            if link is not None:
-                self._waiting.discard(link)
-                self.shelf.put(link) if usable else link.close()
-            self.seats.leave()
-
-    def end_waits(self) -> None:
-        """As :meth:`_Pool.end_waits`."""
-        for link in list(self._waiting):
-            link.close()
-
-
-async def aconnected(source: Source, key: str | None, deadline: float) -> _AsyncLink:
+async def aconnected(source: Source, deadline: float) -> _AsyncLink:
     """Return a new connection."""
-    with errors.unsent(key):
+    with errors.unsent(None):
         timeout_s = deadline - time.monotonic()
         connection = source.connection(timeout_s)
         try:
@@ -180,20 +153,28 @@ class _AsyncSubscription:
 
 
 async def _subscribed(source: Source, channel: bytes) -> _AsyncSubscription:
-    link = await aconnected(source, None, time.monotonic() + SUBSCRIBE_S)
+    deadline = time.monotonic() + SUBSCRIBE_S
+    link = await aconnected(source, deadline)
     try:
-        errors.check(await link.ask(pack(b"SUBSCRIBE", channel), 1, SUBSCRIBE_S), None)
+        errors.check(await link.ask(pack(b"SUBSCRIBE", channel), 1, deadline), None)
     except BaseException:
         link.close()
         raise
     return _AsyncSubscription(link)
 
 
+def _node(channel: bytes, source: Source) -> Node:
+    def pool(size: int, reserve: AsyncLendingPool | None = None) -> AsyncLendingPool:
+        return AsyncLendingPool(size, lambda _, deadline: aconnected(source, deadline), reserve)
+
+    return Node.of(pool, AsyncWatch(News(partial(_subscribed, source, channel), list, (StoreError, *errors.TROUBLE))))
+
+
 class AsyncConnections:
     """The link for tasks of one event loop; as :class:`Connections`."""
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, channel: bytes) -> None:
-        self.servers = Servers(client, redis.asyncio, partial(Node.of, _AsyncPool, AsyncWatch, _subscribed, channel))
+        self.servers = Servers(client, redis.asyncio, partial(_node, channel))
         self._refreshing: asyncio.Task[None] | None = None
 
     @property
@@ -208,8 +189,7 @@ class AsyncConnections:
                 await self._learn()
             if isinstance(request, Locate):
                 return self.servers.locate(request)
-            node = self.servers.node(request)
-            answers: list[Any] = await node.pool(request).ask(request, timeout_s / request.share)
+            answers: list[Any] = await self.servers.node(request).send(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
             raise

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.kit import News, Pool, Seats, Shelf, Watch
+from dlock_core.errors import StoreError
+from dlock_core.kit import LendingPool, News, Watch
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -27,7 +27,7 @@ from dlock_redis._servers import Locate, Request, Servers, Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["SUBSCRIBE_S", "Connections", "Inbox", "Node", "busy", "readable", "shelf"]
+__all__ = ["SUBSCRIBE_S", "Connections", "Inbox", "Node", "readable"]
 
 # Connections to one server at most: for claims and reads, and for renewals and releases.
 _CONNECTIONS_MAX = 16
@@ -43,15 +43,6 @@ _READ_SIZE = 65536
 # Closing waits so long for a thread that asks a Cluster for its slots: it uses the client, which its owner may close next.
 _SLOTS_END_S = 5.0
 _log = logging.getLogger("dlock.redis")
-
-
-def busy(key: str | None) -> StoreUnavailableError:
-    """Return the error of a request that got no connection."""
-    return StoreUnavailableError(
-        f"the request{'' if key is None else f' for key {key!r}'} was not sent to Redis: "
-        "all connections for it were in use until its time-out",
-        key=key,
-    )
 
 
 def readable(peer: Any) -> Callable[[], object]:
@@ -91,11 +82,23 @@ class _Link:
         self.close = connection.disconnect
         self._socket = connection._sock  # redis-py has no public way to a time-out for one request
         self._timeout_s = -1.0
-        self.stale = readable(self._socket)
+        self._is_readable = readable(self._socket)
+        self.fit = True
 
-    def ask(self, commands: bytes, count: int, timeout_s: float) -> list[Any]:
-        """Send *commands*, and read *count* answers."""
-        deadline = time.monotonic() + timeout_s
+    def is_alive(self) -> bool:
+        """Whether the server has neither closed the connection nor said something unasked."""
+        return not self._is_readable()
+
+    def send(self, request: Request, deadline: float) -> list[Any]:
+        """Send *request*, and read its answers. A server that says that another one has to be asked is not asked again."""
+        self.fit = False
+        answers = self.ask(request.commands, request.answers, deadline)
+        self.fit = not errors.is_misplaced(answers[0])
+        return answers
+
+    def ask(self, commands: bytes, count: int, deadline: float) -> list[Any]:
+        """Send *commands*, and read *count* answers by *deadline*."""
+        timeout_s = deadline - time.monotonic()
         if abs(timeout_s - self._timeout_s) > timeout_s * _NEGLIGIBLE:
             self._limit(timeout_s)
         self._socket.sendall(commands)
@@ -124,49 +127,9 @@ class _Link:
         self._timeout_s = timeout_s
 
 
-def shelf() -> Shelf[Any]:
-    """Return a place for connections that no request uses."""
-    return Shelf(lambda link: not link.stale(), lambda link: link.close())
-
-
-class _Pool(Pool[_Link]):
-    """Up to *size* connections to one server."""
-
-    def __init__(self, source: Source, size: int, reserve: _Pool | None = None) -> None:
-        super().__init__(Seats(size), shelf(), reserve)
-        self._source = source
-        self._waiting: set[_Link] = set()
-
-    def ask(self, request: Request, timeout_s: float) -> list[Any]:
-        """Send *request* once."""
-        deadline = time.monotonic() + timeout_s
-        seat = self.seats.take(0 if request.waits else timeout_s)
-        if seat is None:
-            raise busy(request.key)
-        link: _Link | None = None
-        usable = False
-        try:
-            link = self.shelf.take() or self.opened(partial(connected, self._source, request.key, deadline))
-            if request.waits:
-                self._waiting.add(link)
-            answers = link.ask(request.commands, request.answers, deadline - time.monotonic())
-            usable = not errors.is_misplaced(answers[0])
-            return answers
-        finally:
-            if link is not None:
-                self._waiting.discard(link)
-                self.shelf.put(link) if usable else link.close()
-            self.seats.leave(seat)
-
-    def end_waits(self) -> None:
-        """Close the connections on which claims wait: the server then drops these claims."""
-        for link in list(self._waiting):
-            link.close()
-
-
-def connected(source: Source, key: str | None, deadline: float) -> _Link:
+def connected(source: Source, deadline: float) -> _Link:
     """Return a new connection."""
-    with errors.unsent(key):
+    with errors.unsent(None):
         connection = source.connection(max(deadline - time.monotonic(), 0.001))
         try:
             connection.connect()
@@ -185,10 +148,10 @@ class _Subscription:
 
     def __init__(self, source: Source, channel: bytes) -> None:
         deadline = time.monotonic() + SUBSCRIBE_S
-        self._link = link = connected(source, None, deadline)
+        self._link = link = connected(source, deadline)
         self._inbox = Inbox()
         try:
-            errors.check(link.ask(pack(b"SUBSCRIBE", channel), 1, deadline - time.monotonic()), None)
+            errors.check(link.ask(pack(b"SUBSCRIBE", channel), 1, deadline), None)
         except BaseException:
             link.close()
             raise
@@ -208,29 +171,36 @@ class Node(NamedTuple):
     watch: Any
 
     @classmethod
-    def of(cls, pool: Any, watch: Any, open_stream: Callable[..., Any], channel: bytes, source: Source) -> Node:
-        """Return the node that *source* leads to, of the classes *pool* and *watch*; *open_stream* subscribes a connection to *channel*."""
-        urgent = pool(source, _URGENT_MAX)
-        pools = (pool(source, _CONNECTIONS_MAX, urgent), urgent, pool(source, _WAITING_MAX, urgent))
-        return cls(pools, watch(News(partial(open_stream, source, channel), list, (StoreError, *errors.TROUBLE))))
+    def of(cls, pool: Callable[..., Any], watch: Any) -> Node:
+        """Return the node of *watch* whose pools *pool* makes, each of a size and with a reserve."""
+        urgent = pool(_URGENT_MAX)
+        return cls((pool(_CONNECTIONS_MAX, urgent), urgent, pool(_WAITING_MAX, urgent)), watch)
 
-    def pool(self, request: Request) -> Any:
-        """Return the connections for *request*."""
-        return self.pools[2 if request.waits else request.urgent]
+    def send(self, request: Request, timeout_s: float) -> Any:
+        """Send *request* on one of the connections for such."""
+        return self.pools[2 if request.waits else request.urgent].send(request, timeout_s, waits=not request.waits)
 
     def close(self) -> Any:
         """Close all of them; for asyncio what this returns is awaited."""
         for pool in self.pools:
             pool.close()
-            pool.end_waits()
+        for link in list(self.pools[2].lent):
+            link.close()  # the server drops the claim that waits on it
         return self.watch.close()
+
+
+def _node(channel: bytes, source: Source) -> Node:
+    def pool(size: int, reserve: LendingPool | None = None) -> LendingPool:
+        return LendingPool(size, lambda _, deadline: connected(source, deadline), reserve)
+
+    return Node.of(pool, Watch(News(partial(_Subscription, source, channel), list, (StoreError, *errors.TROUBLE))))
 
 
 class Connections:
     """The link for threads; *channel* is where waiters of this store hear that they are woken."""
 
     def __init__(self, client: redis.Redis | redis.RedisCluster, channel: bytes) -> None:
-        self.servers = Servers(client, redis, partial(Node.of, _Pool, Watch, _Subscription, channel))
+        self.servers = Servers(client, redis, partial(_node, channel))
         self._refreshing: threading.Thread | None = None
 
     @property
@@ -243,8 +213,7 @@ class Connections:
         try:
             if isinstance(request, Locate):
                 return self.servers.locate(request)
-            node = self.servers.node(request)
-            answers: list[Any] = node.pool(request).ask(request, timeout_s / request.share)
+            answers: list[Any] = self.servers.node(request).send(request, timeout_s / request.share)
         except (StoreError, *errors.TROUBLE) as error:
             self._refresh_after(error)
             raise

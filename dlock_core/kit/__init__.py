@@ -14,6 +14,7 @@
 :class:`Waits`, :class:`Watch` and twins    waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together, and a connection kept for renewals
+:class:`LendingPool` and its async twin     a pool that lends each connection to one request
 :class:`PooledLink` and its async twin      a link that lends each request a :class:`PooledConnection` of its pools
 :func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
 :func:`leave_behind`                        in a forked child: keep for ever what is the parent's
@@ -43,7 +44,7 @@ from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks
 from dlock_core.kit.lane import Lane
 from dlock_core.kit.outcome import kept, matches, outcome, tokens_exhausted, written
 from dlock_core.kit.pages import pages
-from dlock_core.kit.pooled import AsyncPooledLink, PooledConnection, PooledLink
+from dlock_core.kit.pooled import AsyncLendingPool, AsyncPooledLink, LendingPool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncExchangeStore",
+    "AsyncLendingPool",
     "AsyncLink",
     "AsyncPool",
     "AsyncPooledLink",
@@ -75,6 +77,7 @@ __all__ = [
     "ExchangeStore",
     "Forkable",
     "Lane",
+    "LendingPool",
     "Link",
     "News",
     "Plain",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
@@ -19,12 +19,10 @@ from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["AsyncPooledLink", "PooledConnection", "PooledLink", "opener"]
+__all__ = ["AsyncLendingPool", "AsyncPooledLink", "LendingPool", "PooledConnection", "PooledLink"]
 
 # A connection is made in this time, whether or not somebody still waits for it.
 _CONNECT_S = 5.0
-_T = TypeVar("_T")
-_Openers: TypeAlias = "tuple[Callable[[float], Any], Callable[[Exception], StoreError]]"
 
 
 class PooledConnection(Protocol):
@@ -51,23 +49,22 @@ class PooledConnection(Protocol):
         ...
 
 
-def opener(
-    connect: Callable[[float], _T], unconnected: Callable[[Exception], StoreError], width: int
-) -> Callable[[Callable[[_T], object], float], _T]:
-    """Return what makes connections, up to *width* at once: called with what to do with one that comes too late, and the deadline."""
+def on_lane(
+    connect: Callable[[float], Any], unconnected: Callable[[Exception], StoreError], width: int
+) -> Callable[[Shelf[Any], float], Any]:
+    """Return what makes a connection by a deadline, up to *width* at once; one that comes too late is put on the shelf, if it is empty."""
     lane = Lane(width)
 
-    def opened(late: Callable[[_T], object], deadline: float) -> _T:
+    def connected(shelf: Shelf[Any], deadline: float) -> Any:
         patient = max(deadline, time.monotonic() + _CONNECT_S)
         try:
-            made: _T = lane.run(partial(connect, patient), deadline - time.monotonic(), late)
+            return lane.run(partial(connect, patient), deadline - time.monotonic(), shelf.keep_one)
         except StoreError:
             raise
         except Exception as error:  # a server of another kind may have a driver raise anything; no request was sent
             raise unconnected(error) from error
-        return made
 
-    return opened
+    return connected
 
 
 def _shelf() -> Shelf[Any]:
@@ -80,41 +77,57 @@ def _crowded() -> StoreUnavailableError:
     )
 
 
-class _Pool(Pool[Any]):
-    def __init__(self, size: int, openers: _Openers, reserve: _Pool | None = None) -> None:
-        super().__init__(Seats(size), _shelf(), reserve)
-        self._connect = partial(opener(*openers, size), self.shelf.keep_one)
+class LendingPool(Pool[Any]):
+    """Up to *size* connections, which *connect* makes: called with the shelf of the pool, and a deadline on the monotonic clock."""
 
-    def send(self, request: Any, timeout_s: float) -> Any:
+    def __init__(
+        self, size: int, connect: Callable[[Shelf[Any], float], PooledConnection], reserve: LendingPool | None = None
+    ) -> None:
+        super().__init__(Seats(size), _shelf(), reserve)
+        self._connect = connect
+        self.lent: set[PooledConnection] = set()
+
+    def send(self, request: Any, timeout_s: float, *, waits: bool = True) -> Any:
+        """Send *request* once, on a connection of its own; unless it *waits* for one, only if one is free now."""
         deadline = time.monotonic() + timeout_s
-        seat = self.seats.take(timeout_s)
+        seat = self.seats.take(timeout_s if waits else 0)
         if seat is None:
             raise _crowded()
         connection: PooledConnection | None = None
         try:
-            connection = self.shelf.take() or self.opened(partial(self._connect, deadline))
+            connection = self.shelf.take() or self.opened(partial(self._connect, self.shelf, deadline))
+            self.lent.add(connection)
             return connection.send(request, deadline)
         finally:
             if connection is not None:
+                self.lent.discard(connection)
                 self.shelf.put(connection) if connection.fit else connection.close()
             self.seats.leave(seat)
 
 
-class _AsyncPool(AsyncPool[Any]):
-    def __init__(self, size: int, openers: _Openers, reserve: _AsyncPool | None = None) -> None:
-        super().__init__(AsyncSeats(size), _shelf(), reserve)
-        self._connect = partial(opener(*openers, size), self.shelf.keep_one)
+class AsyncLendingPool(AsyncPool[Any]):
+    """As :class:`LendingPool`; what *connect* returns is awaited."""
 
-    async def send(self, request: Any, timeout_s: float) -> Any:
+    def __init__(
+        self, size: int, connect: Callable[[Shelf[Any], float], Any], reserve: AsyncLendingPool | None = None
+    ) -> None:
+        super().__init__(AsyncSeats(size), _shelf(), reserve)
+        self._connect = connect
+        self.lent: set[PooledConnection] = set()
+
+    async def send(self, request: Any, timeout_s: float, *, waits: bool = True) -> Any:
+        """As :meth:`LendingPool.send`."""
         deadline = time.monotonic() + timeout_s
-        if not await self.seats.take(timeout_s):
+        if not await self.seats.take(timeout_s if waits else 0):
             raise _crowded()
         connection: PooledConnection | None = None
         try:
-            connection = self.shelf.take() or await self.opened(partial(asyncio.to_thread, self._connect, deadline))
+            connection = self.shelf.take() or await self.opened(partial(self._connect, self.shelf, deadline))
+            self.lent.add(connection)
             return await connection.send(request, deadline)
         finally:
             if connection is not None:
+                self.lent.discard(connection)
                 self.shelf.put(connection) if connection.fit else connection.close()
             self.seats.leave()
 
@@ -126,7 +139,7 @@ class _Link(BeginsAnew):
     """
 
     watch: Any = None
-    _pool: Any
+    _pool: Callable[..., Any]
 
     def __init__(
         self,
@@ -136,21 +149,21 @@ class _Link(BeginsAnew):
         most: int,
         urgent: int,
     ) -> None:
-        self._openers, self._sizes = (connect, unconnected), (most, urgent)
+        self._connecting, self._sizes = (connect, unconnected), (most, urgent)
         self.after_fork_in_child()
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
         """Begin without connections: two processes must not speak on one."""
         most, urgent = self._sizes
-        for_urgent = self._pool(urgent, self._openers)
-        self.pools = (self._pool(most, self._openers, for_urgent), for_urgent)
+        for_urgent = self._pool(urgent, on_lane(*self._connecting, urgent))
+        self.pools = (self._pool(most, on_lane(*self._connecting, most), for_urgent), for_urgent)
 
 
 class PooledLink(_Link):
     """For threads. A store that is told of releases has its :class:`Watch` closed with it."""
 
-    _pool = _Pool
+    _pool = LendingPool
 
     def send(self, request: Any, timeout_s: float) -> Any:
         """Send *request* once, on a connection of its own."""
@@ -167,7 +180,9 @@ class PooledLink(_Link):
 class AsyncPooledLink(_Link):
     """As :class:`PooledLink`, for the tasks of one event loop."""
 
-    _pool = _AsyncPool
+    @staticmethod
+    def _pool(size: int, connect: Callable[..., Any], reserve: AsyncLendingPool | None = None) -> AsyncLendingPool:
+        return AsyncLendingPool(size, partial(asyncio.to_thread, connect), reserve)
 
     async def send(self, request: Any, timeout_s: float) -> Any:
         """As :meth:`PooledLink.send`."""

@@ -136,7 +136,7 @@ def test_answer_that_nobody_asked_for_grants_nothing(
     [link] = idle(store.raw if isinstance(store, Blocking) else store)
     until = time.monotonic() + 5
     # Of asyncio the event loop has read it before anybody asks.
-    while not (link._spoilt if isinstance(store, Blocking) else link.stale()):
+    while not (link._spoilt if isinstance(store, Blocking) else not link.is_alive()):
         assert time.monotonic() < until
         time.sleep(0.001)  # it is on its way
         if isinstance(store, Blocking):
