@@ -18,6 +18,7 @@ from dlock_core.command.options import (
     client_options,
     configuration_source,
     connection_options,
+    grace_option,
     option,
 )
 from dlock_core.command.show import OutputClosedError, OutputError, Say
@@ -109,7 +110,40 @@ def leave(code: int) -> NoReturn:
 
 
 class CommandBehindDashes(click.Command):
-    """``KEY... -- argv``: what follows the first ``--`` is the command's, whatever it looks like."""
+    """``KEY... -- argv``: what follows the first ``--`` is the command's, whatever it looks like. *example* is shown where nothing does.
+
+    It has the options ``--quiet`` and ``--verbose``, and hands its function what they ask for as *say*.
+    """
+
+    def __init__(self, *arguments: Any, example: str, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self._example = example
+        self.params += [
+            click.Option(["-q", "--quiet"], is_flag=True, help="Print errors only."),
+            click.Option(["-v", "--verbose"], is_flag=True, help="Print each step."),
+        ]
+
+    def invoke(self, ctx: click.Context) -> int:
+        """Run the function; return the exit code."""
+        quiet, verbose = ctx.params.pop("quiet"), ctx.params.pop("verbose")
+        if quiet and verbose:
+            raise click.UsageError("--quiet and --verbose exclude each other; give one of the two", ctx)
+        if not ctx.obj:
+            raise click.UsageError(f"no command is given; write it after '--', as in: {self._example}", ctx)
+        if not hasattr(os, "fork"):
+            raise UnsupportedError(
+                f"{ctx.command_path} needs processes as POSIX systems have them; this system has none"
+            )
+        say = ctx.params["say"] = Say(quiet=quiet, verbose=verbose)
+        say.detail(f"configuration: {configuration_source(ctx.params['url'])}")
+        try:
+            code: int = super().invoke(ctx)
+        except OSError as error:
+            if isinstance(error, DLockError):
+                raise
+            say.error(f"no process can be started: {error.strerror}")
+            return NO_PROCESS
+        return code
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the command's arguments into *ctx*, and parse the others."""
@@ -164,7 +198,7 @@ def command() -> None:
     """Hold distributed locks from the shell, and look after them."""
 
 
-@click.command("run", cls=CommandBehindDashes)
+@click.command("run", cls=CommandBehindDashes, example="dlock run KEY -- make deploy")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @connection_options
 @option("--lease", "lease_duration", type=DURATION, metavar="TIME")
@@ -180,12 +214,7 @@ def command() -> None:
     default="term",
     help="End the command before the lease ends, which is the default, or only print a warning.",
 )
-@click.option(
-    "--grace",
-    type=DURATION,
-    metavar="TIME",
-    help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
-)
+@grace_option
 @option("--observations", "observations", metavar="FILE")
 @option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
 @option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
@@ -202,8 +231,6 @@ def command() -> None:
     help="Longest time between two writes of the command to the file $DLOCK_PROGRESS; without limit by default.",
 )
 @option("--data", "data", " 'dlock show' shows them.", type=os.fsencode, metavar="TEXT")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Print each step.")
 @click.pass_context
 def _run(  # click hands the options over by name
     ctx: click.Context,
@@ -215,28 +242,17 @@ def _run(  # click hands the options over by name
     conflict_exit_code: int | None,
     on_lost: str,
     grace: float | None,
-    quiet: bool,
-    verbose: bool,
+    say: Say,
     **given: Any,
 ) -> int:
     """Hold the lock KEY, or several of them, while COMMAND runs; no shell is involved.
 
     The exit code is that of COMMAND; 75 held, 76 lost, 69 store unreachable, 64 usage, 126 and 127 cannot run, 128+n ended by signal n.
     """
-    argv: list[str] = ctx.obj or []
-    if not argv:
-        raise click.UsageError("no command is given; write it after '--', as in: dlock run KEY -- make deploy", ctx)
-    _check_flags(
-        ctx,
-        {
-            "--quiet and --verbose exclude each other; give one of the two": quiet and verbose,
-            "--no-wait means --timeout 0; give one of the two": no_wait and given["timeout"] is not None,
-            "--skip-if-held means exit code 0; give it or --conflict-exit-code": skip_if_held
-            and conflict_exit_code is not None,
-        },
-    )
-    if not hasattr(os, "fork"):
-        raise UnsupportedError("dlock run needs processes as POSIX systems have them; this system has none")
+    if no_wait and given["timeout"] is not None:
+        raise click.UsageError("--no-wait means --timeout 0; give one of the two", ctx)
+    if skip_if_held and conflict_exit_code is not None:
+        raise click.UsageError("--skip-if-held means exit code 0; give it or --conflict-exit-code", ctx)
     if no_wait or (skip_if_held and given["timeout"] is None):
         given["timeout"] = 0.0
     from dlock_core.command.run import Request, grace_within, hold
@@ -244,17 +260,8 @@ def _run(  # click hands the options over by name
     options = _run_options(given)
     if options.is_shared and len(keys) > 1:
         raise click.UsageError(f"--permits, --read and --write hold one KEY, not {len(keys)}", ctx)
-    say = Say(quiet=quiet, verbose=verbose)
-    say.detail(f"configuration: {configuration_source(given['url'])}")
     held_code = None if skip_if_held else BUSY if conflict_exit_code is None else conflict_exit_code
-    request = Request(keys, argv, grace_within(options, grace), on_lost == "warn", held_code)
-    try:
-        return hold(request, options, say)
-    except OSError as error:
-        if isinstance(error, DLockError):
-            raise
-        say.error(f"no process can be started: {error.strerror}")
-        return NO_PROCESS
+    return hold(Request(keys, ctx.obj, grace_within(options, grace), on_lost == "warn", held_code), options, say)
 
 
 def _run_options(given: dict[str, Any]) -> ClientOptions:
@@ -265,9 +272,3 @@ def _run_options(given: dict[str, Any]) -> ClientOptions:
     options = client_options(**given, auto_renew=True, cancel_on_loss=False, reentrant=False)
     check_shared(options)
     return options if keeps_nothing else keep_observations(options)
-
-
-def _check_flags(ctx: click.Context, faults: dict[str, bool]) -> None:
-    for fault, found in faults.items():
-        if found:
-            raise click.UsageError(fault, ctx)

@@ -14,24 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlock_core.command.app import BUSY, NO_PROCESS, CommandBehindDashes
+from dlock_core.command.app import BUSY, CommandBehindDashes
 from dlock_core.command.child import FORWARDED
 from dlock_core.command.options import (
     DURATION,
     SIGNALLED,
     check_shared,
     client_options,
-    configuration_source,
     connection_options,
+    grace_option,
     option,
 )
 from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, grace_within, hold
-from dlock_core.command.show import Say
-from dlock_core.errors import DLockError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dlock_core.command.show import Say
     from dlock_core.options import ClientOptions
 
 __all__ = ["elect"]
@@ -41,22 +40,15 @@ _START_PERIOD_S = 1.0
 _THREADS_END_S = 5.0
 
 
-@click.command("elect", cls=CommandBehindDashes)
+@click.command("elect", cls=CommandBehindDashes, example="dlock elect KEY -- ./leader")
 @click.argument("key", metavar="KEY")
 @connection_options
 @option("--lease", "lease_duration", type=DURATION, metavar="TIME")
 @click.option("--value", type=os.fsencode, metavar="TEXT", help="Text that observers see while this process leads.")
 @click.option("--once", is_flag=True, help="Lead one term, and exit with the command's code.")
-@click.option(
-    "--grace",
-    type=DURATION,
-    metavar="TIME",
-    help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
-)
+@grace_option
 @option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
 @option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Print each step.")
 @click.pass_context
 def elect(  # click hands the options over by name
     ctx: click.Context,
@@ -66,8 +58,7 @@ def elect(  # click hands the options over by name
     value: bytes | None,
     once: bool,
     grace: float | None,
-    quiet: bool,
-    verbose: bool,
+    say: Say,
     **given: Any,
 ) -> int:
     """Run COMMAND while this process leads KEY; when it has ended, campaign again. No shell is involved.
@@ -75,23 +66,10 @@ def elect(  # click hands the options over by name
     COMMAND gets TERM when the leadership cannot be kept, and KILL before another may lead. A signal to dlock goes to COMMAND; HUP, INT,
     QUIT and TERM also end dlock, with the code of COMMAND. The other exit codes are those of 'dlock run'.
     """
-    argv: list[str] = ctx.obj or []
-    if not argv:
-        raise click.UsageError("no command is given; write it after '--', as in: dlock elect KEY -- ./leader", ctx)
-    if not hasattr(os, "fork"):
-        raise UnsupportedError("dlock elect needs processes as POSIX systems have them; this system has none")
     options = client_options(**given, data=value, auto_renew=True, cancel_on_loss=False, reentrant=False)
     check_shared(options)
     options = options.with_(timeout=None)
-    say = Say(quiet=quiet, verbose=verbose)
-    say.detail(f"configuration: {configuration_source(given['url'])}")
-    try:
-        return _Terms(key, argv, grace_within(options, grace), say).lead(options, once=once)
-    except OSError as error:
-        if isinstance(error, DLockError):
-            raise
-        say.error(f"no process can be started: {error.strerror}")
-        return NO_PROCESS
+    return _Terms(key, ctx.obj, grace_within(options, grace), say).lead(options, once=once)
 
 
 class _Terms:

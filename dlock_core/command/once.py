@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 import tempfile
 from functools import partial
@@ -11,23 +12,21 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from dlock_core.command.app import BUSY, NO_PROCESS, CommandBehindDashes
-from dlock_core.command.options import DURATION, client_options, configuration_source, connection_options, option
+from dlock_core.command.app import BUSY, CommandBehindDashes
+from dlock_core.command.options import DURATION, client_options, connection_options, grace_option, option
 from dlock_core.command.run import Request, Run, grace_within, hold
-from dlock_core.command.show import Say
-from dlock_core.errors import DLockError, LockLostError, UnsupportedError
+from dlock_core.errors import LockLostError
 from dlock_core.record import DATA_MAX_BYTES
 
 if TYPE_CHECKING:
     from dlock_core.aio import AsyncLockClient
     from dlock_core.aio_once import AsyncOnce
+    from dlock_core.command.show import Say
 
 __all__ = ["once"]
 
-_CHUNK = 65_536
 
-
-@click.command("once", cls=CommandBehindDashes)
+@click.command("once", cls=CommandBehindDashes, example='dlock once KEY --slot "$(date +%F)" -- make report')
 @click.argument("key", metavar="KEY")
 @connection_options
 @click.option("--slot", required=True, metavar="TEXT", help="Name of this run; slots grow, as dates do.")
@@ -49,15 +48,8 @@ _CHUNK = 65_536
 @click.option(
     "--keep-output", is_flag=True, help="Keep stdout of COMMAND, at most 64 KiB, and print it where the slot is done."
 )
-@click.option(
-    "--grace",
-    type=DURATION,
-    metavar="TIME",
-    help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
-)
+@grace_option
 @option("--lock-delay", "lock_delay", type=DURATION, metavar="TIME")
-@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.option("-v", "--verbose", is_flag=True, help="Print each step.")
 @click.pass_context
 def once(  # click hands the options over by name
     ctx: click.Context,
@@ -70,8 +62,7 @@ def once(  # click hands the options over by name
     at_most_for: float | None,
     keep_output: bool,
     grace: float | None,
-    quiet: bool,
-    verbose: bool,
+    say: Say,
     **given: Any,
 ) -> int:
     """Run COMMAND unless the slot of the job KEY was finished, here or elsewhere; no shell is involved.
@@ -80,32 +71,16 @@ def once(  # click hands the options over by name
     process is at it, else that of COMMAND. A COMMAND that ends with another code than 0 leaves the slot due. The other exit codes are those
     of 'dlock run'.
     """
-    argv: list[str] = ctx.obj or []
-    if not argv:
-        raise click.UsageError(
-            "no command is given; write it after '--', as in: dlock once KEY --slot \"$(date +%F)\" -- make report", ctx
-        )
-    if not hasattr(os, "fork"):
-        raise UnsupportedError("dlock once needs processes as POSIX systems have them; this system has none")
     options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
-    say = Say(quiet=quiet, verbose=verbose)
-    say.detail(f"configuration: {configuration_source(given['url'])}")
-    request = Request((key,), argv, grace_within(options, grace), warn_only=False, held_code=BUSY)
-    try:
-        with tempfile.TemporaryFile() as output:
-            job = _Job(slot, timeout, at_least_for, at_most_for, output if keep_output else None)
-            stdout = output.fileno() if keep_output else None
-            code = hold(request, options, say, partial(_OnceRun, job), stdout=stdout)
-            output.seek(0)
-            while part := output.read(_CHUNK):
-                sys.stdout.buffer.write(part)
-            sys.stdout.buffer.flush()
-            return code
-    except OSError as error:
-        if isinstance(error, DLockError):
-            raise
-        say.error(f"no process can be started: {error.strerror}")
-        return NO_PROCESS
+    request = Request((key,), ctx.obj, grace_within(options, grace), warn_only=False, held_code=BUSY)
+    with tempfile.TemporaryFile() as output:
+        job = _Job(slot, timeout, at_least_for, at_most_for, output if keep_output else None)
+        stdout = output.fileno() if keep_output else None
+        code = hold(request, options, say, partial(_OnceRun, job), stdout=stdout)
+        output.seek(0)
+        shutil.copyfileobj(output, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return code
 
 
 class _Job(NamedTuple):

@@ -19,6 +19,7 @@ from dlock_core.command.show import (
     held_in_words,
     in_words,
     lease_in_words,
+    print_as,
     print_facts,
     print_json,
     print_rows,
@@ -248,11 +249,8 @@ def break_(  # click hands options over by name
     broken = record.fencing_token if token is None and record is not None else token
     assert broken is not None  # without a token there was a record
     facts = _broken_facts(key, broken, standing, now=now)
-    if output == "json":
-        print_json(facts)
-    else:
-        what = f"{key!r}, token {broken} -> {broken + 1}" if broken else f"{key!r}, which has no fencing token"
-        print_facts({"broken": what, "means": facts["means"], "fence": facts["fence"]})
+    what = f"{key!r}, token {broken} -> {broken + 1}" if broken else f"{key!r}, which has no fencing token"
+    print_as(output, facts, {"broken": what, "means": facts["means"], "fence": facts["fence"]})
     return 0
 
 
@@ -264,7 +262,7 @@ def _break_session(session: str, output: str, given: dict[str, Any]) -> int:
         return REFUSED
     means = "all locks that it keeps are lost; nobody gets them for one lease, within which their holder learns of it"
     facts = {"session": session, "broken": True, "means": means}
-    print_json(facts) if output == "json" else print_facts(facts)
+    print_as(output, facts, facts)
     return 0
 
 
@@ -334,10 +332,8 @@ def init(output: str, **given: Any) -> None:
     """Create what the store needs: a table, an index. May be repeated."""
     with connect(client_options(**given, provision=True)) as client:
         guarantees = client.guarantees()
-    if output == "json":
-        print_json({"store": guarantees.store, "version": guarantees.version, "provisioned": True})
-    else:
-        print_facts({"ready": f"{guarantees.store} {guarantees.version}"})
+    facts = {"store": guarantees.store, "version": guarantees.version, "provisioned": True}
+    print_as(output, facts, {"ready": f"{guarantees.store} {guarantees.version}"})
 
 
 @click.command("doctor")
@@ -364,14 +360,8 @@ def doctor(policy: bool, workload: str | None, prices: str | None, output: str, 
         return 0
     if workload is not None:
         estimate = estimated(options, workload, prices)
-        if output == "json":
-            print_json(estimate)
-        else:
-            print_facts(estimate_in_words(estimate))
+        print_as(output, estimate, estimate_in_words(estimate))
         return 0
     facts = diagnosis.examine(options, configuration=configuration_source(given["url"]))
-    if output == "json":
-        print_json(facts)
-    else:
-        print_facts(diagnosis.in_words(facts))
+    print_as(output, facts, diagnosis.in_words(facts))
     return REFUSED if facts["refused"] else 0

@@ -21,6 +21,7 @@ __all__ = [
     "client_options",
     "configuration_source",
     "connection_options",
+    "grace_option",
     "option",
     "output_option",
 ]
@@ -68,6 +69,14 @@ def connection_options(function: _F) -> _F:
     ):
         function = decorate(function)
     return function
+
+
+grace_option = click.option(
+    "--grace",
+    type=DURATION,
+    metavar="TIME",
+    help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
+)
 
 
 def output_option(function: _F) -> _F:

@@ -8,7 +8,7 @@ import click
 
 from dlock_core.client import connect
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
-from dlock_core.command.show import print_facts, print_json
+from dlock_core.command.show import print_as
 
 __all__ = ["prune"]
 
@@ -32,7 +32,5 @@ def prune(prefix_of_key: str, *, older_than: float, dry_run: bool, output: str, 
     """
     with connect(client_options(**given)) as client:
         pruned = client.prune(older_than=older_than, prefix=prefix_of_key, dry_run=dry_run)
-    if output == "json":
-        print_json({"removed": pruned.removed, "seen": pruned.seen, "dry_run": dry_run})
-    else:
-        print_facts({"would remove" if dry_run else "removed": f"{pruned.removed} of {pruned.seen} records"})
+    facts = {"removed": pruned.removed, "seen": pruned.seen, "dry_run": dry_run}
+    print_as(output, facts, {"would remove" if dry_run else "removed": f"{pruned.removed} of {pruned.seen} records"})

@@ -35,6 +35,7 @@ __all__ = [
     "held_in_words",
     "in_words",
     "lease_in_words",
+    "print_as",
     "print_facts",
     "print_json",
     "print_rows",
@@ -275,6 +276,11 @@ def _writing() -> Iterator[None]:
 def print_json(value: object) -> None:
     """Print *value*; ASCII only, so that no terminal or locale changes it."""
     print_text(json.dumps(value, indent=2))
+
+
+def print_as(output: str, value: object, facts: Mapping[str, object]) -> None:
+    """Print *value* for programs, or *facts* for people, as *output* says."""
+    print_json(value) if output == "json" else print_facts(facts)
 
 
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
