@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from dlock_dynamodb.options import DynamoDBStoreOptions
 
-__all__ = ["SteadyCredentials", "given", "open_session"]
-
 _ACCEPTED = "give a boto3 session or a client made by boto3.client('dynamodb')"
 _PAUSE_S = 1.0
 

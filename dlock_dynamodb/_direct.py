@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from dlock_dynamodb._wire import Request
 
-__all__ = ["CLAIMING", "KEEPING", "Ask", "Direct", "check_whole", "direct_of", "has_handlers", "is_patched"]
-
 # Makes the call that is its first argument, and gives what comes too late to the second.
 InTime: TypeAlias = "Callable[..., Any]"
 # Requests that are under way at once, at most; beyond some 16 a Python process only gets slower.

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from dlock_dynamodb._direct import Direct, InTime
     from dlock_dynamodb.options import DynamoDBStoreOptions
 
-__all__ = ["Ask", "DynamoDBLink"]
-
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s
 # Of the client that is asked for settings.
 _ANY_S = 10.0

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from botocore.exceptions import ClientError
 
-__all__ = ["Units"]
-
 # What bills the units of each operation; DynamoDB is asked to say them with the answer.
 _BILLED = {
     "batch_execute_statement": "write",

@@ -27,21 +27,6 @@ if TYPE_CHECKING:
 
     from dlock_core.record import Version
 
-__all__ = [
-    "ABSENT",
-    "ATTRIBUTES",
-    "DlockRows",
-    "Item",
-    "Request",
-    "Rows",
-    "Table",
-    "Value",
-    "Write",
-    "field",
-    "number",
-    "text",
-]
-
 Value: TypeAlias = dict[str, Any]
 Item: TypeAlias = dict[str, Value]
 Request: TypeAlias = dict[str, Any]

@@ -21,9 +21,9 @@ from dlock_core.record import TOKEN_MAX
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
 from dlock_dynamodb._credentials import given
-from dlock_dynamodb._direct import has_handlers
+from dlock_dynamodb._direct import Ask, has_handlers
 from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError, code_of, statement_error, translate
-from dlock_dynamodb._link import Ask, DynamoDBLink
+from dlock_dynamodb._link import DynamoDBLink
 from dlock_dynamodb._wire import DlockRows, Table
 from dlock_dynamodb.dialects.awslabs import AwslabsRows
 from dlock_dynamodb.dialects.node import NodeClosedRows, NodeOpenRows

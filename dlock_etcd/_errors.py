@@ -7,8 +7,6 @@ import grpc
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import named, unanswered
 
-__all__ = ["TROUBLE", "error_of", "lease_ended", "no_token", "was_never_sent"]
-
 TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
 _RIGHT = "its user lacks a right; see `dlock doctor --policy --url URL`"

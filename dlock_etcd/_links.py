@@ -20,8 +20,6 @@ from dlock_etcd._errors import was_never_sent
 if TYPE_CHECKING:
     from dlock_etcd._schema import Request
 
-__all__ = ["AsyncLink", "ThreadLink"]
-
 # Read by gRPC before its first channel. Its handlers of forks stop and start its threads, also in the parent, where a request then may get
 # no answer (seen with 1.85: 1 in 300 forks). The child needs none of that, since every request there is refused.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dlock_core.kit import Exchange
     from dlock_etcd._wire import Place
 
-__all__ = ["Queue"]
-
 # The shortest lease that a cluster with the usual time-outs grants.
 _LEASE_S = 2
 # How long a waiter that was woken may take to claim.

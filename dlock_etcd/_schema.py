@@ -10,29 +10,6 @@ from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = [
-    "CREATED",
-    "EQUAL",
-    "GREATER",
-    "LESS",
-    "MODIFIED",
-    "VALUE",
-    "Compare",
-    "DeleteRange",
-    "KeyValue",
-    "Op",
-    "Put",
-    "Range",
-    "Request",
-    "Txn",
-    "authenticate",
-    "keep_alive",
-    "lease",
-    "members",
-    "status",
-    "watch",
-]
-
 EQUAL, GREATER, LESS = range(3)
 CREATED, MODIFIED, VALUE = 1, 2, 3
 _NO_PUTS = 0

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from dlock_etcd._wire import Keys, Place
 
-__all__ = ["enter", "following", "leave", "passed_to", "ring", "rung"]
-
 
 def enter(keys: Keys, own: Place, lease: int) -> Any:
     """Return the transaction that gives a waiter its keys, for as long as *lease* lives, and shows whether a place is before its own."""

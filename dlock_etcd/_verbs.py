@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dlock_core.store import Claim, Guarantees, Release
     from dlock_etcd._wire import Place
 
-__all__ = ["EtcdVerbs"]
-
 # The server's own limit for a request is 1.5 MiB.
 _BATCH_BYTES = 1 << 20
 

@@ -12,8 +12,6 @@ from dlock_core.kit import AsyncWaits, Call, Waits
 if TYPE_CHECKING:
     from dlock_core.record import LockRecord
 
-__all__ = ["AsyncQueues", "Queues"]
-
 _LEAVE_S = 0.25
 
 

@@ -22,8 +22,6 @@ from dlock_etcd._turns import rung
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["anews_of", "news_of"]
-
 _LOOK_S = 0.5
 _OPEN_S = 10.0
 

@@ -50,28 +50,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Release, Replace
 
-__all__ = [
-    "BATCH_LIMIT",
-    "Keys",
-    "Place",
-    "Shown",
-    "batch",
-    "batch_answers",
-    "behind",
-    "claim",
-    "exact",
-    "first_place",
-    "judged",
-    "outcome_of",
-    "page",
-    "read",
-    "readings",
-    "removed",
-    "shown",
-    "shows",
-    "step",
-]
-
 # A transaction may have 128 operations in each of its lists; those inside of it may have less by the length of the list around them.
 BATCH_LIMIT = 128
 _GROUP = 32

@@ -19,8 +19,6 @@ from dlock_core.errors import (
 )
 from dlock_core.kit import named, unanswered, unfit
 
-__all__ = ["CLASSES", "CODES", "Kind", "check_concern", "error_of", "kind_of"]
-
 
 class Kind(Enum):
     """What an error says about the write that it answers, as the error that dlock raises.

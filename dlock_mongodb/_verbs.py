@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dlock_mongodb._wire import Document, Step
     from dlock_mongodb.provision import Conversation, Facts, Names
 
-__all__ = ["MongoDBVerbs"]
-
 _TROUBLE: tuple[type[BaseException], ...] = (StoreError, *CLASSES)
 
 

@@ -13,8 +13,6 @@ from pymongo.errors import PyMongoError
 from dlock_core.kit import News
 from dlock_mongodb._wire import SOUGHT
 
-__all__ = ["news_of"]
-
 _AWAIT_MS = 500
 # A pipeline update may be told as an update or as a replacement.
 _CHANGES: list[dict[str, Any]] = [

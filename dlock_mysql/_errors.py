@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 _Verdict: TypeAlias = "tuple[type[StoreError], str]"
 
-__all__ = ["translate", "unconnected"]
-
 # MySQL's and MariaDB's numbers. A statement that fails is rolled back as a whole; where it stands in a transaction, the connection is
 # closed, and the server rolls that back.
 _REFUSALS: dict[str, str] = {

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from dlock_mysql._wire import Request, Row
     from dlock_mysql.options import MySQLStoreOptions
 
-__all__ = ["MySQLLink"]
-
 # Requests that are under way at once, at most: those that keep or free a lock that is held, and all others.
 _CONNECTIONS = {"most": 16, "urgent": 8}
 _GOODBYE_S = 1.0

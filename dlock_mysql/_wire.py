@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dlock_core.store import Release, Replace, Version
     from dlock_mysql.options import MySQLStoreOptions
 
-__all__ = ["COLUMNS", "PAGE_ROWS", "Request", "Row", "Table", "age_ms_of", "decode", "identifier", "literal"]
-
 Row = tuple[bytes, ...]
 PAGE_ROWS = 500
 _WHERE = "the table"

@@ -7,8 +7,6 @@ import psycopg
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import named, unanswered
 
-__all__ = ["CODES", "CREATE_IT", "TROUBLE", "error_of", "not_connected"]
-
 CREATE_IT = "'dlock init --url URL' creates it"
 
 # An error that the server answers to a statement has rolled the statement back, but for those that end the session: they may come after

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from dlock_postgres._session import Steps
 
-__all__ = ["anews_of", "news_of"]
-
 _LOOK_S = 0.5
 _CONNECT_S = 10.0
 

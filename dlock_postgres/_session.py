@@ -23,8 +23,6 @@ from psycopg.pq.abc import PGconn
 from dlock_postgres._errors import not_connected
 from dlock_postgres._wire import Statement, decoded, prepared
 
-__all__ = ["Answer", "Session", "Steps", "adrive", "drive"]
-
 _CONNECT_S = 3
 # A name of the application that the user gives, also in the environment, stands.
 _SETTINGS: dict[str, Any] = {

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dlock_postgres._wire import Statement
     from dlock_postgres.provision import Facts
 
-__all__ = ["PostgresVerbs"]
-
 
 class PostgresVerbs:
     """Everything that the stores know of PostgreSQL.

@@ -22,8 +22,6 @@ from dlock_redis._servers import Locate, Request, Servers, Source
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["AsyncConnections"]
-
 _LOOK_S = 0.5
 _log = logging.getLogger("dlock.redis")
 

@@ -27,8 +27,6 @@ from dlock_redis._servers import Locate, Request, Servers, Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["SUBSCRIBE_S", "Connections", "Inbox", "Node", "readable"]
-
 # Connections to one server at most: for claims and reads, and for renewals and releases.
 _CONNECTIONS_MAX = 16
 _URGENT_MAX = 8

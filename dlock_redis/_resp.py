@@ -14,8 +14,6 @@ from redis.exceptions import InvalidResponse, ResponseError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["IncompleteError", "answer_in", "answers_in", "pack", "packed"]
-
 _NESTED_MAX = 8
 
 

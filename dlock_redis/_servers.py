@@ -22,8 +22,6 @@ from dlock_redis._errors import is_misplaced, unsent
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Locate", "Part", "Request", "Servers", "Source", "source_of"]
-
 _DROPPED = {"retry", "health_check_interval", "decode_responses", "driver_info", "lib_name", "lib_version", "event_dispatcher"} | {
     "himport_registry", "maint_notifications_config", "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
     "orig_host_address", "orig_socket_timeout", "orig_socket_connect_timeout",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dlock_core.clock import boot, now_ns, wall_ms
 
-__all__ = ["HostClock"]
-
 _WALL = "wall"
 # Of nanoseconds in a microsecond, and of microseconds in a millisecond.
 _MICRO = _MILLI = 1000

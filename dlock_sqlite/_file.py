@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
     from dlock_core.errors import StoreError
 
-__all__ = ["SqliteFile"]
-
 _T = TypeVar("_T")
 
 # How often a file that looks damaged, or another's, is looked at again: while it is being written, and while it is not.

@@ -30,8 +30,6 @@ from dlock_core.clock import now_ns
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["WakeUps"]
-
 # A poll takes its time in ms as a C integer; returning early is allowed.
 _POLL_MAX_S = 86_400.0
 _TRIES_MAX = 100

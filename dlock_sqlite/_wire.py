@@ -16,27 +16,6 @@ if TYPE_CHECKING:
     from dlock_core.errors import StoreError
     from dlock_core.record import LockRecord
 
-__all__ = [
-    "APPLICATION_ID",
-    "DELETE",
-    "PAGE_FIRST",
-    "PAGE_NEXT",
-    "PAGE_ROWS",
-    "READ",
-    "READ_AGED",
-    "READ_FLOOR",
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "WRITE",
-    "WRITE_FLOOR",
-    "Row",
-    "decode",
-    "encode",
-    "is_busy",
-    "keeps_connection",
-    "trouble",
-]
-
 Row = tuple[Any, ...]
 
 # "dlok": tells our file from any other SQLite file before a byte of it is written.

@@ -8,8 +8,6 @@ from kazoo.handlers.threading import KazooTimeoutError
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import named, unanswered
 
-__all__ = ["TROUBLE", "error_of", "no_root"]
-
 TROUBLE = (exceptions.KazooException, KazooTimeoutError, OSError)
 
 # What says that a request was certainly not applied, now or later. What is not here is unknown: kazoo raises ConnectionLoss and

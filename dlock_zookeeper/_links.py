@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dlock_zookeeper._wire import Request
     from dlock_zookeeper.options import ZooKeeperStoreOptions
 
-__all__ = ["News", "ThreadLink"]
-
 # How soon a connection that is dead is found out. Nothing is lost with a session but the watches: no node is ephemeral.
 _SESSION_S = 6.0
 _LOOK_EVERY_S = 0.01

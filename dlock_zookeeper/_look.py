@@ -6,8 +6,6 @@ import re
 import socket
 from typing import NamedTuple
 
-__all__ = ["Look", "look_at"]
-
 _SAID_MAX = 4096
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dlock_zookeeper._links import ThreadLink
     from dlock_zookeeper._wire import Step
 
-__all__ = ["ZooKeeperVerbs"]
-
 _ABSENT = Standing(None, 0)
 _PAGE = 500
 _LOOK_S = 2.0

@@ -30,23 +30,6 @@ from dlock_core.record import FORMAT_VERSION, LockRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "Request",
-    "Standing",
-    "Step",
-    "decode",
-    "key_of",
-    "listing",
-    "looks",
-    "making",
-    "path_of",
-    "read",
-    "reads",
-    "record",
-    "step",
-    "transactions",
-]
-
 # The server's own limit for a request (jute.maxbuffer) is 1 MiB; at a larger one it ends the connection, and tells nothing.
 _VALUE_BYTES = 1_000_000
 _WHERE = "ZooKeeper"

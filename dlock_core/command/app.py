@@ -34,8 +34,6 @@ from dlock_core.errors import (
 if TYPE_CHECKING:
     from dlock_core.options import ClientOptions
 
-__all__ = ["CommandBehindDashes", "command", "leave", "run"]
-
 USAGE = 64
 UNAVAILABLE = 69
 SOFTWARE = 70

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from dlock_core.aio import AsyncLease
 
-__all__ = ["FORWARDED", "JOB_CONTROL", "Child", "Guard", "Progress", "environment", "signal_group"]
-
 
 def _signals(*names: str) -> tuple[signal.Signals, ...]:
     """Return the signals of these names that the system has; Windows lacks most of them."""

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dlock_core.options import ClientOptions
     from dlock_core.store import Guarantees
 
-__all__ = ["examine", "in_words", "policy"]
-
 _READS = 21
 _CLOCK_S = 0.25
 _PROBE = "dlock-doctor"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dlock_core.command.show import Say
     from dlock_core.options import ClientOptions
 
-__all__ = ["elect"]
-
 _ENDING = {signal.Signals[name] for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM") if hasattr(signal, name)}
 _START_PERIOD_S = 1.0
 _THREADS_END_S = 5.0

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from dlock_core.options import ClientOptions
 
-__all__ = ["estimate_in_words", "estimated"]
-
 _DAY_S, _MONTH_S = 86_400, 730 * 3_600  # a month of 730 hours, as bills have it
 _MILLION = 1_000_000
 _PRICES = ("request", "read_unit", "write_unit")

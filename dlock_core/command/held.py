@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dlock_core.errors import AcquireTimeoutError
     from dlock_core.options import ClientOptions
 
-__all__ = ["EarlierLooks", "keep_observations"]
-
 
 def keep_observations(options: ClientOptions) -> ClientOptions:
     """Return *options* with a file of the user's for observations, if the wait may end and *options* name no place for them.

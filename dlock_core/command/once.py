@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dlock_core.aio_once import AsyncOnce
     from dlock_core.command.show import Say
 
-__all__ = ["once"]
-
 
 @click.command("once", cls=CommandBehindDashes, example='dlock once KEY --slot "$(date +%F)" -- make report')
 @click.argument("key", metavar="KEY")

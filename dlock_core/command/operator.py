@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     Aged = tuple[LockRecord, int | None]
 
-__all__ = ["break_", "doctor", "facts_of", "init", "looked_up", "ls", "rows_of", "show"]
-
 REFUSED = 1
 _TOKEN = click.IntRange(min=0)
 _TOKEN.name = "token"  # in the message about one that is none

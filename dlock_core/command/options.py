@@ -13,19 +13,6 @@ from dlock_core.options import ClientOptions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "DURATION",
-    "LOST",
-    "SIGNALLED",
-    "check_shared",
-    "client_options",
-    "configuration_source",
-    "connection_options",
-    "grace_option",
-    "option",
-    "output_option",
-]
-
 LOST = 76
 SIGNALLED = 128
 

@@ -10,8 +10,6 @@ from dlock_core.client import connect
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
 from dlock_core.command.show import print_as
 
-__all__ = ["prune"]
-
 
 @click.command("prune")
 @click.argument("prefix_of_key", default="", metavar="[PREFIX]")

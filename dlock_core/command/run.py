@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dlock_core.options import ClientOptions
     from dlock_core.record import Loss
 
-__all__ = ["Request", "Run", "grace_within", "hold"]
-
 CANNOT_RUN = 126
 NOT_FOUND = 127
 

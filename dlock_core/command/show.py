@@ -24,27 +24,6 @@ if TYPE_CHECKING:
     from dlock_core.aio import AsyncLockClient
     from dlock_core.record import LockRecord, Member
 
-__all__ = [
-    "OF_EACH",
-    "OutputClosedError",
-    "OutputError",
-    "Say",
-    "WaitLine",
-    "bounded",
-    "escape",
-    "held_in_words",
-    "in_words",
-    "lease_in_words",
-    "print_as",
-    "print_facts",
-    "print_json",
-    "print_rows",
-    "print_text",
-    "record_facts",
-    "renewed_in_words",
-    "table_of",
-]
-
 OF_EACH = "of each"  # of a shared lock: renewals and leases are those of its members, which "dlock show" lists
 _PROGRESS_S = 1.0
 _LINES_S = 60.0

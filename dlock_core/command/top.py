@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dlock_core.client import LockClient
     from dlock_core.record import LockRecord
 
-__all__ = ["Board", "top"]
-
 
 class Board:
     """What has been seen of the locks so far: a lock's renewals are the changes of its record under one token since the first look."""
