@@ -11,7 +11,7 @@ from dlock_core.kit import AsyncExchangeStore, AsyncWatch, Batches, Call, Exchan
 from dlock_core.store import Capability
 from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
-from dlock_etcd._waiting import AsyncQueues, Queues
+from dlock_etcd._waiting import Queues
 from dlock_etcd._watch import anews_of, news_of
 from dlock_etcd._wire import BATCH_LIMIT
 from dlock_etcd.options import EtcdStoreOptions, credentials_of
@@ -21,7 +21,7 @@ __all__ = ["AsyncEtcdStore", "EtcdStore"]
 _UPKEEP = Call("keep", None, 1.0)
 
 
-class _Store(Batches):
+class _Store(Batches, Queues):
     """What both stores share: how they are made."""
 
     batch_limit = BATCH_LIMIT
@@ -53,7 +53,7 @@ class _Store(Batches):
         return verbs, link
 
 
-class EtcdStore(_Store, Queues, ExchangeStore):
+class EtcdStore(_Store, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, its options, or a channel of the user's (``grpc.Channel``), who closes it; *root*, *user* and *password* are those of
@@ -70,7 +70,7 @@ class EtcdStore(_Store, Queues, ExchangeStore):
         )
 
 
-class AsyncEtcdStore(_Store, AsyncQueues, AsyncExchangeStore):
+class AsyncEtcdStore(_Store, AsyncExchangeStore):
     """As :class:`EtcdStore`, for the tasks of one event loop, with a ``grpc.aio.Channel``."""
 
     _channel_class, _link_class = grpc.aio.Channel, AsyncLink

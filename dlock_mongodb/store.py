@@ -16,7 +16,6 @@ from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import (
     AsyncExchangeStore,
     AsyncSeats,
-    AsyncWaits,
     AsyncWatch,
     Batches,
     ExchangeStore,
@@ -149,7 +148,7 @@ class _TaskLink(_Link):
             task.exception()  # seen, also where nobody waits for it any more
 
 
-class _Store(Batches, ReadsAge):
+class _Store(Batches, ReadsAge, Waits):
     """What both stores share: how they are made, and when they can notify."""
 
     batch_limit = BATCH_LIMIT
@@ -182,7 +181,7 @@ class _Store(Batches, ReadsAge):
         return store
 
 
-class MongoDBStore(_Store, Waits, ExchangeStore):
+class MongoDBStore(_Store, ExchangeStore):
     """The store for threads, on a ``MongoClient`` of the user's, who closes it.
 
     The client's settings do not weaken the steps: each command names its own write concern, read concern and time-out, goes to the
@@ -195,7 +194,7 @@ class MongoDBStore(_Store, Waits, ExchangeStore):
         super().__init__(self._prepared(client, database, collection), _ThreadLink(client))
 
 
-class AsyncMongoDBStore(_Store, AsyncWaits, AsyncExchangeStore):
+class AsyncMongoDBStore(_Store, AsyncExchangeStore):
     """As :class:`MongoDBStore`, for the tasks of one event loop, with an ``AsyncMongoClient``."""
 
     _client_class, _watch_class = AsyncMongoClient, AsyncWatch

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.kit import (
     AsyncExchangeStore,
     AsyncPooledLink,
-    AsyncWaits,
     AsyncWatch,
     Batches,
     ClaimsMany,
@@ -38,14 +37,13 @@ __all__ = ["AsyncPostgresStore", "PostgresStore"]
 _CONNECTIONS = {"most": 8, "urgent": 2}
 
 
-class _Store(Batches, ClaimsMany, ReadsAge):
+class _Store(Batches, ClaimsMany, ReadsAge, Waits):
     """What both stores share: how they are made, and when they can notify."""
 
     batch_limit = BATCH_LIMIT
     # A row that another transaction has locked can't be marked.
     _asking_max_s = 1.0
     _link: Any
-    _notify: Callable[[Any], None]
     _pooled: Any
     _session: Callable[[str], Session]
     _watch: Callable[[Callable[[], str], str], Any]
@@ -68,7 +66,7 @@ class _Store(Batches, ClaimsMany, ReadsAge):
         super().__init__(verbs, self._pooled(lambda _: self._session(conninfo()), not_connected, **_CONNECTIONS))  # type: ignore[call-arg]  # the face that is mixed in
 
 
-class PostgresStore(_Store, Waits, ExchangeStore):
+class PostgresStore(_Store, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, a DSN, or a pool of the user's (``psycopg_pool.ConnectionPool``). Of a pool only the server's address and who the
@@ -80,7 +78,7 @@ class PostgresStore(_Store, Waits, ExchangeStore):
     _watch = staticmethod(lambda *where: Watch(news_of(*where)))
 
 
-class AsyncPostgresStore(_Store, AsyncWaits, AsyncExchangeStore):
+class AsyncPostgresStore(_Store, AsyncExchangeStore):
     """As :class:`PostgresStore`, for the tasks of one event loop."""
 
     _pooled = AsyncPooledLink

@@ -44,116 +44,91 @@ _log = logging.getLogger("dlock.redis")
 _AWAY_S = 0.02
 
 
-def _entering(store: Any, key: str, place: bytes, deadline: float) -> tuple[Exchange[bool], Call]:
-    """Return the exchange of a waiter that enters the queue, and its call."""
-    left_s = max(deadline - time.monotonic(), 0.001)
-    return store._verbs.is_free(key, place, left_s - min(_AWAY_S, left_s / 4)), Call("read", key, left_s)
+class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
+    """What both stores share; what their methods return is awaited with asyncio."""
+
+    capabilities = _CAPABILITIES
+    batch_limit = _BATCH_MAX
+    default_prefix = DEFAULT_PREFIX
+    _connections: Any
+
+    def __init__(self, client: Any) -> None:
+        verbs = RedisVerbs()
+        link = self._connections(client, verbs.channel)
+        verbs.topology = link.servers.topology
+        super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
+
+    def wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> Any:
+        """Return when the key is this waiter's to claim, or after *timeout_s*; waiters are woken in the order in which they came.
+
+        A waiter that is interrupted leaves the queue, and its turn passes to the next.
+        """
+        return self._perform(self._waiting(record.key, self._verbs.place(ticket), timeout_s))
+
+    def claim_when_free(self: Any, request: Claim, *, wait_s: float, timeout_s: float) -> Any:
+        """Claim the key when it is free, within *wait_s*; where no connection is left for that, wait as the others do, and then claim."""
+        return self._perform(self._claiming(request, wait_s, timeout_s))
+
+    def _waiting(self: Any, key: str, place: bytes, timeout_s: float) -> Exchange[None]:
+        call = Call("read", key, timeout_s)
+        deadline = self._begin(call)
+        try:
+            watch = yield self._link.watch(key)
+            yield watch.wait(place.decode(), timeout_s, lambda: self._enter(key, place, deadline))
+        except (StoreError, *TROUBLE) as error:
+            if time.monotonic() < deadline:
+                self._raise(error, call)
+        except BaseException:
+            yield from self._leaving(key, place)
+            raise
+
+    def _enter(self: Any, key: str, place: bytes, deadline: float) -> Any:
+        """Enter the queue for what is left of the time, but for a moment at its end."""
+        left_s = max(deadline - time.monotonic(), 0.001)
+        return self._run(self._verbs.is_free(key, place, left_s - min(_AWAY_S, left_s / 4)), Call("read", key, left_s))
+
+    def _claiming(self: Any, request: Claim, wait_s: float, timeout_s: float) -> Exchange[Reply]:
+        record, verbs = request.record, self._verbs
+        key = record.key
+        try:
+            if can_wait_in_server(key):
+                reply: Reply = yield self._run(
+                    verbs.claim_when_free(request, wait_s), Call("claim", key, wait_s + timeout_s)
+                )
+                return reply
+        except StoreUnavailableError as error:
+            _log.debug("no claim waits in the server for key %r: %s", key, error)
+        except StoreError:
+            raise
+        except BaseException:
+            yield from self._leaving(key, verbs.waiting_place(request))
+            raise
+        yield from self._waiting(key, verbs.place(request.ticket or record.rvn), wait_s)
+        reply = yield self.claim(request, timeout_s=timeout_s)
+        return reply
+
+    def _leaving(self: Any, key: str, place: bytes) -> Exchange[None]:
+        with suppress(StoreError):  # its turn then lapses by itself
+            yield self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
 
 
-class RedisStore(Batches, ClaimsMany, ReadsAge, Prunes, ExchangeStore):
+class RedisStore(_Store, ExchangeStore):
     """Locks on a Redis or Valkey server, for threads.
 
     *client* is a ``redis.Redis`` or ``redis.RedisCluster``. Only its address and credentials are used: the store has connections of its
     own, on which nothing is sent twice, time-outs are those of each call, and answers are not decoded. The client is never closed.
     """
 
-    capabilities = _CAPABILITIES
-    batch_limit = _BATCH_MAX
-    default_prefix = DEFAULT_PREFIX
-    _verbs: RedisVerbs
-    _link: Connections
+    _connections = Connections
 
     def __init__(self, client: redis.Redis | redis.RedisCluster) -> None:
-        verbs = RedisVerbs()
-        link = Connections(client, verbs.channel)
-        verbs.topology = link.servers.topology
-        super().__init__(verbs, link)
-
-    def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
-        """Return when the key is this waiter's to claim, or after *timeout_s*; waiters are woken in the order in which they came."""
-        key, place = record.key, self._verbs.place(ticket)
-        call = Call("read", key, timeout_s)
-        deadline = self._begin(call)
-        try:
-            self._link.watch(key).wait(
-                place.decode(), timeout_s, lambda: self._run(*_entering(self, key, place, deadline))
-            )
-        except (StoreError, *TROUBLE) as error:
-            if time.monotonic() < deadline:
-                self._raise(error, call)
-        except BaseException:
-            self._leave(key, place)
-            raise
-
-    def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
-        """Claim the key when it is free, within *wait_s*; where no connection is left for that, wait as the others do, and then claim."""
-        record, verbs = request.record, self._verbs
-        call = Call("claim", record.key, wait_s + timeout_s)
-        try:
-            if can_wait_in_server(record.key):
-                return self._run(verbs.claim_when_free(request, wait_s), call)
-        except StoreUnavailableError as error:
-            _log.debug("no claim waits in the server for key %r: %s", record.key, error)
-        except StoreError:
-            raise
-        except BaseException:
-            self._leave(record.key, verbs.waiting_place(request))
-            raise
-        self.wait(record, ticket=request.ticket or record.rvn, timeout_s=wait_s)
-        return self.claim(request, timeout_s=timeout_s)
-
-    def _leave(self, key: str, place: bytes) -> None:
-        with suppress(StoreError):  # its turn then lapses by itself
-            self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
+        super().__init__(client)
 
 
-class AsyncRedisStore(Batches, ClaimsMany, ReadsAge, Prunes, AsyncExchangeStore):
+class AsyncRedisStore(_Store, AsyncExchangeStore):
     """Locks on a Redis or Valkey server, for tasks of one event loop; *client* is the one of ``redis.asyncio``. As :class:`RedisStore`."""
 
-    capabilities = _CAPABILITIES
-    batch_limit = _BATCH_MAX
-    default_prefix = DEFAULT_PREFIX
-    _verbs: RedisVerbs
-    _link: AsyncConnections
+    _connections = AsyncConnections
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster) -> None:
-        verbs = RedisVerbs()
-        link = AsyncConnections(client, verbs.channel)
-        verbs.topology = link.servers.topology
-        super().__init__(verbs, link)
-
-    async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
-        """As :meth:`RedisStore.wait`; a cancelled waiter leaves the queue, and its turn passes to the next."""
-        key, place = record.key, self._verbs.place(ticket)
-        call = Call("read", key, timeout_s)
-        deadline = self._begin(call)
-        try:
-            watch = await self._link.watch(key)
-            await watch.wait(place.decode(), timeout_s, lambda: self._run(*_entering(self, key, place, deadline)))
-        except (StoreError, *TROUBLE) as error:
-            if time.monotonic() < deadline:
-                self._raise(error, call)
-        except BaseException:
-            await self._leave(key, place)
-            raise
-
-    async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
-        """As :meth:`RedisStore.claim_when_free`."""
-        record, verbs = request.record, self._verbs
-        call = Call("claim", record.key, wait_s + timeout_s)
-        try:
-            if can_wait_in_server(record.key):
-                return await self._run(verbs.claim_when_free(request, wait_s), call)
-        except StoreUnavailableError as error:
-            _log.debug("no claim waits in the server for key %r: %s", record.key, error)
-        except StoreError:
-            raise
-        except BaseException:
-            await self._leave(record.key, verbs.waiting_place(request))
-            raise
-        await self.wait(record, ticket=request.ticket or record.rvn, timeout_s=wait_s)
-        return await self.claim(request, timeout_s=timeout_s)
-
-    async def _leave(self, key: str, place: bytes) -> None:
-        with suppress(StoreError):  # its turn then lapses by itself
-            await self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
+        super().__init__(client)

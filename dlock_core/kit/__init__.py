@@ -4,6 +4,7 @@
 :func:`outcome`                             the port's conditions, for a store that loads, decides and saves in one transaction
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
+:func:`perform`, :func:`aperform`           steps that are written once, for both colours
 :func:`pages`                               a scan that a record which cannot be read does not end
 :func:`unanswered`, :func:`unfit`           errors that say the same for every server; :func:`named`: what a message calls a lock
 :func:`quorum_guarantees`                   what a store promises that keeps each write on a majority of its servers
@@ -11,7 +12,7 @@
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out
 :class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant
-:class:`Waits`, :class:`Watch` and twins    waiters by key, woken by one stream of news from the server
+:class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together, and a connection kept for renewals
 :class:`LendingPool` and its async twin     a pool that lends each connection to one request
@@ -39,6 +40,8 @@ from dlock_core.kit.exchange import (
     Prunes,
     ReadsAge,
     Verbs,
+    aperform,
+    perform,
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.lane import Lane
@@ -49,7 +52,7 @@ from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 from dlock_core.kit.trouble import named, unanswered, unfit
-from dlock_core.kit.watch import AsyncWaits, AsyncWatch, News, Waits, Watch
+from dlock_core.kit.watch import AsyncWatch, News, Waits, Watch
 
 if TYPE_CHECKING:
     from dlock_core.kit.deadlines import DeadlineSocket, DeadlineTLSSocket
@@ -62,7 +65,6 @@ __all__ = [
     "AsyncPool",
     "AsyncPooledLink",
     "AsyncSeats",
-    "AsyncWaits",
     "AsyncWatch",
     "Backend",
     "BatchResults",
@@ -91,6 +93,7 @@ __all__ = [
     "Verbs",
     "Waits",
     "Watch",
+    "aperform",
     "damaged",
     "in_parts",
     "kept",
@@ -102,6 +105,7 @@ __all__ = [
     "packed",
     "pages",
     "payload_of",
+    "perform",
     "plain_of",
     "quorum_guarantees",
     "read_payload",

@@ -9,6 +9,9 @@ written in both colours, in the adapter's links: :class:`Link` for threads, :cla
         return None if row is None else record_of(key, Plain(*row))
 
 The time-out of a verb is one deadline for all requests of its exchange.
+
+What needs more than one exchange, or other calls that asyncio awaits, is written once as well: as a generator of *steps*, which yields the
+result of each such call and is sent it back, awaited where that is needed. :func:`perform` and :func:`aperform` perform it.
 """
 
 from __future__ import annotations
@@ -39,6 +42,8 @@ __all__ = [
     "Prunes",
     "ReadsAge",
     "Verbs",
+    "aperform",
+    "perform",
 ]
 
 _T = TypeVar("_T")
@@ -163,6 +168,38 @@ class _Face:
         raise trouble from error
 
 
+def perform(steps: Generator[Any, Any, _T]) -> _T:
+    """Return the result of *steps*, whose calls return what they yield. An interrupt in here is raised in *steps*."""
+    step: Callable[[Any], Any] = steps.send
+    came: Any = None
+    while True:
+        try:
+            came, step = step(came), steps.send
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        except BaseException as error:
+            if getattr(steps, "gi_frame", None) is None:  # it is the error of a step
+                raise
+            came, step = error, steps.throw
+
+
+async def aperform(steps: Generator[Any, Any, _T]) -> _T:
+    """As :func:`perform`, where what *steps* yield is awaited."""
+    step: Callable[[Any], Any] = steps.send
+    came: Any = None
+    while True:
+        try:
+            awaited = step(came)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        try:
+            came, step = await awaited, steps.send
+        except BaseException as error:  # noqa: BLE001  # also a cancellation is for the steps to handle
+            came, step = error, steps.throw
+
+
 def _left_s(deadline: float) -> float:
     left_s = deadline - time.monotonic()
     if left_s <= 0:
@@ -174,6 +211,7 @@ class ExchangeStore(_Face):
     """A store for threads made of *verbs* and a *link*. Optional capabilities are mixed in: :class:`Batches`, :class:`ReadsAge`."""
 
     _link: Link
+    _perform = staticmethod(perform)
 
     def __init__(self, verbs: Verbs, link: Link) -> None:
         super().__init__(verbs, link)
@@ -239,6 +277,7 @@ class AsyncExchangeStore(_Face):
     """The async twin of :class:`ExchangeStore`. A cancelled verb may or may not be applied."""
 
     _link: AsyncLink
+    _perform = staticmethod(aperform)
 
     def __init__(self, verbs: Verbs, link: AsyncLink) -> None:
         super().__init__(verbs, link)

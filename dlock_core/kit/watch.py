@@ -15,16 +15,17 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from dlock_core.kit.exchange import Call
+from dlock_core.kit.exchange import Call, aperform, perform
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.store import Capability
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Iterable
 
+    from dlock_core.kit.exchange import Exchange
     from dlock_core.record import LockRecord
 
-__all__ = ["AsyncWaits", "AsyncWatch", "News", "Waits", "Watch"]
+__all__ = ["AsyncWatch", "News", "Waits", "Watch"]
 
 # How long closing waits for the stream to end.
 _CLOSE_S = 1.0
@@ -99,7 +100,7 @@ class _Run:
 
 
 class _Stream(BeginsAnew):
-    """The stream, the same for both colours: :meth:`_follow` yields the results of methods of a driver, which asyncio has to await."""
+    """The stream, the same for both colours: :meth:`_follow` yields the results of a driver's methods, as steps that asyncio awaits."""
 
     def __init__(self, news: News) -> None:
         self._news = news
@@ -172,10 +173,7 @@ class Watch(_Stream):
         return opened
 
     def _work(self, run: _Run) -> None:
-        steps, came = self._follow(run), None
-        with suppress(StopIteration):
-            while True:
-                came = steps.send(came)
+        perform(self._follow(run))
 
 
 class AsyncWatch(_Stream):
@@ -218,27 +216,21 @@ class AsyncWatch(_Stream):
             raise run.error
 
     async def _work(self, run: _Run) -> None:
-        steps = self._follow(run)
-        with suppress(StopIteration):
-            awaited = steps.send(None)
-            while True:
-                try:
-                    came = await awaited
-                except BaseException as error:  # noqa: BLE001  # also a cancellation is the generator's to handle
-                    awaited = steps.throw(error)
-                else:
-                    awaited = steps.send(came)
+        await aperform(self._follow(run))
 
 
 class _Wait(Protocol):
     def __call__(self, record: LockRecord, *, ticket: str, timeout_s: float) -> Any: ...
 
 
-class _Waits:
-    """A store without ``wait``, until :meth:`_notify` is called."""
+class Waits:
+    """Mix into a store of either colour that waits on a :class:`Watch` (clauses N1 to N3); its verbs have ``is_free``.
+
+    It has no ``wait`` until :meth:`_notify` is called. A waiter is woken by news of its key, or of another *name*; ``is_free`` is asked
+    about the same.
+    """
 
     wait: _Wait
-    _wait: Callable[..., Any]
     # How long asking whether a key is free may take: longer, and the waiter goes without the answer.
     _asking_max_s = threading.TIMEOUT_MAX
 
@@ -253,30 +245,14 @@ class _Waits:
         left_s = max(deadline - time.monotonic(), 0.001)
         return self._run(self._verbs.is_free(name), Call("read", key, min(left_s, self._asking_max_s)))
 
+    def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> Any:
+        return self._perform(self._waiting(record.key, record.key, timeout_s))
 
-class Waits(_Waits):
-    """Mix into an :class:`ExchangeStore` that waits on a :class:`Watch` (clauses N1 to N3); its verbs have ``is_free``.
-
-    A waiter is woken by news of its key, or of another *name*; ``is_free`` is asked about the same.
-    """
-
-    def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float, name: str | None = None) -> None:
-        call = Call("read", record.key, timeout_s)
-        deadline, name = self._begin(call), name or record.key
+    def _waiting(self: Any, key: str, name: str, timeout_s: float) -> Exchange[None]:
+        call = Call("read", key, timeout_s)
+        deadline = self._begin(call)
         try:
-            self._link.watch.wait(name, timeout_s, partial(self._is_free, record.key, name, deadline))
-        except Exception as error:  # noqa: BLE001  # it is raised again
-            self._raise(error, call)
-
-
-class AsyncWaits(_Waits):
-    """The async twin of :class:`Waits`."""
-
-    async def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float, name: str | None = None) -> None:
-        call = Call("read", record.key, timeout_s)
-        deadline, name = self._begin(call), name or record.key
-        try:
-            await self._link.watch.wait(name, timeout_s, partial(self._is_free, record.key, name, deadline))
+            yield self._link.watch.wait(name, timeout_s, partial(self._is_free, key, name, deadline))
         except Exception as error:  # noqa: BLE001  # it is raised again
             self._raise(error, call)
 
