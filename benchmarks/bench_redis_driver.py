@@ -78,7 +78,7 @@ def driver(port: int, pid: int, rounds: int) -> Part:
     os.sched_setaffinity(0, {0})
     os.sched_setaffinity(pid, {0})
     how = f"`acquire` and `release` through the client; hiredis is {'there' if HIREDIS_AVAILABLE else 'not there'}."
-    client = redis.Redis(port=port)
+    client = redis.Redis(port=port, protocol=2)
     stores: dict[str, Any] = {OWN: RedisStore(client), DRIVER: RedisStore(client)}
     stores[DRIVER]._link = DriverLink(client, stores[DRIVER]._link)
     clients = {name: LockClient(store) for name, store in stores.items()}
@@ -98,7 +98,7 @@ def driver(port: int, pid: int, rounds: int) -> Part:
 
 def _atake(port: int, rounds: int) -> dict[str, list[float]]:
     with asyncio.Runner() as runner:
-        client = redis.asyncio.Redis(port=port)
+        client = redis.asyncio.Redis(port=port, protocol=2)
         stores: dict[str, Any] = {OWN: AsyncRedisStore(client), DRIVER: AsyncRedisStore(client)}
         stores[DRIVER]._link = AsyncDriverLink(client, stores[DRIVER]._link)
         clients = {name: AsyncLockClient(store) for name, store in stores.items()}

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.kit import News
+from dlock_core.kit import News, aperform, perform
 from dlock_etcd._errors import TROUBLE
 from dlock_etcd._turns import rung
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dlock_core.kit import Exchange
 
 _LOOK_S = 0.5
 _OPEN_S = 10.0
@@ -99,36 +101,22 @@ class _AsyncStream:
             await asyncio.gather(self._reading, return_exceptions=True)
 
 
-def _opened(created: Any) -> None:
-    if created is None:
-        raise StoreUnavailableError(f"etcd did not open the watch of the locks within {_OPEN_S:.0f} s")
+def _opening(stream: Any) -> Exchange[Any]:
+    """Return *stream* once etcd has said that it is open."""
+    try:
+        if (yield stream.try_next(_OPEN_S)) is None:
+            raise StoreUnavailableError(f"etcd did not open the watch of the locks within {_OPEN_S:.0f} s")
+    except BaseException:
+        yield stream.close()
+        raise
+    return stream
 
 
 def news_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
     """Return what a watch that *begin* begins tells, for threads; *keep* keeps the places meanwhile."""
-
-    def opened() -> _Stream:
-        stream = _Stream(begin(), keep)
-        try:
-            _opened(stream.try_next(_OPEN_S))
-        except BaseException:
-            stream.close()
-            raise
-        return stream
-
-    return News(opened, rung, (StoreError, *TROUBLE))
+    return News(lambda: perform(_opening(_Stream(begin(), keep))), rung, (StoreError, *TROUBLE))
 
 
 def anews_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
     """As :func:`news_of`, for asyncio."""
-
-    async def opened() -> _AsyncStream:
-        stream = _AsyncStream(begin(), keep)
-        try:
-            _opened(await stream.try_next(_OPEN_S))
-        except BaseException:
-            await stream.close()
-            raise
-        return stream
-
-    return News(opened, rung, (StoreError, *TROUBLE))
+    return News(lambda: aperform(_opening(_AsyncStream(begin(), keep))), rung, (StoreError, *TROUBLE))

@@ -1,8 +1,9 @@
 """Redis' wire format, version 2: commands out, answers in. Pure.
 
 dlock parses answers itself for two reasons. The time-out of a call bounds a whole answer; redis-py's blocking connection bounds each read
-of the socket only. And a cycle of acquire and release executes less Python than with redis-py's connection: 6 % less in threads, 30 %
-less on asyncio (the benchmark ``redis-driver`` measures both sides, redis-py's pool included).
+of the socket only. And a cycle of acquire and release takes a user's process less time than with redis-py's pool, connection and parser:
+23 % less of the processor in threads, 33 % less on asyncio, with redis-py 8.1 and without hiredis. The benchmark ``redis-driver`` compares
+both.
 """
 
 from __future__ import annotations

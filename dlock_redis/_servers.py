@@ -151,7 +151,9 @@ class Servers:
                 node = self._client.get_node_from_key((key or "").encode())
             elif isinstance(node, str):
                 address = _ADDRESS.match(node)
-                node = address and self._client.get_node(*self._remapped(address[1], int(address[2])))
+                node = address and self._client.get_node(
+                    *self._client.nodes_manager.remap_host_port(address[1], int(address[2]))
+                )
         if node is None:
             raise StoreUnavailableError(f"the slot of key {key!r} is being moved", key=key)
         return self._of(node)
@@ -194,9 +196,6 @@ class Servers:
         """Refuse later requests; return the servers that were used."""
         self._closed = True
         return list(self._nodes.values())
-
-    def _remapped(self, host: str, port: int) -> Any:
-        return self._client.nodes_manager.remap_host_port(host, port)
 
     def _of(self, found: Any) -> Any:
         if self._closed:
