@@ -24,13 +24,13 @@ import json
 import re
 import secrets
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import BatchResults, Plain, damaged, plain_of, read_payload, record_of, written
+from dlock_core.kit import BatchResults, Plain, damaged, pages, plain_of, read_payload, record_of, written
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from dlock_redis._scripts import Script
 
 _PAGE = b"500"
+_FIELDS = (b"v", b"state", b"rvn", b"token", b"about", b"payload")
 _KEPT_MS = 1000
 _AGE = 6  # its place in a row that refuses a claim; negative: the free key is kept
 _WAITERS = 7  # their place in a row that was read
@@ -83,7 +84,7 @@ class RedisVerbs:
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """Grant the key, unless it is held or kept for the first waiter."""
-        answer = yield from self._run(CLAIM, request.record.key, claim_words(request, self._place_of(request)))
+        answer = yield from self._run(CLAIM, [request.record.key], claim_words(request, self._place_of(request)))
         return reply_of(request, answer)
 
     def claim_many(self, requests: Sequence[Claim]) -> Exchange[Sequence[Reply]]:
@@ -94,11 +95,7 @@ class RedisVerbs:
                 f"keys {keys[0]!r} to {keys[-1]!r} lie in several slots; no one step reaches them"
             )
         words = [word for request in requests for word in claim_words(request, self._place_of(request))]
-        invocation = Invocation(CLAIM_MANY, keys, words)
-        sent = Request(invocation.packed(), 1, keys[0])
-        [answers] = yield sent
-        if type(answers) is ResponseError:
-            answers = yield from self._run_again(invocation, sent, answers)
+        answers = yield from self._run(CLAIM_MANY, keys, words)
         return [reply_of(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
     def _place_of(self, request: Claim) -> bytes:
@@ -132,18 +129,18 @@ class RedisVerbs:
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """Write the record, if the key is held in the expected version."""
-        answer = yield from self._run(PUT, request.record.key, put_words(request), urgent=True)
+        answer = yield from self._run(PUT, [request.record.key], put_words(request), urgent=True)
         return reply_of(request, answer)
 
     release = replace
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Return the record."""
-        return read_row(key, (yield from self._run(READ, key)))
+        return read_row(key, (yield from self._run(READ, [key], [])))
 
     def read_age(self, key: str) -> Exchange[tuple[LockRecord, int] | None]:
         """Return the record and the ms since its last write."""
-        answer = yield from self._run(READ_AGE, key)
+        answer = yield from self._run(READ_AGE, [key], [])
         record = None if answer is None else read_row(key, answer[0])
         return None if record is None else (record, answer[1])
 
@@ -202,11 +199,33 @@ class RedisVerbs:
         return count
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
-        """Give one exchange for each page of each server; at the end, raise RecordError if there were other values, too."""
-        pages = _Pages(prefix)
-        while pages.more:
-            yield pages.next()
-        pages.end()
+        """Each page of each server. A list of the whole database passes over what is not dlock's."""
+        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix).encode() + b"*"
+        seen: set[bytes] = set()
+
+        def reading(name: bytes, row: Any) -> LockRecord | None:
+            key = name.decode(errors="backslashreplace")
+            try:
+                return read_row(key, errors.check([row], key)[0])
+            except RecordError as error:
+                if prefix:
+                    raise RecordError(f"{error}; give the locks a prefix of their own", key=key) from error
+                return None
+
+        def page(after: tuple[list[Any], bytes] | None) -> Exchange[Any]:
+            nodes, cursor = after or ((yield Locate(None)), b"0")
+            scan = pack(b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE)
+            cursor, found = errors.check((yield Request(scan, node=nodes[0])), None)[0]
+            # SCAN may repeat itself; a list at which a claim waits stands for a moment where its waiter has just left.
+            names = [name for name in dict.fromkeys(found) if name not in seen and not _WAITING_LIST.search(name)]
+            seen.update(names)
+            fields = b"".join([pack(b"HMGET", name, *_FIELDS) for name in names])
+            rows = (yield Request(fields, len(names), node=nodes[0])) if names else ()
+            nodes = nodes if cursor != b"0" else nodes[1:]
+            readings = [partial(reading, name, row) for name, row in zip(names, rows, strict=True)]
+            return readings, (nodes, cursor) if nodes else None
+
+        return pages(page)
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Ask for INFO, and for CONFIG GET where that is allowed."""
@@ -232,21 +251,21 @@ class RedisVerbs:
 
     def is_free(self, key: str, place: bytes, wait_s: float) -> Exchange[bool]:
         """Queue for *key*; return whether a claim is worth trying at once."""
-        answer = yield from self._run(ENTER, key, (place, b"%d" % (wait_s * 1_000_000)))
+        answer = yield from self._run(ENTER, [key], [place, b"%d" % (wait_s * 1_000_000)])
         return not answer
 
     def leave(self, key: str, place: bytes) -> Exchange[None]:
         """Leave the queue; a turn that came already passes to the next waiter."""
-        yield from self._run(LEAVE, key, (place,))
+        yield from self._run(LEAVE, [key], [place])
 
     # ---- requests
 
-    def _run(self, script: Script, key: str, words: Sequence[bytes] = (), *, urgent: bool = False) -> Exchange[Any]:
-        """Run *script* on the server that has *key*."""
-        request = Request(script.command((key.encode(),), words), 1, key, None, urgent)
+    def _run(self, script: Script, keys: list[str], words: list[bytes], *, urgent: bool = False) -> Exchange[Any]:
+        """Run *script* on the server that has *keys*."""
+        request = Request(script.command([key.encode() for key in keys], words), 1, keys[0], None, urgent)
         [answer] = yield request
         if type(answer) is ResponseError:
-            answer = yield from self._run_again(Invocation(script, [key], list(words)), request, answer)
+            answer = yield from self._run_again(Invocation(script, keys, words), request, answer)
         return answer
 
     def _run_again(self, invocation: Invocation, request: Request, answer: Any) -> Exchange[Any]:
@@ -428,54 +447,3 @@ def read_row(key: str, row: Sequence[Any] | None) -> LockRecord | None:
     if len(row) > _AGE and row[_AGE] < 0:
         return replace(record, state=State.HELD, owner="(free, kept for the first who waits)", lease_ms=_KEPT_MS)
     return replace(record, waiters=row[_WAITERS]) if len(row) > _WAITERS and row[_WAITERS] else record
-
-
-class _Pages:
-    """The progress of a scan: one page after the other while there is *more*."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-        self._seen: set[bytes] = set()
-        self._cursor = b"0"
-        self._nodes: list[Any] | None = None
-        self._foreign: list[str] = []
-        self.more = True
-
-    def next(self) -> Exchange[list[LockRecord]]:
-        """Return the records of the next page."""
-        if self._nodes is None:
-            self._nodes = yield Locate(None)
-        node = self._nodes[0]
-        pattern = re.sub(r"([*?\[\]\\])", r"\\\1", self._prefix) + "*"
-        scan = pack(b"SCAN", self._cursor, b"MATCH", pattern.encode(), b"COUNT", _PAGE)
-        self._cursor, found = errors.check((yield Request(scan, node=node)), None)[0]
-        if self._cursor == b"0":
-            self._nodes.pop(0)
-            self.more = bool(self._nodes)
-        # SCAN may repeat itself; a list at which a claim waits stands for a moment where its waiter has just left.
-        names = [name for name in dict.fromkeys(found) if name not in self._seen and not _WAITING_LIST.search(name)]
-        if not names:
-            return []
-        self._seen.update(names)
-        fields = b"".join(
-            pack(b"HMGET", name, b"v", b"state", b"rvn", b"token", b"about", b"payload") for name in names
-        )
-        rows = yield Request(fields, len(names), node=node)
-        return [record for name, row in zip(names, rows, strict=True) for record in self._records(name, row)]
-
-    def _records(self, name: bytes, row: Any) -> Iterator[LockRecord]:
-        key = name.decode(errors="backslashreplace")
-        try:
-            record = read_row(key, errors.check([row], key)[0])
-        except RecordError:
-            self._foreign.append(key)
-        else:
-            if record is not None:
-                yield record
-
-    def end(self) -> None:
-        """Raise RecordError if other values than records lie under the prefix; a list of the whole database passes them over."""
-        if self._foreign and self._prefix:
-            some, more = ", ".join(map(repr, self._foreign[:3])), ", …" if len(self._foreign) > 3 else ""  # noqa: PLR2004
-            problem = f"under prefix {self._prefix!r} there are values that are not records of dlock: {some}{more}"
-            raise RecordError(f"{problem}; give the locks a prefix of their own", key=self._foreign[0])
