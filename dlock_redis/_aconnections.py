@@ -130,27 +130,33 @@ async def aconnected(source: Source, deadline: float) -> _AsyncLink:
 
 
 class _AsyncSubscription:
-    """As :class:`_Subscription`."""
+    """As :class:`_Subscription`; it wakes the waiters from the event loop's own call, which spares them a task in between."""
 
     alive = True
 
-    def __init__(self, link: _AsyncLink) -> None:
-        self._link, self._inbox = link, Inbox()
-        self._came: asyncio.Queue[bytes] = asyncio.Queue()
-        link.hear = self._came.put_nowait
+    def __init__(self, link: _AsyncLink, wake: Callable[[str], None]) -> None:
+        self._link, self._wake, self._inbox = link, wake, Inbox()
+        self._broken: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        link.hear = self._hear
 
-    async def try_next(self) -> list[str] | None:
+    def _hear(self, more: bytes) -> None:
         try:
-            async with asyncio.timeout(_LOOK_S):
-                return list(self._inbox.places(await self._came.get()))
-        except TimeoutError:
-            return None
+            for place in self._inbox.places(more):
+                self._wake(place)
+        except (OSError, InvalidResponse) as error:
+            if not self._broken.done():
+                self._broken.set_result(error)
+
+    async def try_next(self) -> None:
+        await asyncio.wait([self._broken], timeout=_LOOK_S)
+        if self._broken.done():
+            raise self._broken.result()
 
     async def close(self) -> None:
         self._link.close()
 
 
-async def _subscribed(source: Source, channel: bytes) -> _AsyncSubscription:
+async def _subscribed(source: Source, channel: bytes, wake: Callable[[str], None]) -> _AsyncSubscription:
     deadline = time.monotonic() + SUBSCRIBE_S
     link = await aconnected(source, deadline)
     try:
@@ -158,14 +164,18 @@ async def _subscribed(source: Source, channel: bytes) -> _AsyncSubscription:
     except BaseException:
         link.close()
         raise
-    return _AsyncSubscription(link)
+    return _AsyncSubscription(link, wake)
 
 
 def _node(channel: bytes, source: Source) -> Node:
     def pool(size: int, reserve: AsyncLendingPool | None = None) -> AsyncLendingPool:
         return AsyncLendingPool(size, lambda _, deadline: aconnected(source, deadline), reserve)
 
-    return Node.of(pool, AsyncWatch(News(partial(_subscribed, source, channel), list, (StoreError, *errors.TROUBLE))))
+    def subscribed() -> Any:
+        return _subscribed(source, channel, watch.queues.wake)
+
+    watch = AsyncWatch(News(subscribed, list, (StoreError, *errors.TROUBLE)))
+    return Node.of(pool, watch)
 
 
 class AsyncConnections:

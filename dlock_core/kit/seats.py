@@ -72,6 +72,8 @@ class AsyncSeats:
     async def take(self, timeout_s: float) -> bool:
         """Take a seat; False if none was free within *timeout_s*."""
         if self._free.locked():
+            if timeout_s <= 0:
+                return False
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._free.acquire()
