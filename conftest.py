@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -79,6 +82,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         order = [*dict.fromkeys(_GROUPS.values()), None]
         items.sort(key=lambda item: order.index(_group_of(item.nodeid)))
+
+
+def pytest_collection_finish() -> None:
+    """Have botocore read its descriptions of AWS once, and not for each session: that is what opening a store of DynamoDB takes long for."""
+    botocore: Any = sys.modules.get("botocore.session")
+    if botocore is not None:
+        botocore.create_loader = functools.cache(botocore.create_loader)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
