@@ -109,7 +109,9 @@ def race_of_processes(url: str, keys: Sequence[str], size: int = CONTENDERS) -> 
     Returns: for each key what each process got: a token, None where it was refused, or the text of an error.
     """
     # One process loads what all need, and they are copies of it; each opens a store of its own.
-    context = multiprocessing.get_context("forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn")
+    context: Any = multiprocessing.get_context(
+        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    )
     context.set_forkserver_preload([__name__])
     gate, results = context.Barrier(size), context.Queue()
     given = (url, keys, dict(os.environ), gate, results)

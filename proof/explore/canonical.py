@@ -75,7 +75,7 @@ class Store(NamedTuple):
 
 
 def _rebuilt(value: Any, leaf: Callable[[str, Any], Any], field: str = "") -> Any:
-    """Return *value* with each leaf replaced by what *leaf* says; what nothing is replaced in is the same object, not made and checked anew."""
+    """Return *value* with each leaf replaced by what *leaf* says; a part in which nothing changes is the same object."""
     kind = type(value)
     if kind is LockRecord:
         before: tuple[Any, ...] = _FIELDS_OF(value)
