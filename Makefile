@@ -4,8 +4,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 # A run of all tests fails where one of these was not tried.
 STORES := memory,sqlite,redis,redis6,valkey,dynamodb,etcd,mongodb,mysql,postgres,postgres18,zookeeper
-# Processes that run tests side by side, each with servers of its own: more than processors, since many tests wait.
-JOBS ?= 6
+# Processes that run tests side by side, each with servers of its own: more than processors, since most tests wait most of their time.
+JOBS ?= 8
 # Where 8 GB of memory can hold files, the servers of `make test` keep their data there: a busy disk may take longer for one fsync than a lease.
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
@@ -40,8 +40,9 @@ unit: venv
 conformance: venv
 	$(BIN)/pytest conformance_tests
 
+# The tests start some thousand processes: what they load is compiled once, also where the environment asks for no compiled files.
 test: check
-	export DLOCK_TEST_DATA=$(IN_MEMORY); \
+	unset PYTHONDONTWRITEBYTECODE; export DLOCK_TEST_DATA=$(IN_MEMORY); \
 		$(BIN)/pytest --cache-clear --numprocesses=$(JOBS) --dlock-require=$(STORES) || $(BIN)/python -m tests.alone $$?
 
 # Tests drawn by chance, each as if it were the only one: finds those that pass only in company. Not a part of `make test`.

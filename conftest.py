@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -14,10 +17,14 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 # without dlock: 115 of 300 clients closed at once). The collector finds it some tests later.
 _LEAVES_SOCKETS = "mongodb"
 # Of processes side by side one runs the whole of a group: a JVM and a stand-in for MongoDB take long to start and to get quick, so one for
-# each process would starve the others. All other tests go to whichever process is free. The groups begin in this order, those that take
+# each process would starve the others. The clients' suites have servers of their own all the same: they wait for minutes, with leases of
+# seconds, and need next to no processor. All other tests go to whichever process is free. The groups begin in this order, those that take
 # longest first.
 _GROUPS = {
-    "conformance_tests/test_mongodb": "mongodb",
+    "conformance_tests/test_dynamodb.py::TestDynamoDBStore": "dynamodb",
+    "conformance_tests/test_dynamodb.py": "dynamodb, clients",
+    "conformance_tests/test_mongodb.py::TestMongoDBStore": "mongodb",
+    "conformance_tests/test_mongodb": "mongodb, clients",
     "tests/mongodb/": "mongodb",
     "conformance_tests/test_dynamodb": "dynamodb",
     "tests/dynamodb/": "dynamodb",
@@ -26,7 +33,8 @@ _GROUPS = {
     "tests/core/test_proof": "proof",
     "tests/core/test_explore": "explorations",
     "tests/core/test_mutants": "explorations",
-    "tests/core/test_traces": "explorations",
+    "tests/core/test_session_worlds": "worlds of sessions",
+    "tests/core/test_traces": "traces",
     "tests/faults/": "all stores",
     "tests/fences/": "all stores",
     "tests/migration/": "all stores",
@@ -79,6 +87,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         order = [*dict.fromkeys(_GROUPS.values()), None]
         items.sort(key=lambda item: order.index(_group_of(item.nodeid)))
+
+
+def pytest_collection_finish() -> None:
+    """Have botocore read its descriptions of AWS once, not for each session: it is most of what opening a store of DynamoDB costs."""
+    botocore: Any = sys.modules.get("botocore.session")
+    if botocore is not None:
+        botocore.create_loader = functools.cache(botocore.create_loader)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

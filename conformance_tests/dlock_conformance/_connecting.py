@@ -163,8 +163,8 @@ _many: list[tuple[object, str]] = []
 
 
 def many(trial: Trial) -> str:
-    """Return the prefix of more records than a page of a scan holds; they are made once for a harness."""
-    if not _many or _many[0][0] is not trial.harness:
+    """Return the prefix of more records than a page of a scan holds; they are made once for a harness that never empties its store."""
+    if not _many or _many[0][0] is not trial.harness or trial.harness.reset is not None:
         prefix = trial.key()
         for number in range(trial.harness.page + 20):
             trial.hold(f"{prefix}/{number:04}")

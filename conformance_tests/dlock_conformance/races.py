@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -107,9 +108,14 @@ def race_of_processes(url: str, keys: Sequence[str], size: int = CONTENDERS) -> 
 
     Returns: for each key what each process got: a token, None where it was refused, or the text of an error.
     """
-    context = multiprocessing.get_context("spawn")
+    # One process loads what all need, and they are copies of it; each opens a store of its own.
+    context: Any = multiprocessing.get_context(
+        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    )
+    context.set_forkserver_preload([__name__])
     gate, results = context.Barrier(size), context.Queue()
-    processes = [context.Process(target=_claim_each, args=(url, keys, gate, results), daemon=True) for _ in range(size)]
+    given = (url, keys, dict(os.environ), gate, results)
+    processes = [context.Process(target=_claim_each, args=given, daemon=True) for _ in range(size)]
     for process in processes:
         process.start()
     try:
@@ -124,7 +130,10 @@ def race_of_processes(url: str, keys: Sequence[str], size: int = CONTENDERS) -> 
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _claim_each(url: str, keys: Sequence[str], gate: Barrier, results: Queue[list[int | str | None]]) -> None:
+def _claim_each(
+    url: str, keys: Sequence[str], environment: dict[str, str], gate: Barrier, results: Queue[list[int | str | None]]
+) -> None:
+    os.environ.update(environment)  # that of an earlier test is what a copy begins with
     store = Opening(url).open()
     came: list[int | str | None] = []
     try:

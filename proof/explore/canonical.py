@@ -8,6 +8,7 @@ are dead.
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dlock_core import lease
@@ -57,6 +58,7 @@ _AHEAD = {
 _BEHIND = {"absent_at", "sent_at", "seen_at", "written_at"}
 _TRIES_MAX = 2
 _RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord) if each.compare)
+_FIELDS_OF = attrgetter(*_RECORD_FIELDS)
 
 
 class Store(NamedTuple):
@@ -73,33 +75,49 @@ class Store(NamedTuple):
 
 
 def _rebuilt(value: Any, leaf: Callable[[str, Any], Any], field: str = "") -> Any:
+    """Return *value* with each leaf replaced by what *leaf* says; a part in which nothing changes is the same object."""
     kind = type(value)
     if kind is LockRecord:
-        return LockRecord(*[_rebuilt(getattr(value, name), leaf, name) for name in _RECORD_FIELDS])
+        before: tuple[Any, ...] = _FIELDS_OF(value)
+        after = [_rebuilt(each, leaf, name) for each, name in zip(before, _RECORD_FIELDS, strict=True)]
+        return LockRecord(*after) if any(map(is_not, before, after)) else value
+    if kind is Timings or not isinstance(value, tuple):
+        return leaf(field, value)
+    if not value:
+        return value
     if kind is tuple:
-        return tuple([_rebuilt(each, leaf, field) for each in value]) if value else value
-    if kind is not Timings and isinstance(value, tuple):
-        names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]  # a named tuple
-        return kind(*[_rebuilt(each, leaf, name) for each, name in zip(value, names, strict=True)])
-    return leaf(field, value)
+        after = [_rebuilt(each, leaf, field) for each in value]
+        return tuple(after) if any(map(is_not, value, after)) else value
+    names: tuple[str, ...] = value._fields  # type: ignore[attr-defined]  # a named tuple
+    after = [_rebuilt(each, leaf, name) for each, name in zip(value, names, strict=True)]
+    return kind(*after) if any(map(is_not, value, after)) else value
 
 
 def rvns_in(value: Any) -> tuple[str, ...]:
     """Return the RVNs in *value*, by first occurrence."""
     found: dict[str, None] = {}
-
-    def leaf(_: str, each: Any) -> Any:
-        if type(each) is str and each.startswith("#"):
-            found[each] = None
-        return each
-
-    _rebuilt(value, leaf)
+    _gather((value,), found)
     return tuple(found)
+
+
+def _gather(values: tuple[Any, ...], found: dict[str, None]) -> None:
+    for each in values:
+        kind = type(each)
+        if kind is str:
+            if each.startswith("#"):
+                found[each] = None
+        elif kind is LockRecord:
+            _gather(_FIELDS_OF(each), found)
+        elif kind is not int and kind is not Timings and isinstance(each, tuple):
+            _gather(each, found)
 
 
 def renamed(value: T, names: dict[str, str]) -> T:
     """Return *value* with its RVNs renamed."""
-    result: T = _rebuilt(value, lambda _, each: names.get(each, each) if type(each) is str else each)
+    others = {name: other for name, other in names.items() if name != other}
+    if not others:
+        return value
+    result: T = _rebuilt(value, lambda _, each: others.get(each, each) if type(each) is str else each)
     return result
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 from dlock_core import lease
@@ -66,6 +67,7 @@ __all__ = [
 LOCK, SESSION, OWNER_TOKEN = "k", "s", 2
 NOTE = BeatNote(LOCK, OWNER_TOKEN, "break", "op")
 Request = Claim | Replace | Release | Read
+_NUMBERS = count()
 
 
 class Case(NamedTuple):
@@ -254,8 +256,9 @@ def _with(world: World, changes: dict[str, Any]) -> World:
     return world._replace(**changes)
 
 
-def _fresh(world: World) -> str:
-    return f"#{len(rvns_in(world))}"
+def _fresh() -> str:
+    """Return an RVN that is nowhere yet; the canonical form gives it its name."""
+    return f"#new {next(_NUMBERS)}"
 
 
 def _fed(world: World, who: str, event: Any) -> World:
@@ -285,17 +288,17 @@ def _of_machine(world: World, who: str) -> Iterator[tuple[str, World]]:
     if asked.reply is not None:
         yield (
             f"the {who} hears: {asked.reply.applied}",
-            _fed(answered, who, lease.heard(rvn, asked.reply, _fresh(world))),
+            _fed(answered, who, lease.heard(rvn, asked.reply, _fresh())),
         )
         if world.faults:
             fewer = answered._replace(faults=world.faults - 1)
-            yield f"an answer to the {who} is lost", _fed(fewer, who, Failure(rvn, unknown=True, new_rvn=_fresh(world)))
+            yield f"an answer to the {who} is lost", _fed(fewer, who, Failure(rvn, unknown=True, new_rvn=_fresh()))
         return
     after, reply = _applied(world, asked.request)
     yield f"a request of the {who} arrives", _with(after, {f"{who}_asked": Asked(asked.request, reply)})
     if world.faults and not isinstance(asked.request, Read):
         fewer = answered._replace(faults=world.faults - 1, late=(*world.late, asked.request))
-        yield f"a request of the {who} is late", _fed(fewer, who, Failure(rvn, unknown=True, new_rvn=_fresh(world)))
+        yield f"a request of the {who} is late", _fed(fewer, who, Failure(rvn, unknown=True, new_rvn=_fresh()))
 
 
 def _of_owner(world: World, case: Case) -> Iterator[tuple[str, World]]:
@@ -303,10 +306,10 @@ def _of_owner(world: World, case: Case) -> Iterator[tuple[str, World]]:
     has_time = type(keeper) is Held and keeper.in_flight is None and lease.is_valid(keeper, NOW)
     if type(keeper) is Held and has_time and (world.beats or keeper.at_risk):
         beats = max(0, world.beats - 1)
-        yield "the session is renewed", _fed(world._replace(beats=beats), "keeper", Renew(_fresh(world)))
+        yield "the session is renewed", _fed(world._replace(beats=beats), "keeper", Renew(_fresh()))
     for who, state in (("holder", holder), ("keeper", keeper)):
         if lease.due_at(state) <= NOW and _has_work(state):
-            yield f"the {who} does what is due", _fed(world, who, Due(_fresh(world)))
+            yield f"the {who} does what is due", _fed(world, who, Due(_fresh()))
     if _is_kept(world) and not lease.is_valid(keeper, NOW):
         yield "the lock ends with its session", _fed(world, "holder", Cease(LossReason.EXPIRED))
     if type(holder) is Held and holder.in_flight is None and _owner_valid(world):
@@ -328,15 +331,15 @@ def _writes(world: World, case: Case, holder: Held) -> Iterator[tuple[str, World
     fewer = world._replace(writes=world.writes - 1)
     own, keeper = _timings(case.lock_lease)._replace(auto_renew=True), world.keeper
     if holder.timings.session is not None:
-        yield "the lock gets a lease of its own", _fed(fewer, "holder", Renew(_fresh(world), own))
+        yield "the lock gets a lease of its own", _fed(fewer, "holder", Renew(_fresh(), own))
         return
     if not holder.pending:
         # As :class:`dlock_core.engine.keeper.Keepers` does: under a session that is confirmed, with more than half of its use left.
         half = type(keeper) is Held and keeper.deadline - NOW > keeper.timings.usable_ns // 2
         if half and lease.is_valid(keeper, NOW):
             moving = fewer._replace(before_move=world.lock) if case.rollback else fewer
-            yield "the lock is moved", _fed(moving, "holder", Renew(_fresh(world), own.under(_ref(case))))
-    yield "the lock is renewed", _fed(fewer, "holder", Renew(_fresh(world)))
+            yield "the lock is moved", _fed(moving, "holder", Renew(_fresh(), own.under(_ref(case))))
+    yield "the lock is renewed", _fed(fewer, "holder", Renew(_fresh()))
 
 
 def _ends(world: World) -> Iterator[tuple[str, World]]:
@@ -344,22 +347,22 @@ def _ends(world: World) -> Iterator[tuple[str, World]]:
     if type(holder) is Held and lease.is_kept(holder):
         yield "the lease is dropped", _fed(world, "holder", Cease(LossReason.EXPIRED, alone=True))
     if type(holder) is Held:
-        yield "the lock is released", _fed(world, "holder", Free(_fresh(world)))
+        yield "the lock is released", _fed(world, "holder", Free(_fresh()))
     if type(keeper) is Held and keeper.in_flight is None and type(holder) is not Held:
-        yield "the session is given back", _fed(world, "keeper", Free(_fresh(world)))
+        yield "the session is given back", _fed(world, "keeper", Free(_fresh()))
 
 
 def _of_operator(world: World, case: Case) -> Iterator[tuple[str, World]]:
     session, lock = world.session, world.lock
     note = NOTE._replace(key="other") if case.other_note else NOTE
     if world.operator == "-" and lock is not None and lock.session is not None and lock.fencing_token == OWNER_TOKEN:
-        request = lease.note_request(session, note, lock.session.fencing_token, _fresh(world))
+        request = lease.note_request(session, note, lock.session.fencing_token, _fresh())
         if isinstance(request, Replace):
             noted = _applied(world._replace(operator="noted"), request)[0]
             yield "the operator leaves a note", noted
     if world.operator == "noted" and not case.other_note:
         request_to_break = lease.break_request(
-            lock, fencing_token=OWNER_TOKEN, new_rvn=_fresh(world), by=Broken("op", 1), free_now=False
+            lock, fencing_token=OWNER_TOKEN, new_rvn=_fresh(), by=Broken("op", 1), free_now=False
         )
         if request_to_break is not None:
             yield "the operator breaks the lock", _applied(world._replace(operator="done"), request_to_break)[0]
@@ -376,11 +379,11 @@ def _of_operator(world: World, case: Case) -> Iterator[tuple[str, World]]:
 def _of_waiter(world: World, case: Case) -> Iterator[tuple[str, World]]:
     waiter = world.waiter
     if type(waiter) is New:
-        yield "the waiter asks", _driven(world, case, Begin(_fresh(world), NEVER))
+        yield "the waiter asks", _driven(world, case, Begin(_fresh(), NEVER))
     elif type(waiter) is Seeking:
-        yield "the waiter looks", _driven(world, case, Due(_fresh(world)))
+        yield "the waiter looks", _driven(world, case, Due(_fresh()))
     elif type(waiter) is Held and not lease.is_valid(waiter, NOW):
-        yield "the waiter's lease ends", _driven(world, case, Due(_fresh(world)))
+        yield "the waiter's lease ends", _driven(world, case, Due(_fresh()))
 
 
 def _driven(world: World, case: Case, event: Any) -> World:
@@ -391,11 +394,11 @@ def _driven(world: World, case: Case, event: Any) -> World:
             if isinstance(effect, (Claim, Replace, Read)):
                 world, reply = _applied(world, effect)
                 rvn = effect.rvn if isinstance(effect, Read) else effect.record.rvn
-                event = Answer(rvn, reply, _fresh(world))
+                event = Answer(rvn, reply, _fresh())
             elif isinstance(effect, Probe) and effect.record.session is not None:
                 world, is_over = _looked(world, effect.record.session, case)
                 owner = OwnerState.DEAD if is_over else OwnerState.ALIVE
-                event = Probed(effect.rvn, owner, _fresh(world))
+                event = Probed(effect.rvn, owner, _fresh())
             else:
                 assert isinstance(effect, (Wait, Abandon))  # it waits, until it looks again
     return world
@@ -417,7 +420,7 @@ def _looked(world: World, ref: SessionRef, case: Case) -> tuple[World, bool]:
     world = world._replace(seen=seen)
     if seen.seen_at + seen.lease_ns > NOW:
         return world, False
-    taken = LockRecord(SESSION, State.GONE, _fresh(world), record.fencing_token + 1, "w", None)
+    taken = LockRecord(SESSION, State.GONE, _fresh(), record.fencing_token + 1, "w", None)
     return world._replace(session=taken), True
 
 

@@ -44,6 +44,7 @@ __all__ = ["Run"]
 _CALLS_FIRST = 40  # a request more than this, and than one in this time, is a storm
 _CALL_NS = NANOS // 200
 _GRANTED = (Held, Confirming)
+_SOUGHT = (Seeking, *_GRANTED)
 
 
 class Flight:
@@ -164,7 +165,7 @@ class Run:
             self.agent.seen = before.seen
         if type(state) in _GRANTED:
             return
-        if type(state) is Ended or (type(before) in (Seeking, *_GRANTED) and type(state) is not Seeking):
+        if type(state) is Ended or (type(before) in _SOUGHT and type(state) is not Seeking):
             sim.at(int(sim.random() * sim.think_ns), self.go_on)
         if sim.mode is not Mode.STALE_READ and not sim.store.rolled_back:
             self._check_claims(before, clock)

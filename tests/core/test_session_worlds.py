@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from proof.explore.sessions import QUICK, SCENARIOS, Case, explore
+from proof.explore.sessions import QUICK, SCENARIOS, Case, Explored, explore
+
+
+@functools.cache
+def explored(name: str) -> Explored:
+    """Return what the exploration of a world has found; it is made once for all tests."""
+    return explore(SCENARIOS[name])
 
 
 @pytest.mark.parametrize("name", QUICK)
 def test_no_world_breaks_a_rule(name: str) -> None:
     """At most one lease is valid, tokens rise, and no lock hangs on a live session that nobody will give back."""
-    found = explore(SCENARIOS[name])
+    found = explored(name)
 
     assert (found.violation, found.way) == (None, ())
     assert found.worlds > 1000
@@ -18,7 +26,7 @@ def test_no_world_breaks_a_rule(name: str) -> None:
 
 def test_worlds_show_what_they_are_about() -> None:
     """Each step of each party happens in some world; else the exploration would have looked at nothing."""
-    happened = frozenset[str]().union(*(explore(SCENARIOS[name]).seen for name in ("moved", "dropped", "broken")))
+    happened = frozenset[str]().union(*(explored(name).seen for name in ("moved", "dropped", "broken")))
 
     assert {
         "a tick passes",

@@ -17,6 +17,7 @@ from tests.scripted import ScriptedServer
 
 VARIABLE = "DLOCK_TEST_MONGODB_URL"
 _RAN_ON = pytest.StashKey[str]()
+_STAND_IN = "STAND-IN"
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +38,7 @@ def url(request: pytest.FixtureRequest) -> str:
     with MongoClient[dict[str, Any]](given) as client:
         build = client.admin.command("buildInfo")
     other = build.get("secantusVersion")
-    name = f"STAND-IN SecantusDB {other}, not MongoDB" if other else f"MongoDB {build['version']}"
+    name = f"{_STAND_IN} SecantusDB {other}, not MongoDB" if other else f"MongoDB {build['version']}"
     request.config.stash[_RAN_ON] = f"{name} ({found})"
     return given
 
@@ -60,7 +61,9 @@ def raw(url: str) -> Iterator[Any]:
 
 @pytest.fixture(params=["sync", "async"])
 def opener(url: str, raw: Any, request: pytest.FixtureRequest) -> Iterator[Opener]:
-    """Open stores of either colour."""
+    """Open stores of either colour; the stand-in looks at every document for each request, so it keeps those of one test only."""
+    if request.config.stash[_RAN_ON].startswith(_STAND_IN):
+        raw.delete_many({})
     made = Opener(url, asynchronous=request.param == "async")
     yield made
     made.close()
