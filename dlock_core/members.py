@@ -36,6 +36,7 @@ __all__ = [
     "WRITE",
     "Wish",
     "in_the_way",
+    "is_quarantined",
     "join",
     "kind_error",
     "leave",
@@ -84,6 +85,11 @@ class Wish(NamedTuple):
         return "permits" if self.mode == PERMIT else "rw"
 
 
+def is_quarantined(record: LockRecord) -> bool:
+    """Whether the lock of *record* was broken, and nobody has it before its lease is over."""
+    return record.held and record.broken is not None
+
+
 def kind_error(record: LockRecord, kind: str) -> RecordError | None:
     """Return the error of asking for the key of *record* as of another *kind* than it is held; None where that fits.
 
@@ -103,7 +109,8 @@ def kind_error(record: LockRecord, kind: str) -> RecordError | None:
 def in_the_way(wish: Wish, record: LockRecord | None, over: Collection[str]) -> tuple[SessionRef, ...] | None:
     """Return the sessions of the members for which *wish* must wait; None if there is room. Those with an id in *over* don't count.
 
-    A record without members that is held is its own session: it is in quarantine, or of a newer format.
+    For a record that is held and has no members nobody can be asked: it is of a newer format, or in quarantine, which is over for who has
+    its RVN in *over*.
 
     Raises: RecordError: the key is held as a lock of another kind.
     """
@@ -113,9 +120,7 @@ def in_the_way(wish: Wish, record: LockRecord | None, over: Collection[str]) -> 
         raise error
     members = record.members
     if members is None:
-        return (
-            (SessionRef(record.key, record.lease_ms or 1, record.fencing_token),) if record.broken is not None else ()
-        )
+        return None if is_quarantined(record) and record.rvn in over else ()
     others = _others(wish, members, over)
     if wish.mode == PERMIT:
         has_room = sum(member.weight for member in others) + wish.weight <= wish.permits
@@ -139,13 +144,12 @@ def join(wish: Wish, record: LockRecord | None, over: Collection[str], rvn: str)
         me = Member(wish.member_id, wish.mode, _slot(wish, ()), None, wish.weight, 0)
         claimed = _record(wish, wish.token_floor, rvn, Members(wish.kind, (session,), (me,)))
         return Claim(claimed, Expect.ABSENT if record is None else record.version)
-    assert record.members is not None  # else something is in the way
-    others = _others(wish, record.members, over)
+    others = () if record.members is None else _others(wish, record.members, over)
     token = record.fencing_token
     if wish.mode in (PERMIT, WRITE) or (wish.mode == READ and all(member.mode != READ for member in others)):
         token += 1
     me = Member(wish.member_id, wish.mode, _slot(wish, others), token, wish.weight, 0)
-    members = _members(record, others, (me, session))
+    members = Members(wish.kind, (session,), (me,)) if not others else _members(record, others, (me, session))
     return Replace(_record(wish, token, rvn, members), record.version)
 
 

@@ -32,6 +32,7 @@ from dlock_core.members import (
     WRITE,
     Wish,
     in_the_way,
+    is_quarantined,
     join,
     leave,
     member_of,
@@ -161,7 +162,7 @@ class Attempt:
                     knows, tries = True, tries + 1
                     if tries % _AT_ONCE_MAX:
                         continue
-                elif refs and await self._find_over(record, refs):
+                elif refs is not None and await self._find_over(record, refs):
                     continue
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._bear(error)
@@ -267,7 +268,12 @@ class Attempt:
     # ---- the sessions of others
 
     async def _find_over(self, record: LockRecord | None, refs: tuple[SessionRef, ...]) -> bool:
-        """Look at the sessions *refs* of members of *record* that are due for a look; whether one of them is over."""
+        """Look at the sessions *refs* of members of *record* that are due for a look; whether one of them is over, or its quarantine is."""
+        if record is not None and is_quarantined(record):
+            seen = self._engine.begin_observing(record)
+            found = self._engine.runtime.now() >= seen.seen_at + seen.lease_ns
+            self._over |= {record.rvn} if found else set()
+            return found
         if self._own is None:
             self._check_own(refs)
         found = False

@@ -216,11 +216,16 @@ def test_key_is_used_in_one_way() -> None:
         in_the_way(wish(2), exclusive, ())
 
 
-def test_quarantine_is_waited_for_as_a_session_and_a_newer_record_for_ever() -> None:
+def test_quarantine_is_waited_for_and_a_newer_record_for_ever() -> None:
     """A key that was broken is free one lease later; what a newer version means, nobody knows."""
     broken = LockRecord("k", State.HELD, "a", 3, "o", 700, broken=Broken("who", 1))
 
-    assert in_the_way(wish(1), broken, ()) == (SessionRef("k", 700, 3),)
+    assert in_the_way(wish(1), broken, ()) == ()
+    assert in_the_way(wish(1), broken, ("a",)) is None
+    again = outcome(broken, join(wish(1), broken, ("a",), "joined")).record
+    assert again is not None
+    assert tokens(again) == [4]
+    assert in_the_way(wish(2, permits=1), again, ("a",)) == (SessionRef(session_key("k", 1), 1000, 1),)
     assert in_the_way(wish(1), newer_format("k", 9, "a", 3), ()) == ()
 
 

@@ -172,6 +172,26 @@ async def test_break_of_a_shared_lock_reaches_each_member(world: World) -> None:
 
 
 @both_colours
+async def test_key_of_a_broken_shared_lock_is_never_an_exclusive_one(world: World) -> None:
+    """Whoever comes first after the quarantine joins in one write; others who look meanwhile would take another record for a mistake."""
+    kinds: set[str] = set()
+
+    def look(_: str) -> None:
+        record = world.space.records.get("k")
+        if record is not None and record.held and record.broken is None:
+            kinds.add("exclusive" if record.members is None else record.members.kind)
+
+    store = world.hooked_store(lambda *_: None, look)
+    async with world.client(lease_duration=10) as a, world.client(store, lease_duration=10) as b:
+        reader = await a.acquire("k", mode="read")
+        assert await a.break_lock("k", fencing_token=reader.fencing_token)
+        writer = await lived(world, world.spawn(b.acquire("k", mode="write", timeout=60)), 20)
+
+        assert writer.is_valid
+        assert kinds == {"rw"}
+
+
+@both_colours
 async def test_leaving_beside_others_that_come_and_go_is_tried_anew(world: World) -> None:
     """Its place is out of the record before its session ends, whatever came in between."""
     async with world.client() as a, world.client() as b:
