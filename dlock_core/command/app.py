@@ -193,8 +193,8 @@ def command() -> None:
 @option("--lock-delay", "lock_delay", type=DURATION, metavar="TIME")
 @option("--permits", "permits", type=int, metavar="N")
 @option("--weight", "weight", type=int, metavar="N")
-@click.option("--read", "mode", flag_value="read", help="Hold KEY as one of its readers.")
-@click.option("--write", "mode", flag_value="write", help="Hold KEY as its only writer.")
+@click.option("--read", is_flag=True, help="Hold KEY as one of its readers.")
+@click.option("--write", is_flag=True, help="Hold KEY as its only writer.")
 @click.option(
     "--stall-timeout",
     type=DURATION,
@@ -230,9 +230,9 @@ def _run(  # click hands the options over by name
         ctx,
         {
             "--quiet and --verbose exclude each other; give one of the two": quiet and verbose,
+            "--read and --write exclude each other; give one of the two": given["read"] and given["write"],
             "--no-wait means --timeout 0; give one of the two": no_wait and given["timeout"] is not None,
-            "--skip-if-held means exit code 0; give it or --conflict-exit-code": skip_if_held
-            and conflict_exit_code is not None,
+            "--skip-if-held means exit code 0; give it or -E": skip_if_held and conflict_exit_code is not None,
         },
     )
     if not hasattr(os, "fork"):
@@ -261,7 +261,9 @@ def _run_options(given: dict[str, Any]) -> ClientOptions:
     from dlock_core.command.held import keep_observations
 
     keeps_nothing = given["observations"] == ""
-    given = {**given, "observations": given["observations"] or None}
+    read, write = given.pop("read"), given.pop("write")
+    mode = "read" if read else "write" if write else None
+    given = {**given, "observations": given["observations"] or None, "mode": mode}
     options = client_options(**given, auto_renew=True, cancel_on_loss=False, reentrant=False)
     check_shared(options)
     return options if keeps_nothing else keep_observations(options)
