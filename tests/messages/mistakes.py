@@ -173,6 +173,7 @@ MISTAKES: dict[str, list[str]] = {
         "$ HELD dlock break busy --token 2",
         "$ dlock show",
         "$ dlock show k",
+        "$ DLOCK_PREFIX=a: dlock show a:k",
         "$ dlock break k",
         "$ dlock break k --token 1",
         "$ dlock break k --token x",
