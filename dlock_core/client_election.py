@@ -8,6 +8,7 @@ from dlock_core.client import Lease
 from dlock_core.election import leader_of
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.elections import BLOCK, Candidate, Observer, body_name
+from dlock_core.engine.user_calls import check_colour
 from dlock_core.errors import AcquireTimeoutError
 
 if TYPE_CHECKING:
@@ -93,8 +94,10 @@ class Election:
         *body* should return soon after ``term.stopping`` was set. It never runs twice at a time. While the store cannot be reached, it
         tries again, without end. Without *rejoin* it leads one term, and raises its loss and the errors of the store.
 
-        Raises: what *body* raises, after the resignation. AcquireTimeoutError, where a ``timeout`` was given.
+        Raises: what *body* raises, after the resignation. AcquireTimeoutError, where a ``timeout`` was given. ConfigurationError: a call of
+            *body* would not run it: it is a coroutine function, or a generator function.
         """
+        check_colour(body, asynchronous=False)
 
         async def campaign() -> Term:
             return self._campaign(body_name(body), {})

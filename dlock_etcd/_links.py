@@ -1,6 +1,7 @@
 """The links: how a request reaches a member of the cluster and its answer comes back, for threads and for asyncio.
 
-A channel of gRPC carries all requests of a client at once, so nothing that waits can starve a renewal. Each request is sent once; one that
+A channel of gRPC carries all requests of a client at once, so nothing that waits can starve a renewal. Its mutexes are Python's, so no
+call of it is made where a signal handler could interrupt it. Each request is sent once; one that
 certainly was not sent, since there was no connection, is tried on the other members, and for a moment on a member that comes back.
 """
 
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import BeginsAnew, leave_behind, watch_forks
+from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
 from dlock_etcd._errors import was_never_sent
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # How long a request waits for a member to come back, and how often it looks.
 _PATIENCE_S = 1.0
 _LOOK_EVERY_S = 0.05
+# Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
+_LANE_WIDTH, _CLOSE_S = 16, 10.0
 _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -111,9 +115,15 @@ class ThreadLink(_Link):
 
     _grpc = grpc
 
+    def __init__(self, targets: tuple[str, ...], credentials: Any, channel: Any) -> None:
+        super().__init__(targets, credentials, channel)
+        self._lane = Lane(_LANE_WIDTH)
+
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* once."""
-        deadline = time.monotonic() + timeout_s
+        return self._lane.aside(partial(self._send, request, timeout_s, time.monotonic() + timeout_s), timeout_s)
+
+    def _send(self, request: Request, timeout_s: float, deadline: float) -> Any:
         patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
         asked: list[int] = []
         while True:
@@ -127,6 +137,9 @@ class ThreadLink(_Link):
 
     def close(self) -> None:
         """Close all channels but that of the user."""
+        self._lane.aside(self._close, _CLOSE_S)
+
+    def _close(self) -> None:
         if self.watch is not None:
             self.watch.close()
         for channel in list(self._channels.values()) if self._owned else ():

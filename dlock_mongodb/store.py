@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pymongo
@@ -19,6 +20,7 @@ from dlock_core.kit import (
     AsyncWatch,
     Batches,
     ExchangeStore,
+    Lane,
     ReadsAge,
     Seats,
     Waits,
@@ -41,6 +43,8 @@ __all__ = ["AsyncMongoDBStore", "MongoDBStore"]
 _SEATS_MAX = 16
 # One for the change stream, and one that only renewals and releases take.
 _RESERVED_CONNECTIONS = 2
+# Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
+_LANE_WIDTH, _CLOSE_S = 16, 10.0
 
 
 class _Link:
@@ -77,17 +81,18 @@ class _ThreadLink(_Link):
     def __init__(self, client: Any) -> None:
         super().__init__(client)
         self._seats = Seats(self._seats_max)
+        self._lane = Lane(_LANE_WIDTH)
 
     def send(self, command: Command, timeout_s: float) -> Document:
         limit_s = self._limit_s(command, timeout_s)
-        if command.urgent:
-            return self._bounded(command, limit_s)
         end = time.monotonic() + limit_s
+        if command.urgent:
+            return self._bounded(command, end)
         seat = self._seats.take(limit_s)
         if seat is None:
             raise self._crowded()
         try:
-            return self._bounded(command, end - time.monotonic())
+            return self._bounded(command, end)
         finally:
             self._seats.leave(seat)
 
@@ -95,13 +100,17 @@ class _ThreadLink(_Link):
         if self.watch is not None:
             self.watch.close()
         if self.owned:
-            self.client.close()
+            self._lane.aside(self.client.close, _CLOSE_S)
 
-    def _bounded(self, command: Command, timeout_s: float) -> Document:
+    def _bounded(self, command: Command, end: float) -> Document:
         # In a copy of the context: pymongo keeps the deadline there, where an interrupt may leave it for all later requests of the thread.
-        return copy_context().run(self._within, command, timeout_s)
+        within = partial(copy_context().run, self._within, command, end)
+        # The lock of its pool is Python's, and an interrupt could leave it held.
+        answer: Document = self._lane.aside(within, end - time.monotonic())
+        return answer
 
-    def _within(self, command: Command, timeout_s: float) -> Document:
+    def _within(self, command: Command, end: float) -> Document:
+        timeout_s = end - time.monotonic()
         with pymongo.timeout(max(timeout_s, 0.001)):
             answer: Document = self._command(command, timeout_s)
             return answer

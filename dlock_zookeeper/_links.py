@@ -1,6 +1,7 @@
 """The link: how a request reaches the ensemble and its answer comes back.
 
-A connection of kazoo carries all requests of a client at once, so nothing that waits can starve a renewal. Each is sent once. A request
+A connection of kazoo carries all requests of a client at once, so nothing that waits can starve a renewal. Its mutexes are Python's, so no
+call of it is made where a signal handler could interrupt it. Each is sent once. A request
 that would have to wait for a connection is not handed to kazoo at all, which would send it later, whatever has become of its caller.
 """
 
@@ -10,6 +11,7 @@ import logging
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from kazoo.protocol.states import EventType, KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
-from dlock_core.kit import BeginsAnew, leave_behind, watch_forks
+from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
 from dlock_zookeeper._look import Look, look_at
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ _SESSION_S = 6.0
 _LOOK_EVERY_S = 0.01
 # What of a call's time is left for asking each server why none takes the session.
 _ASKING_S, _ASKING_SHARE = 0.5, 0.25
+# Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
+_LANE_WIDTH, _CLOSE_S = 16, 10.0
 # What kazoo tells of its connections: for those who listen to it, but not for the terminal of a program without logging.
 _log = logging.getLogger("kazoo.dlock")
 _log.addHandler(logging.NullHandler())
@@ -75,6 +79,7 @@ class ThreadLink(BeginsAnew):
         self._client = client
         self._forked = False
         self._mutex = threading.Lock()
+        self._lane = Lane(_LANE_WIDTH)
         self.news = News()
         watch_forks(self)
 
@@ -101,8 +106,11 @@ class ThreadLink(BeginsAnew):
 
     def send(self, request: Request, timeout_s: float) -> list[Any]:
         """Send *request* once; an answer that is an error is raised."""
-        deadline = time.monotonic() + timeout_s
-        client = self._ready(timeout_s)
+        answers: list[Any] = self._lane.aside(partial(self._send, request, time.monotonic() + timeout_s), timeout_s)
+        return answers
+
+    def _send(self, request: Request, deadline: float) -> list[Any]:
+        client = self._ready(deadline - time.monotonic())
         answers = request.begin(client, self.news.put)
         return [answer.get(timeout=max(deadline - time.monotonic(), 0)) for answer in answers]
 
@@ -115,6 +123,9 @@ class ThreadLink(BeginsAnew):
 
     def close(self) -> None:
         """End the session, unless it is the user's."""
+        self._lane.aside(self._close, _CLOSE_S)
+
+    def _close(self) -> None:
         if self.watch is not None:
             self.watch.close()
         client = self._client

@@ -220,8 +220,8 @@ def command() -> None:
 @option("--lock-delay", "lock_delay", type=DURATION, metavar="TIME")
 @option("--permits", "permits", type=int, metavar="N")
 @option("--weight", "weight", type=int, metavar="N")
-@click.option("--read", "mode", flag_value="read", help="Hold KEY as one of its readers.")
-@click.option("--write", "mode", flag_value="write", help="Hold KEY as its only writer.")
+@click.option("--read", is_flag=True, help="Hold KEY as one of its readers.")
+@click.option("--write", is_flag=True, help="Hold KEY as its only writer.")
 @click.option(
     "--stall-timeout",
     type=DURATION,
@@ -251,6 +251,8 @@ def _run(  # click hands the options over by name
         raise click.UsageError("--no-wait means --timeout 0; give one of the two", ctx)
     if skip_if_held and conflict_exit_code is not None:
         raise click.UsageError("--skip-if-held means exit code 0; give it or --conflict-exit-code", ctx)
+    if given["read"] and given["write"]:
+        raise click.UsageError("--read and --write exclude each other; give one of the two", ctx)
     if no_wait or (skip_if_held and given["timeout"] is None):
         given["timeout"] = 0.0
     from dlock_core.command.run import Request, grace_within, hold
@@ -266,7 +268,9 @@ def _run_options(given: dict[str, Any]) -> ClientOptions:
     from dlock_core.command.held import keep_observations
 
     keeps_nothing = given["observations"] == ""
-    given = {**given, "observations": given["observations"] or None}
+    read, write = given.pop("read"), given.pop("write")
+    mode = "read" if read else "write" if write else None
+    given = {**given, "observations": given["observations"] or None, "mode": mode}
     options = client_options(**given, auto_renew=True, cancel_on_loss=False, reentrant=False)
     check_shared(options)
     return options if keeps_nothing else keep_observations(options)

@@ -170,6 +170,7 @@ def show(key: str, output: str, **given: Any) -> int:
         seen = None if record is None else facts_of(record, age_ms)
         if seen is not None and seen["members"] is not None:
             seen["members"] = _with_owners(client, seen["members"])
+        bare = key.removeprefix(client._context.prefix)
     if output == "json":
         print_json(seen)
     elif record is not None and seen is not None:
@@ -193,7 +194,9 @@ def show(key: str, output: str, **given: Any) -> int:
             {name: value for name, value in facts.items() if name not in hidden and value not in (None, [], "", "-")}
         )
     if record is None:
-        Say().error(f"nothing is stored under key {key!r}; 'dlock ls --all' lists what is")
+        # Messages of the library name a lock by its whole key.
+        hint = "lists what is" if bare == key else f"lists what is; without the prefix the key is {bare!r}"
+        Say().error(f"nothing is stored under key {key!r}; 'dlock ls --all' {hint}")
         return REFUSED
     return 0
 

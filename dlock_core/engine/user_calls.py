@@ -29,13 +29,17 @@ _LINGER_S = 1.0
 
 
 def check_colour(function: object, *, asynchronous: bool) -> None:
-    """Check that the asyncio client decorates a coroutine function, and the blocking client any other.
+    """Check that the asyncio client is given a coroutine function, and the blocking client any other.
 
-    Raises: ConfigurationError: it is the other way round.
+    Raises: ConfigurationError: it is the other way round, or a generator function, whose body runs only after its call has returned.
     """
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"{function!r} is a generator function, whose body would run after the lock was given back; write the with block inside of it"
+        )
     if inspect.iscoroutinefunction(function) != asynchronous:
         what, client = ("not a coroutine function", "blocking") if asynchronous else ("a coroutine function", "asyncio")
-        raise ConfigurationError(f"{function!r} is {what}; decorate it by the {client} client")
+        raise ConfigurationError(f"{function!r} is {what}; it is for the {client} client")
 
 
 _here = threading.local()  # *post* hands a log record over, in a thread that no handler may delay

@@ -28,6 +28,7 @@ class _OneUse:
     """What is entered once, and tells whoever treats it as a lease, or never enters it, what it is."""
 
     __slots__ = ("_asked", "_method", "_used")
+    _with, _await = "with", ""
 
     def __init__(self, method: str, asked: object) -> None:
         self._method, self._asked = method, asked
@@ -44,19 +45,29 @@ class _OneUse:
     def __bool__(self) -> bool:
         self._used = True  # the program is told
         raise LeaseStateError(
-            f"{self} is neither true nor false, it acquires where a with block enters it: with client.{self} as …; "
-            "for a yes or no: if (lease := client.try_acquire(key)) is not None"
+            f"{self} is neither true nor false, it acquires where a with block enters it: {self._with} client.{self} as …; "
+            f"for a yes or no: if (lease := {self._await}client.try_acquire(key)) is not None"
         )
 
     def acquire(self, *_: object, **__: object) -> NoReturn:
         self._used = True
         raise LeaseStateError(
-            f"{self} acquires where a with block enters it; without a block: lease = client.acquire(key)"
+            f"{self} acquires where a with block enters it; without a block: lease = {self._await}client.acquire(key)"
         )
 
     def __del__(self) -> None:
         if not getattr(self, "_used", True):  # a signal that raises may come before it is set
-            warn(f"{self} was never entered, so nothing was locked; write: with client.{self} as …", RuntimeWarning)
+            warn(
+                f"{self} was never entered, so nothing was locked; write: {self._with} client.{self} as …",
+                RuntimeWarning,
+            )
+
+
+class _AsyncOneUse(_OneUse):
+    """As :class:`_OneUse`, of the asyncio client."""
+
+    __slots__ = ()
+    _with, _await = "async with", "await "
 
 
 class Lock(_OneUse):
@@ -108,7 +119,7 @@ class LockAll(_OneUse):
         raise_first(errors)
 
 
-class AsyncLock(_OneUse):
+class AsyncLock(_AsyncOneUse):
     """What ``async with client.lock(key) as lease`` enters: asked for on entry, once."""
 
     def __init__(self, client: AsyncLockClient, key: str, options: AcquireKeywords) -> None:
@@ -176,7 +187,7 @@ def _check(context: ClientContext, key: str, options: AcquireKeywords) -> None:
     context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
 
 
-class AsyncLockAll(_OneUse):
+class AsyncLockAll(_AsyncOneUse):
     """What ``async with client.lock_all(keys) as leases``: all or none."""
 
     def __init__(self, client: AsyncLockClient, keys: list[str], options: LockKeywords) -> None:

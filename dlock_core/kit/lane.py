@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
+from dlock_core.kit.seats import Seat, Seats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,14 +46,16 @@ class _Job:
             self._hand_over()
         self._done.release()
 
-    def result(self, timeout_s: float) -> Any:
+    def result(self, timeout_s: float, *, ends: bool = False) -> Any:
         try:
-            came = self._done.acquire(timeout=timeout_s)
+            came = self._done.acquire(timeout=timeout_s) or (
+                ends and not self._turn.acquire(blocking=False) and self._done.acquire()
+            )
         except BaseException:  # of a signal handler
             self._leave()
             raise
         if not came:
-            if self._turn.acquire(blocking=False):
+            if ends or self._turn.acquire(blocking=False):
                 raise StoreUnavailableError(f"no thread was free within {timeout_s:.3g} s; nothing was sent")
             self._leave()
             raise TimeoutError(f"no end of the call within {timeout_s:.3g} s")
@@ -86,27 +89,42 @@ class Lane(BeginsAnew):
             StoreUnavailableError: no thread was free; *call* was not begun and never will be.
             TimeoutError: *call* was begun and is not over.
         """
+        return self._asked(call, late).result(timeout_s)
+
+    def aside(self, call: Callable[[], Any], timeout_s: float) -> Any:
+        """Return what *call* returns, or raise what it raises. For the main thread, which runs signal handlers, the lane makes it.
+
+        For drivers that keep mutexes which Python implements, as a ``threading.Condition`` is: an exception from a handler, such as
+        KeyboardInterrupt, on the way in or out of one leaves it held for ever. *call* has to end by itself.
+
+        Raises: StoreUnavailableError: no thread was free within *timeout_s*; *call* was not begun and never will be.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return call()
+        return self._asked(call, None).result(timeout_s, ends=True)
+
+    def _asked(self, call: Callable[[], Any], late: Callable[[Any], object] | None) -> _Job:
         job = _Job(call, late)
         self._jobs.put(job)
-        if not _taken(self._idle) and _taken(self._places):
-            self._start()
-        return job.result(timeout_s)
+        if not _taken(self._idle) and (place := self._places.take(0)) is not None:
+            self._start(place)
+        return job
 
     def after_fork_in_child(self) -> None:
         """Begin without threads; a forked child has none of its parent's."""
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
         self._idle: deque[None] = deque()
-        self._places: deque[None] = deque([None] * self._width)
+        self._places = Seats(self._width)
 
-    def _start(self) -> None:
+    def _start(self, place: Seat) -> None:
+        # Whatever becomes of the thread, its place is free with it: an exception from a signal handler can end it before it runs.
         try:
-            threading.Thread(target=self._work, name="dlock-lane", daemon=True).start()
+            threading.Thread(target=self._work, args=(place,), name="dlock-lane", daemon=True).start()
         except RuntimeError:  # the process gets no more threads: its callers make the calls themselves, one each
-            self._places.append(None)
             with suppress(queue.Empty):  # another caller makes this one's
                 self._jobs.get_nowait().run()
 
-    def _work(self) -> None:
+    def _work(self, place: Seat) -> None:
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -120,7 +138,7 @@ class Lane(BeginsAnew):
                     continue  # a caller counts on this thread
             job.run()
             del job
-        self._places.append(None)
+        self._places.leave(place)
 
 
 def _taken(tokens: deque[None]) -> bool:

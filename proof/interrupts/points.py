@@ -8,8 +8,10 @@ to the instruction before the call.
 from __future__ import annotations
 
 import dis
+import queue
 import site
 import sys
+import threading
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -22,16 +24,21 @@ __all__ = ["Tracer", "points_of"]
 _CALLS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME"}
 _ROOT = Path(__file__).parents[2]
 _OURS = tuple(f"{path}/" for path in _ROOT.glob("dlock_*") if path.is_dir())
-_DRIVERS = ("boto3", "botocore", "psycopg", "pymongo", "pymysql", "redis")
+_DRIVERS = ("boto3", "botocore", "grpc", "kazoo", "psycopg", "pymongo", "pymysql", "redis")
 _PACKAGES = tuple(f"{Path(folder) / name}/" for folder in site.getsitepackages() for name in _DRIVERS)
+# A driver's mutex may be one that Python implements: interrupted on the way in or out, it stays held for ever.
+_MUTEXES = tuple(module.__file__ or "" for module in (threading, queue))
 # The tools of a test: what they do has no twin in production.
 _NOT_OURS = (str(_ROOT / "dlock_core" / "testing.py"),)
 
 
 @cache
 def points_of(code: CodeType) -> frozenset[int]:
-    """Return the offsets of the instructions before which something else may run in *code*; none if it is neither ours nor a driver's."""
-    if not code.co_filename.startswith(_OURS + _PACKAGES) or code.co_filename.startswith(_NOT_OURS):
+    """Return the offsets of the instructions before which something else may run in *code*.
+
+    None, if it is neither ours, nor a driver's, nor that of a mutex.
+    """
+    if not code.co_filename.startswith(_OURS + _PACKAGES + _MUTEXES) or code.co_filename.startswith(_NOT_OURS):
         return frozenset()
     bytecode = dis.Bytecode(code)
     entries: list[Any] = bytecode.exception_entries  # type: ignore[attr-defined]  # there since 3.11

@@ -74,10 +74,14 @@ def test_shared_lock_is_one_key_in_one_way(shell: Shell) -> None:
     """Told before anything is sent."""
     several = shell.run("run", "a", "b", "--read", "--", "true")
     both = shell.run("run", "a", "--read", "--permits", "2", "--", "true")
+    neither = shell.run("run", "a", "--write", "--read", "--", "true")
 
-    assert (several.returncode, both.returncode) == (64, 64)
+    assert (several.returncode, both.returncode, neither.returncode) == (64, 64, 64)
     assert several.stderr == "dlock: --permits, --read and --write hold one KEY, not 2; see 'dlock run --help'\n"
     assert "permits=2 makes a semaphore, and mode='read' a read/write lock" in both.stderr
+    assert (
+        neither.stderr == "dlock: --read and --write exclude each other; give one of the two; see 'dlock run --help'\n"
+    )
 
 
 def test_ls_and_show_tell_the_members(dlock: Command, client: LockClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -72,12 +73,32 @@ def test_function_of_the_other_colour_is_refused() -> None:
     client: Any = LockClient(MemoryStore(MemorySpace()))
     aclient: Any = AsyncLockClient(MemoryStore(MemorySpace()))
 
-    for decorate in (client.locked("m"), client.once("k", slot=1)):
+    for decorate in (client.locked("m"), client.once("k", slot=1), client.election("e").run):
         with pytest.raises(ConfigurationError, match="is a coroutine function"):
             decorate(forever)
     for decorate in (aclient.locked("m"), aclient.once("k", slot=1)):
         with pytest.raises(ConfigurationError, match="is not a coroutine function"):
             decorate(print)
+    client.close()
+
+
+def test_generator_function_is_refused() -> None:
+    """Its call returns before its body begins, so the lock would be free, or the slot done, while the body runs."""
+    client: Any = LockClient(MemoryStore(MemorySpace()))
+    aclient: Any = AsyncLockClient(MemoryStore(MemorySpace()))
+
+    def rows() -> Iterator[int]:
+        yield 1
+
+    async def arows() -> AsyncIterator[int]:
+        yield 1
+
+    for decorate in (client.locked("m"), client.once("k", slot=1), client.election("e").run):
+        with pytest.raises(ConfigurationError, match=r"rows.* is a generator function"):
+            decorate(rows)
+    for decorate in (aclient.locked("m"), aclient.once("k", slot=1)):
+        with pytest.raises(ConfigurationError, match=r"arows.* is a generator function"):
+            decorate(arows)
     client.close()
 
 

@@ -59,7 +59,8 @@ async def test_lock_as_a_condition_is_an_error(world: World) -> None:
 async def test_acquire_of_a_lock_names_the_clients(world: World) -> None:
     """As a threading.Lock has it."""
     async with world.client() as client:
-        with pytest.raises(LeaseStateError, match=r"lease = client\.acquire\(key\)"):
+        wait = "await " if world.colour == "async" else ""
+        with pytest.raises(LeaseStateError, match=rf"lease = {wait}client\.acquire\(key\)"):
             _plain(client.lock("k")).acquire(timeout=5)
 
 
@@ -80,7 +81,8 @@ async def test_lock_that_is_never_entered_warns_where_it_was_made(world: World) 
 
     (warning,) = caught
     assert str(warning.message) == (
-        "dlock: lock('k') was never entered, so nothing was locked; write: with client.lock('k') as …"
+        "dlock: lock('k') was never entered, so nothing was locked; write: "
+        f"{'async with' if world.colour == 'async' else 'with'} client.lock('k') as …"
     )
     assert warning.category is RuntimeWarning
     assert warning.filename == __file__

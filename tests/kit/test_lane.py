@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 import signal
 import threading
@@ -108,7 +109,7 @@ def test_a_thread_that_is_idle_is_used_before_another_is_started() -> None:
         threading.Event().wait(0.001)  # the thread is on its way from the call to its rest
 
     assert lane.run(lambda: 7, 10) == 7
-    assert len(lane._places) == 2
+    assert lane._places.taken == 1
 
 
 def test_a_thread_that_a_caller_counts_on_does_not_end() -> None:
@@ -209,3 +210,70 @@ def test_an_interrupted_caller_leaves_its_answer_too() -> None:
 
     lane.run(lambda: None, 10)
     assert late == [7]
+
+
+def test_calls_of_the_main_thread_are_made_aside_and_those_of_others_where_they_are() -> None:
+    """Only the main thread runs signal handlers, which could interrupt the call."""
+    lane = Lane(1)
+    there: list[threading.Thread] = []
+    caller = threading.Thread(target=lambda: there.append(lane.aside(threading.current_thread, 10)))
+
+    caller.start()
+    caller.join()
+
+    assert lane.aside(threading.current_thread, 10).name == "dlock-lane"
+    assert there == [caller]
+
+
+def test_call_aside_that_has_begun_is_waited_for_to_its_end() -> None:
+    """It ends by itself, and only then it is known what it has sent."""
+    begun, end = threading.Event(), threading.Event()
+
+    def call() -> int:
+        begun.set()
+        assert end.wait(10)
+        return 7
+
+    class Taken:
+        def acquire(self, *, blocking: bool) -> bool:
+            end.set()  # the caller's time is over
+            return blocking
+
+    job = _Job(call, None)
+    threading.Thread(target=job.run, daemon=True).start()
+    assert begun.wait(10)
+    job._turn = cast("Any", Taken())
+
+    assert job.result(0, ends=True) == 7
+
+
+def test_call_aside_is_never_begun_late() -> None:
+    """A caller who has gone has nothing sent."""
+    lane, end, made = Lane(1), threading.Event(), list[int]()
+
+    with pytest.raises(TimeoutError):
+        lane.run(end.wait, 0.05)
+    with pytest.raises(StoreUnavailableError, match="no thread was free"):
+        lane.aside(lambda: made.append(1), 0.05)
+    end.set()
+
+    assert lane.aside(lambda: 7, 10) == 7
+    assert not made
+
+
+def test_thread_that_an_exception_ends_before_it_runs_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may raise while its thread starts another one, which Python then ends."""
+
+    class Stillborn(threading.Thread):
+        def start(self) -> None:
+            raise KeyboardInterrupt
+
+    lane = Lane(1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading, "Thread", Stillborn)
+        with pytest.raises(KeyboardInterrupt):
+            lane.run(int, 10)
+    gc.collect()
+
+    assert lane._places.taken == 0
+    assert lane.run(lambda: 7, 10) == 7
