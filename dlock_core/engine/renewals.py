@@ -13,7 +13,7 @@ from dlock_core.errors import OutcomeUnknownError, StoreError
 from dlock_core.health import health_of
 from dlock_core.states import Due, Free, Held, LeaseState, Renew
 from dlock_core.store import Capability, Replace, Reply
-from dlock_core.timings import NANOS, NEVER, Timings
+from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import MutableSequence, Sequence
@@ -72,7 +72,7 @@ class Renewals:
 
         Renewals that are due soon go along with those that are due, as far as a batch has room: it costs the store what one costs.
         """
-        attended: list[tuple[Handle, str]] = []
+        attended: dict[str, Handle] = {}  # by the RVN that it may have sent
         try:
             with self._driver.runtime.mutex:
                 singles, batch = self._collect(attended)
@@ -82,11 +82,11 @@ class Renewals:
             # One beat keeps many locks: it goes before all else.
             due.extend(sorted(jobs, key=lambda job: (job.handles[0].keeps is None, job.urgent_at)))
         except BaseException:
-            for handle, rvn in attended:
+            for rvn, handle in attended.items():
                 self._driver.interrupted(handle, rvn)
             raise
 
-    def _collect(self, attended: list[tuple[Handle, str]]) -> tuple[list[Job], list[tuple[Handle, Any]]]:
+    def _collect(self, attended: dict[str, Handle]) -> tuple[list[Job], list[tuple[Handle, Any]]]:
         singles: list[tuple[Handle, Any]] = []
         batch: list[tuple[Handle, Any]] = []
         rvns = new_rvns()
@@ -101,7 +101,7 @@ class Renewals:
             if handle.due > now and batch and len(batch) % self._batch_limit == 0:
                 break
             rvn = next(rvns)
-            attended.append((handle, rvn))
+            attended[rvn] = handle
             timers.put(handle, NEVER)
             effect = self._attend(handle, now, rvn, singles, early=early)
             if type(effect) is Replace and handle.keeps is None:
@@ -170,9 +170,12 @@ class Renewals:
             results = [OutcomeUnknownError(repr(error))] * len(job.requests)
         following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, new_rvns(), strict=False):
-            effect = self._driver.advance(handle, self._driver.heard(handle, id_of(request), result, rvn))
+            event = self._driver.heard(handle, id_of(request), result, rvn)
+            with self._driver.runtime.mutex:  # for a moment each: others want it, too
+                effect = self._driver.step(handle, event)
             if effect is not None:
                 following.append((handle, effect))
+        self._driver.tell()
         # Once all are told: what follows for one lock may take its time, and no other may lapse over that with its answer unheard.
         for handle, effect in following:
             await self.run_one(handle, effect)
@@ -203,13 +206,15 @@ def _check_results(job: Job, results: Sequence[object]) -> None:
 
 
 def _job(pairs: Sequence[tuple[Handle, Any]]) -> Job:
-    all_timings = [lease.timings_of(handle.state) for handle, _ in pairs]
-    timeout_ns = min(timings.timeout_ns for timings in all_timings)
-    urgent_at = min(_urgent_at(handle.state, timings) for (handle, _), timings in zip(pairs, all_timings, strict=True))
-    doubtful = all(type(handle.state) is Held and handle.state.at_risk for handle, _ in pairs)
+    states = [handle.state for handle, _ in pairs]
+    timeout_ns = min(lease.timings_of(state).timeout_ns for state in states)
+    urgent_at = min(_urgent_at(state) for state in states)
+    doubtful = all(type(state) is Held and state.at_risk for state in states)
     return Job([handle for handle, _ in pairs], [request for _, request in pairs], timeout_ns, urgent_at, doubtful)
 
 
-def _urgent_at(state: LeaseState, timings: Timings) -> int:
+def _urgent_at(state: LeaseState) -> int:
     """By when a renewal must be under way so that it can fail once and still be made in time."""
-    return state.deadline - 2 * timings.timeout_ns - timings.backoff_ns if type(state) is Held else NEVER
+    if type(state) is not Held:
+        return NEVER
+    return state.deadline - 2 * state.timings.timeout_ns - state.timings.backoff_ns
