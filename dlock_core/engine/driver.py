@@ -497,7 +497,8 @@ def new_rvns() -> Iterator[str]:
     """Yield RVNs as :func:`new_rvn` does, but ask the system for many at once; for one call only, which no fork divides."""
     while True:
         many = os.urandom(_DRAWN_AT_ONCE * _RVN_BYTES).hex()
-        yield from (many[at : at + 2 * _RVN_BYTES] for at in range(0, len(many), 2 * _RVN_BYTES))
+        for at in range(0, len(many), 2 * _RVN_BYTES):
+            yield many[at : at + 2 * _RVN_BYTES]
 
 
 def _is_poll(request: Any, state: LeaseState) -> bool:

@@ -75,10 +75,11 @@ class Renewals:
         attended: dict[str, Handle] = {}  # by the RVN that it may have sent
         try:
             with self._driver.runtime.mutex:
-                singles, batch = self._collect(attended)
+                jobs, handles, requests = self._collect(attended)
             self._driver.tell()
-            chunks = range(0, len(batch), self._batch_limit)
-            jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
+            for start in range(0, len(handles), self._batch_limit):
+                part = slice(start, start + self._batch_limit)
+                jobs.append(_job(handles[part], requests[part]))
             # One beat keeps many locks: it goes before all else.
             due.extend(sorted(jobs, key=lambda job: (job.handles[0].keeps is None, job.urgent_at)))
         except BaseException:
@@ -86,9 +87,10 @@ class Renewals:
                 self._driver.interrupted(handle, rvn)
             raise
 
-    def _collect(self, attended: dict[str, Handle]) -> tuple[list[Job], list[tuple[Handle, Any]]]:
+    def _collect(self, attended: dict[str, Handle]) -> tuple[list[Job], list[Handle], list[Any]]:
         singles: list[tuple[Handle, Any]] = []
-        batch: list[tuple[Handle, Any]] = []
+        handles: list[Handle] = []
+        requests: list[Any] = []
         rvns = new_rvns()
         timers, now = self._driver.timers, self._driver.runtime.now()
         first = timers.first()
@@ -98,17 +100,18 @@ class Renewals:
             early = type(state) is Held and state.in_flight is None and handle.due == state.renew_at
             if handle.due > now + (state.timings.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
                 break
-            if handle.due > now and batch and len(batch) % self._batch_limit == 0:
+            if handle.due > now and handles and len(handles) % self._batch_limit == 0:
                 break
             rvn = next(rvns)
             attended[rvn] = handle
             timers.put(handle, NEVER)
             effect = self._attend(handle, now, rvn, singles, early=early)
             if type(effect) is Replace and handle.keeps is None:
-                batch.append((handle, effect))
+                handles.append(handle)
+                requests.append(effect)
             elif effect is not None:
                 singles.append((handle, effect))
-        return [_job([pair]) for pair in singles], batch
+        return [_job([handle], [request]) for handle, request in singles], handles, requests
 
     def drop(self, job: Job) -> None:
         """Tell the machine that *job* was interrupted."""
@@ -205,12 +208,12 @@ def _check_results(job: Job, results: Sequence[object]) -> None:
         )
 
 
-def _job(pairs: Sequence[tuple[Handle, Any]]) -> Job:
-    states = [handle.state for handle, _ in pairs]
+def _job(handles: Sequence[Handle], requests: Sequence[Any]) -> Job:
+    states = [handle.state for handle in handles]
     timeout_ns = min(lease.timings_of(state).timeout_ns for state in states)
     urgent_at = min(_urgent_at(state) for state in states)
     doubtful = all(type(state) is Held and state.at_risk for state in states)
-    return Job([handle for handle, _ in pairs], [request for _, request in pairs], timeout_ns, urgent_at, doubtful)
+    return Job(handles, requests, timeout_ns, urgent_at, doubtful)
 
 
 def _urgent_at(state: LeaseState) -> int:
