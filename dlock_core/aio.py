@@ -21,7 +21,7 @@ from dlock_core.engine.event_hook import hook_of
 from dlock_core.engine.handle import Watch
 from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.joining import obtain
-from dlock_core.engine.lease_view import KEEP, Keep, LeaseView, subscribed
+from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
 from dlock_core.engine.lock_all import acquire_all
 from dlock_core.engine.opening import learn_store, load_options
 from dlock_core.engine.process import generation
@@ -94,18 +94,16 @@ class AsyncLease(LeaseView):
     def lost(self) -> asyncio.Event:
         """As :attr:`dlock_core.Lease.lost`."""
         self._check_process()
-        handle = self._handle
         if self._lost is None:
-            self._lost = subscribed(asyncio.Event(), handle.lost_signals, happened=handle.loss is not None)
+            self._lost = self._handle.signal_loss(asyncio.Event())
         return self._lost
 
     @property
     def stopping(self) -> asyncio.Event:
         """As :attr:`dlock_core.Lease.stopping`."""
         self._check_process()
-        handle = self._handle
         if self._stopping is None:
-            self._stopping = subscribed(asyncio.Event(), handle.stop_signals, happened=handle.must_stop)
+            self._stopping = self._handle.signal_stop(asyncio.Event())
         return self._stopping
 
     async def ensure(self, min_remaining: Seconds = 0) -> int:
@@ -163,7 +161,7 @@ class AsyncLease(LeaseView):
         self._check_callback(callback)
         loss = self._handle.loss
         if loss is None:
-            self._handle.lost_callbacks.append(callback)
+            self._handle.lost_callbacks = (*self._handle.lost_callbacks, callback)
         else:
             self._engine.runtime.post(callback, loss)
 
@@ -179,9 +177,7 @@ class AsyncLease(LeaseView):
         if self._handle.options.cancel_on_loss:
             self._task = task = asyncio.current_task()
             self._cancelling = 0 if task is None else task.cancelling()
-            self._handle.stop_signals.append(_Canceller(self))
-            if self._handle.must_stop:
-                self._cancel_body()
+            self._handle.signal_stop(_Canceller(self))
         return self
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:

@@ -21,7 +21,7 @@ from dlock_core.engine.event_hook import hook_of
 from dlock_core.engine.handle import Watch
 from dlock_core.engine.hints import check_event_loop, check_keywords
 from dlock_core.engine.joining import obtain
-from dlock_core.engine.lease_view import KEEP, Keep, LeaseView, subscribed
+from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
 from dlock_core.engine.lock_all import acquire_all
 from dlock_core.engine.opening import load_options, open_store, whole_commands
 from dlock_core.engine.process import generation, members
@@ -95,10 +95,9 @@ class Lease(LeaseView):
     def lost(self) -> threading.Event:
         """An event that is set when the lock is lost. A signal to wait for; ``is_valid`` decides."""
         self._check_process()
-        handle = self._handle
         with self._engine.runtime.mutex:
             if self._lost is None:
-                self._lost = subscribed(threading.Event(), handle.lost_signals, happened=handle.loss is not None)
+                self._lost = self._handle.signal_loss(threading.Event())
             return self._lost
 
     @property
@@ -108,10 +107,9 @@ class Lease(LeaseView):
         It stays set, even where a later renewal keeps the lock.
         """
         self._check_process()
-        handle = self._handle
         with self._engine.runtime.mutex:
             if self._stopping is None:
-                self._stopping = subscribed(threading.Event(), handle.stop_signals, happened=handle.must_stop)
+                self._stopping = self._handle.signal_stop(threading.Event())
             return self._stopping
 
     def ensure(self, min_remaining: Seconds = 0) -> int:
@@ -181,7 +179,7 @@ class Lease(LeaseView):
         with self._engine.runtime.mutex:
             loss = self._handle.loss
             if loss is None:
-                self._handle.lost_callbacks.append(callback)
+                self._handle.lost_callbacks = (*self._handle.lost_callbacks, callback)
                 return
         self._engine.runtime.post(callback, loss)
 
@@ -203,11 +201,12 @@ class Lease(LeaseView):
         """Release, by the rules of :class:`Lease`; silent in a forked child."""
         if self._closed or self._context.generation != generation():
             return
-        error: DLockError | None = None
         try:
             self.release()
         except DLockError as failure:
             error = failure
+        else:
+            return
         leaving = self._leaving(body_error, self.loss, error)
         if leaving is not None:
             raise leaving

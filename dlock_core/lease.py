@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from dlock_core import early
@@ -62,6 +63,7 @@ from dlock_core.record import (
     Version,
 )
 from dlock_core.states import (
+    NOTHING,
     Abandon,
     Answer,
     Begin,
@@ -139,6 +141,8 @@ _HELD, _FREE, _GONE = State.HELD, State.FREE, State.GONE
 # After these errors the store has certainly not applied the request; after any other StoreError it may have.
 _CERTAIN = (StoreUnavailableError, StoreSetupError, RecordError)
 
+_shared_times = lru_cache(maxsize=256)(Times)  # many locks are granted and renewed in the same seconds
+
 Step: TypeAlias = tuple[Any, tuple[Effect, ...]]
 
 
@@ -200,7 +204,9 @@ def may_be_sent(state: LeaseState, request: object, now: int) -> bool:
 def due_at(state: LeaseState) -> int:
     """Return the instant at which the state wants :class:`Due`; NEVER where only another event can change it."""
     if type(state) is Held:
-        end = min(_stop_at(state), state.deadline, state.hold_until)
+        end = min(state.deadline, state.hold_until)
+        if state.timings.stop_grace_ns:
+            end = min(end, _stop_at(state))
         return end if state.in_flight is not None else min(end, state.renew_at)
     if type(state) is Releasing or type(state) is Cleaning:
         return NEVER if state.in_flight is not None else state.retry_at
@@ -462,7 +468,9 @@ def _granted(state: Seeking, sent: Sent, record: LockRecord, new_rvn: str, now: 
         loose = tuple(other.rvn for other in state.pending if other.expected in comes and other.rvn != sent.rvn)
         effects = (Abandon(loose),) if loose else ()
     timings = sent.timings
-    version, payload = Version(record.rvn, record.fencing_token), Payload(record.data, record.attributes)
+    version, payload = Version(record.rvn, record.fencing_token), NOTHING
+    if record.data is not None or record.attributes:
+        payload = Payload(record.data, record.attributes)
     deadline = sent.sent_at + timings.usable_ns
     terms = state.terms
     if terms.wall_ns is not None:
@@ -788,15 +796,7 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
         return Ended(state.terms, Outcome.LOST, loss.record, loss), ()
     # Late, but the record may still be ours, and then frees the key at once. Conditional: the next holder is not touched.
     until = max(now + state.terms.timings.timeout_ns, _last_end(state, state.pending))
-    releasing = Releasing(
-        state.terms,
-        state.version,
-        event.payload,
-        until=until,
-        retry_at=now,
-        pending=state.pending,
-        loss=loss,
-    )
+    releasing = Releasing(state.terms, state.version, event.payload, until, now, pending=state.pending, loss=loss)
     return _send_release(releasing, event.new_rvn, now)
 
 
@@ -994,7 +994,7 @@ def _times(terms: Terms, now: int) -> Times | None:
     if terms.wall_ns is None:
         return None
     written_at_s = (now + terms.wall_ns) // NANOS
-    return Times(written_at_s if terms.granted_at_s is None else terms.granted_at_s, written_at_s)
+    return _shared_times(written_at_s if terms.granted_at_s is None else terms.granted_at_s, written_at_s)
 
 
 def _read(state: Any, new_rvn: str, now: int) -> Step:

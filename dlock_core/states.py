@@ -11,6 +11,7 @@ from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
 
 __all__ = [
+    "NOTHING",
     "Abandon",
     "Answer",
     "Begin",
@@ -83,6 +84,9 @@ class Payload(NamedTuple):
 
     data: bytes | None
     attributes: Attributes
+
+
+NOTHING = Payload(None, ())  # what most records carry, shared by many locks
 
 
 class Sent(NamedTuple):

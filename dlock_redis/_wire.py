@@ -366,7 +366,7 @@ class _Portion(NamedTuple):
         for place, number in enumerate(self.numbers, 1):
             request = requests[number]
             one = told.get(place, [request.record.fencing_token, b""])
-            results.settle(number, lambda request=request, one=one: reply_of(request, one))  # type: ignore[misc]
+            results.settle(number, partial(reply_of, request, one))
 
 
 def _portions(requests: Sequence[Replace], numbers: Sequence[int]) -> list[_Portion]:

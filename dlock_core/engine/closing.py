@@ -75,7 +75,7 @@ async def _end_bodies(engine: Engine, bodies: list[Handle], until: int) -> list[
         while type(handle.state) is not Ended and (left_ns := end - engine.runtime.now()) > 0:
             signal = engine.runtime.signal()
             with engine.runtime.mutex:
-                handle.signals.append(signal)
+                handle.signals = (*handle.signals, signal)
                 over = type(handle.state) is Ended
             if not over:
                 await signal.wait(left_ns / NANOS)

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from dlock_core.engine.sessions import Sessions
     from dlock_core.store import AsyncLockStore
 
-    Attend = Callable[[Any, StoreError | None], Awaitable[Event | None]]
+    Attend = Callable[[Any, StoreError | None], Awaitable[None]]
 
 __all__ = ["Driver", "id_of", "jitter", "new_rvn", "new_rvns"]
 
@@ -74,6 +74,7 @@ _log = guarded_logger("dlock.engine")
 
 ABANDONED_MAX = 4_096
 _RVN_BYTES, _DRAWN_AT_ONCE = 16, 64
+_TOLD = frozenset({Risk, Stop, Abandon, Noted})
 jitter = random.random  # spreads a herd; nothing is kept secret by it
 
 
@@ -112,19 +113,17 @@ class Driver:
 
     def step(self, handle: Handle, event: Event) -> Any:
         """Do what :meth:`advance` does; the caller holds the mutex, and calls :meth:`tell` when it has left it."""
-        moved: tuple[LeaseState, LeaseState, tuple[Effect, ...]] | None = None
+        while True:
+            old = handle.state
+            state, effects = lease.step(old, event, self.runtime.now())
+            # Python runs handlers at calls and jumps back, so none can come from this comparison to the call in the try block.
+            if handle.state is old:
+                handle.state = state
+                break
         try:
-            while moved is None:
-                old = handle.state
-                state, effects = lease.step(old, event, self.runtime.now())
-                # Python runs handlers at calls and jumps back, so none can come from this comparison to the last assignment.
-                if handle.state is old:
-                    handle.state = state
-                    moved = old, state, effects
-            return self._follow(handle, event, *moved)
+            return self._follow(handle, event, old, state, effects)
         except BaseException:
-            if moved is not None:
-                self._follow(handle, event, *moved)  # interrupted by a signal; nobody else would do it
+            self._follow(handle, event, old, state, effects)  # interrupted by a signal; nobody else would do it
             raise
 
     def _follow(
@@ -133,7 +132,12 @@ class Driver:
         """Do what follows from a step; return the request or the wait that it asks for."""
         request: Any = None
         for effect in effects:
-            request = self._heed(handle, state, effect) or request
+            if type(effect) in _TOLD:
+                self._heed(handle, effect)
+            elif (trusted := state.terms.timings.early).skew_ns is None:
+                request = effect
+            else:
+                request = stamped(effect, trusted, self.runtime.wall_ms())
         if type(state) is not type(old):
             if type(old) is Held:
                 self._end_keeping(handle)
@@ -141,36 +145,33 @@ class Driver:
         elif type(state) is Held and type(old) is Held:
             self._stayed(handle, event, old, state)
         if handle.signals:
-            signals, handle.signals = handle.signals, []
+            signals, handle.signals = handle.signals, ()
             for signal in signals:
                 signal.set()
         self.schedule(handle)
         return request
 
-    def _heed(self, handle: Handle, state: LeaseState, effect: Effect) -> Any:
-        """Tell what *effect* tells; return it if it is a request or a wait."""
+    def _heed(self, handle: Handle, effect: Effect) -> None:
+        """Do what *effect* asks for, which is neither a request nor a wait."""
         if type(effect) is Risk:
             self._tell_risk(handle, effect)
         elif type(effect) is Stop:
             self._tell_stop(handle, effect)
         elif type(effect) is Abandon:
             self._remember_abandoned(effect.rvns)
-        elif type(effect) is Noted:
-            if handle.keeps is not None:
-                self.keepers.hear(handle.keeps, effect.notes)
-        else:
-            trusted = lease.timings_of(state).early
-            return effect if trusted.skew_ns is None else stamped(effect, trusted, self.runtime.wall_ms())
-        return None
+        elif type(effect) is Noted and handle.keeps is not None:
+            self.keepers.hear(handle.keeps, effect.notes)
 
     def _stayed(self, handle: Handle, event: Event, old: Held, state: Held) -> None:
         """Take note of a step within the hold."""
         handle.payload = state.payload
-        self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.own_lease_ns)
+        if state.timings is not old.timings:
+            self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.own_lease_ns)
         if (handle.watches or handle.keeps or self.hook is not None) and state.sent_at != old.sent_at:
             self._rearm_watches(handle)
             note_event(self, EventKind.RENEWED, handle, state.sent_at)
-        note_wanted(self, handle, event)
+        if type(event) is Answer and event.reply.applied:
+            note_wanted(self, handle, wanted=event.reply.wanted)
         if handle.keeper is not None and not lease.is_kept(state):
             handle.keeper.let_go(handle)
 
@@ -301,7 +302,7 @@ class Driver:
     async def drive(self, handle: Handle, effect: Any, attend: Attend | None = None) -> StoreError | None:
         """Perform *effect* and all that follows from it; return the error of the last request, if that failed.
 
-        *attend* is awaited after each step; it may return one more event. Interrupted, the request under way has an unknown outcome.
+        *attend* is awaited with the next effect before that is performed. Interrupted, the request under way has an unknown outcome.
         """
         error: StoreError | None = None
         ids: list[str] = []
@@ -326,10 +327,8 @@ class Driver:
                     event = self.heard(handle, rvn, result, new_rvn())
                 ids.append(event.new_rvn)
                 effect = self.advance(handle, event)
-                more = None if attend is None else await attend(effect, error)
-                if more is not None:
-                    ids.append(more.new_rvn)
-                    effect = self.advance(handle, more)
+                if effect is not None and attend is not None:
+                    await attend(effect, error)
         except BaseException:
             if type(handle.state) is not Seeking and type(handle.state) is not Confirming:
                 self.interrupted(handle, *ids)
@@ -463,7 +462,7 @@ class Driver:
         self.tell()
 
     def _set_stop_signals(self, handle: Handle) -> None:
-        signals, handle.stop_signals = handle.stop_signals, []
+        signals, handle.stop_signals = handle.stop_signals, ()
         for signal in signals:
             self.later(signal.set)
 
@@ -475,15 +474,15 @@ class Driver:
         if handle.keeper is None or handle.keeper.is_valid(self.runtime.now()):
             self.later(tell_loss, handle, loss, self.runtime.now())
         note_event(self, EventKind.LOST, handle, handle.granted_at, record=loss.record, error=loss.reason.value)
-        watches, handle.watches = handle.watches, []
+        watches, handle.watches = handle.watches, ()
         for watch in watches:
             if watch.armed:
                 self.fire(watch)
         self._set_stop_signals(handle)
-        signals, handle.lost_signals = handle.lost_signals, []
+        signals, handle.lost_signals = handle.lost_signals, ()
         for signal in signals:
             self.later(signal.set)
-        callbacks, handle.lost_callbacks = handle.lost_callbacks, []
+        callbacks, handle.lost_callbacks = handle.lost_callbacks, ()
         for callback in callbacks:
             self.later(self.runtime.post, callback, loss)
 
@@ -498,7 +497,8 @@ def new_rvns() -> Iterator[str]:
     """Yield RVNs as :func:`new_rvn` does, but ask the system for many at once; for one call only, which no fork divides."""
     while True:
         many = os.urandom(_DRAWN_AT_ONCE * _RVN_BYTES).hex()
-        yield from (many[at : at + 2 * _RVN_BYTES] for at in range(0, len(many), 2 * _RVN_BYTES))
+        for at in range(0, len(many), 2 * _RVN_BYTES):
+            yield many[at : at + 2 * _RVN_BYTES]
 
 
 def _is_poll(request: Any, state: LeaseState) -> bool:

@@ -91,7 +91,7 @@ class Candidate:
             self._campaigns = False
             self._term = None if term is None else weakref.ref(term)
             if term is not None and term.loss is None:
-                term._handle.lost_signals.append(_OverdueBody(term, body))
+                term._handle.signal_loss(_OverdueBody(term, body))
 
     async def run(
         self,

@@ -11,6 +11,7 @@ request of a held lock is under way, the machine's own state keeps a second one 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.closing import release_all
@@ -42,6 +43,7 @@ from dlock_core.states import (
     Begin,
     Confirming,
     Due,
+    Ended,
     Event,
     Free,
     Held,
@@ -61,10 +63,12 @@ from dlock_core.store import Claim
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from dlock_core.options import LockOptions
     from dlock_core.store import AsyncLockStore
+
+    Look = Callable[[Handle], object]
 
 __all__ = ["Engine"]
 
@@ -94,7 +98,7 @@ class Engine:
 
     # ---- acquiring
 
-    async def acquire(
+    def acquire(
         self,
         key: str,
         options: LockOptions,
@@ -103,8 +107,8 @@ class Engine:
         others: Sequence[str] = (),
         *,
         view: View,
-        look: Callable[[Handle], object] | None = None,
-    ) -> Handle:
+        look: Look | None = None,
+    ) -> Coroutine[Any, Any, Handle]:
         """Obtain *key* for *view*, or raise; cancelled at any point, it leaves nothing but a clean-up that the scheduler follows.
 
         *others* are keys that will be asked for next: if this one must be waited for, they are observed meanwhile, and looked at again
@@ -115,7 +119,7 @@ class Engine:
             raise closed_error(key)
         handle, effect = self.begin(key, options, timings, give_up_at, view)
         note_event(self.driver, EventKind.REQUESTED, handle, handle.asked_at)
-        return await self.pursue(handle, effect, others, look)
+        return self.pursue(handle, effect, others, look)
 
     def begin(
         self, key: str, options: LockOptions, timings: Timings, give_up_at: int | None, view: View
@@ -124,8 +128,7 @@ class Engine:
         ticket = new_rvn()  # names the attempt, and its first write
         started = self.runtime.now()
         wall_ns = self.runtime.wall_ms() * 1_000_000 - started
-        handle = Handle(key, options, New(Terms(key, ticket, timings, wall_ns)), started)
-        handle.attach(view)
+        handle = Handle(key, options, New(Terms(key, ticket, timings, wall_ns)), started, view)
         handle.seen = self._observations.get(key)
         give_up_at = started + timings.wait_ns if give_up_at is None else give_up_at
         return handle, self.driver.advance(handle, Begin(ticket, give_up_at, handle.seen))
@@ -135,29 +138,16 @@ class Engine:
         handle: Handle,
         effect: Any,
         others: Sequence[str] = (),
-        look: Callable[[Handle], object] | None = None,
+        look: Look | None = None,
     ) -> Handle:
         """Go on with an attempt whose next request, if it needs one, is *effect*; see :meth:`acquire`."""
-
-        async def attend(effect: Any, error: StoreError | None) -> None:
-            self._keep_observation(handle)
-            shown = handle.state.shown if type(handle.state) is Seeking else None
-            if shown is not None and (wrong := kind_error(shown, "")) is not None:
-                raise wrong
-            if isinstance(error, (RecordError, StoreSetupError)):
-                raise error
-            if self.closed:
-                await self._leave(handle, effect)
-            if look is not None:
-                look(handle)
-            until = _waits_until(effect, self.runtime.now())
-            if until is not None:
-                await self._before_wait(handle, until, others, handle.state.terms.timings)
-
+        attend = partial(self._attend, handle, others, look)
         try:
             if self.closed:
                 await self._leave(handle, effect)
             error = await self.driver.drive(handle, effect, attend)
+            if self.closed or error is not None:
+                await attend(None, error)
         except BaseException as problem:
             self._fail_acquire(handle, problem)
             raise
@@ -187,18 +177,32 @@ class Engine:
         self.driver.tell()
         return refusal
 
-    async def _before_wait(self, handle: Handle, until: int, others: Sequence[str], timings: Timings) -> None:
-        note_wait(self.driver, handle)
-        tell_wait(handle, until, self.runtime.now())
-        if others and handle.looked_at != handle.changes:
-            handle.looked_at = handle.changes
-            await self._look_ahead(others, timings)
-
-    def _keep_observation(self, handle: Handle) -> None:
+    async def _attend(
+        self, handle: Handle, others: Sequence[str], look: Look | None, effect: Any, error: StoreError | None
+    ) -> None:
+        """Do what belongs between two steps of an attempt, of which *effect* is the next; None ends it."""
         state = handle.state
         if type(state) is Seeking and state.seen is not None:
             handle.seen = state.seen
             handle.changes += self._observations.keep(handle.key, state.seen)
+        shown = state.shown if type(state) is Seeking else None
+        if shown is not None and (wrong := kind_error(shown, "")) is not None:
+            raise wrong
+        if isinstance(error, (RecordError, StoreSetupError)):
+            raise error
+        if self.closed:
+            await self._leave(handle, effect)
+        if look is not None:
+            look(handle)
+        now = self.runtime.now()
+        until = _waits_until(effect, now)
+        if until is None:
+            return
+        note_wait(self.driver, handle)
+        tell_wait(handle, until, now)
+        if others and handle.looked_at != handle.changes:
+            handle.looked_at = handle.changes
+            await self._look_ahead(others, handle.state.terms.timings)
 
     async def _leave(self, handle: Handle, effect: Any) -> None:
         """The client was closed meanwhile: nobody will get this lock, and *effect*, the next step, is not made."""
@@ -265,11 +269,7 @@ class Engine:
         event = Free(new_rvn(), payload)
         until = self.runtime.now() + handle.state.terms.timings.timeout_ns
 
-        async def attend(effect: Any, _: StoreError | None) -> Event | None:
-            state = handle.state
-            repeats = effect is None and type(state) is Releasing and due_at(state) <= self.runtime.now() < until
-            return Due(new_rvn()) if repeats else None
-
+        sent = [event.new_rvn]
         begins = True
         try:
             begins, effect = self._begin_release(handle, event, view)
@@ -277,12 +277,15 @@ class Engine:
                 return
             # The use of a member has ended with that of its session, which need not be free for the place to be.
             has_left = handle.membership is not None and await leave_members(self.driver, handle, handle.membership)
-            error = await self.driver.drive(handle, effect, attend)
+            error = await self.driver.drive(handle, effect)
+            while type(handle.state) is Releasing and due_at(handle.state) <= self.runtime.now() < until:
+                sent.append(new_rvn())
+                error = await self.driver.drive(handle, self.driver.advance(handle, Due(sent[-1])))
         except BaseException:
-            self.driver.interrupted(handle, event.new_rvn)
+            self.driver.interrupted(handle, *sent)
             raise
         finally:
-            if begins:
+            if begins and type(handle.state) is not Ended:
                 self.driver.settle(handle)
         if type(handle.state) is Releasing and handle.loss is None and not has_left:
             raise error or OutcomeUnknownError(f"the release of lock {handle.name!r} got no answer", key=handle.name)
@@ -405,7 +408,7 @@ class Engine:
             state = handle.state
             lost = handle.loss is not None
             if not lost:
-                handle.watches.append(watch)
+                handle.watches = (*handle.watches, watch)
                 renewing = handle.renewal.state
                 if type(state) is Held and type(renewing) is Held and renewing.at_risk and watch.safe_ns is None:
                     self.driver.fire(watch)
@@ -427,7 +430,7 @@ class Engine:
                     # Still under the mutex: the scheduler, or another thread, may begin one as well.
                     return self.driver.step(handle, event)
                 signal = self.runtime.signal()
-                handle.signals.append(signal)
+                handle.signals = (*handle.signals, signal)
             await signal.wait(state.timings.timeout_ns / NANOS)
 
     async def close(self, until: int = NEVER) -> list[Exception]:

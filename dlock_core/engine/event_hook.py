@@ -100,9 +100,10 @@ def note_event(
 
     *record* is the one of the holder that is in the way. The hook has the event when :meth:`Driver.tell` is called.
     """
+    if driver.hook is None:
+        return
     # A session is no lock that anybody asked for; that of a member is lost, and given back, as the shared lock.
-    is_told = not handle.is_session or (handle.membership is not None and kind not in _OF_AN_ATTEMPT)
-    if driver.hook is not None and is_told:
+    if not handle.is_session or (handle.membership is not None and kind not in _OF_AN_ATTEMPT):
         duration = ((driver.runtime.now() if until is None else until) - since) / NANOS
         driver.later(driver.hook.posting(_event_of(kind, handle, duration, record, error)))
 

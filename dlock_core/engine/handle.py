@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlock_core.lease import is_valid, timings_of
 from dlock_core.members import shared_key
 from dlock_core.record import RESERVED, Loss, LossReason
-from dlock_core.states import Ended, Held, LeaseState, Lost, Observation, Payload, Releasing
+from dlock_core.states import NOTHING, Ended, Held, LeaseState, Lost, Observation, Payload, Releasing
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
@@ -38,6 +37,9 @@ class Settable(Protocol):
     def set(self) -> None:
         """Wake whoever waits."""
         ...
+
+
+_S = TypeVar("_S", bound=Settable)
 
 
 class Signal(Settable, Protocol):
@@ -163,7 +165,8 @@ class Handle:
         "watches",
     )
 
-    def __init__(self, key: str, options: LockOptions, state: LeaseState, asked_at: int) -> None:
+    def __init__(self, key: str, options: LockOptions, state: LeaseState, asked_at: int, view: View) -> None:
+        view._handle = self  # the view is made for it
         self.key = key
         # What it is for, where it is the session of a member of a shared lock.
         self.membership: Membership | None = None
@@ -179,35 +182,38 @@ class Handle:
         self.busy = True
         self.dropped = False
         # The leases by which callers hold it, weakly: what nobody has in hand is not renewed.
-        self.views: list[weakref.ref[View]] = []
+        self.views: list[weakref.ref[View]] = [weakref.ref(view)]
         self.changes = 0
         self.looked_at = -1  # at which of the changes the keys that come next were looked at
         self.token = 0
         # In words: an error would keep frames alive, and with them a lease that was dropped.
         self.trouble = ""
-        self.payload = Payload(None, ())
+        self.payload: Payload = NOTHING
         self.seen: Observation | None = None
-        self.lost_signals: list[Settable] = []
-        self.stop_signals: list[Settable] = []
         self.stop_reason: LossReason | None = None
         # The thread or task whose block leads, or runs a job; and whether it was told to stop since its client is being closed.
         self.body_of: object = None
         self.is_closing = False
-        self.signals: list[Signal] = []
-        self.lost_callbacks: list[Callable[[Loss], object]] = []
-        self.watches: list[Watch] = []
         self.wanted = False  # by the answer to the last renewal
-        self.wanted_watches: list[Watch] = []
+        # Whom to tell of changes. Of many locks that are held most have nobody: a tuple that is replaced costs those nothing.
+        self.signals: tuple[Signal, ...] = ()
+        self.lost_signals: tuple[Settable, ...] = ()
+        self.stop_signals: tuple[Settable, ...] = ()
+        self.lost_callbacks: tuple[Callable[[Loss], object], ...] = ()
+        self.watches: tuple[Watch, ...] = ()
+        self.wanted_watches: tuple[Watch, ...] = ()
 
     def attach(self, view: View) -> None:
-        """Let *view* be one of the leases by which callers hold this."""
-        view._handle = self  # the view is made for it
+        """Let *view* be another of the leases by which callers hold this."""
+        view._handle = self
         self.views.append(weakref.ref(view))
 
     def detach(self, view: View) -> bool:
         """Take *view* off; whether no lease is left by which anybody holds this."""
-        with suppress(ValueError):  # it was taken off before
+        try:  # noqa: SIM105  # a context manager costs as much as all the rest
             self.views.remove(weakref.ref(view))
+        except ValueError:  # it was taken off before
+            pass
         return not self.is_in_hand()
 
     def note_parting(self) -> None:
@@ -217,8 +223,11 @@ class Handle:
 
     def is_in_hand(self, *, beside: View | None = None) -> bool:
         """Whether a caller has a lease of this, *beside* the one that is given, that is neither released nor dropped."""
-        views = [found() for found in self.views]
-        return any(view is not None and view is not beside and not view._closed for view in views)
+        for found in self.views:
+            view = found()
+            if view is not None and view is not beside and not view._closed:
+                return True
+        return False
 
     def lease_of(self, caller: object) -> View | None:
         """Return a lease by which *caller*, a thread or task, has this in hand; None if it has none."""
@@ -295,10 +304,27 @@ class Handle:
     def loss(self) -> Loss | None:
         """What is known of a loss."""
         state = self.state
-        loss = state.loss if isinstance(state, (Lost, Releasing, Ended)) else None
-        return None if loss is None else self.told(loss)
+        if type(state) is not Lost and type(state) is not Releasing and type(state) is not Ended:
+            return None
+        return None if state.loss is None else self.told(state.loss)
 
     @property
     def must_stop(self) -> bool:
         """Whether the holder was told to stop, or the lock is lost."""
         return self.is_closing or self.stop_reason is not None or self.loss is not None
+
+    def signal_loss(self, event: _S) -> _S:
+        """Return *event*: set if the lock is lost, else to be set then. The caller holds the mutex."""
+        if self.loss is None:
+            self.lost_signals = (*self.lost_signals, event)
+        else:
+            event.set()
+        return event
+
+    def signal_stop(self, event: _S) -> _S:
+        """Return *event*: set if the holder must stop, else to be set then. The caller holds the mutex."""
+        if self.must_stop:
+            event.set()
+        else:
+            self.stop_signals = (*self.stop_signals, event)
+        return event

@@ -11,6 +11,8 @@ from dlock_core.states import Lost
 from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle, View
     from dlock_core.options import LockOptions
@@ -19,19 +21,26 @@ if TYPE_CHECKING:
 __all__ = ["obtain"]
 
 
-async def obtain(
+def obtain(
     engine: Engine,
     view: View,
     key: str,
     options: LockOptions,
     timings: Timings,
     *waiting: Any,
-) -> None:
+) -> Coroutine[Any, Any, object]:
     """Obtain *key* for *view*: join the lock that this client holds already, where that was asked for, or acquire it."""
     if options.is_shared:
-        await share(engine, view, key, options, timings)
-        return
-    if key not in engine.driver.held or not await _join(engine, key, options, timings, view=view):
+        return share(engine, view, key, options, timings)
+    if key in engine.driver.held:
+        return _join_or_acquire(engine, view, key, options, timings, *waiting)
+    return engine.acquire(key, options, timings, *waiting, view=view)
+
+
+async def _join_or_acquire(
+    engine: Engine, view: View, key: str, options: LockOptions, timings: Timings, *waiting: Any
+) -> None:
+    if not await _join(engine, key, options, timings, view=view):
         await engine.acquire(key, options, timings, *waiting, view=view)
 
 

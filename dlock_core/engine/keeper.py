@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle
     from dlock_core.options import ClientOptions
     from dlock_core.record import BeatNote, LockRecord
-    from dlock_core.states import Event
 
 __all__ = ["DEFAULT_KEEPING", "Keeper", "Keepers", "Keeping", "end_with_session"]
 
@@ -136,10 +135,11 @@ class Keepers:
         # By what a session is for: when one may be opened next, and the tries.
         self._opening: dict[Timings, tuple[int, int]] = {}
 
-    def attend(self, handle: Handle, event: Event, singles: list[tuple[Handle, Any]]) -> Any:
+    def attend(self, handle: Handle, event: Due | Renew, singles: list[tuple[Handle, Any]]) -> Any:
         """Renew the held *handle* by *event*, or move it under a session; what opens a session, where there is none, goes to *singles*."""
-        state, now = handle.state, self._engine.runtime.now()
-        if type(state) is Held and type(event) in (Due, Renew) and self._may_move(handle, state, now):
+        state = handle.state
+        may_be_kept = len(self._driver.held) >= _HELD_MIN[handle.options.renewal]
+        if may_be_kept and type(state) is Held and self._may_move(handle, state, now := self._engine.runtime.now()):
             keeper = self._find(state.timings, now)
             if keeper is not None:
                 # Before the send: until the move is resolved, both ends count (Q2).
@@ -151,8 +151,7 @@ class Keepers:
     def _may_move(self, handle: Handle, state: Held, now: int) -> bool:
         """Whether the renewal that is due may be a move. None is sent in doubt: what is unresolved is to be one write, of one kind."""
         return (
-            len(self._driver.held) >= _HELD_MIN[handle.options.renewal]
-            and not handle.is_session
+            not handle.is_session
             and state.timings.session is None
             and state.timings.lease_ms is not None
             and state.in_flight is None

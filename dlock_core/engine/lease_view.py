@@ -22,12 +22,11 @@ if TYPE_CHECKING:
 
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.engine.engine import Engine
-    from dlock_core.engine.handle import Handle, Settable
+    from dlock_core.engine.handle import Handle
 
-__all__ = ["KEEP", "Keep", "LeaseView", "raise_first", "subscribed"]
+__all__ = ["KEEP", "Keep", "LeaseView", "raise_first"]
 
 _log = guarded_logger("dlock.client")
-_S = TypeVar("_S", bound="Settable")
 _T = TypeVar("_T")
 
 
@@ -286,15 +285,6 @@ class LeaseView:
                 "the release of lock %r was not confirmed; it is followed up, and lapses at worst: %s", self.key, error
             )
         return None
-
-
-def subscribed(event: _S, signals: list[Settable], *, happened: bool) -> _S:
-    """Return *event*: set if it has *happened*, else one of the *signals* that will be set."""
-    if happened:
-        event.set()
-    else:
-        signals.append(event)
-    return event
 
 
 def raise_first(errors: list[DLockError]) -> None:

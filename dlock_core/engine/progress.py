@@ -81,7 +81,7 @@ def at_in_words(at_s: int) -> str:
 
 def is_told(*, taken: bool = False) -> bool:
     """Whether the log wants to hear of a grant or release: of one that was *taken* over sooner than of another."""
-    return _log.isEnabledFor(logging.INFO if taken else logging.DEBUG)
+    return _log.logger.isEnabledFor(logging.INFO if taken else logging.DEBUG)
 
 
 def tell_grant(handle: Handle, taken: bool) -> None:  # noqa: FBT001  # called by position

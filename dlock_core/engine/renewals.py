@@ -13,7 +13,7 @@ from dlock_core.errors import OutcomeUnknownError, StoreError
 from dlock_core.health import health_of
 from dlock_core.states import Due, Free, Held, LeaseState, Renew
 from dlock_core.store import Capability, Replace, Reply
-from dlock_core.timings import NANOS, NEVER, Timings
+from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import MutableSequence, Sequence
@@ -72,23 +72,25 @@ class Renewals:
 
         Renewals that are due soon go along with those that are due, as far as a batch has room: it costs the store what one costs.
         """
-        attended: list[tuple[Handle, str]] = []
+        attended: dict[str, Handle] = {}  # by the RVN that it may have sent
         try:
             with self._driver.runtime.mutex:
-                singles, batch = self._collect(attended)
+                jobs, handles, requests = self._collect(attended)
             self._driver.tell()
-            chunks = range(0, len(batch), self._batch_limit)
-            jobs = [_job(batch[start : start + self._batch_limit]) for start in chunks] + singles
+            for start in range(0, len(handles), self._batch_limit):
+                part = slice(start, start + self._batch_limit)
+                jobs.append(_job(handles[part], requests[part]))
             # One beat keeps many locks: it goes before all else.
             due.extend(sorted(jobs, key=lambda job: (job.handles[0].keeps is None, job.urgent_at)))
         except BaseException:
-            for handle, rvn in attended:
+            for rvn, handle in attended.items():
                 self._driver.interrupted(handle, rvn)
             raise
 
-    def _collect(self, attended: list[tuple[Handle, str]]) -> tuple[list[Job], list[tuple[Handle, Any]]]:
+    def _collect(self, attended: dict[str, Handle]) -> tuple[list[Job], list[Handle], list[Any]]:
         singles: list[tuple[Handle, Any]] = []
-        batch: list[tuple[Handle, Any]] = []
+        handles: list[Handle] = []
+        requests: list[Any] = []
         rvns = new_rvns()
         timers, now = self._driver.timers, self._driver.runtime.now()
         first = timers.first()
@@ -98,17 +100,18 @@ class Renewals:
             early = type(state) is Held and state.in_flight is None and handle.due == state.renew_at
             if handle.due > now + (state.timings.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
                 break
-            if handle.due > now and batch and len(batch) % self._batch_limit == 0:
+            if handle.due > now and handles and len(handles) % self._batch_limit == 0:
                 break
             rvn = next(rvns)
-            attended.append((handle, rvn))
+            attended[rvn] = handle
             timers.put(handle, NEVER)
             effect = self._attend(handle, now, rvn, singles, early=early)
             if type(effect) is Replace and handle.keeps is None:
-                batch.append((handle, effect))
+                handles.append(handle)
+                requests.append(effect)
             elif effect is not None:
                 singles.append((handle, effect))
-        return [_job([pair]) for pair in singles], batch
+        return [_job([handle], [request]) for handle, request in singles], handles, requests
 
     def drop(self, job: Job) -> None:
         """Tell the machine that *job* was interrupted."""
@@ -170,9 +173,12 @@ class Renewals:
             results = [OutcomeUnknownError(repr(error))] * len(job.requests)
         following: list[tuple[Handle, Any]] = []
         for handle, request, result, rvn in zip(job.handles, job.requests, results, new_rvns(), strict=False):
-            effect = self._driver.advance(handle, self._driver.heard(handle, id_of(request), result, rvn))
+            event = self._driver.heard(handle, id_of(request), result, rvn)
+            with self._driver.runtime.mutex:  # for a moment each: others want it, too
+                effect = self._driver.step(handle, event)
             if effect is not None:
                 following.append((handle, effect))
+        self._driver.tell()
         # Once all are told: what follows for one lock may take its time, and no other may lapse over that with its answer unheard.
         for handle, effect in following:
             await self.run_one(handle, effect)
@@ -202,14 +208,16 @@ def _check_results(job: Job, results: Sequence[object]) -> None:
         )
 
 
-def _job(pairs: Sequence[tuple[Handle, Any]]) -> Job:
-    all_timings = [lease.timings_of(handle.state) for handle, _ in pairs]
-    timeout_ns = min(timings.timeout_ns for timings in all_timings)
-    urgent_at = min(_urgent_at(handle.state, timings) for (handle, _), timings in zip(pairs, all_timings, strict=True))
-    doubtful = all(type(handle.state) is Held and handle.state.at_risk for handle, _ in pairs)
-    return Job([handle for handle, _ in pairs], [request for _, request in pairs], timeout_ns, urgent_at, doubtful)
+def _job(handles: Sequence[Handle], requests: Sequence[Any]) -> Job:
+    states = [handle.state for handle in handles]
+    timeout_ns = min(lease.timings_of(state).timeout_ns for state in states)
+    urgent_at = min(_urgent_at(state) for state in states)
+    doubtful = all(type(state) is Held and state.at_risk for state in states)
+    return Job(handles, requests, timeout_ns, urgent_at, doubtful)
 
 
-def _urgent_at(state: LeaseState, timings: Timings) -> int:
+def _urgent_at(state: LeaseState) -> int:
     """By when a renewal must be under way so that it can fail once and still be made in time."""
-    return state.deadline - 2 * timings.timeout_ns - timings.backoff_ns if type(state) is Held else NEVER
+    if type(state) is not Held:
+        return NEVER
+    return state.deadline - 2 * state.timings.timeout_ns - state.timings.backoff_ns

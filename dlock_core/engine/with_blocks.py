@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from dlock_core.engine.hints import warn
 from dlock_core.engine.lease_view import raise_first
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.client import Lease, LockClient
     from dlock_core.engine.client_context import ClientContext
-    from dlock_core.keywords import AcquireKeywords, LockKeywords
+    from dlock_core.keywords import AcquireKeywords
 
 __all__ = ["AsyncLock", "AsyncLockAll", "Lock", "LockAll", "async_locked", "locked"]
 
@@ -27,11 +27,13 @@ _R = TypeVar("_R")
 class _OneUse:
     """What is entered once, and tells whoever treats it as a lease, or never enters it, what it is."""
 
-    __slots__ = ("_asked", "_method", "_used")
+    __slots__ = ("_asked", "_client", "_got", "_options", "_used")
+    _method = "lock"
     _with, _await = "with", ""
 
-    def __init__(self, method: str, asked: object) -> None:
-        self._method, self._asked = method, asked
+    def __init__(self, client: Any, asked: Any, options: Any) -> None:
+        self._client, self._asked, self._options = client, asked, options
+        self._got: Any = None
         self._used = False
 
     def _use(self) -> None:
@@ -73,39 +75,36 @@ class _AsyncOneUse(_OneUse):
 class Lock(_OneUse):
     """What ``with client.lock(key) as lease`` enters: asked for on entry, once."""
 
-    __slots__ = ("_client", "_key", "_lease", "_options")
-
-    def __init__(self, client: LockClient, key: str, options: AcquireKeywords) -> None:
-        super().__init__("lock", key)
-        self._client, self._key, self._options = client, key, options
-        self._lease: Lease | None = None
+    __slots__ = ()
+    _client: LockClient
+    _got: Lease | None
 
     def __enter__(self) -> Lease:
         self._use()
-        self._lease = lease = self._client.acquire(self._key, **self._options)
+        self._got = lease = self._client.acquire(self._asked, **self._options)
         return lease
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
-        if self._lease is not None:
-            self._lease.__exit__(kind, body_error, trace)
+        if self._got is not None:
+            self._got.__exit__(kind, body_error, trace)
 
 
 class LockAll(_OneUse):
     """``with client.lock_all(keys) as leases``: all or none."""
 
-    def __init__(self, client: LockClient, keys: list[str], options: LockKeywords) -> None:
-        super().__init__("lock_all", keys)
-        self._client, self._keys, self._options = client, keys, options
-        self._leases: dict[str, Lease] = {}
+    __slots__ = ()
+    _method = "lock_all"
+    _client: LockClient
+    _got: dict[str, Lease] | None
 
     def __enter__(self) -> Mapping[str, Lease]:
         self._use()
-        self._leases = self._client._acquire_all(self._keys, self._options)  # the client's own helper
-        return self._leases
+        self._got = leases = self._client._acquire_all(self._asked, self._options)  # the client's own helper
+        return leases
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         errors: list[DLockError] = []
-        left = list(self._leases.values())
+        left = [] if self._got is None else list(self._got.values())
         try:
             while left:
                 try:
@@ -122,14 +121,13 @@ class LockAll(_OneUse):
 class AsyncLock(_AsyncOneUse):
     """What ``async with client.lock(key) as lease`` enters: asked for on entry, once."""
 
-    def __init__(self, client: AsyncLockClient, key: str, options: AcquireKeywords) -> None:
-        super().__init__("lock", key)
-        self._client, self._key, self._options = client, key, options
-        self._lease: AsyncLease | None = None
+    __slots__ = ()
+    _client: AsyncLockClient
+    _got: AsyncLease | None
 
     async def __aenter__(self) -> AsyncLease:
         self._use()
-        self._lease = lease = await self._client.acquire(self._key, **self._options)
+        self._got = lease = await self._client.acquire(self._asked, **self._options)
         try:
             return await lease.__aenter__()
         except BaseException:
@@ -137,8 +135,8 @@ class AsyncLock(_AsyncOneUse):
             raise
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
-        if self._lease is not None:
-            await self._lease.__aexit__(kind, body_error, trace)
+        if self._got is not None:
+            await self._got.__aexit__(kind, body_error, trace)
 
 
 def locked(
@@ -190,26 +188,26 @@ def _check(context: ClientContext, key: str, options: AcquireKeywords) -> None:
 class AsyncLockAll(_AsyncOneUse):
     """What ``async with client.lock_all(keys) as leases``: all or none."""
 
-    def __init__(self, client: AsyncLockClient, keys: list[str], options: LockKeywords) -> None:
-        super().__init__("lock_all", keys)
-        self._client, self._keys, self._options = client, keys, options
-        self._leases: dict[str, AsyncLease] = {}
+    __slots__ = ()
+    _method = "lock_all"
+    _client: AsyncLockClient
+    _got: dict[str, AsyncLease] | None
 
     async def __aenter__(self) -> Mapping[str, AsyncLease]:
         self._use()
-        self._leases = await self._client._acquire_all(self._keys, self._options)  # the client's own helper
+        self._got = leases = await self._client._acquire_all(self._asked, self._options)  # the client's own helper
         try:
-            for lease in self._leases.values():
+            for lease in leases.values():
                 await lease.__aenter__()
         except BaseException:
-            for lease in self._leases.values():
+            for lease in leases.values():
                 lease._leave_to_scheduler()
             raise
-        return self._leases
+        return leases
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         errors: list[DLockError] = []
-        left = list(self._leases.values())
+        left = [] if self._got is None else list(self._got.values())
         try:
             while left:
                 try:

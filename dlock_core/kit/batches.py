@@ -32,10 +32,8 @@ class BatchResults:
     """The results of a batch, in the order of its requests. A request without a result has an unknown outcome."""
 
     def __init__(self, requests: Sequence[Replace]) -> None:
-        self._keys = [request.record.key for request in requests]
-        self._results: list[Reply | StoreError] = [
-            OutcomeUnknownError(f"the renewal of lock {key!r} got no answer", key=key) for key in self._keys
-        ]
+        self._requests = requests
+        self._results: list[Reply | StoreError | None] = [None] * len(requests)
 
     def settle(self, number: int, reply: Callable[[], Reply | StoreError]) -> None:
         """Note what *reply* returns or raises as the result of request *number*; it touches no other."""
@@ -52,7 +50,7 @@ class BatchResults:
     def fail_by(self, numbers: Iterable[int], error: Exception, told: Callable[[str], StoreError | None]) -> None:
         """Note for each of these requests what *told* makes of the driver's *error* for its key; a store's own error stays."""
         for number in numbers:
-            problem = error if isinstance(error, StoreError) else told(self._keys[number])
+            problem = error if isinstance(error, StoreError) else told(self._requests[number].record.key)
             assert problem is not None
             if problem is not error:
                 problem.__cause__ = error
@@ -60,4 +58,10 @@ class BatchResults:
 
     def as_list(self) -> list[Reply | StoreError]:
         """Return all results."""
-        return self._results
+        results = zip(self._results, self._requests, strict=True)
+        return [_no_answer(request) if result is None else result for result, request in results]
+
+
+def _no_answer(request: Replace) -> OutcomeUnknownError:
+    key = request.record.key
+    return OutcomeUnknownError(f"the renewal of lock {key!r} got no answer", key=key)
