@@ -98,10 +98,8 @@ class BatchClauses:
         ]
         plain = [{"owner": "another", "lease_ms": 2000}, OTHER_FIELDS, {"data": b"\x00", "attributes": (("n", 7),)}]
 
-        asked = [
-            Replace(next_version(record, **fields), record.version)
-            for record, fields in zip(records, plain, strict=False)
-        ]
+        changed = [next_version(record, **fields) for record, fields in zip(records, plain, strict=False)]
+        asked = [Replace(new, old.version) for new, old in zip(changed, records, strict=False) if trial.carries(new)]
         results = trial.store.replace_many(asked)
 
         for request, result in zip(asked, results, strict=True):
@@ -113,7 +111,7 @@ class BatchClauses:
 
     def test_b1_a_batch_writes_exactly_what_was_asked_for(self, trial: Trial) -> None:
         """S11 holds for each: what is written comes back, and what the next write leaves out is removed."""
-        cases = list(EXACT.values())
+        cases = [case for case in EXACT.values() if trial.carries(next_version(held(trial.key()), **case))]
         standing = [trial.hold(trial.key()) for _ in cases]
         for written in (cases, [NONE] * len(cases)):
             after = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from dlock_conformance._breaking import Fault, Patch, Step, around, setting
 from dlock_conformance._wire_errors import WireError
-from dlock_conformance.records import fresh
+from dlock_conformance.records import LAPSED_MS, fresh
 from dlock_conformance.wired import Wire
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Release, Replace
@@ -48,7 +48,7 @@ def ending_after(count: int) -> Patch:
 
 def has_lapsed(record: LockRecord) -> bool:
     """Whether the lease of *record* is over, or as good as that."""
-    return record.held and record.lease_ms == 1
+    return record.held and record.lease_ms in (1, LAPSED_MS)
 
 
 def sweeping_elsewhere(goes: Callable[[LockRecord], bool]) -> Fault:

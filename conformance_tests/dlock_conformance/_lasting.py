@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from dlock_conformance._connecting import use_and_close
 from dlock_conformance.needs import needs
-from dlock_conformance.records import held, next_version, tombstone
+from dlock_conformance.records import LAPSED_MS, held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
 from dlock_core.record import TOKEN_MAX, LockRecord, State
@@ -122,9 +123,7 @@ class LastingClauses:
 
     def test_s18_nothing_but_a_prune_removes_a_record(self, trial: Trial) -> None:
         """No call that is about something else, however long a lease is over, and whoever is the first to come or the last to go."""
-        lapsed = trial.hold(trial.key(), lease_ms=1, data=b"x")
-        records = [lapsed, trial.hold(trial.key(), lease_ms=None), trial.renew(trial.hold(trial.key(), lease_ms=1))]
-        records += [trial.free(trial.hold(trial.key(), lease_ms=1), state) for state in (State.FREE, State.GONE)]
+        records = [trial.renew(trial.hold(trial.key(), lease_ms=LAPSED_MS)), *left_alone(trial)]
         elsewhere = trial.hold(trial.key())
         for what, act in _ELSEWHERE.items():
             act(trial, elsewhere)
@@ -139,6 +138,15 @@ class LastingClauses:
         for what, record in written_in_every_way(trial).items():
             wrong = f"the server will remove a record that {what} wrote, and its token with it"
             trial.require(not expires(record.key), wrong, came=record)
+
+
+def left_alone(trial: Trial) -> list[LockRecord]:
+    """Return records of each kind that the store can keep, whose leases are over or without an end."""
+    shapes: list[dict[str, Any]] = [{"lease_ms": LAPSED_MS}, {"lease_ms": LAPSED_MS, "data": b"x"}, {"lease_ms": None}]
+    records = [held(trial.key(), **fields) for fields in shapes]
+    standing = [trial.hold(each.key, lease_ms=each.lease_ms, data=each.data) for each in records if trial.carries(each)]
+    states = [state for state in (State.FREE, State.GONE) if trial.carries(tombstone(records[0], state))]
+    return standing + [trial.free(trial.hold(trial.key(), lease_ms=LAPSED_MS), state) for state in states]
 
 
 _ELSEWHERE: dict[str, Callable[[Trial, LockRecord], object]] = {

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from dlock_conformance._lasting import left_alone
 from dlock_conformance._trouble import VERBS, asking
 from dlock_conformance.harness import Colour
 from dlock_conformance.needs import needed_for, needs
 from dlock_conformance.records import held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.record import NO_TOKEN, State
+from dlock_core.record import NO_TOKEN
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
@@ -146,9 +147,7 @@ class LivingClauses:
 
     def test_s21_provisioning_may_be_repeated(self, trial: Trial) -> None:
         """The second time it changes nothing, least of all records."""
-        record = trial.hold(trial.key(), data=b"x")
-        others = [trial.free(trial.hold(trial.key(), lease_ms=1), state) for state in (State.FREE, State.GONE)]
-        others += [trial.hold(trial.key(), lease_ms=lease_ms) for lease_ms in (1, None)]
+        record, others = trial.hold(trial.key()), left_alone(trial)
 
         for _ in range(2):
             trial.other.provision()

@@ -100,7 +100,8 @@ class StoreHarness(Opening):
         allow_unsafe: names of what the client is told to accept.
         soon_s: how many seconds after a release the longest sleeper of its waiters may still sleep.
         tells_wanted: the answer to a renewal says whether somebody waits (N4); without it only that it never says so wrongly is tried.
-        carried: returns a record as a store keeps it that cannot carry every field; the suite then asks for that to come back.
+        carried: returns a record as a store keeps it that cannot carry every field, and None for one that it cannot keep at all. The suite
+            then asks for that to come back, and leaves the others out where it tries many records in one test.
         reset: called before each test. Not needed for the suite itself: each test has keys of its own.
     """
 
@@ -127,7 +128,7 @@ class StoreHarness(Opening):
     allow_unsafe: frozenset[str] = frozenset()
     soon_s: float = 5.0
     tells_wanted: bool = False
-    carried: Callable[[LockRecord], LockRecord] | None = None
+    carried: Callable[[LockRecord], LockRecord | None] | None = None
     reset: Callable[[], None] | None = None
 
     def gives(self, name: str) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Reply
 
-__all__ = ["LEASE_MS", "describe", "differences", "fresh", "held", "next_version", "tombstone"]
+__all__ = ["LAPSED_MS", "LEASE_MS", "describe", "differences", "fresh", "held", "next_version", "tombstone"]
 
 LEASE_MS = 60_000
+LAPSED_MS = 2  # the shortest that a row of any client can have
 
 
 def fresh() -> str:

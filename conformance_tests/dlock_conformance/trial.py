@@ -225,10 +225,18 @@ class Trial:
             self.exactly(standing, self.store.read(standing.key), f"{what} was refused, and yet changed the record")
 
     def exactly(self, written: LockRecord, came: LockRecord | None, wrong: str) -> None:
-        """Fail with *wrong* unless the two records are the same in every field and type."""
-        right = written if self.harness.carried is None else self.harness.carried(written)
+        """Fail with *wrong* unless the two records are the same in every field and type, as far as the store can carry them."""
+        right = self._carried(written)
+        assert right is not None, f"the harness says of {describe(written)} that the store cannot keep it"
         if found := differences(right, came):
             self.fail(f"{wrong} ({found})", expected=right, came=came)
+
+    def carries(self, record: LockRecord) -> bool:
+        """Whether the store can keep *record*; of each test at least one record must be left."""
+        return self._carried(record) is not None
+
+    def _carried(self, record: LockRecord) -> LockRecord | None:
+        return record if self.harness.carried is None else self.harness.carried(record)
 
     def require(self, fact: object, wrong: str, *, came: object = None) -> None:
         """Fail with *wrong* unless *fact* is true."""

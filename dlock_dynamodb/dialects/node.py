@@ -164,7 +164,12 @@ class NodeClosedRows(NamedTuple):
 def _common(record: LockRecord) -> Item:
     if record.data is not None or record.attributes:
         raise UnsupportedError(f"lock {record.key!r}: a row of the Node client has no place for data or attributes")
-    return {_GUID: {"B": to_guid(record.rvn)}, _OWNER: text(record.owner)}
+    guid = to_guid(record.rvn)
+    if len(guid) != _GUID_BYTES:  # nobody could read the row
+        raise UnsupportedError(
+            f"lock {record.key!r}: a version number here is 32 hexadecimal digits or {_GUID_BYTES} bytes, not {record.rvn!r}"
+        )
+    return {_GUID: {"B": guid}, _OWNER: text(record.owner)}
 
 
 def _read_open(key: str, item: Item) -> LockRecord:
