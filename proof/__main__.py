@@ -27,7 +27,7 @@ from proof.faults import runner as faults
 from proof.faults.stores import STORES
 from proof.interrupts import __main__ as interrupts
 from proof.jobs import runner as jobs
-from proof.mutate import general, product, simulated
+from proof.mutate import by_file, general, product, simulated
 from proof.mutate import runner as mutants
 from proof.mutate.catalogue import MUTANTS
 from proof.mutate.explained import EXPLAINED
@@ -59,6 +59,8 @@ _PROVES = {
 }
 # These run whole clients; the others run the machine alone.
 _OF_CLIENTS = ("faults", "bodies", "interrupts", "jobs", "slips", "sweep")
+# What is kept of these decides by itself what runs again.
+_KEPT_BY_FILE = ("slips", "sweep")
 # What of the product the faults disturb: all of it but the frameworks.
 _PRODUCT = tuple(sorted(path.name for path in ROOT.glob("dlock_*") if path.name != "dlock_contrib"))
 _MACHINE = ("early", "errors", "lease", "timings", "record", "states", "store")
@@ -101,24 +103,22 @@ def _mutants(options: argparse.Namespace) -> dict[str, Any]:
 
 def _slips(options: argparse.Namespace) -> dict[str, Any]:
     """The named mutants of all of the product but the machine."""
-    return _on_disk(product.slips()[:: 150 if options.quick else 1], options)
+    return _by_file("slips", product.slips()[:: 150 if options.quick else 1], options)
 
 
 def _sweep(options: argparse.Namespace) -> dict[str, Any]:
     """The general changes of the shell."""
-    chosen = product.swept(50, unfinished=False) if options.quick else product.swept(options.every)
-    return _on_disk(chosen, options)
+    every = 50 if options.quick else options.every
+    return _by_file("sweep", product.swept(every, unfinished=not options.quick), options)
 
 
-def _on_disk(chosen: Sequence[product.Slip], options: argparse.Namespace) -> dict[str, Any]:
-    verdicts = list(product.judge(chosen, options.processes))
-    wrong = product.survivors(verdicts)
-    explained = {each.name: EXPLAINED[each.name] for each in verdicts if each.by is None and each.name in EXPLAINED}
-    return {
-        "verdicts": sorted((each._asdict() for each in verdicts), key=lambda each: (each["rule"], each["name"])),
-        "explained": explained,
-        "wrong": wrong,
-    }
+def _by_file(
+    stage: str, mutants: Sequence[product.Slip | product.Sweep], options: argparse.Namespace
+) -> dict[str, Any]:
+    """The mutants, resumable: what those of a file showed is kept."""
+    kept = options.results / f"{stage}{'-quick' if options.quick else ''}"
+    only = [] if options.as_far else options.files.split(",")
+    return by_file.result_of(by_file.judge_files(mutants, kept, options.processes, only=only))
 
 
 def _simulate(options: argparse.Namespace) -> dict[str, Any]:
@@ -259,7 +259,7 @@ STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
 def _run(name: str, options: argparse.Namespace) -> None:
     """Run a stage, unless its result is there, and keep what it shows."""
     path, code = options.results / f"{name}.json", version(name)
-    if path.exists() and not options.again:
+    if path.exists() and not options.again and name not in _KEPT_BY_FILE:
         kept = json.loads(path.read_text())
         if kept["version"] == code and kept["quick"] == options.quick:
             print(f"{name}: has run on this version of the code; --again runs it again")
@@ -291,10 +291,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--schedules", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=1_000, help="of the worlds of elections and jobs")
     parser.add_argument("--deviations", type=int, default=2, help="of their explorations")
-    parser.add_argument("--as-far", action="store_true", help="simulate and disturb no more, and tell of what has been")
+    parser.add_argument(
+        "--as-far", action="store_true", help="simulate, disturb and change no more, and tell of what has been"
+    )
     parser.add_argument("--trials", type=int, default=300, help="of each fault, on each store")
     parser.add_argument("--stores", default=",".join(STORES), help="for the faults")
     parser.add_argument("--every", type=int, default=1, help="only each so many of the general changes")
+    parser.add_argument(
+        "--files", default="", help="judge only mutants of files with one of these in their paths, by commas"
+    )
     parser.add_argument("--states-max", type=int, help="give up an exploration there, and say so")
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args(argv)

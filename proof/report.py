@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from proof import report_jobs
+from proof import report_jobs, report_mutants
 from proof.standing import paragraphs_of, problems_of, row_of, rows_of, section_of
-from proof.tables import cell_table, histogram, shown, table, where
+from proof.tables import cell_table, histogram, is_of, shown, table, where
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,8 +41,9 @@ _HEAD_OF_PEERS = ("Store", "fault", "trials", "what showed", "stale: naive", "ch
 _BARS_MAX = 30
 # They mint from a clock or from the revisions of the whole cluster: what lies between two tokens tells nothing.
 _MINT_WITH_GAPS = ("etcd", "redis", "zookeeper")
-# Their rows stand each by itself: a store that is not disturbed in a run keeps its own.
-_OF_CELLS = ("faults", "bodies")
+# Their rows stand each by itself: a store that is not disturbed in a run keeps its own, and a file that is not changed.
+_OF_FILES = ("slips", "sweep")
+_OF_ROWS = ("faults", "bodies", *_OF_FILES)
 
 
 def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: str = "") -> str:
@@ -58,8 +59,8 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: st
         "explore": _explore,
         "mutants": _mutants,
         "general": _general,
-        "slips": _slips,
-        "sweep": _sweep,
+        "slips": report_mutants.slips,
+        "sweep": report_mutants.sweep,
         "simulate": _simulate,
         "power": _power,
         "shrink": _shrink,
@@ -73,7 +74,7 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: st
         stands = section_of(standing, _TITLES[name])
         if name not in results:
             lines += stands or ["Not run.", ""]
-        elif name in _OF_CELLS:
+        elif name in _OF_ROWS:
             lines += section(results[name]["result"], stands or [])
         else:
             lines += section(results[name]["result"])
@@ -87,7 +88,7 @@ def _summary(results: dict[str, dict[str, Any]], codes: dict[str, str], standing
         if told is None:
             rows.append(row_of(standing, title, codes.get(name, "")) or (title, "not run", "", "", "", ""))
             continue
-        wrong = told["result"]["wrong"]
+        wrong = _wrong(name, told["result"], standing)
         version = told["version"] + ("" if told["version"] == codes[name] else f" (now {codes[name]})")
         held = "yes" if not wrong else f"**no: {len(wrong)}**"
         rows.append(
@@ -104,9 +105,19 @@ def _summary(results: dict[str, dict[str, Any]], codes: dict[str, str], standing
     problems = [
         f"- {title}: {each}"
         for name, title in _TITLES.items()
-        for each in (results[name]["result"]["wrong"] if name in results else problems_of(standing, title))
+        for each in (
+            _wrong(name, results[name]["result"], standing) if name in results else problems_of(standing, title)
+        )
     ]
     return [*lines, *problems, *([""] if problems else [])]
+
+
+def _wrong(name: str, result: dict[str, Any], standing: str) -> list[str]:
+    """Return what is wrong in the stage *name*, also in rows that stand."""
+    wrong: list[str] = result["wrong"]
+    if name in _OF_FILES:
+        return report_mutants.standing_problems(result, problems_of(standing, _TITLES[name])) + wrong
+    return wrong
 
 
 def _explore(result: dict[str, Any]) -> list[str]:
@@ -145,26 +156,6 @@ def _mutants(result: dict[str, Any]) -> list[str]:
     ]
     rows = [(each["name"], each["rule"], each["by"] or "**survived**", f"{each['seconds']:.2f} s") for each in verdicts]
     return lines + table(("Mutant", "rule", "noticed by", "after"), rows)
-
-
-def _slips(result: dict[str, Any]) -> list[str]:
-    verdicts = result["verdicts"]
-    lines = [
-        f"{len(verdicts)} mutants of a whole copy of the project, each the slip of a careful programmer, judged by the tests that stand",
-        f"beside it in `proof/mutate/slips.txt`: {len(result['wrong'])} survived unexplained.",
-        "",
-    ]
-    rows = [(each["name"], each["rule"], each["by"] or "nothing") for each in verdicts]
-    return lines + table(("Mutant", "file", "noticed by"), rows) + _explained(result["explained"], result["wrong"])
-
-
-def _sweep(result: dict[str, Any]) -> list[str]:
-    files: dict[str, list[bool]] = {}
-    for each in result["verdicts"]:
-        files.setdefault(each["rule"], []).append(each["by"] is not None)
-    lines = ["What of these changes the tests that stand beside each file in `proof/mutate/product.py` noticed.", ""]
-    rows = [(file, len(noticed), sum(noticed)) for file, noticed in files.items()]
-    return lines + table(("File", "changes", "noticed"), rows) + _explained(result["explained"], result["wrong"])
 
 
 def _general(result: dict[str, Any]) -> list[str]:
@@ -270,7 +261,7 @@ def _faults(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
         "",
         *cell_table(_HEAD_OF_FAULTS, stands, done, map(_cell, ours)),
     ]
-    if peers or rows_of(stands, _HEAD_OF_PEERS, done):
+    if peers or rows_of(stands, _HEAD_OF_PEERS, lambda row: is_of(row, done)):
         lines += [
             "The same faults with redis-py's own Lock instead, made with its defaults. *stuck*: keys of killed holders that nobody got",
             "within five leases, since by default it has no end; *orphans*: keys that it had taken, while the caller was told that it had",

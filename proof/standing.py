@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 __all__ = ["paragraphs_of", "problems_of", "row_of", "rows_of", "section_of"]
 
@@ -32,8 +32,8 @@ def problems_of(page: str, title: str) -> list[str]:
     return re.findall(rf"^- {re.escape(title)}: (.*)$", page, re.MULTILINE)
 
 
-def rows_of(section: Sequence[str], head: Sequence[str], besides: Collection[tuple[str, str]]) -> list[list[str]]:
-    """Return the rows of the table under *head* in *section*, but for the fault cells *besides*, each a store and a fault."""
+def rows_of(section: Sequence[str], head: Sequence[str], is_done: Callable[[list[str]], bool]) -> list[list[str]]:
+    """Return the rows of the table under *head* in *section*, but for those that are done anew."""
     line = f"| {' | '.join(head)} |"
     if line not in section:
         return []
@@ -41,8 +41,8 @@ def rows_of(section: Sequence[str], head: Sequence[str], besides: Collection[tup
     for row in section[section.index(line) + 2 :]:
         if not row.startswith("|"):
             break
-        cells = row.removeprefix("| ").removesuffix(" |").split(" | ")
-        if (cells[0].split()[0], cells[1]) not in besides:
+        cells = [cell.replace("\\|", "|") for cell in row.removeprefix("| ").removesuffix(" |").split(" | ")]
+        if not is_done(cells):
             found.append(cells)
     return found
 

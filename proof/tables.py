@@ -10,7 +10,7 @@ from proof.standing import rows_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["cell_table", "histogram", "shown", "table", "where"]
+__all__ = ["cell_table", "histogram", "is_of", "shown", "table", "where"]
 
 _BAR = 50
 
@@ -28,8 +28,13 @@ def cell_table(
     head: Sequence[str], stands: Sequence[str], done: Collection[tuple[str, str]], rows: Iterable[Sequence[object]]
 ) -> list[str]:
     """Return a table of fault cells: the *rows*, and those of the page as it *stands* whose cells are not *done*, by store."""
-    every = [*rows_of(stands, head, done), *rows]
+    every = [*rows_of(stands, head, lambda row: is_of(row, done)), *rows]
     return table(head, sorted(every, key=lambda row: list(STORES).index(str(row[0]).split()[0])))
+
+
+def is_of(row: Sequence[str], cells: Collection[tuple[str, str]]) -> bool:
+    """Whether *row* is of one of the fault *cells*, each a store and a fault."""
+    return (row[0].split()[0], row[1]) in cells
 
 
 def histogram(counts: Sequence[int], width: float, unit: str) -> list[str]:

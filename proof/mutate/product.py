@@ -30,7 +30,7 @@ from proof.mutate.runner import QUIET, ROOT, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["SWEPT", "Slip", "judge", "main", "slips", "swept"]
+__all__ = ["SWEPT", "Slip", "Sweep", "judge", "main", "slips", "swept"]
 
 _BETWEEN = " :: "
 _SECONDS_MAX = 240
@@ -54,6 +54,11 @@ SWEPT: dict[str, tuple[str, ...]] = {
             "engine/driver",
             "core/test_hold_loss core/test_lost_replies core/test_events core/test_early core/test_contention core/test_cancel",
         ),
+        ("engine/wanting", "core/test_hold_wanted"),
+        ("engine/sessions", "core/test_session_ends core/test_sessions core/test_session_breaks core/test_membership"),
+        ("engine/membership", "core/test_membership core/test_shared_locks"),
+        ("engine/keeper", "core/test_sessions core/test_session_ends core/test_session_breaks"),
+        ("engine/sharing", "core/test_shared_locks core/test_membership"),
     )
 }
 
@@ -82,6 +87,20 @@ class Slip(NamedTuple):
         return source.replace(self.old, self.new)
 
 
+class Sweep(NamedTuple):
+    """The general change *number* of *file*, and the tests that must notice."""
+
+    name: str
+    file: str
+    number: int
+    tests: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The changed file."""
+        return ast.unparse(mutated(self.number, self.file)[0])
+
+
 def slips() -> list[Slip]:
     """Return the named mutants."""
     found, file = [], ""
@@ -94,11 +113,12 @@ def slips() -> list[Slip]:
     return found
 
 
-def swept(every: int = 1, *, unfinished: bool = True) -> list[Slip]:
-    """Return the changes of the sweep; with *unfinished*, also those of files of which some survive yet."""
+def swept(every: int = 1, *, only: Sequence[str] = ("",), unfinished: bool = True) -> list[Sweep]:
+    """Return the changes of the files whose path has one of *only* in it; with *unfinished*, also of those of which some survive yet."""
     return [
-        Slip(f"{file}: {change.name}", file, "", ast.unparse(mutated(change.number, file)[0]), tests)
+        Sweep(f"{file}: {change.name}", file, change.number, tests)
         for file, tests in SWEPT.items()
+        if any(part in file for part in only)
         if unfinished or not file.endswith(tuple(f"{name}.py" for name in _UNFINISHED))
         for change in changes(file)[::every]
     ]
@@ -138,12 +158,12 @@ def _failing(copy: Path, tests: Sequence[str]) -> str | None:
     return failed[1]
 
 
-def _judge(slip: Slip, copies: queue.SimpleQueue[Path]) -> Verdict:
+def _judge(slip: Slip | Sweep, copies: queue.SimpleQueue[Path]) -> Verdict:
     began, copy = time.monotonic(), copies.get()
     file = copy / slip.file
     before, status = file.read_text(), file.stat()
     try:
-        file.write_text(slip.text if slip.old else slip.new)
+        file.write_text(slip.text)
         by = _failing(copy, slip.tests)
     finally:
         file.write_text(before)
@@ -152,7 +172,7 @@ def _judge(slip: Slip, copies: queue.SimpleQueue[Path]) -> Verdict:
     return Verdict(slip.name, slip.file.removesuffix(".py"), by, time.monotonic() - began, 0)
 
 
-def judge(chosen: Sequence[Slip], processes: int = 2) -> Iterator[Verdict]:
+def judge(chosen: Sequence[Slip | Sweep], processes: int = 2) -> Iterator[Verdict]:
     """Judge each of *chosen*; the verdicts come as they are found.
 
     Raises: RuntimeError: the tests that must notice fail of themselves, or cannot be run.
@@ -174,14 +194,17 @@ def survivors(verdicts: Sequence[Verdict], explained: Mapping[str, str] = EXPLAI
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 1 if a mutant survives that is not explained."""
     parser = argparse.ArgumentParser(prog="python -m proof.mutate.product", description=__doc__)
-    parser.add_argument("names", nargs="*", help="mutants whose name or file contains one of these; default: all")
+    parser.add_argument("names", nargs="*", help="what is in the file, or in the name of a named mutant; default: all")
     parser.add_argument("--sweep", action="store_true", help="the general changes in place of the named ones")
     parser.add_argument("--every", type=int, default=1, help="only each so many changes of the sweep")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(argv)
-    every = swept(options.every) if options.sweep else slips()
     names = options.names or [""]
-    chosen = [each for each in every if any(name in each.name or name in each.file for name in names)]
+    chosen: Sequence[Slip | Sweep]
+    if options.sweep:
+        chosen = swept(options.every, only=names)
+    else:
+        chosen = [each for each in slips() if any(name in each.name or name in each.file for name in names)]
     verdicts = []
     for verdict in judge(chosen, options.processes):
         verdicts.append(verdict)

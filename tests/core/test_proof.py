@@ -9,11 +9,13 @@ import pytest
 
 from proof import __main__ as proof_main
 from proof import report, tables
-from proof.mutate import general
+from proof.mutate import by_file, general
 from proof.mutate.explained import EXPLAINED
-from proof.mutate.product import SWEPT
+from proof.mutate.product import SWEPT, Slip
+from proof.mutate.runner import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
@@ -45,8 +47,7 @@ def test_page_says_what_was_not_run() -> None:
 
 def test_stage_that_was_not_run_keeps_its_section_and_the_version_that_it_ran_on() -> None:
     """Whoever has run one stage leaves the others as they stand."""
-    first = {"version": "aa", "quick": False, "at": "then", "seconds": 1, "machine": "m", "load": 0, "result": {}}
-    first["result"] = {"wrong": ["a fault that it must find"], "found": {}}
+    first = told_of({"wrong": ["a fault that it must find"], "found": {}}, "aa")
     codes = dict.fromkeys(proof_main.STAGES, "aa")
     before = report.page({"power": first}, codes)
 
@@ -61,16 +62,7 @@ def test_fault_cell_that_was_not_run_keeps_its_row() -> None:
     """Whoever disturbs one store leaves the rows and the delays of the others; one that runs again takes the place of its own."""
 
     def told(*cells: tuple[str, str, int], code: str) -> dict[str, Any]:
-        result = {"wrong": [], "cells": [cell_of(*cell, code) for cell in cells]}
-        return {
-            "version": code,
-            "quick": False,
-            "at": "then",
-            "seconds": 1,
-            "machine": "m",
-            "load": 0,
-            "result": result,
-        }
+        return told_of({"wrong": [], "cells": [cell_of(*cell, code) for cell in cells]}, code)
 
     codes = dict.fromkeys(proof_main.STAGES, "bb")
     before = report.page({"faults": told(("redis", "kill", 301), ("sqlite", "kill", 302), code="aa")}, codes)
@@ -89,12 +81,124 @@ def test_fault_cell_that_was_not_run_keeps_its_row() -> None:
     ]
 
 
+def told_of(result: dict[str, Any], code: str) -> dict[str, Any]:
+    """Return what a stage leaves."""
+    about = {"version": code, "quick": False, "at": "then", "seconds": 1, "machine": "m", "load": 0}
+    return {**about, "result": result}
+
+
 def cell_of(store: str, cell: str, trials: int, code: str) -> dict[str, Any]:
     """Return what a fault cell shows in which nothing is wrong."""
     counts = dict.fromkeys(("grants", "effects", "repeated", "disordered", "early", "lost", "unheard"), 0)
     stale = dict.fromkeys(("fenced", "naive", "checked", "two-step"), 0)
     about = {"store": store, "version": "1", "lease_s": 1.0, "cell": cell, "control": None, "notes": {}, "seconds": 1}
     return {**about, **counts, "stale": stale, "trials": trials, "delays": [0.5, 1.0], "code": code}
+
+
+@pytest.mark.parametrize("stage", ["sweep", "slips"])
+def test_file_whose_mutants_were_not_judged_keeps_its_rows(stage: str) -> None:
+    """Also what was not noticed of it, with its explanation or as a problem; one that is judged again takes the place of its own."""
+    survivors = {"a.py": ["f: x | y -> y"], "b.py": ["g: return -> pass"]}
+
+    def told(*files: str, code: str) -> dict[str, Any]:
+        return told_of(by_file.result_of([file_of(file, survivors[file], code) for file in files]), code)
+
+    codes = dict.fromkeys(proof_main.STAGES, "aa")
+    before = report.page({stage: told("a.py", "b.py", code="aa")}, codes)
+    survivors["b.py"] = []
+
+    after = report.page({stage: told("b.py", code="bb")}, codes, before)
+    again = report.page({stage: told("b.py", code="bb")}, codes, after)
+
+    assert after == again
+    title = report._TITLES[stage]
+    assert f"- {title}: a.py: f: x | y -> y" in after
+    assert f"- {title}: b.py" not in after
+    assert r"| a.py: f: x \| y -> y |  |" in after
+    rows = [row for row in after.splitlines() if row.endswith((" | aa |", " | bb |"))]
+    assert [(" a.py " in row, row[-5:-2]) for row in rows] == [(True, " aa")] * (len(rows) // 2) + [(False, " bb")] * (
+        len(rows) // 2
+    )
+    assert len(rows) == (2 if stage == "sweep" else 4)
+
+
+def file_of(file: str, survivors: list[str], code: str) -> dict[str, Any]:
+    """Return what the two mutants of *file* showed, of which the first is one of *survivors*, if there is any."""
+    verdicts = [{"name": f"{file}: {name}", "by": None} for name in survivors] + [
+        {"name": f"{file}: 1 -> 2", "by": "a test"}
+    ] * 2
+    return {"file": file, "code": code, "at": "then", "seconds": 1.0, "verdicts": verdicts[:2]}
+
+
+def test_explained_survivor_is_told_with_its_reason_and_is_no_problem() -> None:
+    """The explanations are those of today, whenever the mutants were judged."""
+    name, why = next((name, why) for name, why in EXPLAINED.items() if name.startswith("dlock_core/"))
+    file, _, change = name.partition(": ")
+
+    told = report.page(
+        {"sweep": told_of(by_file.result_of([file_of(file, [change], "aa")]), "aa")},
+        dict.fromkeys(proof_main.STAGES, "aa"),
+    )
+
+    assert f"| {name} | {why} |" in told
+    assert f"| {file} | 2 | 1 | 1 | 0 | then | aa |" in told
+    assert f"- {report._TITLES['sweep']}" not in told
+    assert "Not swept yet: " in told
+
+
+def test_mutants_are_judged_by_file_and_what_is_complete_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is stopped goes on with the files that it had not done; one that is the same is not judged again."""
+    files = ("proof/report.py", "proof/tables.py")
+    mutants = [
+        Slip(name, file, "old", name, ("tests/core/test_proof.py::a",)) for file in files for name in ("one", "two")
+    ]
+    asked: list[str] = []
+
+    def judge(chosen: Sequence[Slip], _: int) -> Iterator[Verdict]:
+        for each in chosen:
+            if len(asked) == 3:
+                asked.clear()
+                raise KeyboardInterrupt
+            asked.append(f"{each.file} {each.name}")
+            yield Verdict(each.name, each.file.removesuffix(".py"), None if each.name == "two" else "a", 1.5, 0)
+
+    monkeypatch.setattr(by_file, "judge", judge)
+    with pytest.raises(KeyboardInterrupt):
+        by_file.judge_files(mutants, tmp_path, 1)
+
+    done = by_file.judge_files(mutants, tmp_path, 1)
+    assert asked == [f"{files[1]} one", f"{files[1]} two"]
+    assert by_file.result_of(done)["wrong"] == [f"{file}: two" for file in files]
+    assert by_file.result_of(done)["ran_s"] == 6.0
+
+    changed = [*mutants[:2], *(each._replace(new="another") for each in mutants[2:])]
+    asked.clear()
+    assert by_file.judge_files(changed, tmp_path, 1, only=("report",)) == done
+    assert asked == []
+    assert by_file.judge_files(changed, tmp_path, 1, only=("tables", "report"))[1]["code"] != done[1]["code"]
+    assert asked == [f"{files[1]} one", f"{files[1]} two"]
+
+
+def test_version_of_a_files_mutants_is_that_of_the_file_and_of_its_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found with others says nothing any more."""
+    paths = ("code.py", "tests.py", "proof/mutate/general.py")
+    (tmp_path / "proof" / "mutate").mkdir(parents=True)
+    for path in paths:
+        (tmp_path / path).write_text("before")
+    monkeypatch.setattr(by_file, "ROOT", tmp_path)
+    mutant = Slip("name", "code.py", "old", "new", ("tests.py::test",))
+    found = [by_file.version_of([mutant])]
+
+    for path in paths:
+        (tmp_path / path).write_text("after")
+        found.append(by_file.version_of([mutant]))
+
+    assert by_file.version_of([mutant]) == found[-1]
+    assert len(set(found)) == len(found) == 4
 
 
 def test_histogram_leaves_out_the_empty_ends() -> None:
