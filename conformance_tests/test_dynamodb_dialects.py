@@ -42,7 +42,7 @@ LACKS = (
         "own_client",
         "expires",
     ),
-    *("lose_reply", "hang", "refuse", "busy"),
+    *("lose_reply", "hang", "refuse", "busy", "trickle"),
 )
 NO_SESSIONS = {"session": "the rows of other clients have no place for sessions"}
 ELSEWHERE = {

@@ -37,7 +37,7 @@ class TestMemoryStore(LockStoreConformance):
             "own_client",
             "expires",
         ),
-        *("lose_reply", "hang", "refuse", "busy"),
+        *("lose_reply", "hang", "refuse", "busy", "trickle"),
     )
 
     @pytest.fixture

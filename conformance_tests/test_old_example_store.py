@@ -29,6 +29,7 @@ class TestOldExampleStore(LockStoreConformance):
             "lose_reply",
             "hang",
             "refuse",
+            "trickle",
         ),
         *("count_requests", "unprovisioned", "own_client", "plant_foreign", "plant_newer", "expires"),
     )

@@ -78,6 +78,7 @@ class TestSqliteStore(LockStoreConformance):
         "lose_reply",
         "hang",
         "refuse",
+        "trickle",
         "count_requests",
         "unprovisioned",
         "own_client",

@@ -14,7 +14,7 @@ from dlock_conformance import LockStoreConformance, StoreHarness, _connecting
 from dlock_conformance.broken import BROKEN, BROKEN_LINKS, Broken, BrokenLinks
 from dlock_conformance.clauses import clause_of, clauses
 from dlock_conformance.harness import Colour
-from dlock_conformance.needs import inapplicable
+from dlock_conformance.needs import inapplicable, not_given
 from dlock_conformance.socketed import socket_harness
 from dlock_conformance.trial import Trial
 from dlock_conformance.wired import Wire, wired_harness
@@ -88,6 +88,8 @@ def verdict(patch: Any, clause: str, colour: Colour, on: Base = BASES["wire"]) -
         patch(wire)
         try:
             with on(wire) as harness, Trial(harness, colour, name) as trial:
+                if not_given(harness, getattr(LockStoreConformance, name), {"colour": colour, **case}):
+                    continue
                 getattr(Suite(), name)(trial, **case)
         except (pytest.skip.Exception, DLockError):
             continue

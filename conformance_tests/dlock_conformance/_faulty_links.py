@@ -13,6 +13,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dlock_conformance._faulty_times import (
+    AsyncLate,
+    AsyncOfEachPiece,
+    AsyncOfTheFirst,
+    AsyncOneAtATime,
+    AsyncSmallPool,
+    Late,
+    OfEachPiece,
+    OfTheFirst,
+    OneAtATime,
+    SmallPool,
+)
 from dlock_conformance._links import AsyncLink, AsyncLinks, Links, answered, packed, received, received_by
 from dlock_conformance._wire_errors import NoReplyError, NotSentError, WireError
 from dlock_conformance.harness import Colour
@@ -57,19 +69,18 @@ class UsedAgain(Links):
 class AsyncUsedAgain(AsyncLinks):
     """The same for tasks."""
 
-    def lost(self, link: AsyncLink | None) -> None:
+    def lost(self, link: AsyncLink) -> None:
         """As if all were well."""
-        if link is not None:
-            self.kept(link)
+        self.kept(link)
 
 
 class AsyncUsedAfterCancel(AsyncLinks):
     """Looks at errors, and a cancellation is none: its connection is used again."""
 
-    def lost(self, link: AsyncLink | None) -> None:
+    def lost(self, link: AsyncLink) -> None:
         """Keep what nothing went wrong with."""
         task = asyncio.current_task()
-        if link is not None and task is not None and task.cancelling():
+        if task is not None and task.cancelling():
             self.kept(link)
             return
         super().lost(link)
@@ -142,95 +153,6 @@ class AsyncOneForAll(AsyncLinks):
         if self._link is not None and self._reader is not None:
             self._reader.cancel()
             self.lost(self._link)
-
-
-# ---- time
-
-
-class OneAtATime(Links):
-    """Holds a mutex as long as a call has no answer."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address)
-        self._turn = threading.Lock()
-
-    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """Wait for its turn."""
-        with self._turn:
-            return super().ask(verb, request, more, timeout_s)
-
-
-class AsyncOneAtATime(AsyncLinks):
-    """The same for tasks."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address)
-        self._turn = asyncio.Lock()
-
-    async def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """Wait for its turn."""
-        async with self._turn:
-            return await super().ask(verb, request, more, timeout_s)
-
-
-POOL = 10
-
-
-class SmallPool(OneAtATime):
-    """Has ten connections, and waits for one as long as it takes."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address)
-        self._turn = threading.Semaphore(POOL)  # type: ignore[assignment]  # it is used as a mutex is
-
-
-class AsyncSmallPool(AsyncOneAtATime):
-    """The same for tasks."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address)
-        self._turn = asyncio.Semaphore(POOL)  # type: ignore[assignment]  # as above
-
-
-LATE_S = 0.7
-
-
-class Late(Links):
-    """Gives the server some time more than its caller allows."""
-
-    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """Wait longer."""
-        return super().ask(verb, request, more, timeout_s + LATE_S)
-
-
-class AsyncLate(AsyncLinks):
-    """The same for tasks."""
-
-    async def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """Wait longer."""
-        return await super().ask(verb, request, more, timeout_s + LATE_S)
-
-
-class OfTheFirst(Links):
-    """Goes by the time-out of the first call, as where it belongs to the connection."""
-
-    first: float | None = None
-
-    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """Wait as long as the first."""
-        self.first = self.first or timeout_s
-        return super().ask(verb, request, more, self.first)
-
-
-class AsyncOfTheFirst(AsyncLinks):
-    """The same for tasks."""
-
-    first: float | None = None
-
-    async def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """Wait as long as the first."""
-        self.first = self.first or timeout_s
-        return await super().ask(verb, request, more, self.first)
 
 
 # ---- what is told
@@ -345,6 +267,7 @@ BROKEN_LINKS: tuple[BrokenLinks, ...] = (
     BrokenLinks("a pool of ten is waited for without a time-out", "S13", SmallPool, AsyncSmallPool),
     BrokenLinks("a time-out is late by a constant", "S13", Late, AsyncLate),
     BrokenLinks("the first time-out is that of the connection", "S13", OfTheFirst, AsyncOfTheFirst),
+    BrokenLinks("a time-out begins anew with each piece of an answer", "S13", OfEachPiece, AsyncOfEachPiece),
     BrokenLinks("what got no answer is sent again", "S15", SentAgain, AsyncSentAgain),
     BrokenLinks(
         "a connection that was closed is told as not sent",

@@ -12,16 +12,30 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from dlock_conformance._wire_errors import NoReplyError, NotSentError
 
-__all__ = ["AsyncLink", "AsyncLinks", "Links", "ReplyTimeoutError", "answered", "packed", "received", "received_by"]
+__all__ = [
+    "FRAME_BYTES",
+    "AsyncLink",
+    "AsyncLinks",
+    "Links",
+    "ReplyTimeoutError",
+    "answered",
+    "packed",
+    "received",
+    "received_by",
+    "unpacked",
+]
 
 AsyncLink: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_Link = TypeVar("_Link")
 
 _FRAME = struct.Struct("!Q")
+FRAME_BYTES = _FRAME.size
 _numbers = itertools.count(1)
 _carried: dict[int, Any] = {}
 
@@ -48,10 +62,10 @@ def received(link: socket.socket, until: float | None = None) -> Any:
     Raises: EOFError: the other side has left. TimeoutError: it has not come *until* then.
     """
     frame = b""
-    while len(frame) < _FRAME.size:
+    while len(frame) < FRAME_BYTES:
         if until is not None:
             link.settimeout(_left(until))
-        if not (more := link.recv(_FRAME.size - len(frame))):
+        if not (more := link.recv(FRAME_BYTES - len(frame))):
             raise EOFError("the connection was closed")
         frame += more
     return unpacked(frame)
@@ -59,7 +73,7 @@ def received(link: socket.socket, until: float | None = None) -> Any:
 
 async def received_by(reader: asyncio.StreamReader) -> Any:
     """As :func:`received`, for tasks."""
-    return unpacked(await reader.readexactly(_FRAME.size))
+    return unpacked(await reader.readexactly(FRAME_BYTES))
 
 
 def _left(until: float) -> float:
@@ -68,13 +82,53 @@ def _left(until: float) -> float:
     return left
 
 
-class Links:
-    """The connections of a store for threads: as many as there are calls at once. One whose call did not end well is not used again."""
+class _Pool(Generic[_Link]):
+    """Connections of either colour: as many as there are calls at once. One whose call did not end well is not used again."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
-        self.idle: list[socket.socket] = []
+        self.idle: list[_Link] = []
         self.mutex = threading.Lock()
+
+    @contextmanager
+    def using(self, timeout_s: float) -> Iterator[list[_Link]]:
+        """Have the block put the connection of its call into the list that it is given: what becomes of it is seen to here.
+
+        Raises: WireError: there is no answer.
+        """
+        used: list[_Link] = []
+        try:
+            yield used
+        except BaseException as error:
+            for link in used:
+                self.lost(link)
+            if isinstance(error, TimeoutError):
+                raise ReplyTimeoutError(f"no reply within {timeout_s} s") from error
+            if isinstance(error, (OSError, EOFError)):
+                for link in self.emptied():  # the server is another one by now, or has none of the others either
+                    self.lost(link)
+                raise NoReplyError("the connection was lost") from error
+            raise
+        self.kept(used[0])
+
+    def emptied(self) -> list[_Link]:
+        """Return the idle connections, which are idle no more."""
+        with self.mutex:
+            idle, self.idle = self.idle, []
+        return idle
+
+    def kept(self, link: _Link) -> None:
+        """Use *link* again."""
+        with self.mutex:
+            self.idle.append(link)
+
+    def lost(self, link: _Link) -> None:
+        """Use *link* no more: what comes on it is the answer to nobody."""
+        raise NotImplementedError
+
+
+class Links(_Pool[socket.socket]):
+    """The connections of a store for threads."""
 
     def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
         """Send a request, and return the answer to it.
@@ -82,20 +136,9 @@ class Links:
         Raises: WireError: there is none, or it is an error.
         """
         until = time.monotonic() + timeout_s
-        link = self.taken(until)
-        try:
-            came = self.exchanged(link, (verb, request, more), until)
-        except TimeoutError as error:
-            self.lost(link)
-            raise ReplyTimeoutError(f"no reply within {timeout_s} s") from error
-        except (OSError, EOFError) as error:
-            self.lost(link)
-            self.close()  # the server is another one by now, or has none of the others either
-            raise NoReplyError("the connection was lost") from error
-        except BaseException:
-            self.lost(link)
-            raise
-        self.kept(link)
+        with self.using(timeout_s) as used:
+            used.append(self.taken(until))
+            came = self.exchanged(used[0], (verb, request, more), until)
         return answered(came)
 
     def taken(self, until: float) -> socket.socket:
@@ -119,51 +162,25 @@ class Links:
             link.sendall(packed(True))
         return came
 
-    def kept(self, link: socket.socket) -> None:
-        """Use *link* again."""
-        with self.mutex:
-            self.idle.append(link)
-
     def lost(self, link: socket.socket) -> None:
-        """Use *link* no more: what comes on it is the answer to nobody."""
+        """As :meth:`_Pool.lost`."""
         link.close()
 
     def close(self) -> None:
         """Close those that are idle."""
-        with self.mutex:
-            idle, self.idle = self.idle, []
-        for link in idle:
+        for link in self.emptied():
             link.close()
 
 
-class AsyncLinks:
-    """The connections of a store for tasks, as :class:`Links`."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        self.address = address
-        self.idle: list[AsyncLink] = []
+class AsyncLinks(_Pool[AsyncLink]):
+    """The connections of a store for tasks."""
 
     async def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """Send a request, and return the answer to it.
-
-        Raises: WireError: there is none, or it is an error.
-        """
-        link: AsyncLink | None = None
-        try:
+        """As :meth:`Links.ask`."""
+        with self.using(timeout_s) as used:
             async with asyncio.timeout(timeout_s):
-                link = await self.taken()
-                came = await self.exchanged(link, (verb, request, more))
-        except TimeoutError as error:
-            self.lost(link)
-            raise ReplyTimeoutError(f"no reply within {timeout_s} s") from error
-        except (OSError, EOFError) as error:
-            self.lost(link)
-            await self.close()  # as for threads
-            raise NoReplyError("the connection was lost") from error
-        except BaseException:
-            self.lost(link)
-            raise
-        self.kept(link)
+                used.append(await self.taken())
+                came = await self.exchanged(used[0], (verb, request, more))
         return answered(came)
 
     async def taken(self) -> AsyncLink:
@@ -185,18 +202,13 @@ class AsyncLinks:
             writer.write(packed(True))
         return came
 
-    def kept(self, link: AsyncLink) -> None:
-        """Use *link* again."""
-        self.idle.append(link)
-
-    def lost(self, link: AsyncLink | None) -> None:
-        """Use *link* no more: what comes on it is the answer to nobody."""
-        if link is not None:
-            link[1].transport.abort()
+    def lost(self, link: AsyncLink) -> None:
+        """As :meth:`_Pool.lost`."""
+        link[1].transport.abort()
 
     async def close(self) -> None:
         """Close those that are idle."""
-        idle, self.idle = self.idle, []
+        idle = self.emptied()
         for _, writer in idle:
             writer.close()
         for _, writer in idle:

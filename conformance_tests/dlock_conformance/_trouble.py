@@ -24,8 +24,11 @@ STEPS = ["claim", "replace", "release", "replace_many", "claim_many", "claim_whe
 READS = ["read", "read_age", "scan"]
 VERBS = [*STEPS, *READS, "prune"]
 # A read needs no turn among writes.
-DISTURBED = [(verb, fault) for verb in VERBS for fault in Fault if fault is not Fault.BUSY or verb in STEPS]
-SHORT_S, WAIT_S = 0.25, 0.05
+UNANSWERED = [fault for fault in Fault if fault is not Fault.TRICKLE]
+DISTURBED = [(verb, fault) for verb in VERBS for fault in UNANSWERED if fault is not Fault.BUSY or verb in STEPS]
+# Of those that ask in the same way one will do.
+TRICKLED = ["claim", "replace_many", "claim_when_free", "read", "scan", "read_age", "prune"]
+SHORT_S, TRICKLE_S, WAIT_S = 0.25, 0.5, 0.05
 OLD_MS = 60_000
 FORMAT = 2
 
@@ -66,21 +69,21 @@ def asking(
     return lambda: store.release(Release(written, version), timeout_s=timeout_s)
 
 
-def ends_in_time(trial: Trial, fault: Fault, verb: str) -> None:
-    """Fail unless *verb*, which gets no answer by *fault*, raises within its time-out."""
+def ends_in_time(trial: Trial, fault: Fault, verb: str, timeout_s: float = SHORT_S) -> None:
+    """Fail unless *verb*, which gets no answer by *fault*, or none in time, raises within its time-out."""
     store = trial.disturbed(fault)
 
     def took() -> float:
         standing, written = prepared(trial, verb)
         with trial.fault(fault):
             began = time.monotonic()
-            came = trial.ended(asking(store, verb, standing, written, SHORT_S), SHORT_S + 4 * SLACK_S)
+            came = trial.ended(asking(store, verb, standing, written, timeout_s), timeout_s + 4 * SLACK_S)
             ended = time.monotonic()
         trial.require(isinstance(came, StoreError), f"a {verb} without an answer must raise a StoreError", came=came)
         return ended - began
 
-    limit_s = SHORT_S + (WAIT_S if verb == "claim_when_free" else 0)
-    trial.in_time(f"a {verb} with timeout_s={SHORT_S} that had no answer", limit_s, took)
+    limit_s = timeout_s + (WAIT_S if verb == "claim_when_free" else 0)
+    trial.in_time(f"a {verb} with timeout_s={timeout_s} that had no answer", limit_s, took)
 
 
 class TroubleClauses:
@@ -91,6 +94,12 @@ class TroubleClauses:
     def test_s13_a_call_ends_in_time_when_nothing_answers(self, trial: Trial, verb: str) -> None:
         """A server that hangs holds no caller beyond its time-out."""
         ends_in_time(trial, Fault.HANG, verb)
+
+    @needs("trickle")
+    @pytest.mark.parametrize("verb", TRICKLED)
+    def test_s13_a_call_ends_in_time_when_its_answer_trickles_in(self, trial: Trial, verb: str) -> None:
+        """The time-out is that of the call, not of each piece of its answer."""
+        ends_in_time(trial, Fault.TRICKLE, verb, TRICKLE_S)
 
     @needs("busy")
     @pytest.mark.parametrize("verb", STEPS)
@@ -131,7 +140,7 @@ class TroubleClauses:
                     came=came,
                 )
 
-    @pytest.mark.parametrize("fault", list(Fault))
+    @pytest.mark.parametrize("fault", UNANSWERED)
     @pytest.mark.parametrize("verb", STEPS)
     def test_s14_what_was_certainly_not_applied_never_is(self, trial: Trial, verb: str, fault: Fault) -> None:
         """StoreUnavailableError lets the caller forget the write, so it must not arrive later."""

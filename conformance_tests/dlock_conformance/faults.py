@@ -13,13 +13,14 @@ class Fault(StrEnum):
 
     ``lose_reply``: the next request reaches the server, its reply never comes back. ``hang``: requests are held back and nothing
     answers, until healed: then they arrive late. ``refuse``: the server cannot be reached. ``busy``: somebody else is in the middle of a
-    write, and no other write comes through.
+    write, and no other write comes through. ``trickle``: answers come byte by byte, and take longer than any time-out, until healed.
     """
 
     LOSE_REPLY = "lose_reply"
     HANG = "hang"
     REFUSE = "refuse"
     BUSY = "busy"
+    TRICKLE = "trickle"
 
 
 class Faults(Protocol):

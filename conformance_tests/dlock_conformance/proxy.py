@@ -1,4 +1,4 @@
-"""A TCP proxy that can lose replies, hold requests back and refuse connections, and counts requests.
+"""A TCP proxy that can lose replies, hold requests back, let answers trickle in and refuse connections, and counts requests.
 
 It knows no protocol: a request is what a client says before the server answers. Where a driver talks in the background too
 (monitoring), *is_request* tells by the first bytes which of it counts. Where a server begins to answer before it has done what it was told,
@@ -24,12 +24,14 @@ _HEADERS = 1
 _CHUNK = 1 << 16
 _CONNECT_S = 5.0
 _LATE_S = 2.0
+# Between two bytes of an answer that trickles in.
+_PACE_S = 0.2
 
 
 class FaultProxy:
     """Listens on a free loopback port and passes on to *host*, *port*. Close it at the end."""
 
-    kinds = frozenset({Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE})
+    kinds = frozenset({Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE, Fault.TRICKLE})
 
     def __init__(
         self,
@@ -45,6 +47,8 @@ class FaultProxy:
         self._pairs: set[_Pair] = set()
         self._requests = 0
         self._to_lose: int | None = None
+        self._flows = threading.Event()  # answers do, and don't trickle
+        self._flows.set()
         self._listener = self._listen(0)
         self.port: int = self._listener.getsockname()[1]
 
@@ -63,6 +67,8 @@ class FaultProxy:
         with self._mutex:
             self._fault, self._to_lose = fault, None
             pairs = list(self._pairs)
+        if fault is Fault.TRICKLE:
+            self._flows.clear()
         if fault is Fault.REFUSE:
             self._stop_listening()
             for pair in pairs:
@@ -84,6 +90,7 @@ class FaultProxy:
         with self._mutex:
             fault, self._fault, self._to_lose = self._fault, None, None
             pairs = list(self._pairs)
+        self._flows.set()
         if fault is Fault.REFUSE:
             self._listener = self._listen(self.port)
         for pair in pairs:
@@ -138,6 +145,10 @@ class FaultProxy:
                 if not self._to_lose:
                     self._fault = self._to_lose = None
             return fault
+
+    def flows(self, wait_s: float = 0) -> bool:
+        """Whether answers need not trickle, now or within *wait_s*."""
+        return self._flows.wait(wait_s)
 
     def ended(self, pair: _Pair) -> None:
         """Forget a connection."""
@@ -224,10 +235,17 @@ class _Pair:
                         break
                     continue
                 if not self._client_left:
-                    self._client.sendall(answered)
+                    self._answer(answered)
         except OSError:
             pass  # a reset is an end, too
         self.cut()
+
+    def _answer(self, answered: bytes) -> None:
+        """Pass on an answer, byte by byte for as long as it has to trickle in."""
+        while len(answered) > 1 and not self._proxy.flows(_PACE_S):
+            self._client.sendall(answered[:1])
+            answered = answered[1:]
+        self._client.sendall(answered)
 
 
 def has_headers(said: bytes) -> bool:

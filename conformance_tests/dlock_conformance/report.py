@@ -26,6 +26,7 @@ _GIVE = {
     "lose_reply": _PROXY,
     "hang": _PROXY,
     "refuse": _PROXY,
+    "trickle": _PROXY,
     "busy": "faults=… that can leave a write of somebody else open",
     "count_requests": "count_requests=proxy.requests",
     "several_processes": "several_processes=True, with a url",

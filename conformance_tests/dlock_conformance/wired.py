@@ -41,7 +41,7 @@ class Wire:
     *translate* makes errors of dlock of errors of the driver; *guarantees* is what the store says of itself.
     """
 
-    kinds = frozenset(Fault) - {Fault.BUSY}
+    kinds = frozenset({Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE})
 
     def __init__(self) -> None:
         self.space = MemorySpace()
