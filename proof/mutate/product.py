@@ -55,7 +55,7 @@ SWEPT: dict[str, tuple[str, ...]] = {
             "core/test_hold_loss core/test_lost_replies core/test_events core/test_early core/test_contention core/test_cancel",
         ),
         ("engine/wanting", "core/test_hold_wanted"),
-        ("engine/sessions", "core/test_session_ends core/test_sessions core/test_session_breaks core/test_membership"),
+        ("engine/sessions", "core/test_session_looks core/test_session_ends core/test_sessions"),
         ("engine/membership", "core/test_membership core/test_shared_locks"),
         ("engine/keeper", "core/test_sessions core/test_session_ends core/test_session_breaks"),
         ("engine/sharing", "core/test_shared_locks core/test_membership"),
