@@ -9,6 +9,7 @@ _ADOPTED = "what was applied has the RVN that was asked for, so the adoption rig
 
 _PUTS = "only whether it is the same number as before is asked"
 _COPY = "it only saves a copy: without a bound both instants are NEVER, as in any new grant"
+_SAME = "two observations of one version since one instant are the same"
 
 EXPLAINED: dict[str, str] = {
     "_seek_answer: if reply.applied and record is not None: -> if False:": _ADOPTED,
@@ -25,6 +26,10 @@ EXPLAINED: dict[str, str] = {
     " -> in_flight.verb is Verb.READ or state.terms.timings.refusals_linearizable": "it only saves the look at an empty tuple",
     "_seek_probed: event.owner is OwnerState.DEAD and seen is not None -> event.owner is OwnerState.DEAD": (
         "an owner is asked for only while a record is observed; the second half tells that to the type checker"
+    ),
+    "dlock_core/engine/observations.py: _is_earlier: one.seen_at < other.seen_at -> one.seen_at <= other.seen_at": _SAME,
+    "dlock_core/engine/observations.py: save: self._kept is None or not self._unsaved -> not self._unsaved": (
+        "without a place for it nothing is unsaved; the first half tells that to the type checker"
     ),
     "dlock_core/engine/timers.py: __init__: 0 -> 1": _PUTS,
     "dlock_core/engine/timers.py: put: 1 -> 2": _PUTS,

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import stat
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core import ConfigurationError
+from dlock_core import ConfigurationError, UnsupportedError
 from dlock_core.client import LockClient
+from dlock_core.engine.observations import ObservationFile
 from dlock_core.memory import MemorySpace, MemoryStore
+from dlock_core.record import Version
+from dlock_core.states import Observation
 from dlock_core.testing import FakeClock, FaultyStore
+from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+SEEN = Observation(Version("rvn", 1), 60 * NANOS, 1 * NANOS)
 
 
 def dead(clock: FakeClock, space: MemorySpace, *keys: str) -> int:
@@ -99,6 +107,91 @@ def test_file_that_others_may_write_is_not_believed(
     LockClient(MemoryStore(), observations=file)
 
     assert "other users may write that file" in caplog.text
+
+
+@pytest.mark.parametrize(("owner", "believed"), [("root", True), ("this user", True), ("another", False)])
+def test_file_is_believed_that_this_user_or_root_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, owner: str, believed: bool
+) -> None:
+    """A file of another user is that user's to write, whatever its mode."""
+    file = ObservationFile(tmp_path / "seen", "boot")
+    file.save({"k": SEEN}, 2 * NANOS)
+    uid = {"root": 0, "this user": 4_711, "another": 4_712}[owner]
+    status = SimpleNamespace(st_uid=uid, st_mode=0o100600)
+    told = SimpleNamespace(geteuid=lambda: 4_711, fstat=lambda _: status)
+    monkeypatch.setattr("dlock_core.engine.observations.os", told)
+
+    found = file.load(2 * NANOS)
+
+    assert found == ({"k": SEEN} if believed else {})
+    assert caplog.messages == (
+        [] if believed else [f"observations {str(file.path)!r} are not read: other users may write that file"]
+    )
+
+
+def test_file_that_cannot_be_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """With what is wrong with it."""
+    file = ObservationFile(tmp_path / "seen", "boot")
+    file.path.write_text("{")
+    file.path.chmod(0o600)
+
+    assert file.load(0) == {}
+
+    (told,) = caplog.messages
+    assert told.startswith(
+        f"observations {str(file.path)!r} cannot be read, and are begun anew: Expecting property name"
+    )
+
+
+def test_next_holder_is_seen_in_the_place_of_the_last(tmp_path: Path) -> None:
+    """What this process has seen is newer than what the file says of another version."""
+    file = ObservationFile(tmp_path / "seen", "boot")
+    newer = SEEN._replace(version=Version("next", 2), seen_at=2 * NANOS)
+
+    file.save({"k": SEEN}, 3 * NANOS)
+    file.save({"k": newer}, 3 * NANOS)
+
+    assert file.load(3 * NANOS) == {"k": newer}
+
+
+def test_half_of_a_file_is_hidden_beside_it_and_removed_when_it_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another file system could not rename it at once, and whoever lists the folder need not see it."""
+    halves: list[Path] = []
+
+    def replace(half: Path, _: Path) -> None:
+        halves.append(half)
+        raise OSError("injected")
+
+    monkeypatch.setattr("pathlib.Path.replace", replace)
+    file = ObservationFile(tmp_path / "seen", "boot")
+    file.save({"k": SEEN}, 2 * NANOS)
+
+    (half,) = halves
+    assert half.parent == tmp_path
+    assert half.name.startswith(".dlock-")
+    assert not list(tmp_path.iterdir())
+    assert caplog.messages == [f"observations {str(file.path)!r} cannot be written: injected"]
+
+
+def test_folder_that_went_away_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing was written that could be removed."""
+    file = ObservationFile(tmp_path / "no" / "seen", "boot")
+
+    file.save({"k": SEEN}, 2 * NANOS)
+
+    assert "cannot be written" in caplog.text
+
+
+def test_machine_that_does_not_tell_one_boot_from_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was seen before a reboot must not count after it."""
+    monkeypatch.setattr("dlock_core.engine.observations.boot", lambda: None)
+
+    with pytest.raises(UnsupportedError, match="observations need a boot id"):
+        LockClient(MemoryStore(), observations=tmp_path / "seen")
 
 
 def test_file_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

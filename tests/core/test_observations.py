@@ -224,7 +224,7 @@ async def test_answers_that_say_absent_do_not_begin_the_observation_anew(
 def test_sight_of_the_next_holder_replaces_that_of_the_last() -> None:
     """The earlier of two sights counts where both are of one version, and of that alone."""
     kept = ObservationMapping({}, "boot")
-    for rvn, seen_at in (("last", 1 * NANOS), ("next", 2 * NANOS), ("next", 3 * NANOS)):
+    for rvn, seen_at in (("last", 1 * NANOS), ("next", 3 * NANOS), ("next", 2 * NANOS), ("next", 3 * NANOS)):
         kept.save({"k": Observation(Version(rvn, 1), 60 * NANOS, seen_at)}, 4 * NANOS)
 
     found = kept.load(4 * NANOS)["k"]
@@ -284,6 +284,21 @@ def test_what_was_saved_is_not_saved_again() -> None:
     seen.save()
 
     assert saved == [{"a"}, {"b"}]
+
+
+def test_what_has_not_changed_is_not_saved_again_and_nothing_is_gathered_without_a_place_for_it() -> None:
+    """A client that looks twice a second would write as often, or gather for ever what nobody asks for."""
+    saved: list[set[str]] = []
+    kept: Any = SimpleNamespace(load=lambda _: {}, save=lambda seen, _: saved.append(set(seen)))
+    same = Observation(Version("a", 1), 60 * NANOS, 1)
+    for place in (kept, None):
+        seen = Observations(ticking(), place)
+        for _ in range(2):
+            seen.keep("k", same)
+            assert bool(seen._unsaved) == (place is not None and not saved)
+            seen.save()
+
+    assert saved == [{"k"}]
 
 
 def test_answers_that_show_one_record_do_not_begin_its_observation_anew() -> None:
