@@ -53,9 +53,9 @@ class TestMemoryStore(LockStoreConformance):
 
 
 class TestWiredMemoryStore(LockStoreConformance):
-    """The memory store behind a pretended wire: it leaves out no clause, only races of processes and waits for a writer."""
+    """The memory store behind a pretended wire: it leaves out no clause, only races of processes, waits for a writer, answers in pieces."""
 
-    lacks = ("several_processes", "busy")
+    lacks = ("several_processes", "busy", "trickle")
 
     @pytest.fixture
     def harness(self) -> StoreHarness:

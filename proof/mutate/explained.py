@@ -9,6 +9,8 @@ _ADOPTED = "what was applied has the RVN that was asked for, so the adoption rig
 
 _PUTS = "only whether it is the same number as before is asked"
 _COPY = "it only saves a copy: without a bound both instants are NEVER, as in any new grant"
+_TOLD = "who joins a lost lock is told of the loss, and has no lease of it"
+_LOOK = "it only saves a look under the mutex: what is not held is not joined"
 _SAME = "two observations of one version since one instant are the same"
 
 EXPLAINED: dict[str, str] = {
@@ -27,6 +29,9 @@ EXPLAINED: dict[str, str] = {
     "_seek_probed: event.owner is OwnerState.DEAD and seen is not None -> event.owner is OwnerState.DEAD": (
         "an owner is asked for only while a record is observed; the second half tells that to the type checker"
     ),
+    "dlock_core/engine/joining.py: _join: joins and (not is_lost) -> joins": _TOLD,
+    "dlock_core/engine/joining.py: obtain: key not in engine.driver.held or not await _join(engine, key, options, timings, view=view)"
+    " -> not await _join(engine, key, options, timings, view=view)": _LOOK,
     "dlock_core/engine/observations.py: _is_earlier: one.seen_at < other.seen_at -> one.seen_at <= other.seen_at": _SAME,
     "dlock_core/engine/observations.py: save: self._kept is None or not self._unsaved -> not self._unsaved": (
         "without a place for it nothing is unsaved; the first half tells that to the type checker"

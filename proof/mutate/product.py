@@ -44,7 +44,7 @@ SWEPT: dict[str, tuple[str, ...]] = {
         ("engine/looks", "core/test_looks"),
         ("engine/timers", "core/test_timers"),
         ("engine/observations", "core/test_observations core/test_observation_files"),
-        ("engine/joining", "core/test_nesting core/test_nesting_losses"),
+        ("engine/joining", "core/test_nesting core/test_nesting_losses core/test_shared_locks"),
         ("engine/renewals", "core/test_scheduler core/test_scheduler_errors core/test_hold_loss core/test_habits"),
         (
             "engine/handle",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core import AcquireTimeoutError, LockLostError
+from dlock_core import AcquireTimeoutError, LockLostError, Loss, State
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
@@ -45,3 +45,38 @@ async def test_lock_that_ran_out_unnoticed_is_lost_for_who_joins_it(world: World
         with pytest.raises(LockLostError):
             await client.acquire("k", timeout=0)
         assert not outer.is_valid
+
+
+@both_colours
+async def test_who_joins_a_lost_lock_has_its_callbacks_called(world: World) -> None:
+    """Nothing else would tell of the loss: this lock is not renewed."""
+    async with world.client(reentrant=True, auto_renew=False, lease_duration=10) as client:
+        outer = await client.acquire("k")
+        losses: list[Loss] = []
+        outer.on_lost(losses.append)
+        await world.settle()
+        with client._engine.runtime.mutex:
+            world.clock.advance(10)
+
+        with pytest.raises(LockLostError):
+            await client.acquire("k", timeout=0)
+        await world.until(lambda: bool(losses))
+        with pytest.raises(LockLostError):
+            await outer.release()
+
+
+@pytest.mark.parametrize("state", [None, State.FREE])
+@both_colours
+async def test_lock_whose_record_is_not_held_is_acquired_anew(world: World, state: State | None) -> None:
+    """Its holder waits for nobody: somebody has removed the record, or freed it."""
+    async with world.client(auto_renew=True) as client:
+        outer = await client.acquire("k")
+        record = world.space.records.pop("k")
+        if state is not None:
+            world.space.records["k"] = dataclasses.replace(record, state=state, lease_ms=None)
+
+        inner = await client.acquire("k", timeout=1)
+
+        assert inner.is_valid
+        await inner.release()
+        await outer.release()
