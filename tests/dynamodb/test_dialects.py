@@ -384,27 +384,6 @@ def test_data_is_refused_in_a_call_before_anything_is_sent(stores: dict[str, Dyn
             assert place.row == before
 
 
-@pytest.mark.parametrize("rvn", ["r", "0" * 31, "0" * 63])
-@pytest.mark.parametrize("dialect", ["node-fail-open", "node-fail-closed"])
-def test_a_number_that_makes_no_guid_is_refused_before_the_row_is_written(
-    stores: dict[str, DynamoDBStore], place: Place, dialect: str, rvn: str
-) -> None:
-    """Nobody could read such a row. One that is expected is only another one than stands there."""
-    place.put(None)
-    record = LockRecord(KEY, State.HELD, FRESH, 1, "o", None if dialect == "node-fail-closed" else 2)
-    bad = dataclasses.replace(record, rvn=rvn)
-
-    for asked in (Claim(bad, Expect.ABSENT), Replace(bad, record.version)):
-        with pytest.raises(UnsupportedError, match="32 hexadecimal digits"):
-            send(stores[dialect], asked)
-        assert place.row is None
-        assert send(stores[dialect], Claim(record, Expect.ABSENT)).applied
-        with pytest.raises(UnsupportedError, match="32 hexadecimal digits"):
-            stores[dialect].replace_many([Replace(bad, record.version)], timeout_s=10)
-        assert not send(stores[dialect], Replace(record, bad.version)).applied
-        place.put(None)
-
-
 def test_each_dialect_says_what_it_cannot_promise(stores: dict[str, DynamoDBStore]) -> None:
     """Tokens that are none are not of grade A; deletions only where no token is lost by them."""
     said = {name: store.guarantees() for name, store in stores.items()}
