@@ -36,6 +36,9 @@ EXPLAINED: dict[str, str] = {
     "dlock_core/engine/observations.py: save: self._kept is None or not self._unsaved -> not self._unsaved": (
         "without a place for it nothing is unsaved; the first half tells that to the type checker"
     ),
+    "dlock_core/engine/sessions.py: _look: is_over is None and record is not None -> is_over is None": (
+        "only of a record that is held it is not known; the second half tells that to the type checker"
+    ),
     "dlock_core/engine/timers.py: __init__: 0 -> 1": _PUTS,
     "dlock_core/engine/timers.py: put: 1 -> 2": _PUTS,
 }
