@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from proof.mutate import product
 from proof.mutate.product import SWEPT
 from proof.standing import rows_of
 from proof.tables import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 __all__ = ["slips", "standing_problems", "sweep"]
 
@@ -28,13 +29,12 @@ def sweep(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
         changes, noticed = len(told["verdicts"]), len(told["verdicts"]) - len(survived)
         rows.append((told["file"], changes, noticed, explained, len(survived) - explained, told["at"], told["code"]))
     rows = _with_standing(rows, stands, _HEAD_OF_FILES, result, lambda row: row[0])
-    missing = [file for file in SWEPT if file not in {row[0] for row in rows}]
     return [
         "All of these changes of each file, one at a time, judged by the tests that stand beside it in `proof/mutate/product.py`. A row is",
         "the newest run of its file; *code* is the version of the file, of these tests and of the kinds of changes.",
         "",
         *table(_HEAD_OF_FILES, rows),
-        *([f"Not swept yet: {', '.join(f'`{file}`' for file in missing)}.", ""] if missing else []),
+        *_told_missing("swept", SWEPT, {str(row[0]) for row in rows}),
         *_survivors(result, stands),
     ]
 
@@ -54,6 +54,7 @@ def slips(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
         "the file, of its mutants and of these tests.",
         "",
         *table(_HEAD_OF_SLIPS, rows),
+        *_told_missing("judged", [slip.file for slip in product.slips()], {str(row[1]) for row in rows}),
         *_survivors(result, stands),
     ]
 
@@ -62,6 +63,12 @@ def standing_problems(result: dict[str, Any], problems: Iterable[str]) -> list[s
     """Return those of the *problems* of the page that are of files that *result* does not tell of."""
     done = tuple(f"{told['file']}: " for told in result["files"])
     return [each for each in problems if not each.startswith(done)]
+
+
+def _told_missing(done: str, files: Iterable[str], told: Collection[str]) -> list[str]:
+    """Return what says which of *files* are not among those that are *told*."""
+    missing = [f"`{file}`" for file in dict.fromkeys(files) if file not in told]
+    return [f"Not {done} yet: {', '.join(missing)}.", ""] if missing else []
 
 
 def _with_standing(
