@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import queue
 import sys
 import threading
 import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.process import daemon_thread
@@ -180,7 +182,8 @@ class Feed:
     def __init__(self) -> None:
         self._queue: deque[tuple[Callable[[Any], object], Any]] = deque(maxlen=_BACKLOG_MAX)
         self._turn = threading.Lock()  # held by the thread, and never waited for
-        self._wake = threading.Event()
+        # Not an Event, whose mutex a signal handler that closes the client could find held by its own thread.
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_busy = self._is_asleep = self._is_closed = False
 
     @property
@@ -192,14 +195,14 @@ class Feed:
         """Run *function* with *argument* soon."""
         self._queue.append((function, argument))
         if self._is_asleep or len(self._queue) == _BACKLOG_MAX // 2:
-            self._wake.set()
+            self._wake.put(None)
         elif not self._turn.locked():
             self._start()
 
     def close(self) -> None:
         """End the thread after what waits; a later post starts another one, which ends as soon."""
         self._is_closed = True
-        self._wake.set()
+        self._wake.put(None)
 
     def _start(self) -> None:
         if not self._queue or not self._turn.acquire(blocking=False):
@@ -233,7 +236,8 @@ class Feed:
 
     def _has_more(self, wait_s: float) -> bool:
         if not self._is_closed:
-            self._wake.wait(wait_s)
+            with suppress(queue.Empty):
+                self._wake.get(timeout=wait_s)
         return bool(self._queue)
 
     def _sleep(self) -> bool:
@@ -243,4 +247,5 @@ class Feed:
             return bool(self._queue) or self._has_more(_LINGER_S)
         finally:
             self._is_asleep = False
-            self._wake.clear()
+            while not self._wake.empty():
+                self._wake.get()
