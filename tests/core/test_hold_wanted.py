@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dlock_core import ConfigurationError
-from dlock_core.engine.wanting import note_wanted
-from dlock_core.states import Answer
-from dlock_core.store import Reply
 from tests.core.scheduler_support import batches
 from tests.core.worlds import both_colours
 
@@ -116,20 +112,6 @@ async def test_a_lease_that_has_ended_is_not_wanted(world: World) -> None:
 
         assert leases[1].loss is not None
         assert told == []
-
-
-def test_a_renewal_that_was_refused_says_nothing_of_who_waits() -> None:
-    """Where refusals may be of old it changes nothing: nobody has left, and nobody is told once more."""
-    fired: list[Any] = []
-    watch = SimpleNamespace(armed=False)
-    handle: Any = SimpleNamespace(wanted=True, wanted_watches=[watch])
-    driver: Any = SimpleNamespace(fire=fired.append)
-
-    note_wanted(driver, handle, Answer("rvn", Reply(False, None), "new"))
-
-    assert handle.wanted
-    assert not watch.armed
-    assert not fired
 
 
 @both_colours
