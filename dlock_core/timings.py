@@ -143,6 +143,21 @@ class Timings(NamedTuple):
             lease_ms=None, lease_ns=NEVER, usable_ns=NEVER, handout_min_ns=0, auto_renew=False, session=session
         )
 
+    def of_session(self) -> "Timings":
+        """Return these timings for a session's record: asked for once, without an end or data of its own, and left behind for nobody."""
+        return self._replace(
+            wait_ns=0,
+            retries_max=0,
+            server_wait=False,
+            max_hold_ns=None,
+            stall_ns=None,
+            data=None,
+            attributes=(),
+            keep_payload=False,
+            must_exist=False,
+            hide_on_release=True,
+        )
+
     @property
     def own_lease_ns(self) -> int:
         """The lease that the options say: without the lock delay."""

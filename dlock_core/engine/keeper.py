@@ -287,17 +287,5 @@ def _stands(record: LockRecord | None, state: Held) -> bool:
 
 def _session_timings(timings: Timings) -> Timings:
     """Return the timings of the session for a lock of these: what its own record carries, and how long it is held, is the lock's alone."""
-    return timings._replace(
-        wait_ns=0,
-        retries_max=0,
-        wait_after_lease=False,
-        server_wait=False,
-        max_hold_ns=None,
-        stall_ns=None,
-        data=None,
-        attributes=(),
-        keep_payload=False,
-        must_exist=False,
-        hide_on_release=True,
-        acquire_timeout_ns=timings.timeout_ns,  # the thread that opens it renews
-    )
+    # The thread that opens it renews.
+    return timings.of_session()._replace(wait_after_lease=False, acquire_timeout_ns=timings.timeout_ns)

@@ -133,22 +133,13 @@ class Sessions:
 def _errand_timings(timings: Timings, ref: SessionRef) -> Timings:
     """Return the timings of who takes the session *ref* over: its lease, one try, and nothing is left to be seen."""
     lease_ns = ref.lease_ms * 1_000_000
-    return timings._replace(
+    return timings.of_session()._replace(
         lease_ms=ref.lease_ms,
         lease_ns=lease_ns,
         delay_ms=0,
         usable_ns=lease_ns // 2,
         handout_min_ns=0,
-        wait_ns=0,
-        retries_max=0,
-        max_hold_ns=None,
-        stall_ns=None,
-        data=None,
-        attributes=(),
-        keep_payload=False,
         must_exist=True,
-        hide_on_release=True,
-        server_wait=False,
     )
 
 
