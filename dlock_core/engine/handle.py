@@ -166,7 +166,6 @@ class Handle:
     )
 
     def __init__(self, key: str, options: LockOptions, state: LeaseState, asked_at: int, view: View) -> None:
-        view._handle = self  # the view is made for it
         self.key = key
         # What it is for, where it is the session of a member of a shared lock.
         self.membership: Membership | None = None
@@ -202,6 +201,7 @@ class Handle:
         self.lost_callbacks: tuple[Callable[[Loss], object], ...] = ()
         self.watches: tuple[Watch, ...] = ()
         self.wanted_watches: tuple[Watch, ...] = ()
+        view._handle = self  # last: whoever is interrupted before has a view of nothing, and none of a part of this
 
     def attach(self, view: View) -> None:
         """Let *view* be another of the leases by which callers hold this."""

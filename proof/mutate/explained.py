@@ -30,8 +30,7 @@ EXPLAINED: dict[str, str] = {
         "an owner is asked for only while a record is observed; the second half tells that to the type checker"
     ),
     "dlock_core/engine/joining.py: _join: joins and (not is_lost) -> joins": _TOLD,
-    "dlock_core/engine/joining.py: obtain: key not in engine.driver.held or not await _join(engine, key, options, timings, view=view)"
-    " -> not await _join(engine, key, options, timings, view=view)": _LOOK,
+    "dlock_core/engine/joining.py: obtain: if key in engine.driver.held: -> if True:": _LOOK,
     "dlock_core/engine/observations.py: _is_earlier: one.seen_at < other.seen_at -> one.seen_at <= other.seen_at": _SAME,
     "dlock_core/engine/observations.py: save: self._kept is None or not self._unsaved -> not self._unsaved": (
         "without a place for it nothing is unsaved; the first half tells that to the type checker"
