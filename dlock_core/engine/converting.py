@@ -17,13 +17,14 @@ from dlock_core.timings import NEVER
 if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle, View
+    from dlock_core.engine.lease_view import LeaseView
 
 __all__ = ["convert"]
 
 _log = guarded_logger("dlock.engine")
 
 
-async def convert(engine: Engine, old: View, view: View, mode: Literal["read", "write"]) -> None:
+async def convert(engine: Engine, old: LeaseView, view: View, mode: Literal["read", "write"]) -> None:
     """Obtain for *view* the lock that *old* holds, in the other *mode*, and end *old*. Nobody comes in between, and it waits for no holder.
 
     Raises: as :func:`share`, and *old* holds the lock still, unless it was lost, or it cannot be known whether the writer that it was to be
@@ -46,14 +47,12 @@ async def convert(engine: Engine, old: View, view: View, mode: Literal["read", "
         handle.membership = membership._replace(record=joined.record)
         await _end(engine, handle, old)
     except BaseException:
-        if mode == WRITE and attempt.may_stand and not old._closed:
-            old._closed = True
-            engine.part(handle, old)
-            engine.discard(handle)
+        if mode == WRITE and attempt.may_stand:
+            old._leave_to_scheduler()
         raise
 
 
-async def _end(engine: Engine, handle: Handle, old: View) -> None:
+async def _end(engine: Engine, handle: Handle, old: LeaseView) -> None:
     try:
         await engine.release(handle, None, old)
     except StoreError as error:

@@ -238,11 +238,12 @@ class Attempt:
         taken = set() if members is None else {members.sessions[each.session].key for each in kept}
         taken |= set() if self._own is None else {self._own.key}
         numbers = (number for number in range(2 * MEMBERS_MAX) if session_key(self.wish.key, number) not in taken)
+        at_once = self._timings._replace(wait_ns=0, retries_max=0, server_wait=False, must_exist=False)
         # Who has one and isn't a member is about to be one, has just left, or has died before.
         for number in itertools.islice(numbers, _AT_ONCE_MAX):
             key = session_key(self.wish.key, number)
             try:
-                self._session = await self._engine.acquire(key, self._options, self._at_once(), view=self._view)
+                self._session = await self._engine.acquire(key, self._options, at_once, view=self._view)
             except AcquireTimeoutError as error:
                 self._view._handle.detach(self._view)
                 if error.outcome_unknown:
@@ -252,9 +253,6 @@ class Attempt:
                 self.wish = self.wish._replace(session=session)
                 return True
         return False
-
-    def _at_once(self, *, must_exist: bool = False) -> Timings:
-        return self._timings._replace(wait_ns=0, retries_max=0, server_wait=False, must_exist=must_exist)
 
     def _close(self) -> None:
         """Give the session up; whoever stands in the record by it is no member any more."""
