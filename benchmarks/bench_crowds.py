@@ -1,7 +1,7 @@
 """Crowds: a growing number of clients that want one key, or one of its permits, on Redis, PostgreSQL and DynamoDB Local.
 
-Four processes, as many as fit one client each; in each of them the clients' share of tasks, one client for all of a process. What the whole
-costs is counted in requests, and memory is the growth of a process over its first acquire, for each waiter in it.
+Up to four processes with one client each, and the waiters as tasks of these. What the whole costs is counted in requests; memory is the
+growth of a process over its first acquire, for each waiter in it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def waiters(_rounds: int) -> Part:
             )
         how = (
             f"Tasks in {PROCESSES} processes with a client each, one key, {1e3 * HOLD_S:g} ms inside, {WINDOW_S:g} s a window. "
-            "The hand-over is what a grant took beside the time inside. A client's own waiters share its requests."
+            "The hand-over is what a grant took beside the time inside. The waiters of one client stand in line in it."
         )
         head = (
             "waiters",
