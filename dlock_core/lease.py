@@ -375,19 +375,36 @@ def _wait(state: Seeking, event: Answer | Probed, now: int) -> Step:
     if seen is not None:
         until = min(until, _over_at(state, seen))
     notice = shown if timings.notify and shown is not None and shown.state is _HELD else None
-    if timings.server_wait and notice and not state.pending and state.immediate_retries < IMMEDIATE_RETRIES_MAX:
-        return _claim_when_free(state, until, event.new_rvn, now)
+    if notice and _waits_in_server(state):
+        # Not the claim at once: its lease counts from when it is made, and the turn of this attempt may come later.
+        return state, (Wait(now, notice),)
     return state._replace(polls=state.polls + 1, immediate_retries=0), (Wait(until, notice),)
 
 
-def _claim_when_free(state: Seeking, until: int, new_rvn: str, now: int) -> Step:
+def _waits_in_server(state: Seeking) -> bool:
+    """Whether the next claim of a key that was seen held may wait in the server; not again and again where it is refused at once."""
+    shown = state.shown
+    return (
+        state.terms.timings.server_wait
+        and shown is not None
+        and shown.state is _HELD
+        and not state.pending
+        and state.immediate_retries < IMMEDIATE_RETRIES_MAX
+    )
+
+
+def _claim_when_free(state: Seeking, event: Due, now: int) -> Step:
     """Send a claim that waits in the server: a slow claim, whose refusal is the next poll.
 
     The lease counts from before the send, as ever, so the wait is short beside it: what is granted at its end has more than half of its
     use left, and is handed out without a renewal.
     """
-    sent, claim = _claim(state.terms, Expect.ANY, new_rvn, now)
-    wait_ns = min(until - now, slow_poll_ns(state.terms.timings.own_lease_ns))
+    sent, claim = _claim(state.terms, Expect.ANY, event.new_rvn, now)
+    timings, seen = state.terms.timings, state.seen
+    until = min(now + timings.poll_ns(state.polls, event.jitter), state.give_up_at)
+    if seen is not None:
+        until = min(until, _over_at(state, seen))
+    wait_ns = min(until - now, slow_poll_ns(timings.own_lease_ns))
     waiting = state._replace(in_flight=sent, polls=state.polls + 1, immediate_retries=state.immediate_retries + 1)
     return waiting, (claim._replace(wait_ns=wait_ns),)
 
@@ -411,6 +428,8 @@ def _seek_due(state: Seeking, event: Due, now: int) -> Step:
         return _take_over(state, seen.version, event.new_rvn, now)
     if now >= state.give_up_at:
         return _leave(state, Outcome.DENIED if state.failing_since is None else Outcome.UNREACHABLE, now)
+    if _waits_in_server(state):
+        return _claim_when_free(state, event, now)
     return _try_again(state, event.new_rvn, now, polling=not state.terms.timings.notify)
 
 

@@ -45,6 +45,18 @@ class _Signal:
             return
 
 
+class _Turn:
+    def __init__(self, runtime: AsyncRuntime) -> None:
+        self._runtime = runtime
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        await self._runtime.sleep(timeout_s, self._event)
+
+
 class AsyncRuntime:
     """Clock, sleep, callbacks and the timer that renews. One loop, one thread: nothing needs a mutex."""
 
@@ -69,9 +81,9 @@ class AsyncRuntime:
         task = asyncio.current_task()
         return None if task is None else weakref.ref(task)
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait, or until the client is closed."""
-        over = asyncio.Event()
+    async def sleep(self, seconds: float, over: asyncio.Event | None = None) -> None:
+        """Wait until *over* is set, or the client is closed, at most so long."""
+        over = over or asyncio.Event()
         timer = self._clock.call_later(self.loop, seconds, over.set)
         self._sleepers.add(over)
         try:
@@ -88,6 +100,10 @@ class AsyncRuntime:
     def signal(self) -> _Signal:
         """Return a new signal."""
         return _Signal()
+
+    def turn(self) -> _Turn:
+        """Return a new signal for which to wait as :meth:`sleep` does."""
+        return _Turn(self)
 
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run *callback* as a callback of the loop, or as a task where it is a coroutine function."""

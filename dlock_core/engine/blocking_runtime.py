@@ -133,6 +133,21 @@ class _Signal:
         self._gate.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
 
 
+class _Turn:
+    def __init__(self, runtime: BlockingRuntime) -> None:
+        self._runtime = runtime
+        self.gate = threading.Condition(runtime.mutex)
+        self.is_set = False
+
+    def set(self) -> None:
+        with self.gate:
+            self.is_set = True
+            self.gate.notify()
+
+    async def wait(self, timeout_s: float) -> None:
+        await self._runtime.sleep(timeout_s, self)
+
+
 class BlockingRuntime:
     """Clock, mutex, sleep, callbacks, and the thread that renews."""
 
@@ -151,9 +166,8 @@ class BlockingRuntime:
         self._planned = NEVER
         self._busy_until = 0
         self._retired: set[threading.Thread] = set()
-        self._closed = False
-        self._refused = False
-        self._closing = threading.Condition()
+        self._closed = self._refused = False
+        self._sleepers: set[_Turn] = set()
         self._helping = 0
         # What is due and not begun: of the thread that renews, and of its helpers.
         self._jobs: deque[Job] = deque()
@@ -162,12 +176,17 @@ class BlockingRuntime:
         self._messages = Feed()
         self._owned = self.mutex._is_owned  # type: ignore[attr-defined]  # what Condition uses
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait, or until the client is closed."""
-        until = self.now() + nanoseconds(seconds)
-        with self._closing:
-            while not self._closed and (left := until - self.now()) > 0:
-                self._clock.wait(self._closing, left / NANOS)
+    async def sleep(self, seconds: float, over: _Turn | None = None) -> None:
+        """Wait until *over* is set, or the client is closed, at most so long."""
+        over, until = over or _Turn(self), self.now() + nanoseconds(seconds)
+        with self.mutex:  # no other: whoever ends the wait holds it, and so may a signal handler of this thread
+            self._sleepers.add(over)
+            try:
+                while not (self._closed or over.is_set) and (left := until - self.now()) > 0:
+                    self._clock.wait(over.gate, left / NANOS)
+            finally:
+                self._sleepers.discard(over)
+        self.engine.driver.tell()  # what such a handler has noted inside of the mutex
 
     async def pause(self, seconds: float) -> None:
         """Wait in real time."""
@@ -177,6 +196,10 @@ class BlockingRuntime:
     def signal(self) -> _Signal:
         """Return a new signal."""
         return _Signal()
+
+    def turn(self) -> _Turn:
+        """Return a new signal for which to wait as :meth:`sleep` does."""
+        return _Turn(self)
 
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run *callback* on a thread of its own."""
@@ -212,10 +235,10 @@ class BlockingRuntime:
 
     def close(self) -> None:
         """End the thread; what it is doing is not waited for beyond its request."""
-        with self._closing:
-            self._closed = True
-            self._closing.notify_all()
         with self.mutex:
+            self._closed = True
+            for over in self._sleepers:
+                over.gate.notify()
             thread, self._thread = self._thread, None
             self._wake.notify_all()
         # A signal handler may close the client inside of the mutex, without which the thread cannot end.

@@ -12,14 +12,12 @@ from __future__ import annotations
 import os
 import random
 from collections import OrderedDict, deque
-from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 from dlock_core import lease
 from dlock_core.early import stamped
 from dlock_core.engine.event_hook import EventHook, note_event
-from dlock_core.engine.looks import Look
+from dlock_core.engine.lines import Lines
 from dlock_core.engine.owner_probe import owner_of
 from dlock_core.engine.progress import is_told, tell_grant, tell_loss, tell_release, tell_risk
 from dlock_core.engine.timers import TimerQueue
@@ -92,7 +90,7 @@ class Driver:
         self.following: set[Handle] = set()
         self.shortest_lease_ns = NEVER
         self.last_error: tuple[str, int] | None = None
-        self._looks: WeakValueDictionary[str, Look] = WeakValueDictionary()
+        self.lines = Lines(runtime, self.held)
         self._abandoned: OrderedDict[str, None] = OrderedDict()
         self._untold: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._must_arm = False
@@ -245,6 +243,7 @@ class Driver:
             if state.loss is not None and type(old) is Releasing and old.loss is None:
                 self._tell_loss(handle, state.loss)
             elif state.outcome is Outcome.RELEASED:
+                self.lines.note_release(handle)
                 note_event(self, EventKind.RELEASED, handle, handle.granted_at)
                 if is_told():
                     self.later(tell_release, handle, self.runtime.now())
@@ -306,23 +305,16 @@ class Driver:
         """
         error: StoreError | None = None
         ids: list[str] = []
-        look: Look | None = None
-        since = NEVER
         try:
             while effect is not None:
                 if type(effect) is Wait:
-                    look, since = look or self._looks.setdefault(handle.key, Look()), self.runtime.now()
-                    event = await self._wait(effect, handle.state.terms.ticket)
+                    event = await self._wait(effect, handle)
                 elif type(effect) is Probe:
                     event = await self._probe(effect, handle)
                 else:
                     rvn = id_of(effect)
                     ids.append(rvn)
-                    if look is not None and _is_poll(effect, handle.state):
-                        result = await look.read(since, self.runtime.now, partial(self._send, effect, handle.state))
-                        since = NEVER
-                    else:
-                        result = await self._send(effect, handle.state)
+                    result = await self._send(effect, handle.state)
                     error = result if isinstance(result, StoreError) else None
                     event = self.heard(handle, rvn, result, new_rvn())
                 ids.append(event.new_rvn)
@@ -384,15 +376,20 @@ class Driver:
         )
         return Probed(effect.rvn, owner, new_rvn(), jitter())
 
-    async def _wait(self, effect: Wait, ticket: str) -> Event:
+    async def _wait(self, effect: Wait, handle: Handle) -> Event:
         """Wait as *effect* says, and return the event that ended the wait."""
         seconds = (effect.until - self.runtime.now()) / NANOS
+        state = handle.state
+        # A back-off is no poll: nothing ends it early.
+        line = handle.line if type(state) is Seeking and state.failing_since is None else None
         if seconds > 0:
-            if effect.record is None:
-                await self.runtime.sleep(seconds)
+            if effect.record is not None:
+                await self._wait_for_notice(effect, handle.state.terms.ticket, seconds)
+            elif line is not None:
+                await line.pause(handle, seconds)
             else:
-                await self._wait_for_notice(effect, ticket, seconds)
-        if effect.record is not None and self.runtime.now() < effect.until:
+                await self.runtime.sleep(seconds)
+        if (effect.record is not None or line is not None) and self.runtime.now() < effect.until:
             return Woken(new_rvn())
         return Due(new_rvn(), jitter())
 
@@ -499,11 +496,6 @@ def new_rvns() -> Iterator[str]:
         many = os.urandom(_DRAWN_AT_ONCE * _RVN_BYTES).hex()
         for at in range(0, len(many), 2 * _RVN_BYTES):
             yield many[at : at + 2 * _RVN_BYTES]
-
-
-def _is_poll(request: Any, state: LeaseState) -> bool:
-    """Whether *request* only looks whether the key is free: it settles no write, and asks for no age."""
-    return type(request) is Read and type(state) is Seeking and not state.pending and not request.aged
 
 
 def id_of(effect: Any) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.closing import release_all
-from dlock_core.engine.driver import Driver, new_rvn
+from dlock_core.engine.driver import Driver, id_of, new_rvn
 from dlock_core.engine.event_hook import note_event, note_wait
 from dlock_core.engine.handle import Handle, Runtime, View, Watch
 from dlock_core.engine.keeper import DEFAULT_KEEPING, Keepers, Keeping, end_with_session
@@ -59,7 +59,7 @@ from dlock_core.states import (
     Terms,
     Wait,
 )
-from dlock_core.store import Claim
+from dlock_core.store import Claim, Reply
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
@@ -117,21 +117,49 @@ class Engine:
         """
         if self.closed:
             raise closed_error(key)
-        handle, effect = self.begin(key, options, timings, give_up_at, view)
+        handle = self._new_handle(key, options, timings, view)
+        give_up_at = handle.asked_at + timings.wait_ns if give_up_at is None else give_up_at
         note_event(self.driver, EventKind.REQUESTED, handle, handle.asked_at)
-        return self.pursue(handle, effect, others, look)
+        if timings.wait_ns and key in self.driver.lines:
+            return self._acquire_in_line(handle, give_up_at, others, look)
+        return self.pursue(handle, self._begin(handle, give_up_at), others, look)
+
+    async def _acquire_in_line(
+        self, handle: Handle, give_up_at: int, others: Sequence[str], look: Look | None
+    ) -> Handle:
+        """Begin the attempt when its turn has come: it must not pass those that wait already."""
+        note_wait(self.driver, handle)
+        try:
+            shown = await self.driver.lines.enter(handle, give_up_at)
+            effect = self._begin(handle, give_up_at)
+            if shown is not None:
+                # Refused by what the first in line was shown: a thousand that end together need not ask for it.
+                reply = Reply(applied=False, record=shown)
+                effect = self.driver.advance(handle, self.driver.heard(handle, id_of(effect), reply, new_rvn()))
+            return await self.pursue(handle, effect, others, look)
+        except BaseException as problem:
+            if type(handle.state) is New:
+                self._fail_acquire(handle, problem)
+            raise
+        finally:
+            self.driver.lines.leave(handle, failed=False)
 
     def begin(
-        self, key: str, options: LockOptions, timings: Timings, give_up_at: int | None, view: View
+        self, key: str, options: LockOptions, timings: Timings, give_up_at: int, view: View
     ) -> tuple[Handle, Any]:
         """Begin an attempt at *key* for *view*; return it, and its first request, which is to be sent."""
-        ticket = new_rvn()  # names the attempt, and its first write
+        handle = self._new_handle(key, options, timings, view)
+        return handle, self._begin(handle, give_up_at)
+
+    def _new_handle(self, key: str, options: LockOptions, timings: Timings, view: View) -> Handle:
         started = self.runtime.now()
         wall_ns = self.runtime.wall_ms() * 1_000_000 - started
-        handle = Handle(key, options, New(Terms(key, ticket, timings, wall_ns)), started, view)
-        handle.seen = self._observations.get(key)
-        give_up_at = started + timings.wait_ns if give_up_at is None else give_up_at
-        return handle, self.driver.advance(handle, Begin(ticket, give_up_at, handle.seen))
+        ticket = new_rvn()  # names the attempt, and its first write
+        return Handle(key, options, New(Terms(key, ticket, timings, wall_ns)), started, view)
+
+    def _begin(self, handle: Handle, give_up_at: int) -> Any:
+        handle.seen = self._observations.get(handle.key)
+        return self.driver.advance(handle, Begin(handle.state.terms.ticket, give_up_at, handle.seen))
 
     async def pursue(
         self,
@@ -142,6 +170,7 @@ class Engine:
     ) -> Handle:
         """Go on with an attempt whose next request, if it needs one, is *effect*; see :meth:`acquire`."""
         attend = partial(self._attend, handle, others, look)
+        error: StoreError | None = None
         try:
             if self.closed:
                 await self._leave(handle, effect)
@@ -151,6 +180,9 @@ class Engine:
         except BaseException as problem:
             self._fail_acquire(handle, problem)
             raise
+        finally:
+            if handle.line is not None:
+                self.driver.lines.leave(handle, failed=error is not None)
         # What was granted a moment ago may be lost by now, if this process stood still meanwhile: its lease tells.
         if type(handle.state) in (Held, Lost):
             return handle
@@ -203,6 +235,10 @@ class Engine:
         if others and handle.looked_at != handle.changes:
             handle.looked_at = handle.changes
             await self._look_ahead(others, handle.state.terms.timings)
+        if type(effect) is Wait and type(state) is Seeking and state.shown is not None and state.shown.held:
+            await self.driver.lines.enter(handle, state.give_up_at)
+            if self.closed:
+                await self._leave(handle, effect)
 
     async def _leave(self, handle: Handle, effect: Any) -> None:
         """The client was closed meanwhile: nobody will get this lock, and *effect*, the next step, is not made."""
@@ -436,6 +472,7 @@ class Engine:
     async def close(self, until: int = NEVER) -> list[Exception]:
         """Release everything by *until* and return the errors, see :func:`dlock_core.engine.closing.release_all`."""
         self.closed = True
+        self.driver.lines.admit_all()
         return await release_all(self, until)
 
     # ---- others' locks

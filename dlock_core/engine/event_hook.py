@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from dlock_core.clock import NANOS, now_ns
 from dlock_core.engine.user_calls import CALLBACK_LIMIT_S, Feed, guarded_logger
 from dlock_core.events import EventKind, LockEvent
-from dlock_core.states import Seeking
+from dlock_core.states import New, Seeking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,9 +146,10 @@ def note_shared(
 def note_wait(driver: Driver, handle: Handle) -> None:
     """Note the first wait of an attempt."""
     state = handle.state
-    if driver.hook is not None and not handle.has_waited and type(state) is Seeking:
+    if driver.hook is not None and not handle.has_waited and type(state) in (New, Seeking):
         handle.has_waited = True
-        note_event(driver, EventKind.WAITING, handle, handle.asked_at, record=state.shown, error=handle.trouble or None)
+        shown = getattr(state, "shown", None)
+        note_event(driver, EventKind.WAITING, handle, handle.asked_at, record=shown, error=handle.trouble or None)
         driver.tell()
 
 

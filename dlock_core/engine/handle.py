@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from dlock_core.engine.callers import Place
     from dlock_core.engine.keeper import Keeper
+    from dlock_core.engine.lines import Line
     from dlock_core.engine.membership import Membership
     from dlock_core.options import LockOptions
     from dlock_core.record import LockRecord
@@ -89,6 +90,10 @@ class Runtime(Protocol):
         """Return a new signal."""
         ...
 
+    def turn(self) -> Signal:
+        """Return a new signal for which to wait as :meth:`sleep` does."""
+        ...
+
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run a callback of the user outside the engine."""
         ...
@@ -145,6 +150,7 @@ class Handle:
         "keeper",
         "keeps",
         "key",
+        "line",
         "looked_at",
         "lost_callbacks",
         "lost_signals",
@@ -167,6 +173,7 @@ class Handle:
 
     def __init__(self, key: str, options: LockOptions, state: LeaseState, asked_at: int, view: View) -> None:
         self.key = key
+        self.line: Line | None = None  # while it waits
         # What it is for, where it is the session of a member of a shared lock.
         self.membership: Membership | None = None
         # The session that keeps this lock, or may do so by a write without a known outcome; and what is kept, where this is a session.

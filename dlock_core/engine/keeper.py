@@ -189,7 +189,8 @@ class Keepers:
         # One of a few numbers, of more where they were taken: the keys are used again, and so their records stay few.
         number = int(jitter() * _NUMBERS * _NUMBERS_GROW ** min(tries, _TRIES_MAX))
         options = handle.options
-        session, claim = self._engine.begin(session_key(self._keeping.prefix, number), options, wanted, None, keeper)
+        key = session_key(self._keeping.prefix, number)
+        session, claim = self._engine.begin(key, options, wanted, now + wanted.wait_ns, keeper)
         session.keeps = keeper
         singles.append((session, claim))
 

@@ -41,7 +41,7 @@ SWEPT: dict[str, tuple[str, ...]] = {
     for file, tests in (
         ("kit/outcome", "kit/test_outcome"),
         ("kit/lane", "kit/test_lane"),
-        ("engine/looks", "core/test_looks"),
+        ("engine/lines", "core/test_lines"),
         ("engine/timers", "core/test_timers"),
         ("engine/observations", "core/test_observations core/test_observation_files"),
         ("engine/joining", "core/test_nesting core/test_nesting_losses core/test_shared_locks"),
@@ -63,7 +63,9 @@ SWEPT: dict[str, tuple[str, ...]] = {
 }
 
 # Changes of these survive yet. The quick proof leaves them out: it may ask about any change, and another one after each edit.
-_UNFINISHED = tuple(f"engine/{name}" for name in ("renewals", "handle", "driver", "membership", "keeper", "sharing"))
+_UNFINISHED = tuple(
+    f"engine/{name}" for name in ("lines", "renewals", "handle", "driver", "membership", "keeper", "sharing")
+)
 
 
 class Slip(NamedTuple):

@@ -70,11 +70,14 @@ def test_ls_fits_a_narrow_terminal(dlock: Command, client: LockClient) -> None:
 
 
 def test_ls_and_show_tell_how_many_wait(dlock: Command, client: LockClient) -> None:
-    """Where the store knows; a table in which nobody waits has no column for it."""
-    with connect(client.options) as other:
-        lease = client.acquire("k")
-        assert "WAIT" not in dlock("ls")[1]
-        threads = [threading.Thread(target=lambda: other.acquire("k", timeout=60).release()) for _ in range(2)]
+    """Where the store knows; a table in which nobody waits has no column for it. Each client is one waiter of a lock."""
+    lease = client.acquire("k")
+    assert "WAIT" not in dlock("ls")[1]
+    with connect(client.options) as one, connect(client.options) as two:
+        threads = [
+            threading.Thread(target=lambda other=other: other.acquire("k", timeout=60).release())
+            for other in (one, two)
+        ]
         for thread in threads:
             thread.start()
         until = time.monotonic() + 60

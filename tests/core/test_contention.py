@@ -86,14 +86,14 @@ async def test_waiters_of_one_client_look_as_often_as_one_does(world: World) -> 
         waiting = [world.spawn(client.acquire("k", timeout=60)) for _ in range(100)]
         await world.live(20)
         looks = store.requests["read"]
-        assert 20 / 0.5 <= looks <= 2 * (10 + 20 / 0.25)
+        assert 20 / 0.5 <= looks <= 10 + 20 / 0.25
 
         await lease.release()
         await world.live(1)
 
         [first] = [spawned for spawned in waiting if spawned.done]
         assert (await first.result()).fencing_token > lease.fencing_token
-        assert store.requests["claim"] <= 100 + 100
+        assert store.requests["claim"] <= 3
         await client.close()
         for spawned in waiting:
             with contextlib.suppress(LeaseStateError):

@@ -115,7 +115,7 @@ def test_child_of_a_fork_that_met_a_held_mutex_does_not_hang() -> None:
         inside, over = threading.Event(), threading.Event()
 
         def hold():
-            with client._runtime.mutex, client._store.space.mutex, client._runtime._callbacks._turn, client._runtime._closing:
+            with client._runtime.mutex, client._store.space.mutex, client._runtime._callbacks._turn:
                 inside.set()
                 over.wait()
 

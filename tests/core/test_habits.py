@@ -79,7 +79,8 @@ async def test_lock_that_is_never_entered_warns_where_it_was_made(world: World) 
                         pytest.fail("entered")
             gc.collect()
 
-    (warning,) = caught
+    assert len(caught) == 1, [str(each.message) for each in caught]
+    warning = caught[0]
     assert str(warning.message) == (
         "dlock: lock('k') was never entered, so nothing was locked; write: "
         f"{'async with' if world.colour == 'async' else 'with'} client.lock('k') as …"

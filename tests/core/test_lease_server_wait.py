@@ -17,8 +17,14 @@ def in_server(**options: object) -> Timings:
 
 
 def refused(terms: Timings | None = None, give_up: float = 30.0) -> Attempt:
-    """Return an attempt whose first claim has just met another holder."""
-    return Attempt(terms or in_server()).begin(give_up).answer(held("b"))
+    """Return an attempt whose first claim has just met another holder, and whose turn it is."""
+    return meet(Attempt(terms or in_server()).begin(give_up), "b")
+
+
+def meet(attempt: Attempt, rvn: str, token: int = 1) -> Attempt:
+    """Have *attempt* be refused, and go on at once if nothing keeps it from that."""
+    attempt.answer(held(rvn, token))
+    return attempt.due() if attempt.wait_s == attempt.now / SECOND else attempt
 
 
 def test_refusal_is_followed_by_a_claim_that_waits() -> None:
@@ -27,8 +33,26 @@ def test_refusal_is_followed_by_a_claim_that_waits() -> None:
 
     (claim,) = attempt.effects
     assert isinstance(claim, Claim)
-    assert (claim.expect, claim.record.rvn, claim.ticket) == (Expect.ANY, "f2", "ticket")
+    assert (claim.expect, claim.record.rvn, claim.ticket) == (Expect.ANY, "f3", "ticket")
     assert claim.wait_ns == 2 * SECOND
+
+
+def test_claim_that_waits_is_made_when_its_turn_has_come() -> None:
+    """The engine lets few of many waiters ask: the lease of the others counts from when they are let in, and not from the refusal (K3)."""
+    attempt = Attempt(in_server()).begin().answer(held("b"))
+
+    assert attempt.effects == (Wait(0, held("b")),)
+    assert attempt.at(7).due().request.wait_ns == 2 * SECOND
+    assert attempt.at(8).grant(token=7).holder.deadline == 7 * SECOND + 9_800_000_000
+
+
+def test_turn_that_comes_late_is_no_other_than_any_wait_that_ends() -> None:
+    """Its patience is over, or the lease of the holder that it has seen: nothing waits in the server."""
+    impatient = Attempt(in_server()).begin(5).answer(held("b")).at(5).due()
+    observing = Attempt(in_server()).begin().answer(held("b")).at(12).due()
+
+    assert isinstance(impatient.state, Ended)
+    assert observing.asks is Replace
 
 
 @pytest.mark.parametrize(("lease", "wait_s"), [(4.0, 1.0), (10.0, 2.0), (60.0, 2.0)])
@@ -43,9 +67,7 @@ def test_wait_is_a_quarter_of_the_lease_and_two_seconds_at_most(lease: float, wa
 
 def test_poll_period_makes_no_wait_longer() -> None:
     """Who wants to poll each 20 s still has a lease that counts from before the wait."""
-    attempt = Attempt(timings(notify=True, waiting=Waiting(in_server=True, poll_period=20.0))).begin()
-
-    attempt.answer(held("b"))
+    attempt = refused(timings(notify=True, waiting=Waiting(in_server=True, poll_period=20.0)))
 
     assert attempt.request.wait_ns == 2 * SECOND
 
@@ -53,7 +75,7 @@ def test_poll_period_makes_no_wait_longer() -> None:
 def test_wait_ends_with_the_patience_and_with_the_lease_that_is_observed() -> None:
     """As any wait."""
     impatient = refused(give_up=0.5)
-    observing = refused().at(9.5).answer(held("b"))
+    observing = meet(refused().at(9.5), "b")
 
     assert impatient.request.wait_ns == SECOND // 2
     assert observing.request.wait_ns == SECOND // 2
@@ -71,7 +93,7 @@ def test_refusal_at_the_end_of_the_wait_is_the_poll() -> None:
     """The next claim waits at once, the observation goes on, and a lease later the key is taken over."""
     attempt = refused()
     for second in (2, 4, 6, 8):
-        assert attempt.at(second).answer(held("b")).asks is Claim
+        assert meet(attempt.at(second), "b").asks is Claim
 
     assert attempt.at(10).answer(held("b")).asks is Replace
 
@@ -90,12 +112,13 @@ def test_claim_that_waited_without_an_answer_may_be_applied() -> None:
 
     assert attempt.asks is Read
     attempt.answer(held("c", 2))
-    assert isinstance(attempt.effects[0], Wait)
+    assert attempt.wait_s is not None
+    assert attempt.wait_s > attempt.now / SECOND
 
 
 def test_own_claim_that_is_shown_is_adopted() -> None:
     """The reply was lost, and the refusal of nothing shows the claim's own RVN."""
-    attempt = refused().at(2).unknown().answer(held("f2", 2, owner="me"))
+    attempt = refused().at(2).unknown().answer(held("f3", 2, owner="me"))
 
     assert isinstance(attempt.state, Held)
 
@@ -105,7 +128,7 @@ def test_giving_up_while_a_claim_waits_is_followed_up() -> None:
     attempt = refused().give_up()
 
     assert isinstance(attempt.state, Cleaning)
-    assert attempt.effects == (Abandon(("f2",)),)
+    assert attempt.effects == (Abandon(("f3",)),)
 
 
 def test_refusals_that_come_at_once_end_in_a_wait() -> None:
@@ -116,7 +139,7 @@ def test_refusals_that_come_at_once_end_in_a_wait() -> None:
         asked.append(type(attempt.effects[0]))
         if asked[-1] is Wait:
             break
-        attempt.answer(held("b"))
+        meet(attempt, "b")
 
     assert asked[-1] is Wait
 
@@ -125,7 +148,7 @@ def test_slow_refusals_never_end_in_a_wait() -> None:
     """A waiter that is refused for long keeps its place in the server."""
     attempt = refused(give_up=1000)
 
-    asked = [attempt.at(2 * number).answer(held(f"b{number}")).asks for number in range(1, 60)]
+    asked = [meet(attempt.at(2 * number), f"b{number}").asks for number in range(1, 60)]
 
     assert set(asked) == {Claim}
 

@@ -91,21 +91,22 @@ async def test_reentrant_acquire_of_a_lost_lock_raises_its_loss(world: World) ->
 @both_colours
 async def test_reentrancy_excludes_the_other_threads_or_tasks_of_a_client(world: World) -> None:
     """Five threads, or five tasks, of one client: one after another inside, each of them as often as it likes."""
-    inside, most = 0, 0
+    begun, inside, most = 0, 0, 0
     async with world.client(reentrant=True) as client:
 
         async def work() -> int:
-            nonlocal inside, most
+            nonlocal begun, inside, most
+            begun += 1
             async with client.lock("k") as outer, client.lock("k") as inner:
                 inside += 1
                 most = max(most, inside)
-                await world.until(lambda: world.store.requests["claim"] >= 5)
+                await world.until(lambda: begun == 5)
                 inside -= 1
                 assert inner.fencing_token == outer.fencing_token
                 return outer.fencing_token
 
         works = [world.spawn(work(), parks=False) for _ in range(5)]
-        await world.until(lambda: world.store.requests["claim"] >= 5)
+        await world.until(lambda: begun == 5)
         while not all(each.done for each in works):
             await world.live(0.5)
         tokens = [await each.result() for each in works]

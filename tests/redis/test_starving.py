@@ -103,24 +103,25 @@ def test_tasks_that_wait_starve_no_lock_that_is_held(narrow: Server) -> None:
 
 
 def test_waiters_share_a_few_connections(narrow: Server) -> None:
-    """Thirty threads wait, four of them in the server; it has hardly more clients than before."""
+    """Thirty threads wait, each for another lock, four of them in the server; it has hardly more clients than before."""
     with redis.Redis.from_url(narrow.url) as admin, locking(narrow) as locks:
-        lease = locks.acquire("busy")
+        leases = [locks.acquire(f"busy/{number}") for number in range(30)]
         before = len(admin.client_list())
 
-        def wait() -> None:
+        def wait(number: int) -> None:
             with suppress(AcquireTimeoutError):
-                locks.acquire("busy", timeout=WAIT_S).release()
+                locks.acquire(f"busy/{number}", timeout=WAIT_S).release()
 
-        threads = [threading.Thread(target=wait) for _ in range(30)]
+        threads = [threading.Thread(target=wait, args=(number,)) for number in range(len(leases))]
         for each in threads:
             each.start()
-        while (admin.hget("dlock:busy", "queue") or b"").count(b"\x1e") < len(threads):
+        while not all(admin.hget(f"dlock:busy/{number}", "queue") for number in range(len(leases))):
             threading.Event().wait(0.01)  # they come when they like
         subscribed = admin.client_list(_type="pubsub")
         assert len(subscribed) == 1
         assert len(admin.client_list()) <= before + 1 + 16 + 4
-        lease.release()
+        for lease in leases:
+            lease.release()
         for each in threads:
             each.join()
 
