@@ -74,10 +74,7 @@ def test_ls_and_show_tell_how_many_wait(dlock: Command, client: LockClient) -> N
     lease = client.acquire("k")
     assert "WAIT" not in dlock("ls")[1]
     with connect(client.options) as one, connect(client.options) as two:
-        threads = [
-            threading.Thread(target=lambda other=other: other.acquire("k", timeout=60).release())
-            for other in (one, two)
-        ]
+        threads = [threading.Thread(target=lambda c=c: c.acquire("k", timeout=60).release()) for c in (one, two)]
         for thread in threads:
             thread.start()
         until = time.monotonic() + 60
