@@ -368,29 +368,31 @@ def _take_over(state: Seeking, version: Version, new_rvn: str, now: int) -> Step
 
 
 def _wait(state: Seeking, event: Answer | Probed, now: int) -> Step:
-    timings, shown, seen = state.terms.timings, state.shown, state.seen
+    timings = state.terms.timings
     if now >= state.give_up_at or state.polls >= timings.retries_max:
         return _leave(state, Outcome.DENIED, now)
-    until = min(now + timings.poll_ns(state.polls, event.jitter), state.give_up_at)
-    if seen is not None:
-        until = min(until, _over_at(state, seen))
-    notice = shown if timings.notify and shown is not None and shown.state is _HELD else None
+    notice = state.shown if timings.notify and _shows_held(state) else None
     if notice and _waits_in_server(state):
         # Not the claim at once: its lease counts from when it is made, and the turn of this attempt may come later.
         return state, (Wait(now, notice),)
+    until = _poll_at(state, event.jitter, now)
     return state._replace(polls=state.polls + 1, immediate_retries=0), (Wait(until, notice),)
+
+
+def _poll_at(state: Seeking, jitter: float, now: int) -> int:
+    """When to ask again where nothing is told before: at the next poll, unless the patience or the lease that was seen ends earlier."""
+    at = min(now + state.terms.timings.poll_ns(state.polls, jitter), state.give_up_at)
+    return at if state.seen is None else min(at, _over_at(state, state.seen))
+
+
+def _shows_held(state: Seeking) -> bool:
+    return state.shown is not None and state.shown.state is _HELD
 
 
 def _waits_in_server(state: Seeking) -> bool:
     """Whether the next claim of a key that was seen held may wait in the server; not again and again where it is refused at once."""
-    shown = state.shown
-    return (
-        state.terms.timings.server_wait
-        and shown is not None
-        and shown.state is _HELD
-        and not state.pending
-        and state.immediate_retries < IMMEDIATE_RETRIES_MAX
-    )
+    may_wait = state.terms.timings.server_wait and not state.pending
+    return may_wait and _shows_held(state) and state.immediate_retries < IMMEDIATE_RETRIES_MAX
 
 
 def _claim_when_free(state: Seeking, event: Due, now: int) -> Step:
@@ -400,11 +402,7 @@ def _claim_when_free(state: Seeking, event: Due, now: int) -> Step:
     use left, and is handed out without a renewal.
     """
     sent, claim = _claim(state.terms, Expect.ANY, event.new_rvn, now)
-    timings, seen = state.terms.timings, state.seen
-    until = min(now + timings.poll_ns(state.polls, event.jitter), state.give_up_at)
-    if seen is not None:
-        until = min(until, _over_at(state, seen))
-    wait_ns = min(until - now, slow_poll_ns(timings.own_lease_ns))
+    wait_ns = min(_poll_at(state, event.jitter, now) - now, slow_poll_ns(state.terms.timings.own_lease_ns))
     waiting = state._replace(in_flight=sent, polls=state.polls + 1, immediate_retries=state.immediate_retries + 1)
     return waiting, (claim._replace(wait_ns=wait_ns),)
 
@@ -441,8 +439,7 @@ def _seek_woken(state: Seeking, event: Woken, now: int) -> Step:
 
 def _try_again(state: Seeking, new_rvn: str, now: int, *, polling: bool) -> Step:
     """Ask once more. A poll of a held key is a read, the cheapest request; one that was told of a release claims at once."""
-    held = state.shown is not None and state.shown.state is _HELD
-    if state.pending or state.terms.timings.lease_ms is None or (polling and held):
+    if state.pending or state.terms.timings.lease_ms is None or (polling and _shows_held(state)):
         return _read(state, new_rvn, now)
     sent, claim = _claim(state.terms, Expect.ANY, new_rvn, now)
     return state._replace(in_flight=sent), (claim,)

@@ -384,7 +384,7 @@ class Driver:
         line = handle.line if type(state) is Seeking and state.failing_since is None else None
         if seconds > 0:
             if effect.record is not None:
-                await self._wait_for_notice(effect, handle.state.terms.ticket, seconds)
+                await self._wait_for_notice(effect, state.terms.ticket, seconds)
             elif line is not None:
                 await line.pause(handle, seconds)
             else:

@@ -235,7 +235,7 @@ class Engine:
         if others and handle.looked_at != handle.changes:
             handle.looked_at = handle.changes
             await self._look_ahead(others, handle.state.terms.timings)
-        if type(effect) is Wait and type(state) is Seeking and state.shown is not None and state.shown.held:
+        if type(effect) is Wait and type(state) is Seeking and shown is not None and shown.held:
             await self.driver.lines.enter(handle, state.give_up_at)
             if self.closed:
                 await self._leave(handle, effect)

@@ -57,6 +57,18 @@ class Turns:
                 await each.result()
 
 
+async def _behind_its_own_client(world: World, client: Any) -> tuple[Spawned, Turns]:
+    """Return who of *client* has the key, and one behind it that waits for its release and has not asked yet."""
+    lease = await client.acquire("k")
+    keeper = world.spawn(client.acquire("k", timeout=600))
+    await world.settle()
+    turns = Turns(world, client)
+    await turns.come(1)
+    await lease.release()
+    await world.settle()
+    return keeper, turns
+
+
 @both_colours
 async def test_waiters_of_one_client_obtain_the_lock_in_the_order_in_which_they_came(world: World) -> None:
     """Also on a store that wakes nobody, and beside one that comes back again and again."""
@@ -130,13 +142,7 @@ async def test_waiter_learns_at_once_of_a_release_by_its_own_client(world: World
 async def test_first_in_line_asks_soon_where_its_own_client_goes_on_holding(world: World) -> None:
     """It has to observe the holder as everybody does, and to stand in the queue of the store."""
     async with world.client(lease_duration=20) as client:
-        lease = await client.acquire("k")
-        keeper = world.spawn(_keep(client))
-        await world.settle()
-        turns = Turns(world, client)
-        await turns.come(1)
-        await lease.release()
-        await world.settle()
+        keeper, turns = await _behind_its_own_client(world, client)
         claims = world.store.requests["claim"]
 
         await world.live(0.1, 0.05)
@@ -152,13 +158,7 @@ async def test_first_in_line_asks_soon_where_its_own_client_goes_on_holding(worl
 async def test_release_by_the_own_client_does_not_end_a_back_off(world: World) -> None:
     """The first in line, whose request has just failed, is in no hurry, and the machine counts its polls only."""
     async with world.client(lease_duration=20) as client:
-        lease = await client.acquire("k")
-        keeper = world.spawn(_keep(client))
-        await world.settle()
-        turns = Turns(world, client)
-        await turns.come(1)
-        await lease.release()
-        await world.settle()
+        keeper, turns = await _behind_its_own_client(world, client)
         world.store.fail("claim")
         await world.live(0.1, 0.05)
 
@@ -168,10 +168,6 @@ async def test_release_by_the_own_client_does_not_end_a_back_off(world: World) -
         assert turns.order == []
         await world.live(2)
         assert turns.order == [0]
-
-
-async def _keep(client: Any) -> Any:
-    return await client.acquire("k", timeout=600)
 
 
 @both_colours
@@ -272,7 +268,7 @@ async def test_waiter_that_is_cancelled_before_it_has_asked_leaves_the_line(worl
     """The first in line waits for the release of its own client for a moment."""
     async with world.client(lease_duration=20) as client:
         lease = await client.acquire("k")
-        keeper = world.spawn(_keep(client))
+        keeper = world.spawn(client.acquire("k", timeout=600))
         await world.settle()
         turns = Turns(world, client)
         first = asyncio.ensure_future(turns._use(0))
