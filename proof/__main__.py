@@ -27,7 +27,7 @@ from proof.faults import runner as faults
 from proof.faults.stores import STORES
 from proof.interrupts import __main__ as interrupts
 from proof.jobs import runner as jobs
-from proof.mutate import by_file, general, product, simulated
+from proof.mutate import by_file, covering, general, product, simulated
 from proof.mutate import runner as mutants
 from proof.mutate.catalogue import MUTANTS
 from proof.mutate.explained import EXPLAINED
@@ -108,17 +108,21 @@ def _slips(options: argparse.Namespace) -> dict[str, Any]:
 
 def _sweep(options: argparse.Namespace) -> dict[str, Any]:
     """The general changes of the shell."""
-    every = 50 if options.quick else options.every
-    return _by_file("sweep", product.swept(every, unfinished=not options.quick), options)
+    if options.quick:
+        return _by_file("sweep", product.swept(20, only=("engine/timers",)), options, covering.QUICK)
+    return _by_file("sweep", product.swept(options.every), options)
 
 
 def _by_file(
-    stage: str, mutants: Sequence[product.Slip | product.Sweep], options: argparse.Namespace
+    stage: str,
+    mutants: Sequence[product.Slip | product.Sweep],
+    options: argparse.Namespace,
+    covered_by: Sequence[str] = covering.TESTS,
 ) -> dict[str, Any]:
     """The mutants, resumable: what those of a file showed is kept."""
     kept = options.results / f"{stage}{'-quick' if options.quick else ''}"
     only = [] if options.as_far else options.files.split(",")
-    return by_file.result_of(by_file.judge_files(mutants, kept, options.processes, only=only))
+    return by_file.result_of(by_file.judge_files(mutants, kept, options.processes, only=only, covered_by=covered_by))
 
 
 def _simulate(options: argparse.Namespace) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Line:
     @property
     def is_empty(self) -> bool:
         """Whether nobody stands in line."""
-        return not self._asking and not self._behind
+        return not self._asking
 
     def join(self, handle: Handle) -> bool:
         """Stand in line; whether *handle* may ask, since it is the first."""
@@ -69,8 +69,6 @@ class Line:
             await turn.wait(min(left_ns / NANOS, _LOOK_S))
         with runtime.mutex:
             shown = self.shown if handle in self._behind else None
-            self._behind.pop(handle, None)
-            self._asking.add(handle)
         await self.pause(handle, min(left_ns / NANOS, _OURS_S), for_holder=True)
         return shown
 
@@ -103,7 +101,6 @@ class Line:
     def admit_all(self) -> None:
         """Have all ask now, since each has to find out for itself what has happened."""
         self._admit(len(self._asking) + len(self._behind))
-        self.end_pauses()
 
     def _admit(self, most: int) -> None:
         self._asking = {handle for handle in self._asking if type(handle.state) in (New, Seeking, Confirming)}
@@ -128,7 +125,7 @@ class Lines:
     async def enter(self, handle: Handle, until: int) -> LockRecord | None:
         """Return when *handle* may ask, or what stands there now, see :meth:`Line.stand`."""
         with self._runtime.mutex:
-            line = handle.line or self._lines.get(handle.key)
+            line = self._lines.get(handle.key)
             if line is None:
                 line = self._lines[handle.key] = Line(self._runtime, self._held.get(handle.key))
             handle.line = line

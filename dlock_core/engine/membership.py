@@ -83,31 +83,28 @@ async def find_evicted(driver: Driver, handles: Sequence[Handle]) -> list[Handle
 
     Nothing else tells them, since their renewals don't touch it. The session of each is broken, so its next renewal says that it is lost.
     """
-    members = [each for each in handles if each.membership is not None and type(each.state) is Held]
-    members.sort(key=lambda each: each.membership.seen_at if each.membership is not None else 0)
+    members = [(handle, handle.membership) for handle in handles if handle.membership is not None]
+    members.sort(key=lambda pair: pair[1].seen_at)
     evicted = []
-    for handle in members[:_AUDITS_MAX]:
+    for handle, membership in members[:_AUDITS_MAX]:
         try:
-            if await _is_evicted(driver, handle):
+            if await _is_evicted(driver, handle, membership):
                 evicted.append(handle)
         except Exception as error:  # noqa: BLE001  # an adapter's mistake must not end the renewals of all other locks
             _log.debug("lock %r could not be looked at: %r", handle.name, error)
     return evicted
 
 
-async def _is_evicted(driver: Driver, handle: Handle) -> bool:
-    membership, timings = handle.membership, handle.state.terms.timings
-    assert membership is not None  # asked by the caller
+async def _is_evicted(driver: Driver, handle: Handle, membership: Membership) -> bool:
+    timings = handle.state.terms.timings
     timeout_s = timings.timeout_ns / NANOS
     now = driver.runtime.now()
     record = await driver.store.read(membership.key, timeout_s=timeout_s)
-    if isinstance(record, NewerRecord):
+    state = handle.state
+    if isinstance(record, NewerRecord) or type(state) is not Held:  # it was lost before, or released meanwhile
         return False
     if record is not None and member_of(record, membership.member.member_id) is not None:
         handle.membership = membership._replace(record=record, seen_at=now)
-        return False
-    state = handle.state
-    if type(state) is not Held:  # it was released meanwhile
         return False
     _log.warning(
         "lock %r has lost its holder %r: its record was rolled back, or changed by hand", handle.name, timings.owner
@@ -132,10 +129,8 @@ async def leave_members(driver: Driver, handle: Handle, membership: Membership) 
             return True
         try:
             reply = await send_leaving(store, request, timeout_s)
-            if reply.applied:
-                return True
             record = reply.record
-            if not timings.refusals_linearizable:
+            if not reply.applied and not timings.refusals_linearizable:
                 record = await store.read(membership.key, timeout_s=timeout_s)
         except StoreError as error:  # the next try tells what became of this one
             _log.debug("lock %r was not left: %s", membership.key, error)

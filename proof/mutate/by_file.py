@@ -11,6 +11,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from proof.mutate.covering import TESTS
 from proof.mutate.explained import EXPLAINED
 from proof.mutate.product import judge
 from proof.mutate.runner import ROOT, Verdict
@@ -25,7 +26,7 @@ __all__ = ["judge_files", "result_of", "version_of"]
 
 
 def version_of(mutants: Sequence[Slip | Sweep]) -> str:
-    """Return a name for what the mutants of one file show: their file, what they are, and the tests that judge them."""
+    """Return a name for what the mutants of one file show: their file, what they are, and the tests that are named beside them."""
     digest = hashlib.blake2b(repr(mutants).encode(), digest_size=4)
     tests = {test.partition("::")[0] for mutant in mutants for test in mutant.tests}
     for path in sorted({mutants[0].file, "proof/mutate/general.py", *tests}):
@@ -34,7 +35,12 @@ def version_of(mutants: Sequence[Slip | Sweep]) -> str:
 
 
 def judge_files(
-    mutants: Iterable[Slip | Sweep], kept: Path, processes: int, *, only: Sequence[str] = ("",)
+    mutants: Iterable[Slip | Sweep],
+    kept: Path,
+    processes: int,
+    *,
+    only: Sequence[str] = ("",),
+    covered_by: Sequence[str] = TESTS,
 ) -> list[dict[str, Any]]:
     """Return what the mutants of each file showed, one after the other, and keep it in the folder *kept*.
 
@@ -51,19 +57,21 @@ def judge_files(
     told = {file: json.loads(path.read_text()) for file, path in files.items() if path.exists()}
     chosen = [file for file in groups if any(part in file for part in only)]
     fresh = [file for file in chosen if file not in told or told[file]["code"] != codes[file]]
-    for file, found in _complete({file: groups[file] for file in fresh}, processes):
+    for file, found in _complete({file: groups[file] for file in fresh}, processes, covered_by):
         told[file] = {"file": file, "code": codes[file], **found}
         files[file].write_text(json.dumps(told[file], indent=1))
     return [told[file] for file in groups if file in told]
 
 
-def _complete(groups: dict[str, list[Slip | Sweep]], processes: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _complete(
+    groups: dict[str, list[Slip | Sweep]], processes: int, covered_by: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield what each file showed, as soon as all of its mutants are judged."""
     verdicts: dict[str, list[Verdict]] = {file: [] for file in groups}
     chosen = [mutant for group in groups.values() for mutant in group]
     if not chosen:
         return
-    for verdict in judge(chosen, processes):
+    for verdict in judge(chosen, processes, covered_by):
         file = f"{verdict.rule}.py"
         verdicts[file].append(verdict)
         if len(verdicts[file]) == len(groups[file]):

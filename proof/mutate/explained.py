@@ -11,6 +11,7 @@ _PUTS = "only whether it is the same number as before is asked"
 _COPY = "it only saves a copy: without a bound both instants are NEVER, as in any new grant"
 _TOLD = "who joins a lost lock is told of the loss, and has no lease of it"
 _LOOK = "it only saves a look under the mutex: what is not held is not joined"
+_NANOSECOND = "it is one nanosecond more or less"
 _SAME = "two observations of one version since one instant are the same"
 
 EXPLAINED: dict[str, str] = {
@@ -31,10 +32,14 @@ EXPLAINED: dict[str, str] = {
     ),
     "dlock_core/engine/joining.py: _join: joins and (not is_lost) -> joins": _TOLD,
     "dlock_core/engine/joining.py: obtain: if key in engine.driver.held: -> if True:": _LOOK,
+    "dlock_core/engine/lines.py: stand: 0 -> 1": _NANOSECOND,
+    "dlock_core/engine/lines.py: leave: self._streak + 1 -> self._streak - 1": "it comes to nought after as many steps",
+    "dlock_core/engine/membership.py: leave_members: return False -> pass": "None is as false",
     "dlock_core/engine/observations.py: _is_earlier: one.seen_at < other.seen_at -> one.seen_at <= other.seen_at": _SAME,
     "dlock_core/engine/observations.py: save: self._kept is None or not self._unsaved -> not self._unsaved": (
         "without a place for it nothing is unsaved; the first half tells that to the type checker"
     ),
+    "dlock_core/engine/renewals.py: _collect: 0 -> 1": _NANOSECOND,
     "dlock_core/engine/sessions.py: _look: is_over is None and record is not None -> is_over is None": (
         "only of a record that is held it is not known; the second half tells that to the type checker"
     ),

@@ -3,7 +3,7 @@
 A mutant is a file of a copy of the project changed on disk, so that it also reaches what tests start; tests in an interpreter of its own
 judge it, and the file is put back. The named ones are in ``slips.txt``, each the slip of a careful programmer, under the file that it is
 made in: ``name :: text before :: text after :: the tests that must notice``, where ⏎ is a line break. The sweep changes the files of
-:data:`SWEPT` by all operators of :mod:`proof.mutate.general`.
+:data:`SWEPT` by all operators of :mod:`proof.mutate.general`; the tests that run a changed line judge it (:mod:`proof.mutate.covering`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from proof.mutate.covering import OF_INTERRUPTS, TESTS, Covering, cover
 from proof.mutate.explained import EXPLAINED
 from proof.mutate.general import changes, mutated
 from proof.mutate.runner import QUIET, ROOT, Verdict
@@ -34,37 +35,22 @@ __all__ = ["SWEPT", "Slip", "Sweep", "judge", "main", "slips", "swept"]
 
 _BETWEEN = " :: "
 _SECONDS_MAX = 240
+# A change that has a test wait for ever is noticed so late. The tests that a line is swept by are quick.
+_TEST_S, _QUICK_TEST_S = 120, 15
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
-# The files that are swept, and the tests that are asked, the narrowest first.
-SWEPT: dict[str, tuple[str, ...]] = {
-    f"dlock_core/{file}.py": tuple(f"tests/{test}.py" for test in tests.split())
-    for file, tests in (
-        ("kit/outcome", "kit/test_outcome"),
-        ("kit/lane", "kit/test_lane"),
-        ("engine/lines", "core/test_lines"),
-        ("engine/timers", "core/test_timers"),
-        ("engine/observations", "core/test_observations core/test_observation_files"),
-        ("engine/joining", "core/test_nesting core/test_nesting_losses core/test_shared_locks"),
-        ("engine/renewals", "core/test_scheduler core/test_scheduler_errors core/test_hold_loss core/test_habits"),
-        (
-            "engine/handle",
-            "core/test_nesting core/test_client_acquire core/test_hold_release core/test_errors core/test_hold_loss",
+# The files that are swept, which everything else of a client stands on.
+SWEPT = tuple(
+    f"dlock_core/{file}.py"
+    for file in (
+        *("kit/outcome", "kit/lane"),
+        *(
+            f"engine/{name}"
+            for name in (
+                *("lines", "timers", "observations", "joining", "renewals", "handle", "driver", "wanting", "sessions"),
+                *("membership", "keeper", "sharing"),
+            )
         ),
-        (
-            "engine/driver",
-            "core/test_hold_loss core/test_lost_replies core/test_events core/test_early core/test_contention core/test_cancel",
-        ),
-        ("engine/wanting", "core/test_hold_wanted"),
-        ("engine/sessions", "core/test_session_looks core/test_session_ends core/test_sessions"),
-        ("engine/membership", "core/test_membership core/test_shared_locks"),
-        ("engine/keeper", "core/test_sessions core/test_session_ends core/test_session_breaks"),
-        ("engine/sharing", "core/test_shared_locks core/test_membership"),
     )
-}
-
-# Changes of these survive yet. The quick proof leaves them out: it may ask about any change, and another one after each edit.
-_UNFINISHED = tuple(
-    f"engine/{name}" for name in ("lines", "renewals", "handle", "driver", "membership", "keeper", "sharing")
 )
 
 
@@ -90,12 +76,21 @@ class Slip(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """The general change *number* of *file*, and the tests that must notice."""
+    """The general change *number* of *file*, at *line*; a test that runs this line must notice."""
 
     name: str
     file: str
     number: int
-    tests: tuple[str, ...]
+    line: int
+    guards: bool
+    tests: tuple[str, ...] = ()
+
+    def rounds(self, covering: Covering) -> Iterator[tuple[Sequence[str], int]]:
+        """Yield the tests that are asked, one lot after the other, with the seconds that each of them may take."""
+        for tests in covering.rounds(self.file, self.line):
+            yield tests, _QUICK_TEST_S
+        if self.guards:
+            yield (OF_INTERRUPTS,), _TEST_S
 
     @property
     def text(self) -> str:
@@ -115,13 +110,12 @@ def slips() -> list[Slip]:
     return found
 
 
-def swept(every: int = 1, *, only: Sequence[str] = ("",), unfinished: bool = True) -> list[Sweep]:
-    """Return the changes of the files whose path has one of *only* in it; with *unfinished*, also of those of which some survive yet."""
+def swept(every: int = 1, *, only: Sequence[str] = ("",)) -> list[Sweep]:
+    """Return the changes of the files whose path has one of *only* in it."""
     return [
-        Sweep(f"{file}: {change.name}", file, change.number, tests)
-        for file, tests in SWEPT.items()
+        Sweep(f"{file}: {change.name}", file, change.number, change.line, change.guards)
+        for file in SWEPT
         if any(part in file for part in only)
-        if unfinished or not file.endswith(tuple(f"{name}.py" for name in _UNFINISHED))
         for change in changes(file)[::every]
     ]
 
@@ -141,11 +135,11 @@ def _copies(count: int) -> Iterator[queue.SimpleQueue[Path]]:
         yield ready
 
 
-def _failing(copy: Path, tests: Sequence[str]) -> str | None:
-    """Return the first of *tests* that fails in *copy*, or how they end otherwise."""
+def _failing(copy: Path, tests: Sequence[str], most_s: int = _TEST_S) -> str | None:
+    """Return the first of *tests* that fails in *copy*, or takes longer than *most_s*, or how they end otherwise."""
     # What is compiled is not written: it would be taken for that of another mutant of the same size.
     environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", *QUIET, "--timeout=60", "--rootdir", str(copy), *tests]
+    command = [sys.executable, "-m", "pytest", *QUIET, f"--timeout={most_s}", "--rootdir", str(copy), *tests]
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False
@@ -160,13 +154,14 @@ def _failing(copy: Path, tests: Sequence[str]) -> str | None:
     return failed[1]
 
 
-def _judge(slip: Slip | Sweep, copies: queue.SimpleQueue[Path]) -> Verdict:
+def _judge(slip: Slip | Sweep, covering: Covering, copies: queue.SimpleQueue[Path]) -> Verdict:
     began, copy = time.monotonic(), copies.get()
+    rounds = slip.rounds(covering) if isinstance(slip, Sweep) else [(slip.tests, _TEST_S)]
     file = copy / slip.file
     before, status = file.read_text(), file.stat()
     try:
         file.write_text(slip.text)
-        by = _failing(copy, slip.tests)
+        by = next((by for tests, most_s in rounds if tests and (by := _failing(copy, tests, most_s)) is not None), None)
     finally:
         file.write_text(before)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -174,17 +169,20 @@ def _judge(slip: Slip | Sweep, copies: queue.SimpleQueue[Path]) -> Verdict:
     return Verdict(slip.name, slip.file.removesuffix(".py"), by, time.monotonic() - began, 0)
 
 
-def judge(chosen: Sequence[Slip | Sweep], processes: int = 2) -> Iterator[Verdict]:
-    """Judge each of *chosen*; the verdicts come as they are found.
+def judge(chosen: Sequence[Slip | Sweep], processes: int = 2, covered_by: Sequence[str] = TESTS) -> Iterator[Verdict]:
+    """Judge each of *chosen*; the verdicts come as they are found. *covered_by* are the tests that may notice the general ones.
 
     Raises: RuntimeError: the tests that must notice fail of themselves, or cannot be run.
     """
+    swept_files = sorted({slip.file for slip in chosen if isinstance(slip, Sweep)})
+    named = sorted({test for slip in chosen for test in slip.tests})
     with _copies(processes) as copies, ThreadPoolExecutor(processes) as pool:
         copy = copies.get()
-        if (by := _failing(copy, sorted({test for slip in chosen for test in slip.tests}))) is not None:
+        covering = cover(copy, swept_files, covered_by, processes) if swept_files else Covering({}, {})
+        if named and (by := _failing(copy, named)) is not None:
             raise RuntimeError(f"{by} fails without any mutant")
         copies.put(copy)
-        for done in as_completed([pool.submit(_judge, slip, copies) for slip in chosen]):
+        for done in as_completed([pool.submit(_judge, slip, covering, copies) for slip in chosen]):
             yield done.result()
 
 

@@ -212,6 +212,31 @@ async def test_lock_all_whose_key_was_lost_as_the_time_ran_out_is_a_timeout(worl
 
 
 @both_colours
+async def test_lock_all_waits_for_a_key_that_its_own_client_holds(world: World) -> None:
+    """In other hands, so that the wait has an end: until the same end of its patience as for any other key."""
+    async with world.client(lease_duration=20) as client:
+        lease = await client.acquire("b", handover=True)
+
+        async def both() -> list[str]:
+            async with client.lock_all(["a", "b"], timeout=5) as leases:
+                return sorted(leases)
+
+        in_time, too_late = world.spawn(both()), world.spawn(both())
+        await world.live(1)
+        await lease.release()
+        await world.live(1)
+        assert await in_time.result() == ["a", "b"]
+        assert await too_late.result() == ["a", "b"]
+
+        held = await client.acquire("b", handover=True)
+        refused = world.spawn(both())
+        await world.live(6)
+        with pytest.raises(AcquireTimeoutError):
+            await refused.result()
+        await held.release()
+
+
+@both_colours
 async def test_lock_all_with_a_key_that_an_outer_block_lost_raises_that_loss(world: World) -> None:
     """Waiting would be for itself; what it took besides is given back."""
     async with world.client(reentrant=True, auto_renew=False, lease_duration=10) as client:

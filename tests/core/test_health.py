@@ -50,3 +50,19 @@ async def test_store_that_is_out_shows_in_the_health(world: World) -> None:
         after = client.health()
         assert (after.at_risk, after.last_error) == ((), health.last_error)
         assert after.renewal_late < 1
+
+
+@both_colours
+async def test_late_beat_of_a_session_shows_in_the_health(world: World) -> None:
+    """The locks that it keeps are not renewed themselves, and last no longer than it does."""
+    async with world.client(lease_duration=20, renewal="session") as client, client.lock("a"), client.lock("b"):
+        await world.live(12)
+        assert client.health().renewal_late < 1
+        with world.store.outage():
+            await world.live(9)
+            health = client.health()
+
+        assert health.held == 2
+        assert 2 < health.renewal_late < 9
+        assert 0 < health.remaining < 12
+        await world.live(5)

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from dlock_core import AcquireTimeoutError, LeaseStateError, StoreUnavailableError
 from dlock_core.engine.lines import STREAK_MAX, Lines
 from dlock_core.events import EventKind
+from dlock_core.states import Ended, New
 from tests.core.worlds import PATIENCE_S, async_only, both_colours
 
 if TYPE_CHECKING:
     from tests.core.worlds import Spawned, World
 
-MANY = 2 * STREAK_MAX + 4
+MANY = 3 * STREAK_MAX
 
 
 class Turns:
@@ -102,7 +103,7 @@ async def test_only_the_first_in_line_asks(world: World) -> None:
         await lease.release()
         await turns.all_done()
 
-        in_vain = MANY // STREAK_MAX
+        in_vain = (MANY - 1) // STREAK_MAX
         assert sent["claim"] <= 2 + MANY + in_vain
         assert sent["read"] <= reads + 3 * in_vain
 
@@ -119,7 +120,7 @@ async def test_client_that_has_the_lock_again_and_again_lets_others_come_to_it(w
         await world.live(2, 0.005)
 
         assert turns.order == list(range(MANY))
-        assert world.store.requests["claim"] - claims == MANY + MANY // STREAK_MAX
+        assert world.store.requests["claim"] - claims == MANY + (MANY - 1) // STREAK_MAX
 
 
 @both_colours
@@ -319,6 +320,94 @@ async def test_each_that_stands_in_line_is_told_to_wait(world: World) -> None:
         assert sum(event.kind is EventKind.WAITING for event in events) == 3
         await lease.release()
         await turns.all_done()
+
+
+@async_only
+async def test_next_in_line_asks_at_once_where_its_own_client_has_released(world: World) -> None:
+    """The one before it failed, so there is no release of its own client to wait for any more."""
+    async with world.client(lease_duration=20) as client:
+        keeper, turns = await _behind_its_own_client(world, client)
+        await turns.come(1)
+        world.store.fail("claim")
+        await (await keeper.result()).release()
+        await world.settle()
+        assert turns.order == []
+
+        turns.spawned[0]._task.cancel()  # type: ignore[attr-defined]  # of the asyncio colour
+        await world.settle()
+
+        assert turns.order == [1]
+
+
+@async_only
+async def test_line_keeps_nothing_of_who_has_left(world: World) -> None:
+    """It may stand for years, with waiters that come and go."""
+    async with world.client(lease_duration=20) as client, world.client(lease_duration=20) as other, other.lock("k"):
+        turns = Turns(world, client)
+        await turns.come(1)
+        line = client._engine.driver.lines._lines["k"]
+        for _ in range(3):
+            waiting = world.spawn(client.acquire("k", timeout=1))
+            await world.live(2)
+            with pytest.raises(AcquireTimeoutError):
+                await waiting.result()
+
+        assert (len(line._asking), len(line._behind)) == (1, 0)
+        assert set(line._pauses) <= line._asking
+        await turns.end()
+
+
+class _Standing:
+    """What a line asks of a handle."""
+
+    key = "k"
+    line: Any = None
+    state: Any = New(cast("Any", None))
+
+
+async def _asks(lines: Lines, handle: Any) -> bool:
+    """Have *handle* enter, and tell whether it may ask at once."""
+    entering = asyncio.ensure_future(lines.enter(handle, 2**62))
+    await asyncio.sleep(0)
+    return entering.done() or entering.cancel() is None
+
+
+@async_only
+async def test_who_leaves_late_leaves_the_line_that_it_stood_in(world: World) -> None:
+    """It was taken for gone, since it had ended: another line may stand by then, or none."""
+    async with world.client() as client:
+        lines = Lines(client._engine.runtime, {})
+        late, next_one, newcomer = (_Standing() for _ in range(3))
+        assert await _asks(lines, late)
+        late.state = Ended(cast("Any", None), cast("Any", None))
+        assert await _asks(lines, next_one)
+        lines.leave(cast("Any", next_one), failed=False)
+        assert "k" not in lines
+        assert await _asks(lines, newcomer)
+
+        lines.leave(cast("Any", late), failed=False)
+        assert "k" in lines
+        lines.leave(cast("Any", late), failed=False)
+        lines.leave(cast("Any", newcomer), failed=False)
+        assert "k" not in lines
+
+
+@async_only
+async def test_first_in_line_is_told_of_no_release_but_that_which_it_waits_for(world: World) -> None:
+    """After so many grants in a row it waits for none: it comes no sooner to the lock than the waiters of other clients."""
+    async with world.client() as client:
+        holder, other, first = (_Standing() for _ in range(3))
+        lines = Lines(client._engine.runtime, {"k": cast("Any", holder)})
+        assert await _asks(lines, first)
+        pausing = asyncio.ensure_future(lines._lines["k"].pause(cast("Any", first), 100))
+        await world.settle()
+
+        lines.note_release(cast("Any", other))
+        await world.settle()
+        assert not pausing.done()
+        lines.note_release(cast("Any", holder))
+        await world.settle()
+        assert pausing.done()
 
 
 @both_colours

@@ -10,6 +10,7 @@ import pytest
 from proof import __main__ as proof_main
 from proof import report, tables
 from proof.mutate import by_file, general
+from proof.mutate.covering import Covering, cover
 from proof.mutate.explained import EXPLAINED
 from proof.mutate.product import SWEPT, Slip
 from proof.mutate.runner import Verdict
@@ -156,7 +157,7 @@ def test_mutants_are_judged_by_file_and_what_is_complete_is_kept(
     ]
     asked: list[str] = []
 
-    def judge(chosen: Sequence[Slip], _: int) -> Iterator[Verdict]:
+    def judge(chosen: Sequence[Slip], *_: object) -> Iterator[Verdict]:
         for each in chosen:
             if len(asked) == 3:
                 asked.clear()
@@ -199,6 +200,27 @@ def test_version_of_a_files_mutants_is_that_of_the_file_and_of_its_tests(
 
     assert by_file.version_of([mutant]) == found[-1]
     assert len(set(found)) == len(found) == 4
+
+
+def test_changed_line_is_judged_by_the_tests_that_run_it() -> None:
+    """A few quick ones first. A line that nothing was seen to run is a part of the statement above it; what takes long is left out."""
+    seconds = {f"quick{number:02}": 0.01 for number in range(50)} | {"slow": 6.0, "other": 0.0}
+    covering = Covering(seconds, {"a.py": {3: frozenset(seconds) - {"other"}, 7: frozenset({"other"}), 9: frozenset()}})
+
+    first, rest = covering.rounds("a.py", 5)
+
+    assert [*first, *rest] == [f"quick{number:02}" for number in range(50)]
+    assert len(first) == 40
+    assert list(covering.rounds("a.py", 9)) == [["other"], []]
+    assert list(covering.rounds("a.py", 2)) == list(covering.rounds("b.py", 7)) == [[], []]
+
+
+def test_tests_that_fail_by_themselves_judge_nothing(tmp_path: Path) -> None:
+    """Every change would be noticed."""
+    (tmp_path / "test_it.py").write_text("def test_it():\n    assert False")
+
+    with pytest.raises(RuntimeError, match="the tests fail without any change"):
+        cover(tmp_path, [], ["test_it.py"], 1)
 
 
 def test_histogram_leaves_out_the_empty_ends() -> None:

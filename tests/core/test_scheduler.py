@@ -172,6 +172,21 @@ async def test_most_urgent_renewal_goes_first(world: World) -> None:
 
 
 @both_colours
+async def test_renewals_go_along_up_to_an_eighth_of_their_period_early(world: World) -> None:
+    """What is due later waits until then."""
+    store = batches(world)
+    async with world.client(store, lease_duration=16) as client:
+        leases = [await client.acquire("first")]
+        for number in range(2):
+            await world.jump(0.5)
+            leases.append(await client.acquire(f"later{number}"))
+        await world.jump(3)
+
+        assert store.sizes == [2]
+        assert all(lease.is_valid for lease in leases)
+
+
+@both_colours
 async def test_batch_is_as_urgent_as_its_most_urgent_lock(world: World) -> None:
     """A lock that can wait holds up none that goes along with it."""
     store = batches(world)

@@ -17,6 +17,7 @@ from dlock_core import (
 )
 from dlock_core.record import LockRecord
 from dlock_core.testing import FakeClock, FaultyStore
+from tests.core.test_scheduler import sent_keys
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
@@ -65,6 +66,24 @@ async def test_first_renewals_move_locks_under_one_session(world: World) -> None
         assert all(lease.is_valid and 5 < lease.remaining < 10 and lease.lease_duration == 10 for lease in leases)
         assert world.store.requests.total() - before_requests < 24  # ten beats, and an audit of one lock after each
         assert client.health().held == 20
+
+
+@both_colours
+async def test_beat_of_a_session_goes_before_what_is_more_urgent(world: World) -> None:
+    """Many locks may lapse with it."""
+    store, order = sent_keys(world)
+    async with world.client(store) as client:
+        kept = await client.acquire("kept", renewal="session", lease_duration=40)
+        await world.live(11)
+        short = await client.acquire("short", lease_duration=16)
+        order.clear()
+
+        await world.jump(12)
+
+        assert "~dlock/" in order[0]
+        assert "short" in order[1:]
+        assert kept.is_valid
+        assert short.is_valid
 
 
 @both_colours

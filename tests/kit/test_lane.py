@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -17,6 +17,10 @@ from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import Lane
 from dlock_core.kit.forks import watched
 from dlock_core.kit.lane import _Job
+from dlock_core.kit.seats import Seat, Seats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_a_lane_has_no_more_threads_than_its_width_and_uses_them_again() -> None:
@@ -239,12 +243,31 @@ def test_call_aside_that_has_begun_is_waited_for_to_its_end() -> None:
             end.set()  # the caller's time is over
             return blocking
 
-    job = _Job(call, None)
-    threading.Thread(target=job.run, daemon=True).start()
-    assert begun.wait(10)
-    job._turn = cast("Any", Taken())
+    class Begun(Lane):
+        def _asked(self, call: Callable[[], Any], late: Callable[[Any], object] | None) -> _Job:
+            job = _Job(call, late)
+            threading.Thread(target=job.run, daemon=True).start()
+            assert begun.wait(10)
+            job._turn = cast("Any", Taken())
+            return job
 
-    assert job.result(0, ends=True) == 7
+    assert Begun(1).aside(call, 0) == 7
+
+
+def test_caller_waits_for_an_answer_and_never_for_a_place() -> None:
+    """A thread that is free before a place is serves it as well, and in time."""
+    asked: list[float] = []
+
+    class Places(Seats):
+        def take(self, timeout_s: float) -> Seat | None:
+            asked.append(timeout_s)
+            return super().take(timeout_s)
+
+    lane = Lane(1)
+    lane._places = Places(1)
+
+    assert lane.run(lambda: 7, 10) == 7
+    assert asked == [0]
 
 
 def test_call_aside_is_never_begun_late() -> None:

@@ -210,5 +210,6 @@ def test_a_payload_that_was_kept_is_in_what_was_written() -> None:
 @pytest.mark.parametrize("payload", [b"x", b"[]\n*", b'[["a", {"hex": 1}]]\n-', b"[[1, 2]]\n-"])
 def test_a_damaged_payload_that_was_kept_does_not_hide_the_write(payload: bytes) -> None:
     """An error that says that nothing was written would leave a held record behind."""
-    with pytest.raises(OutcomeUnknownError, match="lock 'k' was written, but its payload is damaged"):
+    with pytest.raises(OutcomeUnknownError, match="lock 'k' was written, but its payload is damaged") as caught:
         kept(NEW, 1, payload)
+    assert caught.value.key == "k"

@@ -1,0 +1,87 @@
+"""Which tests run a line, and how long each takes: a change of the line is judged by them, the quickest first."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from coverage import CoverageData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["OF_INTERRUPTS", "QUICK", "TESTS", "Covering", "cover"]
+
+# These change, trace or explore the code themselves, or start processes that nobody measures here.
+_LEFT_OUT = (
+    *("explore", "explore_without_tokens", "session_worlds", "job_worlds", "simulate", "walks", "traces"),
+    *("mutants", "interrupts", "proof", "proof_faults", "shared_client"),
+)
+# What they do to each operation takes too long to be measured: it judges what handles interrupts, if nothing else has noticed.
+OF_INTERRUPTS = "tests/core/test_interrupts.py"
+TESTS = ("tests/core", "tests/kit", *(f"--ignore=tests/core/test_{name}.py" for name in _LEFT_OUT))
+QUICK = ("tests/core/test_timers.py",)
+_FIRST = 40
+_SECONDS_MAX, _SECONDS_OF_ONE = 20.0, 2.0
+_TIME = re.compile(r"^([\d.]+)s call +(\S.*)$", re.MULTILINE)
+
+
+class Covering(NamedTuple):
+    """The tests of each line of each file, by the seconds that each takes."""
+
+    seconds: dict[str, float]
+    tests: dict[str, dict[int, frozenset[str]]]
+
+    def rounds(self, file: str, line: int) -> Iterator[list[str]]:
+        """Yield the tests that run *line* of *file*: a few that are quick, then the others that are not slow, up to twenty seconds of them.
+
+        A statement of several lines is run where it begins, or on one of its lines: what runs the nearest one above counts.
+        """
+        of_file = self.tests.get(file, {})
+        found = next((tests for above in range(line, 0, -1) if (tests := of_file.get(above))), frozenset())
+        ordered, spent = sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test)), 0.0
+        yield ordered[:_FIRST]
+        rest = []
+        for test in ordered[_FIRST:]:
+            seconds = self.seconds.get(test, 0.0)
+            spent += seconds
+            if spent > _SECONDS_MAX or seconds > _SECONDS_OF_ONE:
+                break
+            rest.append(test)
+        yield rest
+
+
+def cover(copy: Path, files: Sequence[str], tests: Sequence[str], processes: int) -> Covering:
+    """Run *tests* in the *copy* of the project, and return which of them run the lines of *files*.
+
+    Raises: RuntimeError: a test fails.
+    """
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-vv",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        str(processes),
+        "--timeout=120",
+    ]
+    measure = ["--cov=dlock_core", "--cov-context=test", "--cov-report=", "--durations=0"]
+    done = subprocess.run([*command, *measure, *tests], cwd=copy, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the tests fail without any change: {done.stdout[-2000:]}{done.stderr[-400:]}")
+    data = CoverageData(str(copy / ".coverage"))
+    data.read()
+    found = {
+        file: {
+            line: frozenset(name for context in contexts if (name := context.removesuffix("|run")) != context)
+            for line, contexts in data.contexts_by_lineno(str(copy / file)).items()
+        }
+        for file in files
+    }
+    return Covering({test: float(seconds) for seconds, test in _TIME.findall(done.stdout)}, found)
