@@ -20,7 +20,7 @@ _LEFT_OUT = (
     *("explore", "explore_without_tokens", "session_worlds", "job_worlds", "simulate", "walks", "traces"),
     *("mutants", "interrupts", "proof", "proof_faults", "shared_client"),
 )
-# What they do to each operation takes too long to be measured: it judges what handles interrupts, if nothing else has noticed.
+# These trace each operation themselves, and take a minute: they are asked last.
 OF_INTERRUPTS = "tests/core/test_interrupts.py"
 TESTS = ("tests/core", "tests/kit", *(f"--ignore=tests/core/test_{name}.py" for name in _LEFT_OUT))
 QUICK = ("tests/core/test_timers.py",)

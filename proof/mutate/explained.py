@@ -11,6 +11,7 @@ _PUTS = "only whether it is the same number as before is asked"
 _COPY = "it only saves a copy: without a bound both instants are NEVER, as in any new grant"
 _TOLD = "who joins a lost lock is told of the loss, and has no lease of it"
 _LOOK = "it only saves a look under the mutex: what is not held is not joined"
+_STRICT = "a job has one request for each of its handles"
 _NANOSECOND = "it is one nanosecond more or less"
 _SAME = "two observations of one version since one instant are the same"
 
@@ -40,6 +41,14 @@ EXPLAINED: dict[str, str] = {
         "without a place for it nothing is unsaved; the first half tells that to the type checker"
     ),
     "dlock_core/engine/renewals.py: _collect: 0 -> 1": _NANOSECOND,
+    "dlock_core/engine/renewals.py: _collect: handle.due > now -> handle.due >= now": "what is due now goes with the next batch",
+    "dlock_core/engine/renewals.py: _collect: if effect is not None: -> if True:": "what is no request is never sent",
+    "dlock_core/engine/renewals.py: drop: zip(job.handles, job.requests, strict=True) -> zip(job.handles, job.requests)": _STRICT,
+    "dlock_core/engine/renewals.py: drop: True -> False": _STRICT,
+    "dlock_core/engine/renewals.py: _perform: zip(job.handles, job.requests, strict=True)"
+    " -> zip(job.handles, job.requests)": _STRICT,
+    "dlock_core/engine/renewals.py: _perform: True -> False": _STRICT,
+    "dlock_core/engine/renewals.py: _attend: if handle.watches: -> if True:": "without one nothing is fired",
     "dlock_core/engine/sessions.py: _look: is_over is None and record is not None -> is_over is None": (
         "only of a record that is held it is not known; the second half tells that to the type checker"
     ),

@@ -69,14 +69,13 @@ MACHINE = "dlock_core/lease.py"
 
 
 class Change(NamedTuple):
-    """One place of the machine, and what stands there instead. What *guards* is run only as something is interrupted."""
+    """One place of the machine, and what stands there instead."""
 
     number: int
     line: int
     within: str
     old: str
     new: str
-    guards: bool
 
     @property
     def name(self) -> str:
@@ -167,14 +166,6 @@ def _is_told_for_debugging(node: ast.AST) -> bool:
     return False
 
 
-def _guards(node: ast.AST) -> bool:
-    """Whether *node* handles whatever may be raised, an interrupt above all."""
-    match node:
-        case ast.ExceptHandler(type=ast.Name(id="BaseException")):
-            return True
-    return False
-
-
 def _shown(node: ast.AST) -> str:
     """Return *node* as it is written; of a block only its head."""
     return ast.unparse(node).partition("\n")[0] if isinstance(node, ast.If) else ast.unparse(node)
@@ -186,7 +177,6 @@ class _Mutator(ast.NodeTransformer):
     def __init__(self, number: int | None) -> None:
         self.number = number
         self.within = ""
-        self.guards = False
         self.found: list[Change] = []
 
     def visit(self, node: ast.AST) -> ast.AST:
@@ -200,9 +190,7 @@ class _Mutator(ast.NodeTransformer):
                 return ast.copy_location(variant, node)
         if isinstance(node, ast.stmt) and _may_go(node) and self._is_counted(node, "pass"):
             return ast.copy_location(ast.Pass(), node)
-        guards, self.guards = self.guards, self.guards or _guards(node)
         result: ast.AST = self.generic_visit(node)
-        self.guards = guards
         return result
 
     def change_body(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -213,7 +201,7 @@ class _Mutator(ast.NodeTransformer):
     def _is_counted(self, node: ast.AST, new: str) -> bool:
         """Count one more place; whether it is the one to be changed."""
         number = len(self.found)
-        self.found.append(Change(number, getattr(node, "lineno", 0), self.within, _shown(node), new, self.guards))
+        self.found.append(Change(number, getattr(node, "lineno", 0), self.within, _shown(node), new))
         return number == self.number
 
 

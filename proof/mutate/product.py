@@ -82,14 +82,13 @@ class Sweep(NamedTuple):
     file: str
     number: int
     line: int
-    guards: bool
     tests: tuple[str, ...] = ()
 
     def rounds(self, covering: Covering) -> Iterator[tuple[Sequence[str], int]]:
         """Yield the tests that are asked, one lot after the other, with the seconds that each of them may take."""
         for tests in covering.rounds(self.file, self.line):
             yield tests, _QUICK_TEST_S
-        if self.guards:
+        if self.name not in EXPLAINED:
             yield (OF_INTERRUPTS,), _TEST_S
 
     @property
@@ -113,7 +112,7 @@ def slips() -> list[Slip]:
 def swept(every: int = 1, *, only: Sequence[str] = ("",)) -> list[Sweep]:
     """Return the changes of the files whose path has one of *only* in it."""
     return [
-        Sweep(f"{file}: {change.name}", file, change.number, change.line, change.guards)
+        Sweep(f"{file}: {change.name}", file, change.number, change.line)
         for file in SWEPT
         if any(part in file for part in only)
         for change in changes(file)[::every]

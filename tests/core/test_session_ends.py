@@ -191,3 +191,20 @@ async def test_sessions_have_no_events_of_their_own(world: World) -> None:
 
     await world.until(lambda: [each.kind for each in events].count("released") == 1)
     assert {each.key for each in events} == {"k"}
+
+
+@both_colours
+async def test_session_without_locks_is_let_go_after_two_beats(world: World) -> None:
+    """Another lock that comes soon finds it; later a new one is opened."""
+    async with world.client(**KEEPS) as client:
+        (lease,) = await moved(world, client, "k")
+        (name,) = sessions_of(world)
+        await lease.release()
+        await world.live(1)
+        assert world.space.records[name].held
+
+        await world.live(6)
+
+        assert not world.space.records[name].held
+        (again,) = await moved(world, client, "k")
+        assert again.is_valid
