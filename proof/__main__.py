@@ -122,7 +122,9 @@ def _by_file(
     """The mutants, resumable: what those of a file showed is kept."""
     kept = options.results / f"{stage}{'-quick' if options.quick else ''}"
     only = [] if options.as_far else options.files.split(",")
-    return by_file.result_of(by_file.judge_files(mutants, kept, options.processes, only=only, covered_by=covered_by))
+    return by_file.result_of(
+        by_file.judge_files(mutants, kept, options.processes, only=only, covered_by=covered_by, again=options.again)
+    )
 
 
 def _simulate(options: argparse.Namespace) -> dict[str, Any]:

@@ -41,10 +41,12 @@ def judge_files(
     *,
     only: Sequence[str] = ("",),
     covered_by: Sequence[str] = TESTS,
+    again: bool = False,
 ) -> list[dict[str, Any]]:
     """Return what the mutants of each file showed, one after the other, and keep it in the folder *kept*.
 
-    Those of files with none of *only* in their paths are not judged: only what is kept is told, of whatever version it is.
+    Those of files with none of *only* in their paths are not judged: only what is kept is told, of whatever version it is. *again* asks
+    anew about what nothing has noticed: there may be a test by now.
 
     Raises: RuntimeError: as :func:`~proof.mutate.product.judge`.
     """
@@ -56,16 +58,29 @@ def judge_files(
     codes = {file: version_of(group) for file, group in groups.items()}
     told = {file: json.loads(path.read_text()) for file, path in files.items() if path.exists()}
     chosen = [file for file in groups if any(part in file for part in only)]
-    fresh = [file for file in chosen if file not in told or told[file]["code"] != codes[file]]
-    for file, found in _complete({file: groups[file] for file in fresh}, processes, covered_by):
-        told[file] = {"file": file, "code": codes[file], **found}
+    asked = {file: groups[file] for file in chosen if file not in told or told[file]["code"] != codes[file]}
+    stand: dict[str, list[dict[str, Any]]] = {}
+    for file in [file for file in chosen if again and file not in asked]:
+        stand[file] = [each for each in told[file]["verdicts"] if each["by"] is not None]
+        noticed = {each["name"] for each in stand[file]}
+        if left := [mutant for mutant in groups[file] if mutant.name not in noticed]:
+            asked[file] = left
+    for file, found in _complete(asked, processes, covered_by):
+        verdicts = sorted([*stand.get(file, []), *found], key=lambda each: str(each["name"]))
+        told[file] = {
+            "file": file,
+            "code": codes[file],
+            "at": f"{datetime.now(UTC):%Y-%m-%d}",
+            "seconds": sum(each["seconds"] for each in verdicts),
+            "verdicts": verdicts,
+        }
         files[file].write_text(json.dumps(told[file], indent=1))
     return [told[file] for file in groups if file in told]
 
 
 def _complete(
     groups: dict[str, list[Slip | Sweep]], processes: int, covered_by: Sequence[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
+) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield what each file showed, as soon as all of its mutants are judged."""
     verdicts: dict[str, list[Verdict]] = {file: [] for file in groups}
     chosen = [mutant for group in groups.values() for mutant in group]
@@ -75,14 +90,7 @@ def _complete(
         file = f"{verdict.rule}.py"
         verdicts[file].append(verdict)
         if len(verdicts[file]) == len(groups[file]):
-            yield (
-                file,
-                {
-                    "at": f"{datetime.now(UTC):%Y-%m-%d}",
-                    "seconds": sum(each.seconds for each in verdicts[file]),
-                    "verdicts": sorted((each._asdict() for each in verdicts[file]), key=lambda each: str(each["name"])),
-                },
-            )
+            yield file, [each._asdict() for each in verdicts[file]]
 
 
 def result_of(files: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -174,6 +174,10 @@ def test_mutants_are_judged_by_file_and_what_is_complete_is_kept(
     assert by_file.result_of(done)["wrong"] == [f"{file}: two" for file in files]
     assert by_file.result_of(done)["ran_s"] == 6.0
 
+    asked.clear()
+    assert by_file.judge_files(mutants, tmp_path, 1, only=("tables",), again=True)[0] == done[0]
+    assert asked == [f"{files[1]} two"]
+
     changed = [*mutants[:2], *(each._replace(new="another") for each in mutants[2:])]
     asked.clear()
     assert by_file.judge_files(changed, tmp_path, 1, only=("report",)) == done
