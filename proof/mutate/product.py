@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["SWEPT", "Slip", "Sweep", "judge", "main", "slips", "swept"]
 
 _BETWEEN = " :: "
-_SECONDS_MAX = 240
-# A change that has a test wait for ever is noticed so late. The tests that a line is swept by are quick.
-_TEST_S, _QUICK_TEST_S = 120, 15
+# A test may take so long, and all that are asked together four times as long: a change may loop for ever, and catch what would end it.
+_TEST_S, _QUICK_TEST_S, _ALL = 60, 15, 4
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
 # The files that are swept, which everything else of a client stands on.
 SWEPT = tuple(
@@ -141,7 +140,7 @@ def _failing(copy: Path, tests: Sequence[str], most_s: int = _TEST_S) -> str | N
     command = [sys.executable, "-m", "pytest", *QUIET, f"--timeout={most_s}", "--rootdir", str(copy), *tests]
     try:
         done = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False
+            command, cwd=copy, env=environment, capture_output=True, text=True, timeout=_ALL * most_s, check=False
         )
     except subprocess.TimeoutExpired:
         return "they do not end"
