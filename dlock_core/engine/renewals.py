@@ -194,11 +194,10 @@ class Renewals:
 def _state_of(handle: Handle) -> LeaseState:
     """Return the state of a lock as its user knows it: what ends, or puts at risk, the session that keeps it, does so to the lock."""
     state, session = handle.state, handle.renewal.state
-    if type(state) is not Held or session is state:
+    if type(state) is not Held:
         return state
-    if type(session) is not Held:
-        return state._replace(deadline=0)
-    return state._replace(deadline=handle.deadline, at_risk=state.at_risk or session.at_risk)
+    at_risk = state.at_risk or (type(session) is Held and session.at_risk)
+    return state._replace(deadline=handle.deadline, at_risk=at_risk)
 
 
 def _check_results(job: Job, results: Sequence[object]) -> None:

@@ -31,6 +31,7 @@ EXPLAINED: dict[str, str] = {
     "_seek_probed: event.owner is OwnerState.DEAD and seen is not None -> event.owner is OwnerState.DEAD": (
         "an owner is asked for only while a record is observed; the second half tells that to the type checker"
     ),
+    "dlock_core/engine/handle.py: is_in_hand: return False -> pass": "None is as false",
     "dlock_core/engine/joining.py: _join: joins and (not is_lost) -> joins": _TOLD,
     "dlock_core/engine/joining.py: obtain: if key in engine.driver.held: -> if True:": _LOOK,
     "dlock_core/engine/lines.py: stand: 0 -> 1": _NANOSECOND,
@@ -48,6 +49,9 @@ EXPLAINED: dict[str, str] = {
     "dlock_core/engine/renewals.py: _perform: zip(job.handles, job.requests, strict=True)"
     " -> zip(job.handles, job.requests)": _STRICT,
     "dlock_core/engine/renewals.py: _perform: True -> False": _STRICT,
+    "dlock_core/engine/renewals.py: _perform: if effect is not None: -> if True:": "what is no request is never sent",
+    "dlock_core/engine/renewals.py: _perform: zip(job.handles, job.requests, results, new_rvns(), strict=False)"
+    " -> zip(job.handles, job.requests, results, new_rvns())": "a zip is not strict by itself",
     "dlock_core/engine/renewals.py: _attend: if handle.watches: -> if True:": "without one nothing is fired",
     "dlock_core/engine/sessions.py: _look: is_over is None and record is not None -> is_over is None": (
         "only of a record that is held it is not known; the second half tells that to the type checker"

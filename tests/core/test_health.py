@@ -62,7 +62,22 @@ async def test_late_beat_of_a_session_shows_in_the_health(world: World) -> None:
             await world.live(9)
             health = client.health()
 
-        assert health.held == 2
+        assert (health.held, health.at_risk) == (2, ("a", "b"))
         assert 2 < health.renewal_late < 9
         assert 0 < health.remaining < 12
         await world.live(5)
+        assert client.health().at_risk == ()
+
+
+@both_colours
+async def test_lock_that_is_lost_is_none_of_the_held_ones(world: World) -> None:
+    """Though its block goes on: its own lease is over, or its session."""
+    for renewal in ("lock", "session"):
+        async with world.client(lease_duration=20, renewal=renewal) as client:
+            lease = await client.acquire(f"of a {renewal}")
+            await world.live(12)
+            world.clock.advance(30)
+            assert client.health().held == 0
+            await world.settle()
+            assert not lease.is_valid
+            assert client.health().held == 0

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import LossReason, OutcomeUnknownError, Reply, StoreError
+from dlock_core import LossReason, OutcomeUnknownError, Reply, StoreError, lease
+from dlock_core.engine.renewals import _urgent_at
 from dlock_core.memory import MemoryStore
+from dlock_core.states import Held
+from dlock_core.timings import NEVER
+from tests.core.attempts import holding
 from tests.core.scheduler_support import batches
 from tests.core.worlds import both_colours
 
@@ -59,8 +63,10 @@ ENDS_A_LOOP = (SystemExit, KeyboardInterrupt)
 @both_colours
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-async def test_hazard_24_renewals_survive_every_exception_of_the_store(world: World, kind: type[BaseException]) -> None:
-    """One renewal that raises is tried again, and those of all other locks go on (hazard 24)."""
+async def test_hazard_24_renewals_survive_every_exception_of_the_store(
+    world: World, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One renewal that raises is tried again, and those of all other locks go on (hazard 24). An adapter's mistake is logged."""
     if world.colour == "async" and issubclass(kind, ENDS_A_LOOP):
         return
     faults = [kind("from the store"), kind("from the store")]
@@ -77,6 +83,9 @@ async def test_hazard_24_renewals_survive_every_exception_of_the_store(world: Wo
         assert faults == []
         assert lease.is_valid
         assert other.is_valid
+    if issubclass(kind, Exception):
+        said = [line for line in caplog.messages if line.startswith("a request for lock 'k' failed: ")]
+        assert [kind.__name__ in line for line in said] == [True, True]
 
 
 @both_colours
@@ -104,21 +113,23 @@ async def test_batches_survive_every_exception_of_the_store(world: World, kind: 
 
 @both_colours
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "are_no_results"),
     [
-        lambda results: results[:-1],
-        lambda results: [],
-        lambda results: [*results, results[0]],
-        lambda results: [None] * len(results),
-        lambda results: [(True, None)] * len(results),
-        lambda results: None,
-        lambda results: [ValueError("no result")] * len(results),
-        lambda results: [Reply(applied=True, record=None)] * len(results),
+        (lambda results: results[:-1], True),
+        (lambda results: [], True),
+        (lambda results: [*results, results[0]], True),
+        (lambda results: [None] * len(results), True),
+        (lambda results: [(True, None)] * len(results), True),
+        (lambda results: None, True),
+        (lambda results: [ValueError("no result")] * len(results), True),
+        (lambda results: [Reply(applied=True, record=None)] * len(results), False),
     ],
     ids=["short", "empty", "long", "nones", "tuples", "none", "errors", "grants-without-record"],
 )
-async def test_batches_answered_wrongly_lose_nothing(world: World, answer: Callable[[Any], Any]) -> None:
-    """An adapter's mistake is an outcome that is not known; the next batch tells."""
+async def test_batches_answered_wrongly_lose_nothing(
+    world: World, answer: Callable[[Any], Any], are_no_results: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An adapter's mistake is an outcome that is not known, and logged; the next batch tells."""
     wrong = [answer]
 
     def answers(results: Sequence[Any]) -> Any:
@@ -132,6 +143,8 @@ async def test_batches_answered_wrongly_lose_nothing(world: World, answer: Calla
 
         assert wrong == []
         assert [lease.is_valid for lease in leases] == [True] * 10
+    said = [line for line in caplog.messages if line.startswith("the batch renewal of 10 locks failed: TypeError(")]
+    assert len(said) == are_no_results
 
 
 @both_colours
@@ -254,3 +267,13 @@ async def test_trouble_of_one_store_request_is_told_in_the_log(world: World, cap
         assert lease.loss is not None
         assert lease.loss.reason is LossReason.UNREACHABLE
         assert "an adapter's mistake" in caplog.text
+
+
+def test_renewal_is_urgent_early_enough_to_fail_once_and_be_made_again() -> None:
+    """Two requests and the pause between them are to be over by the end of the lease; what is no renewal can wait."""
+    attempt = holding()
+    held, timings = attempt.state, lease.timings_of(attempt.state)
+    assert isinstance(held, Held)
+
+    assert held.deadline - _urgent_at(held) == 2 * timings.timeout_ns + timings.backoff_ns
+    assert _urgent_at(attempt.free().state) == NEVER
