@@ -99,6 +99,21 @@ async def test_on_lost_calls_each_callback_once(world: World) -> None:
 
 
 @both_colours
+async def test_risk_is_not_told_to_a_lease_that_was_dropped(world: World) -> None:
+    """Another one of the same lock goes on, and is told."""
+    async with world.client(reentrant=True, lease_duration=20) as client:
+        kept, dropped = await client.acquire("k"), [await client.acquire("k")]
+        told: list[Any] = []
+        kept.on_risk(told.append)
+        dropped[0].on_risk(told.append)
+        dropped.clear()
+        with world.store.outage():
+            await world.live(8)
+
+        assert told == [raw(kept)]
+
+
+@both_colours
 async def test_theft_is_told_at_the_next_renewal(world: World) -> None:
     """The loss does not wait for the deadline when another's record proves it."""
     async with world.client(lease_duration=20) as client:

@@ -208,3 +208,19 @@ async def test_session_without_locks_is_let_go_after_two_beats(world: World) -> 
         assert not world.space.records[name].held
         (again,) = await moved(world, client, "k")
         assert again.is_valid
+
+
+@both_colours
+async def test_lease_that_was_dropped_under_a_session_lapses_with_the_next_beats(world: World) -> None:
+    """Whenever its turn to be audited comes."""
+    async with world.client(**KEEPS) as client:
+        leases = await moved(world, client, *(f"k{number:02}" for number in range(30)))
+        with pytest.warns(ResourceWarning, match="unreleased lease of lock 'k15'"):
+            del leases[15]
+        assert client.health().held == 30
+
+        await world.live(6)
+
+        assert client.health().held == 29
+        await world.live(12)
+        assert [key for key, record in world.space.records.items() if not record.held] == ["k15"]
