@@ -83,7 +83,11 @@ async def find_evicted(driver: Driver, handles: Sequence[Handle]) -> list[Handle
 
     Nothing else tells them, since their renewals don't touch it. The session of each is broken, so its next renewal says that it is lost.
     """
-    members = [(handle, handle.membership) for handle in handles if handle.membership is not None]
+    members = [
+        (handle, handle.membership)
+        for handle in handles
+        if handle.membership is not None and type(handle.state) is Held  # what the renewal has lost is not asked for
+    ]
     members.sort(key=lambda pair: pair[1].seen_at)
     evicted = []
     for handle, membership in members[:_AUDITS_MAX]:
@@ -101,7 +105,7 @@ async def _is_evicted(driver: Driver, handle: Handle, membership: Membership) ->
     now = driver.runtime.now()
     record = await driver.store.read(membership.key, timeout_s=timeout_s)
     state = handle.state
-    if isinstance(record, NewerRecord) or type(state) is not Held:  # it was lost before, or released meanwhile
+    if isinstance(record, NewerRecord) or type(state) is not Held:  # it was released meanwhile
         return False
     if record is not None and member_of(record, membership.member.member_id) is not None:
         handle.membership = membership._replace(record=record, seen_at=now)

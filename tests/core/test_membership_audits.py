@@ -33,8 +33,7 @@ def _all_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def _found(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return what was said of places that were looked at."""
-    said = [line.getMessage() for line in caplog.records]
-    return sorted(each for each in said if "has lost its holder" in each or "could not be looked at" in each)
+    return sorted(each for each in caplog.messages if "has lost its holder" in each or "could not be looked at" in each)
 
 
 @both_colours
@@ -157,6 +156,21 @@ async def test_holder_that_was_released_while_it_was_looked_at_has_lost_nothing(
         assert world.space.records["k"].members is None
         assert [verb for verb, _ in store.timeouts] == ["replace", "read", "release", "release"]
     assert _found(caplog) == []
+
+
+@both_colours
+async def test_place_that_its_renewal_has_lost_is_not_looked_at(world: World) -> None:
+    """Its session was broken, and it knows: one more request would tell nothing, and in an outage cost its time."""
+    store = world.hooked_store(lambda *_: None)
+    async with world.client(store, lease_duration=20) as client, world.client() as other:
+        lease = await client.acquire("k", permits=1)
+        assert await other.break_lock("k", fencing_token=lease.fencing_token)
+        store.timeouts.clear()
+
+        await world.live(6)
+
+        assert not lease.is_valid
+        assert [verb for verb, _ in store.timeouts] == ["replace"]
 
 
 @both_colours
