@@ -293,7 +293,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", action="append", choices=list(STAGES), help="run this stage; repeatable")
     parser.add_argument("--report", action="store_true", help="run nothing, write the page")
     parser.add_argument("--quick", action="store_true", help="a little of everything, to see that it works")
-    parser.add_argument("--again", action="store_true", help="run also what has run")
+    parser.add_argument(
+        "--again", action="store_true", help="run also what has run; of mutants on disk, those that nothing has noticed"
+    )
     parser.add_argument("--schedules", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=1_000, help="of the worlds of elections and jobs")
     parser.add_argument("--deviations", type=int, default=2, help="of their explorations")

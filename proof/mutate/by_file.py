@@ -61,10 +61,11 @@ def judge_files(
     asked = {file: groups[file] for file in chosen if file not in told or told[file]["code"] != codes[file]}
     stand: dict[str, list[dict[str, Any]]] = {}
     for file in [file for file in chosen if again and file not in asked]:
-        stand[file] = [each for each in told[file]["verdicts"] if each["by"] is not None]
-        noticed = {each["name"] for each in stand[file]}
-        if left := [mutant for mutant in groups[file] if mutant.name not in noticed]:
-            asked[file] = left
+        # Two changes of one function may have one name: both are asked about.
+        left = {each["name"] for each in told[file]["verdicts"] if each["by"] is None}
+        if left:
+            stand[file] = [each for each in told[file]["verdicts"] if each["name"] not in left]
+            asked[file] = [mutant for mutant in groups[file] if mutant.name in left]
     for file, found in _complete(asked, processes, covered_by):
         verdicts = sorted([*stand.get(file, []), *found], key=lambda each: str(each["name"]))
         told[file] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,22 +37,18 @@ class Covering(NamedTuple):
     tests: dict[str, dict[int, frozenset[str]]]
 
     def rounds(self, file: str, line: int) -> Iterator[list[str]]:
-        """Yield the tests that run *line* of *file*: a few that are quick, then the others that are not slow, up to twenty seconds of them.
+        """Yield the tests that run *line* of *file* and are not slow: the quickest, then the others, up to twenty seconds of them.
 
         A statement of several lines is run where it begins, or on one of its lines: what runs the nearest one above counts.
         """
         of_file = self.tests.get(file, {})
         found = next((tests for above in range(line, 0, -1) if (tests := of_file.get(above))), frozenset())
-        ordered, spent = sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test)), 0.0
-        yield ordered[:_FIRST]
-        rest = []
-        for test in ordered[_FIRST:]:
-            seconds = self.seconds.get(test, 0.0)
-            spent += seconds
-            if spent > _SECONDS_MAX or seconds > _SECONDS_OF_ONE:
-                break
-            rest.append(test)
-        yield rest
+        timed = sorted((self.seconds.get(test, 0.0), test) for test in found)
+        quick = [(seconds, test) for seconds, test in timed if seconds <= _SECONDS_OF_ONE]
+        yield [test for _, test in quick[:_FIRST]]
+        rest = quick[_FIRST:]
+        spent = accumulate(seconds for seconds, _ in rest)
+        yield [test for (_, test), so_far in zip(rest, spent, strict=True) if so_far <= _SECONDS_MAX]
 
 
 def cover(copy: Path, files: Sequence[str], tests: Sequence[str], processes: int) -> Covering:

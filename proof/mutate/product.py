@@ -38,18 +38,10 @@ _BETWEEN = " :: "
 _TEST_S, _QUICK_TEST_S, _ALL = 60, 15, 4
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
 # The files that are swept, which everything else of a client stands on.
-SWEPT = tuple(
-    f"dlock_core/{file}.py"
-    for file in (
-        *("kit/outcome", "kit/lane"),
-        *(
-            f"engine/{name}"
-            for name in (
-                *("lines", "timers", "observations", "joining", "renewals", "handle", "driver", "wanting", "sessions"),
-                *("membership", "keeper", "sharing"),
-            )
-        ),
-    )
+_OF_THE_ENGINE = "lines timers observations joining renewals handle driver wanting sessions membership keeper sharing"
+SWEPT = (
+    *("dlock_core/kit/outcome.py", "dlock_core/kit/lane.py"),
+    *(f"dlock_core/engine/{name}.py" for name in _OF_THE_ENGINE.split()),
 )
 
 
@@ -72,6 +64,10 @@ class Slip(NamedTuple):
         if (found := source.count(self.old)) != 1:
             raise ValueError(f"slip {self.name!r}: {self.old!r} is {found} times in {self.file}, not once")
         return source.replace(self.old, self.new)
+
+    def rounds(self, _: Covering) -> Iterator[tuple[Sequence[str], int]]:
+        """Yield the tests that are asked, with the seconds that each of them may take."""
+        yield self.tests, _TEST_S
 
 
 class Sweep(NamedTuple):
@@ -154,7 +150,7 @@ def _failing(copy: Path, tests: Sequence[str], most_s: int = _TEST_S) -> str | N
 
 def _judge(slip: Slip | Sweep, covering: Covering, copies: queue.SimpleQueue[Path]) -> Verdict:
     began, copy = time.monotonic(), copies.get()
-    rounds = slip.rounds(covering) if isinstance(slip, Sweep) else [(slip.tests, _TEST_S)]
+    rounds = slip.rounds(covering)
     file = copy / slip.file
     before, status = file.read_text(), file.stat()
     try:

@@ -186,6 +186,22 @@ def test_mutants_are_judged_by_file_and_what_is_complete_is_kept(
     assert asked == [f"{files[1]} one", f"{files[1]} two"]
 
 
+def test_changes_of_one_name_are_asked_about_again_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that nothing has noticed does not pass for its namesake."""
+    twins = [Slip("twin", "proof/report.py", old, "new", ("tests/core/test_proof.py::a",)) for old in ("one", "two")]
+    answers: list[str | None] = ["a", None, "a", None]
+
+    def judge(chosen: Sequence[Slip], *_: object) -> Iterator[Verdict]:
+        for each in chosen:
+            yield Verdict(each.name, "proof/report", answers.pop(0), 1.5, 0)
+
+    monkeypatch.setattr(by_file, "judge", judge)
+    for again in (False, True):
+        (told,) = by_file.judge_files(twins, tmp_path, 1, again=again)
+        assert [each["by"] for each in told["verdicts"]] == ["a", None]
+    assert answers == []
+
+
 def test_version_of_a_files_mutants_is_that_of_the_file_and_of_its_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +232,7 @@ def test_changed_line_is_judged_by_the_tests_that_run_it() -> None:
     assert [*first, *rest] == [f"quick{number:02}" for number in range(50)]
     assert len(first) == 40
     assert list(covering.rounds("a.py", 9)) == [["other"], []]
+    assert list(Covering({"slow": 6.0}, {"a.py": {1: frozenset({"slow"})}}).rounds("a.py", 1)) == [[], []]
     assert list(covering.rounds("a.py", 2)) == list(covering.rounds("b.py", 7)) == [[], []]
 
 
