@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 from dlock_conformance import Fault
-from dlock_conformance.proxy import FaultProxy
+from dlock_conformance.proxy import LATE_S, FaultProxy
 
 
 class Echo:
@@ -100,6 +100,39 @@ def test_what_was_held_back_arrives_late_also_when_the_client_has_left(proxy: Fa
     proxy.heal()
 
     assert echo.heard == [b"ghost"]
+
+
+@pytest.mark.parametrize("ends", ["answer", "hang up"])
+def test_healing_waits_for_the_server_also_when_the_client_leaves_meanwhile(ends: str) -> None:
+    """The request that was held back is not cut off, and healing ends with its answer, or when the server hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server, closing(FaultProxy(*server.getsockname())) as proxy:
+        client = connected(proxy)
+        served, _ = server.accept()
+        served.settimeout(5)
+        proxy.begin(Fault.HANG)
+        client.sendall(b"late")
+        while proxy.requests() == 0:
+            time.sleep(0.01)
+
+        began = time.monotonic()
+        healing = threading.Thread(target=proxy.heal)
+        healing.start()
+        heard = served.recv(100)
+        client.close()
+        served.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            served.recv(100)  # would be the end of the connection
+        assert healing.is_alive()
+        if ends == "answer":
+            served.sendall(b"done")
+            served.settimeout(5)
+            assert served.recv(100) == b""
+        served.close()
+        healing.join()
+        took = time.monotonic() - began
+
+    assert heard == b"late"
+    assert took < LATE_S
 
 
 def test_a_refused_way_refuses_and_comes_back(proxy: FaultProxy) -> None:

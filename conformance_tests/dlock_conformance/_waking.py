@@ -202,11 +202,11 @@ class NotifyClauses:
         """Not before anybody has waited, for this key and no other, and not once they have left."""
         other, record = trial.hold(trial.key()), trial.hold(trial.key())
         until = time.monotonic() + trial.harness.soon_s
-        said = False
+        said, timeout_s = False, 0.25
         while not said:
             record = not_wanted(trial, verb, record, "nobody waits")
             # A renewal may wake who waits: each try has a waiter of its own.
-            with waiting(trial, record, timeout_s=0.5) as waiter:
+            with waiting(trial, record, timeout_s=timeout_s) as waiter:
                 waiter.began.wait()
                 waiter.settle()
                 other = not_wanted(trial, verb, other, "somebody waits for another key")
@@ -215,6 +215,7 @@ class NotifyClauses:
             trial.require(waiter.ended(), "a wait did not end at its time-out")
             if not trial.harness.tells_wanted or time.monotonic() > until:
                 break
+            timeout_s *= 2  # a slow server has not asked before the waiter leaves
         not_wanted(trial, verb, record, "the only waiter has left")
 
         trial.require(said or not trial.harness.tells_wanted, f"somebody waits, and no answer to a {verb} said so")

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from dlock_conformance.faults import Fault
 
-__all__ = ["FaultProxy", "has_headers"]
+__all__ = ["LATE_S", "FaultProxy", "has_headers"]
 
 # Of HTTP/2: how a connection begins, how long the head of a frame is, and the type of the first frame of each request and answer.
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -23,7 +23,8 @@ _FRAME_HEAD = 9
 _HEADERS = 1
 _CHUNK = 1 << 16
 _CONNECT_S = 5.0
-_LATE_S = 2.0
+# So long, at most, healing waits for the answers to what was held back.
+LATE_S = 2.0
 # Between two bytes of an answer that trickles in.
 _PACE_S = 0.2
 
@@ -95,7 +96,7 @@ class FaultProxy:
             self._listener = self._listen(self.port)
         for pair in pairs:
             pair.deliver()
-        until = time.monotonic() + _LATE_S
+        until = time.monotonic() + LATE_S
         for pair in pairs:
             pair.wait_for_answer(until)
 
@@ -165,7 +166,8 @@ class _Pair:
         self._held = bytearray()
         self._spoke = False  # the client did, and has no answer yet
         self._loses = False
-        self._answered = threading.Event()
+        self._answered = threading.Event()  # what was delivered, if anything was
+        self._answered.set()
         self._client_left = False
 
     def start(self) -> None:
@@ -179,16 +181,16 @@ class _Pair:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
+        self._answered.set()  # no answer comes any more
         self._proxy.ended(self)
 
     def deliver(self) -> None:
         """Pass on what was held back."""
         with self._mutex:
             held, self._held = bytes(self._held), bytearray()
+            if not held:
+                return
             self._answered.clear()
-        if not held:
-            self._answered.set()
-            return
         try:
             self._server.sendall(held)
         except OSError:
@@ -197,6 +199,7 @@ class _Pair:
     def wait_for_answer(self, until: float) -> None:
         """Return when what was delivered is answered, at the latest *until*."""
         self._answered.wait(max(until - time.monotonic(), 0))
+        self._answered.set()
         if self._client_left:
             self.cut()
 
@@ -208,7 +211,7 @@ class _Pair:
             pass  # a reset is an end, too
         self._client_left = True
         with self._mutex:
-            waits = bool(self._held)
+            waits = bool(self._held) or not self._answered.is_set()
         if not waits:
             self.cut()
 

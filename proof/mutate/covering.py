@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,14 +37,19 @@ class Covering(NamedTuple):
     tests: dict[str, dict[int, frozenset[str]]]
 
     def rounds(self, file: str, line: int) -> Iterator[list[str]]:
-        """Yield the tests that run *line* of *file* and are not slow: the quickest, then the others, up to twenty seconds of them.
+        """Yield the tests that run *line* of *file* and are not slow: some first, then the others, up to twenty seconds of them.
 
+        The quickest of each file of tests come first, then the second of each: those of one file are alike.
         A statement of several lines is run where it begins, or on one of its lines: what runs the nearest one above counts.
         """
         of_file = self.tests.get(file, {})
         found = next((tests for above in range(line, 0, -1) if (tests := of_file.get(above))), frozenset())
         timed = sorted((self.seconds.get(test, 0.0), test) for test in found)
-        quick = [(seconds, test) for seconds, test in timed if seconds <= _SECONDS_OF_ONE]
+        of_one_file: dict[str, list[tuple[float, str]]] = {}
+        for seconds, test in timed:
+            if seconds <= _SECONDS_OF_ONE:
+                of_one_file.setdefault(test.split("::")[0], []).append((seconds, test))
+        quick = [each for of_all in zip_longest(*of_one_file.values()) for each in of_all if each is not None]
         yield [test for _, test in quick[:_FIRST]]
         rest = quick[_FIRST:]
         spent = accumulate(seconds for seconds, _ in rest)

@@ -223,13 +223,13 @@ def test_version_of_a_files_mutants_is_that_of_the_file_and_of_its_tests(
 
 
 def test_changed_line_is_judged_by_the_tests_that_run_it() -> None:
-    """A few quick ones first. A line that nothing was seen to run is a part of the statement above it; what takes long is left out."""
-    seconds = {f"quick{number:02}": 0.01 for number in range(50)} | {"slow": 6.0, "other": 0.0}
+    """A few of each file first. A line that nothing was seen to run is a part of the statement above it; what takes long is left out."""
+    seconds = {f"quick::{number:02}": 0.01 for number in range(50)} | {"slow": 6.0, "other": 0.0, "late::1": 0.5}
     covering = Covering(seconds, {"a.py": {3: frozenset(seconds) - {"other"}, 7: frozenset({"other"}), 9: frozenset()}})
 
     first, rest = covering.rounds("a.py", 5)
 
-    assert [*first, *rest] == [f"quick{number:02}" for number in range(50)]
+    assert [*first, *rest] == ["quick::00", "late::1", *(f"quick::{number:02}" for number in range(1, 50))]
     assert len(first) == 40
     assert list(covering.rounds("a.py", 9)) == [["other"], []]
     assert list(Covering({"slow": 6.0}, {"a.py": {1: frozenset({"slow"})}}).rounds("a.py", 1)) == [[], []]
