@@ -9,10 +9,6 @@ from urllib.parse import quote
 
 import pytest
 from dlock_conformance import (
-    NOT_OF_ELECTIONS,
-    NOT_OF_JOBS,
-    NOT_OF_SESSIONS,
-    NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
@@ -126,25 +122,21 @@ class TestDynamoDBElection(TestDynamoDBClient):
     """The same by election."""
 
     way = Way.ELECTION
-    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestDynamoDBJobs(TestDynamoDBClient):
     """The same by a job, whose runs have later and later slots."""
 
     way = Way.JOB
-    cannot_carry = NOT_OF_JOBS
 
 
 class TestDynamoDBPermits(TestDynamoDBClient):
     """The same by the only permit of a semaphore."""
 
     way = Way.PERMIT
-    cannot_carry = NOT_OF_SHARED_LOCKS
 
 
 class TestDynamoDBSessions(TestDynamoDBClient):
     """The same by locks that a session keeps."""
 
     way = Way.SESSION
-    cannot_carry = NOT_OF_SESSIONS

@@ -14,10 +14,6 @@ from urllib.request import urlopen
 
 import pytest
 from dlock_conformance import (
-    NOT_OF_ELECTIONS,
-    NOT_OF_JOBS,
-    NOT_OF_SESSIONS,
-    NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
@@ -151,25 +147,21 @@ class TestEtcdElection(TestEtcdClient):
     """The same by election."""
 
     way = Way.ELECTION
-    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestEtcdJobs(TestEtcdClient):
     """The same by a job, whose runs have later and later slots."""
 
     way = Way.JOB
-    cannot_carry = NOT_OF_JOBS
 
 
 class TestEtcdPermits(TestEtcdClient):
     """The same by the only permit of a semaphore."""
 
     way = Way.PERMIT
-    cannot_carry = NOT_OF_SHARED_LOCKS
 
 
 class TestEtcdSessions(TestEtcdClient):
     """The same by locks that a session keeps."""
 
     way = Way.SESSION
-    cannot_carry = NOT_OF_SESSIONS

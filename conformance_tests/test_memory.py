@@ -7,10 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 from dlock_conformance import (
-    NOT_OF_ELECTIONS,
-    NOT_OF_JOBS,
-    NOT_OF_SESSIONS,
-    NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
     StoreHarness,
@@ -94,32 +90,27 @@ class TestMemoryElection(TestMemoryClient):
     """The same by election."""
 
     way = Way.ELECTION
-    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestMemoryJobs(TestMemoryClient):
     """The same by a job, whose runs have later and later slots."""
 
     way = Way.JOB
-    cannot_carry = NOT_OF_JOBS
 
 
 class TestMemoryPermits(TestMemoryClient):
     """The same by the only permit of a semaphore."""
 
     way = Way.PERMIT
-    cannot_carry = NOT_OF_SHARED_LOCKS
 
 
 class TestMemorySessions(TestMemoryClient):
     """The same by locks that a session keeps."""
 
     way = Way.SESSION
-    cannot_carry = NOT_OF_SESSIONS
 
 
 class TestMemoryWriters(TestMemoryClient):
     """The same by the writer of a read/write lock."""
 
     way = Way.WRITE
-    cannot_carry = NOT_OF_SHARED_LOCKS

@@ -11,10 +11,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from dlock_conformance import (
-    NOT_OF_ELECTIONS,
-    NOT_OF_JOBS,
-    NOT_OF_SESSIONS,
-    NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
@@ -139,25 +135,21 @@ class TestPostgresElection(TestPostgresClient):
     """The same by election."""
 
     way = Way.ELECTION
-    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestPostgresJobs(TestPostgresClient):
     """The same by a job, whose runs have later and later slots."""
 
     way = Way.JOB
-    cannot_carry = NOT_OF_JOBS
 
 
 class TestPostgresPermits(TestPostgresClient):
     """The same by the only permit of a semaphore."""
 
     way = Way.PERMIT
-    cannot_carry = NOT_OF_SHARED_LOCKS
 
 
 class TestPostgresSessions(TestPostgresClient):
     """The same by locks that a session keeps."""
 
     way = Way.SESSION
-    cannot_carry = NOT_OF_SESSIONS

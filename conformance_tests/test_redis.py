@@ -6,10 +6,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from dlock_conformance import (
-    NOT_OF_ELECTIONS,
-    NOT_OF_JOBS,
-    NOT_OF_SESSIONS,
-    NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
     StoreHarness,
@@ -50,25 +46,21 @@ class TestRedisElection(TestRedisClient):
     """The same by election."""
 
     way = Way.ELECTION
-    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestRedisJobs(TestRedisClient):
     """The same by a job, whose runs have later and later slots."""
 
     way = Way.JOB
-    cannot_carry = NOT_OF_JOBS
 
 
 class TestRedisPermits(TestRedisClient):
     """The same by the only permit of a semaphore."""
 
     way = Way.PERMIT
-    cannot_carry = NOT_OF_SHARED_LOCKS
 
 
 class TestRedisSessions(TestRedisClient):
     """The same by locks that a session keeps."""
 
     way = Way.SESSION
-    cannot_carry = NOT_OF_SESSIONS

@@ -10,10 +10,6 @@ from urllib.parse import quote
 
 import pytest
 from dlock_conformance import (
-    NOT_OF_ELECTIONS,
-    NOT_OF_JOBS,
-    NOT_OF_SESSIONS,
-    NOT_OF_SHARED_LOCKS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
@@ -184,25 +180,21 @@ class TestZooKeeperElection(TestZooKeeperClient):
     """The same by election."""
 
     way = Way.ELECTION
-    cannot_carry = NOT_OF_ELECTIONS
 
 
 class TestZooKeeperJobs(TestZooKeeperClient):
     """The same by a job, whose runs have later and later slots."""
 
     way = Way.JOB
-    cannot_carry = NOT_OF_JOBS
 
 
 class TestZooKeeperPermits(TestZooKeeperClient):
     """The same by the only permit of a semaphore."""
 
     way = Way.PERMIT
-    cannot_carry = NOT_OF_SHARED_LOCKS
 
 
 class TestZooKeeperSessions(TestZooKeeperClient):
     """The same by locks that a session keeps."""
 
     way = Way.SESSION
-    cannot_carry = NOT_OF_SESSIONS

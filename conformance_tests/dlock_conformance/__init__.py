@@ -3,14 +3,10 @@
 from dlock_conformance.client_suite import LockClientConformance
 from dlock_conformance.faults import Fault, Faults
 from dlock_conformance.harness import Opening, StoreHarness
-from dlock_conformance.parties import NOT_OF_ELECTIONS, NOT_OF_JOBS, NOT_OF_SESSIONS, NOT_OF_SHARED_LOCKS, Way
+from dlock_conformance.parties import Way
 from dlock_conformance.suite import LockStoreConformance
 
 __all__ = [
-    "NOT_OF_ELECTIONS",
-    "NOT_OF_JOBS",
-    "NOT_OF_SESSIONS",
-    "NOT_OF_SHARED_LOCKS",
     "Fault",
     "Faults",
     "LockClientConformance",

@@ -36,8 +36,8 @@ class LockClientConformance(EndlessScenarios, JobScenarios, SharedScenarios):
     """The scenarios of the lock API over a store, for both clients, from one text.
 
     A subclass gives *lacks* and the fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.
-    *way* says how locks are had: a term of an election has to do all that a lease does, and so has the run of a job, but for
-    :data:`NOT_OF_JOBS`, which its suite has as *cannot_carry*.
+    *way* says how locks are had: a term of an election has to do all that a lease does, and so has the run of a job, but for what
+    :data:`~dlock_conformance.parties.NOT_PROMISED` names.
     """
 
     colours: ClassVar[tuple[str, ...]] = tuple(Colour)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from dlock_conformance.harness import Colour, StoreHarness
+from dlock_conformance.parties import NOT_PROMISED, Way
 
 __all__ = ["inapplicable", "needed_for", "needs", "not_given"]
 
@@ -38,14 +39,15 @@ def needs(*names: str) -> Callable[[Test], Test]:
 def inapplicable(suite: type, test: Any, name: str, parameters: Mapping[str, Any]) -> str | None:
     """Return why *test* does not apply to the store that *suite* tries; None if it does.
 
-    The suite's ``lacks`` names what the harness does not give, its ``cannot_carry`` what the records cannot carry, by patterns of names.
+    The suite's ``lacks`` names what the harness does not give, its ``cannot_carry`` what the records cannot carry, by patterns of names;
+    its ``way`` of having locks may not promise all either.
     """
     for need in _needs_of(test, parameters):
         if need in tuple(Colour) and need != parameters["colour"]:
             return f"only the {need} store is tried in this way"
         if need in getattr(suite, "lacks", ()):
             return f"the harness gives no {need!r}"
-    patterns: Mapping[str, str] = getattr(suite, "cannot_carry", {})
+    patterns: dict[str, str] = {**getattr(suite, "cannot_carry", {}), **NOT_PROMISED[getattr(suite, "way", Way.LOCK)]}
     return next((reason for pattern, reason in patterns.items() if re.search(pattern, name)), None)
 
 

@@ -21,10 +21,7 @@ from dlock_core.store import AsyncLockStore, LockStore
 from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
 __all__ = [
-    "NOT_OF_ELECTIONS",
-    "NOT_OF_JOBS",
-    "NOT_OF_SESSIONS",
-    "NOT_OF_SHARED_LOCKS",
+    "NOT_PROMISED",
     "Hold",
     "Parties",
     "Party",
@@ -53,31 +50,26 @@ class Way(StrEnum):
 
 
 _TRIED = {"each_slot_of_a_job|a_run_that_died|shared": "the suite of the locks tries it"}
-
-NOT_OF_ELECTIONS = _TRIED
-"""What says nothing more by elections, as *cannot_carry* of a suite whose *way* is that of elections."""
-
-NOT_OF_JOBS = {
-    "fail_closed": "the run of a job has a lease",
-    "held_by_one_and_then_by_the_next|data_goes_from_holder_to_holder": "the record of a job carries its slot and result only",
-    "wait_ends_at_its_time_out|claim_that_arrives_late": "a job that another process runs is busy, and that is no error",
-    **_TRIED,
-}
-"""What the run of a job does not promise, as *cannot_carry* of a suite whose *way* is that of jobs."""
-
-NOT_OF_SHARED_LOCKS = {
+_OF_SHARED_LOCKS = {
     "fail_closed|abandoned_lock": "a shared lock is renewed",
     "held_by_one_and_then_by_the_next|data_goes_from_holder_to_holder": "the record of a shared lock has no place for data",
     "killed_process": "the process holds an exclusive lock, and a key is used in one way",
     **_TRIED,
 }
-"""What one place of a shared lock does not promise, as *cannot_carry* of a suite whose *way* is ``PERMIT`` or ``WRITE``."""
-
-NOT_OF_SESSIONS = {
-    "fail_closed|abandoned_lock": "a lock that a session keeps is renewed",
-    **_TRIED,
+NOT_PROMISED: dict[Way, dict[str, str]] = {
+    Way.LOCK: {},
+    Way.ELECTION: _TRIED,
+    Way.JOB: {
+        "fail_closed": "the run of a job has a lease",
+        "held_by_one_and_then_by_the_next|data_goes_from_holder_to_holder": "the record of a job carries its slot and result only",
+        "wait_ends_at_its_time_out|claim_that_arrives_late": "a job that another process runs is busy, and that is no error",
+        **_TRIED,
+    },
+    Way.PERMIT: _OF_SHARED_LOCKS,
+    Way.WRITE: _OF_SHARED_LOCKS,
+    Way.SESSION: {"fail_closed|abandoned_lock": "a lock that a session keeps is renewed", **_TRIED},
 }
-"""What a lock that a session keeps does not promise, as *cannot_carry* of a suite whose *way* is ``SESSION``."""
+"""The tests, by patterns of their names, that do not apply to locks that are had in a way, and why."""
 
 _OPTIONS: dict[Way, dict[str, Any]] = {
     Way.PERMIT: {"permits": 1},

@@ -157,7 +157,8 @@ class Driver:
             self._tell_stop(handle, effect)
         elif type(effect) is Abandon:
             self._remember_abandoned(effect.rvns)
-        elif type(effect) is Noted and handle.keeps is not None:
+        elif type(effect) is Noted:
+            assert handle.keeps is not None  # a beat was answered
             self.keepers.hear(handle.keeps, effect.notes)
 
     def _stayed(self, handle: Handle, event: Event, old: Held, state: Held) -> None:
