@@ -263,25 +263,27 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
 
 
 def split_url(url: str, known: Container[str]) -> tuple[str, dict[str, str]]:
-    """Split off those query keys of *url* that are in *known*; return the URL with what is left, and the pairs.
+    """Split off those query keys of *url* that are in *known*; return the rest, with the scheme in small letters, and the pairs.
 
     Raises: ConfigurationError: a key of ours stands twice.
     """
+    scheme, separator, rest = url.partition("://")
+    url = scheme.lower() + separator + rest if separator else url  # drivers know small letters only
     head, mark, query = url.partition("?")
     if not mark:
         return url, {}
     ours: dict[str, str] = {}
-    rest: list[str] = []
+    others: list[str] = []
     for part in query.split("&"):
         pairs = parse_qsl(part, keep_blank_values=True)
         if not pairs or pairs[0][0] not in known:
-            rest.append(part)
+            others.append(part)
             continue
         name, value = pairs[0]
         if name in ours:
             raise ConfigurationError(f"the query key {name!r} stands twice in {redact(url)!r}")
         ours[name] = value
-    return head + (mark + "&".join(rest) if any(rest) else ""), ours
+    return head + (mark + "&".join(others) if any(others) else ""), ours
 
 
 def redact(url: str) -> str:

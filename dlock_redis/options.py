@@ -59,7 +59,8 @@ class RedisStoreOptions(StoreOptions):
             raise
         except TypeError as error:
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-            fault = f"neither dlock nor redis-py knows its option {unknown[1]!r}" if unknown else str(error)
+            place = " of [store]" if unknown and unknown[1] in settings else ""
+            fault = f"neither dlock nor redis-py knows its option {unknown[1]!r}{place}" if unknown else str(error)
             raise ConfigurationError(f"{redact(url)!r} cannot be used: {fault}") from None
         except (ValueError, redis.RedisError):
             # What the parsers say may quote the password.

@@ -246,7 +246,7 @@ class Driver:
             elif state.outcome is Outcome.RELEASED:
                 self.lines.note_release(handle)
                 note_event(self, EventKind.RELEASED, handle, handle.granted_at)
-                if is_told():
+                if is_told() and handle.keeps is None:
                     self.later(tell_release, handle, self.runtime.now())
 
     def _end_keeping(self, handle: Handle) -> None:

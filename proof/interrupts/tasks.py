@@ -24,6 +24,8 @@ __all__ = ["ACTS", "OPERATIONS", "OpenStore", "try_point"]
 OpenStore: TypeAlias = Callable[[], Awaitable[AsyncLockStore]]
 _STEPS = 8
 _HANG_S = 5.0
+# An answer that comes while an interrupt leaves the event loop is lost with it: its request waits for its time-out, and goes on.
+_REQUEST_S = 2.0
 _TURNS = 12
 _GLANCES, _GLANCE_S = 1000, 0.0005
 
@@ -48,7 +50,9 @@ class _Scene:
 
     async def _client(self, open_store: OpenStore, operation: str) -> AsyncLockClient:
         self.stores.append(await open_store())
-        return await self.clock.aclient(afaulty(self.stores[-1], operation), lease_duration=LEASE_S)
+        return await self.clock.aclient(
+            afaulty(self.stores[-1], operation), lease_duration=LEASE_S, request_timeout=_REQUEST_S
+        )
 
     async def open(self, open_store: OpenStore, operation: str) -> None:
         """Open the clients, and acquire what the *operation* works on."""

@@ -213,6 +213,8 @@ def test_url_whose_whole_query_is_ours_keeps_no_question_mark() -> None:
     assert split_url("memory://x?timeout=5", {"timeout": 0}) == ("memory://x", {"timeout": "5"})
     assert split_url("memory://x", {"timeout": 0}) == ("memory://x", {})
     assert split_url("memory://x?", {"timeout": 0}) == ("memory://x", {})
+    assert split_url("REDIS://User@Host/0", {}) == ("redis://User@Host/0", {})
+    assert split_url("No URL", {}) == ("No URL", {})
 
 
 def test_query_key_of_ours_given_twice_is_refused() -> None:

@@ -12,11 +12,12 @@ from dlock_core import (
     LossReason,
     StoreUnavailableError,
 )
-from tests.core.hold_support import Boom
+from dlock_core.events import EventKind
+from tests.core.hold_support import Boom, steal
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
-    from dlock_core import AsyncLockClient
+    from dlock_core import AsyncLockClient, LockEvent, Loss
     from dlock_core.engine.renewals import Job
     from tests.core.worlds import World
 
@@ -31,6 +32,7 @@ async def test_release_twice_is_once(world: World) -> None:
         await lease.release()
 
         assert world.store.requests["release"] == 1
+        assert not client._engine.driver.held
 
 
 @both_colours
@@ -63,6 +65,73 @@ async def test_release_after_takeover_leaves_the_new_holder_alone(world: World) 
             await late.release()
 
         assert await lease.ensure(60) == 2
+
+
+@both_colours
+async def test_late_release_leaves_the_next_lease_of_the_same_client_alone(world: World) -> None:
+    """The client knows the key as held by the next, and afterwards by nobody."""
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+        late = await client.acquire("k")
+        waits = world.spawn(client.acquire("k"))
+        await world.live(11)
+        lease = await waits.result()
+
+        with pytest.raises(LockLostError):
+            await late.release()
+
+        assert client.holds("k")
+        assert lease.is_valid
+        await world.jump(10)
+        with pytest.raises(LockLostError):
+            await lease.release()
+        assert not client._engine.driver.held
+
+
+async def told_of_losses(world: World, client: AsyncLockClient, events: list[LockEvent]) -> int:
+    """Return how many losses the hook of *client* was told of, with all that goes before what it hears next."""
+    async with client.lock("next"):
+        pass
+    await world.until(lambda: bool(events) and (events[-1].kind, events[-1].key) == (EventKind.RELEASED, "next"))
+    return [event.kind for event in events].count(EventKind.LOST)
+
+
+@both_colours
+async def test_release_that_finds_the_lock_broken_tells_of_the_loss(world: World) -> None:
+    """As the renewal would have that came too late for it."""
+    events: list[LockEvent] = []
+    async with world.client(on_event=events.append) as client, world.client() as operator:
+        lease = await client.acquire("k")
+        losses: list[Loss] = []
+        lost = lease.lost
+        lease.on_lost(losses.append)
+        assert await operator.break_lock("k", fencing_token=lease.fencing_token, now=True)
+
+        with pytest.raises(LockLostError):
+            await lease.release()
+        await world.until(lambda: lost.is_set() and bool(losses))
+
+        assert [loss.reason for loss in losses] == [LossReason.BROKEN]
+        assert await told_of_losses(world, client, events) == 1
+
+
+@both_colours
+@pytest.mark.parametrize("reason", [LossReason.EXPIRED, LossReason.STOLEN])
+async def test_release_of_a_lost_lock_tells_of_no_second_loss(world: World, reason: LossReason) -> None:
+    """Everybody has heard of it when it was lost."""
+    events: list[LockEvent] = []
+    async with world.client(
+        on_event=events.append, lease_duration=10, auto_renew=reason is LossReason.STOLEN
+    ) as client:
+        lease = await client.acquire("k")
+        if reason is LossReason.STOLEN:
+            await steal(world, lease)
+        await world.live(10)
+
+        with pytest.raises(LockLostError) as caught:
+            await lease.release()
+
+        assert caught.value.loss.reason is reason
+        assert await told_of_losses(world, client, events) == 1
 
 
 @both_colours

@@ -15,6 +15,7 @@ from dlock_core import (
 )
 from dlock_core.states import Due, Renew
 from dlock_core.testing import FakeClock
+from dlock_core.timings import NANOS
 from tests.core.hold_support import steal
 from tests.core.worlds import both_colours
 
@@ -63,6 +64,24 @@ async def test_renew_with_a_shorter_lease_is_followed_by_renewals_of_its_pace(wo
 
         assert lease.is_valid
         assert world.store.requests["replace"] >= 16
+
+
+@both_colours
+async def test_lock_that_a_renewal_made_short_stays_held_while_a_long_one_hangs(world: World) -> None:
+    """The renewals of other locks leave room for those of its pace from then on."""
+    async with world.client(world.hanging_store("long"), lease_duration=60) as client:
+        long, short = await client.acquire("long"), await client.acquire("short")
+        await short.renew(lease_duration=1)
+        hung = False
+        for _ in range(25):
+            await world.live(1, step=0.05)
+            hung = hung or bool(world.hung)
+
+        assert hung
+        assert short.is_valid
+        assert long.is_valid
+        await short.release()
+        await world.live(60)
 
 
 @both_colours
@@ -128,8 +147,14 @@ async def test_renew_of_a_vanished_record_is_a_loss_and_creates_nothing(world: W
         assert not world.space.records
 
 
+@pytest.fixture
+def long_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a request take so long that no test ends that waits for its time-out, in place of its answer."""
+    monkeypatch.setattr("dlock_core.timings._REQUEST_MAX_NS", 3600 * NANOS)
+
+
 @both_colours
-async def test_renewals_of_one_lease_wait_for_each_other(world: World) -> None:
+async def test_renewals_of_one_lease_wait_for_each_other(world: World, long_requests: None) -> None:
     """One write of a lease is under way at a time: the second begins when the first is answered, and both succeed (F8e)."""
     gate: Any = threading.Event() if world.colour == "sync" else asyncio.Event()
     writing, most = [0], [0]
@@ -146,12 +171,12 @@ async def test_renewals_of_one_lease_wait_for_each_other(world: World) -> None:
             most.append(writing[0])
             writing[0] -= 1
 
-    async with world.client(world.hooked_store(before, after), lease_duration=20, auto_renew=False) as client:
+    async with world.client(world.hooked_store(before, after), lease_duration=3600, auto_renew=False) as client:
         lease = await client.acquire("k")
         first = world.spawn(lease.renew(data=b"1"), parks=False)
         await world.until(lambda: writing[0] == 1)
         second = world.spawn(lease.renew(data=b"2"), parks=False)
-        third = world.spawn(lease.ensure(30), parks=False)
+        third = world.spawn(lease.ensure(4000), parks=False)
         gate.set()
 
         await first.result()
@@ -159,7 +184,7 @@ async def test_renewals_of_one_lease_wait_for_each_other(world: World) -> None:
         assert await third.result() == 1
 
         assert max(most) == 1
-        assert lease.remaining > 30
+        assert lease.remaining > 4000
         assert lease.data == b"2"
 
 
@@ -236,7 +261,7 @@ def test_acquire_whose_lock_another_thread_finds_lost_returns_a_lost_lease() -> 
 
 
 @both_colours
-async def test_renewal_waiting_for_another_one_sees_the_loss_that_it_brings(world: World) -> None:
+async def test_renewal_waiting_for_another_one_sees_the_loss_that_it_brings(world: World, long_requests: None) -> None:
     """Who waits for an answer that proves the loss is told of it, without a request of its own."""
     gate: Any = threading.Event() if world.colour == "sync" else asyncio.Event()
     asked = [0]
@@ -247,7 +272,8 @@ async def test_renewal_waiting_for_another_one_sees_the_loss_that_it_brings(worl
         asked[0] += 1
         return gate.wait()
 
-    async with world.client(world.hooked_store(before), owner="me", auto_renew=False) as client:
+    store = world.hooked_store(before)
+    async with world.client(store, lease_duration=3600, owner="me", auto_renew=False) as client:  # as above
         lease = await client.acquire("k")
         await steal(world, lease)
         first = world.spawn(lease.renew(), parks=False)

@@ -77,6 +77,26 @@ async def test_wanted_comes_by_a_batch_and_for_its_own_key_alone(world: World) -
 
 
 @both_colours
+async def test_renewal_whose_reply_is_lost_leaves_what_is_wanted_as_it_was(world: World) -> None:
+    """The refusal by which it is found says nothing of who waits: nobody is called again for the same stretch."""
+    async with world.client(lease_duration=20) as client, client.lock("k") as lease:
+        told: list[Any] = []
+        lease.on_wanted(told.append)
+        waiter(world)
+        await lease.renew()
+        await world.until(lambda: bool(told))
+        world.store.lose_reply("replace")
+
+        await lease.renew()
+        assert lease.wanted
+        await lease.renew()
+        await world.settle()
+
+        assert lease.wanted
+        assert [each.key for each in told] == ["k"]
+
+
+@both_colours
 async def test_on_wanted_while_wanted_calls_at_once(world: World) -> None:
     """A callback that comes late is not left out, and is not called again for the same stretch."""
     async with world.client(lease_duration=20) as client, client.lock("k") as lease:

@@ -144,6 +144,7 @@ async def test_one_try_of_keys_of_which_one_is_held_names_its_holder(world: Worl
         assert (caught.value.key, caught.value.holder and caught.value.holder.fencing_token) == ("b", 1)
         assert held.is_valid
         assert states(world) == {"a": "free", "b": "held"}
+        assert not client._engine.driver.unresolved()
 
 
 @both_colours

@@ -11,7 +11,7 @@ import pytest
 
 from dlock_core import LockClient, LockLostError
 from dlock_core.memory import MemorySpace, MemoryStore
-from tests.core.worlds import World, both_colours
+from tests.core.worlds import World, both_colours, raw
 
 ROOT = Path(__file__).parents[2]
 FIELDS = {
@@ -50,6 +50,20 @@ def test_records_of_a_grant_and_a_release_carry_their_facts(caplog: pytest.LogCa
     assert [fields["dlock_kind"] for fields in facts] == ["granted", "released"]
     assert all((fields["dlock_key"], fields["dlock_fencing_token"]) == ("k", token) for fields in facts)
     assert all(fields["dlock_duration"] >= 0 for fields in facts)
+
+
+@both_colours
+async def test_session_is_not_told_of_as_a_lock(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a record like others, of which nobody asked for."""
+    with caplog.at_level(logging.DEBUG, "dlock.engine"):
+        async with world.client(lease_duration=20, renewal="session") as client, client.lock("k") as lease:
+            await world.live(12)
+            assert raw(lease)._handle.keeper is not None
+
+    assert [(fields["dlock_kind"], fields["dlock_key"]) for fields in told(caplog)] == [
+        ("granted", "k"),
+        ("released", "k"),
+    ]
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

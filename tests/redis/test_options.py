@@ -43,6 +43,8 @@ def test_option_that_nobody_knows_is_named() -> None:
     """In words of ours, not as an argument of the driver's own making."""
     with pytest.raises(ConfigurationError, match=r"neither dlock nor redis-py knows its option 'socket_timout'$"):
         RedisStoreOptions.from_url("redis://h/0?socket_timout=3")
+    with pytest.raises(ConfigurationError, match=r"its option 'socket_timout' of \[store\]$"):
+        RedisStoreOptions.from_url("redis://h/0", socket_timout=3)
 
 
 @pytest.mark.parametrize(
