@@ -390,7 +390,7 @@ class Driver:
                 await line.pause(handle, seconds)
             else:
                 await self.runtime.sleep(seconds)
-        if (effect.record is not None or line is not None) and self.runtime.now() < effect.until:
+        if line is not None and self.runtime.now() < effect.until:
             return Woken(new_rvn())
         return Due(new_rvn(), jitter())
 
@@ -408,7 +408,6 @@ class Driver:
         left = (state.deadline - self.runtime.now()) / NANOS if isinstance(state, Held) else 0.0
         if not effect.at_risk:
             self.later(_log.info, "lock %r is safe again, %.1f s left", handle.name, left)
-            self._rearm_watches(handle)
             return
         until = self.runtime.now() + int(left * NANOS)
         note_event(self, EventKind.AT_RISK, handle, self.runtime.now(), until, error=handle.trouble or None)

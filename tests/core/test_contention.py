@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import AsyncLockClient, LeaseStateError
+from dlock_core import AsyncLockClient, Claim, Expect, LeaseStateError, LockRecord, Release, Reply, State
 from dlock_core.clock import now_ns
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.store import Capability
 from tests.core.hold_support import Boom
 from tests.core.worlds import async_only, both_colours
 
@@ -194,6 +196,8 @@ async def test_wake_ups_use_up_no_retries(world: World) -> None:
     """A store may wake at each renewal, too; only waits to their end are the polls that the option counts."""
 
     class Restless(AsyncMemoryStore):
+        capabilities = AsyncMemoryStore.capabilities - {Capability.CLAIM_WAIT}
+        claim_when_free: Any = None
         waits = 0
 
         async def wait(self, record: Any, *, ticket: str, timeout_s: float) -> None:
@@ -207,6 +211,32 @@ async def test_wake_ups_use_up_no_retries(world: World) -> None:
         held = await client.acquire("k")
         second = asyncio.create_task(client.acquire("k", retries=1))
         await asyncio.wait({second, asyncio.create_task(woken.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert woken.is_set()
         await held.release()
 
         await (await second).release()
+
+
+@both_colours
+async def test_turn_of_a_client_uses_up_no_retries(world: World) -> None:
+    """The release of its own client has a waiter ask early; who is faster from elsewhere takes no poll from it."""
+    taken: list[Reply] = []
+
+    def take(verb: str) -> None:
+        if verb == "release" and not taken:
+            record = LockRecord("k", State.HELD, "rvn of another", 7, "another", 600_000)
+            taken.append(world.space.claim(Claim(record, Expect.ANY)))
+
+    async with world.client(world.hooked_store(lambda *_: None, take), lease_duration=20) as client:
+        held = await client.acquire("k")
+        waits = world.spawn(client.acquire("k", retries=1, timeout=600))
+        await world.settle()
+        await held.release()
+        await world.settle()
+
+        assert taken[0].applied
+        assert not waits.done
+        stands = world.space.records["k"]
+        world.space.release(Release(replace(stands, state=State.FREE, rvn="freed", lease_ms=None), stands.version))
+        await world.live(3)
+        await (await waits.result()).release()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import LockRecord, OwnerState, Stamp, UnsupportedError
+from dlock_core import LockRecord, OutcomeUnknownError, OwnerState, Stamp, UnsupportedError
 from dlock_core.client import LockClient
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from dlock_core.record import State
@@ -101,11 +101,15 @@ async def test_what_one_attempt_trusted_does_not_count_for_the_next(world: World
         assert lease is not None
 
 
+def of_space(world: World, space: MemorySpace) -> Any:
+    """Return a store on *space* that tells ages, in the colour of *world*."""
+    return MemoryStore(space) if world.colour == "sync" else AsyncMemoryStore(space)
+
+
 @both_colours
 async def test_lock_of_long_ago_is_had_at_once_by_the_stores_clock(world: World) -> None:
     """Two requests more than a free key costs."""
-    space = MemorySpace(world.clock.now)
-    store = MemoryStore(space) if world.colour == "sync" else AsyncMemoryStore(space)
+    store = of_space(world, MemorySpace(world.clock.now))
     client = world.client(store, auto_renew=False, lease_duration=10)
     await client.__aenter__()
     await vanish(client, await client.acquire("k"))
@@ -118,10 +122,38 @@ async def test_lock_of_long_ago_is_had_at_once_by_the_stores_clock(world: World)
 
 
 @both_colours
+async def test_lock_of_long_ago_is_had_at_once_though_a_reply_is_lost(world: World) -> None:
+    """The read that follows asks for the age, too."""
+    space = MemorySpace(world.clock.now)
+    client = world.client(of_space(world, space), auto_renew=False, lease_duration=10)
+    await client.__aenter__()
+    await vanish(client, await client.acquire("k"))
+    await world.jump(11)
+    store = of_space(world, space)
+    claim, lost = store.claim, list[str]()
+
+    def lose(reply: Any) -> Any:
+        if lost:
+            return reply
+        lost.append("reply")
+        raise OutcomeUnknownError("no answer", key="k")
+
+    async def aclaim(request: Any, **how: Any) -> Any:
+        return lose(await claim(request, **how))
+
+    store.claim = aclaim if world.colour == "async" else lambda request, **how: lose(claim(request, **how))
+    async with world.client(store, server_clock=True) as newcomer:
+        lease = await newcomer.try_acquire("k")
+
+        assert lost
+        assert lease is not None
+        assert lease.fencing_token == 2
+
+
+@both_colours
 async def test_lock_that_is_renewed_is_young_by_the_stores_clock(world: World) -> None:
     """However long it has been held."""
-    space = MemorySpace(world.clock.now)
-    store = MemoryStore(space) if world.colour == "sync" else AsyncMemoryStore(space)
+    store = of_space(world, MemorySpace(world.clock.now))
     async with world.client(store, lease_duration=10) as holder, world.client(store, server_clock=True) as other:
         lease = await holder.acquire("k")
         for _ in range(10):

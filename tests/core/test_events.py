@@ -13,7 +13,8 @@ import pytest
 from dlock_core import EventKind, LockClient, LockEvent, connect
 from dlock_core.engine import event_hook
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, LockLostError, StoreUnavailableError
-from dlock_core.memory import MemoryStore
+from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.store import Reply
 from tests.core.worlds import World, both_colours, eventually
 
 REQUESTED, WAITING, GRANTED, TAKEN_OVER, REFUSED, RENEWED, AT_RISK, LOST, RELEASED, BROKEN = EventKind
@@ -100,6 +101,26 @@ async def test_risk_and_loss_are_told_with_their_reasons(world: World) -> None:
     assert "was not sent" in str(risk.error)
     assert (lost.error, lost.holder) == ("unreachable", None)
     assert 15 < lost.duration < 25
+
+
+@both_colours
+async def test_risk_of_a_lock_whose_renewal_was_refused_by_old_news_has_no_error(world: World) -> None:
+    """The store has answered: it is another matter than an outage."""
+    events: list[LockEvent] = []
+    store = MemoryStore(world.space) if world.colour == "sync" else AsyncMemoryStore(world.space)
+    async with world.client(store, on_event=events.append, lease_duration=20) as client, client.lock("k"):
+        replace, old = store.replace, [world.space.records["k"]]
+
+        async def areplace(request: Any, **how: Any) -> Any:
+            return Reply(applied=False, record=old.pop()) if old else await replace(request, **how)  # type: ignore[misc]
+
+        def sreplace(request: Any, **how: Any) -> Any:
+            return Reply(applied=False, record=old.pop()) if old else replace(request, **how)
+
+        store.replace = sreplace if world.colour == "sync" else areplace  # type: ignore[method-assign, assignment]
+        await world.live(6)
+
+        assert (await told(world, events, REQUESTED, GRANTED, AT_RISK, RENEWED))[2].error is None
 
 
 @both_colours

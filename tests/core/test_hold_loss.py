@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -154,6 +155,7 @@ async def test_lost_is_absorbing(world: World) -> None:
 @both_colours
 async def test_outage_during_the_hold_is_a_risk_and_then_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """At risk once a renewal fails, safe again once one succeeds; told once for each such stretch."""
+    caplog.set_level(logging.INFO, "dlock.engine")
     async with world.client(lease_duration=20) as client, client.lock("k") as lease:
         risks: list[Any] = []
         lease.on_risk(risks.append)
@@ -168,6 +170,7 @@ async def test_outage_during_the_hold_is_a_risk_and_then_over(world: World, capl
         assert caplog.text.count("lock 'k' is at risk") == 2
         # And why: what the store said.
         assert len(re.findall(r"at risk: a renewal failed, [\d.]+ s left \(.*'k'.*\)", caplog.text)) == 2
+        assert len(re.findall(r"lock 'k' is safe again, (?:19|20)\.\d s left", caplog.text)) == 2
         assert lease.loss is None
 
 

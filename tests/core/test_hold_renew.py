@@ -133,7 +133,9 @@ async def test_renew_of_a_stolen_lock_raises_the_loss_with_what_stands_there(wor
 
 
 @both_colours
-async def test_renew_of_a_vanished_record_is_a_loss_and_creates_nothing(world: World) -> None:
+async def test_renew_of_a_vanished_record_is_a_loss_and_creates_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """What is gone is lost; nobody brings it back but a new acquire."""
     async with world.client(auto_renew=False) as client:
         lease = await client.acquire("k")
@@ -145,6 +147,7 @@ async def test_renew_of_a_vanished_record_is_a_loss_and_creates_nothing(world: W
         assert lease.loss is not None
         assert lease.loss.record is None
         assert not world.space.records
+        assert "clause S7" not in caplog.text
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from dlock_core import (
     Claim,
     Expect,
+    LockClient,
     LockRecord,
     Release,
     Replace,
@@ -200,8 +202,6 @@ def test_wait_of_a_task_ends_with_its_time() -> None:
 def test_waiting_client_is_woken_at_once() -> None:
     """A lone waiter holds the key soon after the release: far sooner than its slow poll."""
     space = MemorySpace()
-    from dlock_core.client import LockClient
-
     with LockClient(MemoryStore(space)) as a, LockClient(MemoryStore(space)) as b:
         lease = a.acquire("k")
         got: list[Any] = []
@@ -214,6 +214,33 @@ def test_waiting_client_is_woken_at_once() -> None:
 
         assert len(got) == 1
         got[0].release()
+
+
+def test_claim_of_a_waiting_client_waits_in_the_store() -> None:
+    """It is granted by the release itself, with no claim after a wake-up, which somebody else might come ahead of."""
+    asked: list[str] = []
+
+    class Asked(MemoryStore):
+        def claim(self, request: Claim, *, timeout_s: float) -> Reply:
+            asked.append("claim")
+            return super().claim(request, timeout_s=timeout_s)
+
+        def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+            asked.append("claim_when_free")
+            return super().claim_when_free(request, wait_s=wait_s, timeout_s=timeout_s)
+
+    space = MemorySpace()
+    with LockClient(MemoryStore(space)) as a, LockClient(Asked(space)) as b, ThreadPoolExecutor() as pool:
+        lease = a.acquire("k")
+        waits = pool.submit(b.acquire, "k", timeout=T)
+        eventually(lambda: bool(space.waiters))
+
+        lease.release()
+        got = waits.result(T)
+
+        assert got.fencing_token == 2
+        assert asked == ["claim", "claim_when_free"]
+        got.release()
 
 
 def test_condition_compares_the_token_too() -> None:

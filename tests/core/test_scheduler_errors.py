@@ -145,6 +145,8 @@ async def test_batches_answered_wrongly_lose_nothing(
         assert [lease.is_valid for lease in leases] == [True] * 10
     said = [line for line in caplog.messages if line.startswith("the batch renewal of 10 locks failed: TypeError(")]
     assert len(said) == are_no_results
+    granted = [line for line in caplog.messages if line.endswith("without a record (clause S7)")]
+    assert len(granted) == (0 if are_no_results else 10)
 
 
 @both_colours

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from dlock_core import LockLostError, StoreUnavailableError
+from dlock_core import LockClient, LockLostError, StoreUnavailableError
 from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.memory import MemoryStore
 from dlock_core.testing import AsyncFaultyStore, FakeClock, FaultyStore
@@ -27,6 +27,17 @@ if TYPE_CHECKING:
     from tests.core.worlds import World
 
 _limit: ContextVar[str] = ContextVar("limit", default="none")
+
+
+def test_requests_given_up_longest_ago_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were given up a moment ago an answer may come yet."""
+    monkeypatch.setattr("dlock_core.engine.driver.ABANDONED_MAX", 2)
+    with LockClient(MemoryStore()) as client:
+        driver = client._engine.driver
+        driver._remember_abandoned(("first",))
+        driver._remember_abandoned(("second", "third"))
+
+        assert list(driver._abandoned) == ["second", "third"]
 
 
 @pytest.fixture
