@@ -65,7 +65,8 @@ S23  Each verb costs one request to the server; more only where a step is refuse
 
 **Batch renewal** (:class:`BatchRenew`)
 
-B1   ``replace_many`` does each request as ``replace`` does, each atomic by itself; the results come in the order of the requests.
+B1   ``replace_many`` does each request as ``replace`` does, each atomic by itself; the results come in the order of the requests. The
+     grant of one that keeps the payload may show that of the request in its place.
 B2   A refusal or an error of one is its own result and touches no other. An exception stands for all of them.
 B3   At most ``batch_limit`` requests come in one call, no key twice.
 

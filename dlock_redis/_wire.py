@@ -65,6 +65,8 @@ _KEPT_MS = 1000
 _AGE = 6  # its place in a row that refuses a claim; negative: the free key is kept
 _WAITERS = 7  # their place in a row that was read
 _REDIRECTIONS_MAX = 4
+# BLPOP waits for ever by a time-out of 0, to which Redis 6 rounds what is below 1 ms, and 0.001 s, too.
+_WAIT_MIN_S = 0.002
 _ASKING = pack(b"ASKING")
 _TAGGED = re.compile(r"[^{]*\{[^}]+\}")
 _WAITING_LIST = re.compile(rb"%bdlock:[0-9a-f]{%d}" % (IN_SERVER.encode(), CHANNEL_LENGTH - len("dlock:")))
@@ -110,7 +112,7 @@ class RedisVerbs:
         key, place = request.record.key, self.waiting_place(request)
         parts = (
             ENTER.command((key.encode(),), (place, b"%d" % (wait_s * 1_000_000)), whole=True),
-            pack(b"BLPOP", _list_of(key, place), b"%.3f" % wait_s),
+            pack(b"BLPOP", _list_of(key, place), b"%.3f" % max(wait_s, _WAIT_MIN_S)),
             CLAIM.command((key.encode(),), claim_words(request, place, waited=True), whole=True),
         )
         entered, woken, answer = yield Request(b"".join(parts), len(parts), key, waits=True)

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 
 from dlock_conformance._claiming import LARGE
+from dlock_conformance._forms import claims, releases, replaces, replaces_by
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
-from dlock_core.errors import RecordError
+from dlock_core.errors import RecordError, StoreError
 from dlock_core.record import LockRecord, State, Version
-from dlock_core.store import Claim, Expect, Replace
+from dlock_core.store import Claim, Expect, Replace, Reply
 
 __all__ = ["AgeClauses"]
 
@@ -102,6 +103,54 @@ class AgeClauses:
         if reply.age_ms is not None:
             self._fits(trial, reply.age_ms, sent, written, asked)
 
+    def test_c2_each_form_of_a_write_makes_it_young(self, trial: Trial) -> None:
+        """A record that looks older than its last write is taken from a holder who renews it."""
+        standing: dict[str, LockRecord] = {}
+        writes: dict[str, Callable[[LockRecord], Reply | StoreError]] = {}
+        for way, ask in replaces_by(trial).items():
+            for form in replaces(held("k"), Version(fresh(), 1)):
+                standing[form + way] = trial.hold(trial.key())
+                writes[form + way] = lambda old, form=form, ask=ask: ask(replaces(old, old.version)[form])  # type: ignore[misc]
+        for form in releases(held("k"), Version(fresh(), 1)):
+            standing[form] = trial.hold(trial.key())
+            writes[form] = lambda old, form=form: trial.store.release(releases(old, old.version)[form])  # type: ignore[misc]
+        for form in claims(trial, None, held("k")):
+            standing[form] = trial.free(trial.hold(trial.key()))
+            writes[form] = lambda old, form=form: _claimed(trial, old, form)  # type: ignore[misc]
+        time.sleep(3 * WAIT_S)  # as above
+
+        for form, write in writes.items():
+            sent = time.monotonic()
+            record = trial.granted(write(standing[form]), form)
+            came = trial.store.read_age(record.key)
+            self._is_at_most(trial, came and came[1], sent, f"after {form} read_age")
+
+    def test_c2_no_refusal_tells_of_another_age(self, trial: Trial) -> None:
+        """It counts from the last renewal, and not from the grant."""
+        record = trial.hold(trial.key())
+        time.sleep(2 * WAIT_S)  # as above
+        sent = time.monotonic()
+        record = trial.renew(record)
+        plain = Claim(held(record.key), Expect.ANY, ticket=fresh())
+        asked: dict[str, Callable[[], Reply]] = {"a claim": lambda: trial.store.claim(plain)}
+        if trial.harness.gives("atomic_multi"):
+            asked["one of several claims"] = lambda: trial.store.claim_many([plain._replace(ticket=None)])[0]
+        if trial.harness.gives("claim_wait"):
+            asked["a claim that waits"] = lambda: trial.store.claim_when_free(plain, wait_s=0.001)
+
+        for form, ask in asked.items():
+            reply = ask()
+            trial.refused(reply, form, record)
+            if reply.age_ms is not None:
+                self._is_at_most(trial, reply.age_ms, sent, f"the refusal of {form}")
+
+    def _is_at_most(self, trial: Trial, age_ms: object, sent: float, what: str) -> None:
+        most = (time.monotonic() - sent) * 1000 + CLOCKS_MS
+        good = type(age_ms) is int and age_ms <= most
+        trial.require(
+            good, f"{what} says that the record is older than its last write, of {most:.0f} ms ago", came=age_ms
+        )
+
     def _is_of(self, trial: Trial, key: str, sent: float, written: float) -> None:
         asked = time.monotonic()
         came = trial.store.read_age(key)
@@ -115,3 +164,8 @@ class AgeClauses:
             f"the age must be whole ms since the last write, here {least:.0f} to {most:.0f}",
             came=age_ms,
         )
+
+
+def _claimed(trial: Trial, old: LockRecord, form: str) -> Reply:
+    request, ask = claims(trial, old, held(old.key))[form]
+    return ask(request)

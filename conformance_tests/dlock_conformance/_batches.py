@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dlock_conformance._changing import WRONG_VERSIONS, replaces
-from dlock_conformance._claiming import GREAT_TOKEN, LARGE, NONE, OLD, OTHER_FIELDS, kept_whole
+from dlock_conformance._changing import WRONG_VERSIONS
+from dlock_conformance._claiming import GREAT_TOKEN, LARGE, NONE, OLD, OTHER_FIELDS, kept_whole, prepare
+from dlock_conformance._forms import replaces
 from dlock_conformance._reading import EXACT, PAIRS
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
-from dlock_conformance.trial import Trial
-from dlock_core.errors import OutcomeUnknownError, RecordError
+from dlock_conformance.trial import Trial, batch_size
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Replace, Reply
 
-__all__ = ["BatchClauses", "batch_size"]
+__all__ = ["BatchClauses"]
 
 # Above the limits of all stores of ours but the one in memory.
 BATCH_MOST = 600
@@ -59,7 +61,10 @@ class BatchClauses:
         freed = Replace(tombstone(broken, fencing_token=broken.fencing_token + 1), broken.version, keep_payload=True)
 
         for request in (kept, taken, Replace(next_version(large, **NONE), large.version, keep_payload=True), freed):
-            trial.store.replace_many([request])
+            [result] = trial.store.replace_many([request])
+            granted = trial.granted(result, "a replace in a batch that expects the version that stands")
+            shown: dict[str, Any] = {"data": granted.data, "attributes": granted.attributes}  # either may be
+            trial.exactly(replace(request.record, **shown), granted, "a batch answered with another record")
 
         trial.exactly(
             next_version(kept.record, rvn=kept.record.rvn, **OLD),
@@ -90,6 +95,18 @@ class BatchClauses:
                         trial.refused(result, f"{form} in a batch that expects {wrong.replace('_', ' ')}", stands)
                     else:
                         records[at] = trial.granted(result, "a renewal in a batch that expects the version that stands")
+
+    @pytest.mark.parametrize("standing", ["free", "gone", "absent"])
+    def test_b1_a_batch_changes_only_what_is_held(self, trial: Trial, standing: str) -> None:
+        """As a replace does, whatever it is for, and though it expects the version that stands."""
+        key, record = prepare(trial, standing, **OLD)
+        expected = Version(fresh(), 1) if record is None else record.version
+
+        for form, request in replaces(held(key, token=expected.fencing_token), expected).items():
+            [result] = trial.store.replace_many([request])
+            trial.refused(result, f"{form} in a batch, of a key that is {standing},", record)
+            stands = trial.store.read(key)
+            trial.require(record is not None or stands is None, f"{form} in a batch created a record", came=stands)
 
     def test_b1_each_of_a_batch_has_its_own_fields(self, trial: Trial) -> None:
         """The fields of one request are not written for the others, whatever they are."""
@@ -236,6 +253,21 @@ class BatchClauses:
                 came=came[place],
             )
 
+    @needs("plant_newer")
+    def test_b2_a_newer_format_is_the_result_of_its_own_request(self, trial: Trial) -> None:
+        """It is held by somebody else, and the others of the batch are renewed."""
+        key = trial.plant(Version(fresh(), 7))
+        newer, record = trial.store.read(key), trial.hold(trial.key())
+        assert newer is not None
+        asked = [Replace(held(key, token=7), newer.version), Replace(next_version(record), record.version)]
+
+        came = trial.tried(lambda: trial.store.replace_many(asked))
+
+        if isinstance(came, StoreError):
+            trial.fail("a newer format under one key of a batch made the whole batch fail", came=came)
+        trial.refused(came[0], "a renewal in a batch of a record of a newer format", newer)
+        trial.granted(came[1], "a renewal in a batch beside a record of a newer format")
+
     @needs("lose_reply")
     def test_b2_an_exception_stands_for_all_of_them(self, trial: Trial) -> None:
         """A batch whose reply is lost is unknown as a whole, or for each; nothing is made up."""
@@ -286,11 +318,6 @@ class BatchClauses:
             f"a batch of {len(records)}",
             came=results,
         )
-
-
-def batch_size(trial: Trial, most: int) -> int:
-    """Return how many requests a batch may have, at most *most*."""
-    return max(1, min(most, getattr(trial.store.raw, "batch_limit", 1)))
 
 
 def of_record(ask: tuple[str, Any], came: Any, key: str, place: int) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from dlock_conformance._claiming import LARGE, OLD, kept_whole
+from dlock_conformance._reading import EXACT, PAIRS
+from dlock_conformance._sessions import SESSIONS
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.trial import Trial
@@ -57,6 +59,33 @@ class AtomicMultiClauses:
                 "one of several claims was not granted as a claim of its own",
             )
             trial.exactly(record, trial.store.read(record.key), "another record stands than was granted")
+
+    def test_m1_each_is_written_exactly(self, trial: Trial) -> None:
+        """Whatever a record may have, each has its own."""
+        cases = [*EXACT.values(), *SESSIONS.values(), {"lease_ms": 1}, {"owner": "another"}]
+        asked = []
+        for case in cases:
+            fields = {name: value for name, value in case.items() if name not in ("rvn", "fencing_token")}
+            record = held(trial.key(), token=case.get("fencing_token", 1), **fields)
+            if trial.carries(record):
+                asked.append(Claim(record, Expect.ANY))
+
+        for request, reply in zip(asked, trial.store.claim_many(asked), strict=True):
+            came = trial.granted(reply, "one of several claims")
+            right = replace(request.record, fencing_token=came.fencing_token)
+            trial.exactly(right, came, "one of several claims was granted with another record")
+            trial.exactly(right, trial.store.read(came.key), "one of several claims wrote another record")
+
+    def test_m1_keys_that_are_alike_are_told_apart(self, trial: Trial) -> None:
+        """Each reply is of its own key."""
+        prefix = trial.key()[:59]
+        ends = list(dict.fromkeys(end for pair in PAIRS.values() for end in pair))
+        for at in range(0, len(ends), CLAIM_MANY_MAX):
+            asked = [Claim(held(f"{prefix}{end}"), Expect.ANY) for end in ends[at : at + CLAIM_MANY_MAX]]
+            for request, reply in zip(asked, trial.store.claim_many(asked), strict=True):
+                came = trial.granted(reply, "one of several claims of keys that are alike")
+                right = replace(request.record, fencing_token=came.fencing_token)
+                trial.exactly(right, came, "one of several claims was answered with another's reply")
 
     def test_m1_a_payload_is_kept_whole(self, trial: Trial) -> None:
         """S4 holds: as for any claim."""
@@ -160,6 +189,22 @@ class AtomicMultiClauses:
                 for reply in won[0]:
                     trial.exactly(reply.record, trial.store.read(reply.record.key), "what was granted does not stand")
                     trial.free(reply.record)
+
+    @pytest.mark.parametrize("place", [0, CLAIM_MANY_MAX // 2, CLAIM_MANY_MAX - 1])
+    def test_m2_one_of_as_many_as_the_port_allows_refuses_all(self, trial: Trial, place: int) -> None:
+        """They are one step, however many they are."""
+        keys = [trial.key() for _ in range(CLAIM_MANY_MAX)]
+        taken = trial.hold(keys[place])
+
+        replies = trial.store.claim_many([Claim(held(key), Expect.ANY) for key in keys])
+
+        applied = sum(reply.applied for reply in replies)
+        trial.require(not applied, f"one of {CLAIM_MANY_MAX} keys was held, and {applied} others were granted")
+        for key in keys:
+            stands = trial.store.read(key)
+            trial.require(
+                stands == (taken if key == taken.key else None), "a refused claim has made a record", came=stands
+            )
 
     def test_m4_as_many_as_the_port_allows_are_applied(self, trial: Trial) -> None:
         """All of them."""

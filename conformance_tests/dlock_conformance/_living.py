@@ -26,7 +26,6 @@ from dlock_core.store import (
     Capability,
     ClaimWait,
     Grade,
-    Guarantees,
     Notify,
     Prune,
     ServerClock,
@@ -101,7 +100,9 @@ class LivingClauses:
         trial.require(
             all(isinstance(note, str) for note in told.notes), f"guarantees().notes must hold text: {told.notes!r}"
         )
-        trial.require(pairs_of_text(told), f"guarantees().unsafe must hold pairs (name, reason): {told.unsafe!r}")
+        for name in ("unsafe", "refuses"):
+            pairs = getattr(told, name)
+            trial.require(pairs_of_text(pairs), f"guarantees().{name} must hold pairs (name, reason): {pairs!r}")
         trial.require(
             told == trial.other.guarantees(),
             "two objects of one store give different guarantees",
@@ -219,10 +220,12 @@ class LivingClauses:
         trial.exactly(record, came, "another store on the same client reads something else")
 
 
-def pairs_of_text(told: Guarantees) -> bool:
-    """Whether ``unsafe`` is what a program expects of it."""
-    pairs: tuple[Any, ...] = told.unsafe
-    return all(len(pair) == 2 and all(isinstance(each, str) and each for each in pair) for pair in pairs)
+def pairs_of_text(pairs: Any) -> bool:
+    """Whether *pairs* are what a program expects of them."""
+    return all(
+        isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(each, str) and each for each in pair)
+        for pair in pairs
+    )
 
 
 def asked_of_new(trial: Trial, opening: Any, verb: str) -> object:

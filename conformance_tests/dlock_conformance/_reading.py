@@ -1,4 +1,4 @@
-"""S9 to S12: reads see what was written, scans find all of it, nothing of it changes, and keys are kept apart."""
+"""S9, S11 and S12: reads see what was written, nothing of it changes, and keys are kept apart."""
 
 from __future__ import annotations
 
@@ -19,33 +19,12 @@ from dlock_core.record import (
     LockRecord,
     ProcessIdentity,
     Stamp,
-    State,
 )
 from dlock_core.store import Claim, Expect, Replace
 
 __all__ = ["EXACT", "PAIRS", "ReadingClauses", "everywhere"]
 
 READERS = 3
-WILDCARDS = [
-    "%",
-    "_",
-    "*",
-    "?",
-    "[a-z]",
-    ".",
-    "^",
-    "$",
-    "\\",
-    "{a}",
-    "'",
-    '"',
-    "`",
-    "(",
-    "+",
-    "|",
-    "#",
-    "\N{FULLWIDTH PERCENT SIGN}",
-]
 ALL_BYTES = bytes(range(256))
 INTEGERS = (0, 1, -1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63) + 1)
 TEXTS = (
@@ -205,81 +184,6 @@ class ReadingClauses:
 
         trial.require(not wrong, "; ".join(wrong[:1]))
 
-    def test_s10_a_scan_gives_the_records_under_its_prefix_and_no_others(self, trial: Trial) -> None:
-        """Held, free and gone; each once; and each exactly as it stands."""
-        prefix = trial.key("scan")
-        held_one = trial.hold(f"{prefix}/a", data=b"x")
-        free = trial.free(trial.hold(f"{prefix}/b"))
-        gone = trial.free(trial.hold(f"{prefix}/c"), State.GONE)
-        for other in (f"{prefix[:-1]}", f"x{prefix}/a", f"{prefix.upper()}/a"):
-            trial.hold(other)
-
-        found = trial.store.scan(f"{prefix}/")
-
-        same_records(trial, [held_one, free, gone], found)
-        for record in (held_one, free, gone):
-            trial.exactly(record, trial.store.read(record.key), "a scan changed a record")
-
-    @pytest.mark.parametrize("character", WILDCARDS)
-    def test_s10_nothing_in_a_prefix_is_a_wildcard(self, trial: Trial, character: str) -> None:
-        """The prefix is compared character by character."""
-        prefix = trial.key()
-        found = trial.hold(f"{prefix}{character}b")
-        for end in {"ab", "b", "\\b", "aab", ""} - {f"{character}b"}:
-            trial.hold(f"{prefix}{end}")
-
-        same_records(trial, [found], trial.store.scan(f"{prefix}{character}"))
-
-    def test_s10_a_prefix_is_compared_by_code_points(self, trial: Trial) -> None:
-        """No folding, no normalising, and no upper end that some character lies beyond."""
-        prefix = trial.key()
-        ends = ("a", "A", "\u00e9", "e\u0301", "\uffff", "\U0001f512", "\U0010fffe", "zz\U0010ffff", "z\uffffz")
-        records = {end: trial.hold(f"{prefix}{end}") for end in ends}
-
-        same_records(trial, list(records.values()), trial.store.scan(prefix))
-        same_records(trial, [records["e\u0301"]], trial.store.scan(f"{prefix}e"))
-        same_records(trial, [records["\u00e9"]], trial.store.scan(f"{prefix}\u00e9"))
-        same_records(trial, [records["z\uffffz"], records["zz\U0010ffff"]], trial.store.scan(f"{prefix}z"))
-
-    def test_s10_the_prefix_may_be_the_whole_key(self, trial: Trial) -> None:
-        """A key starts with itself."""
-        record = trial.hold(trial.key("whole"))
-        longer = trial.hold(f"{record.key}r")
-
-        same_records(trial, [record, longer], trial.store.scan(record.key))
-
-    def test_s10_an_empty_prefix_gives_every_record(self, trial: Trial) -> None:
-        """Other users' records too, so only ours are looked for."""
-        mine = [trial.hold(trial.key()) for _ in range(3)]
-
-        found = {record.key: record for record in trial.store.scan("")}
-
-        for record in mine:
-            trial.exactly(record, found.get(record.key), f"a scan of everything missed {record.key!r}")
-
-    @pytest.mark.parametrize("pages", ["many_small", "24_large"])
-    def test_s10_a_scan_of_several_pages_misses_and_repeats_nothing(self, trial: Trial, pages: str) -> None:
-        """More records than a page holds, and more bytes than a page holds; the second time others write in between."""
-        prefix = trial.key()
-        count, size = (trial.harness.page + 20, 0) if pages == "many_small" else (24, DATA_MAX_BYTES)
-        written = [trial.hold(f"{prefix}/{number:04}", data=bytes(size) or None) for number in range(count)]
-
-        same_records(trial, written, trial.store.scan(f"{prefix}/"))
-
-        scan = trial.store.scanning(f"{prefix}/")
-        found = [next(scan) for _ in range(10)]
-        seen = {record.key for record in found}
-        later = [record for record in written if record.key not in seen]
-        changed = [*(record for record in written if record.key in seen), *later[:3], *later[-3:]]
-        for record in changed:
-            trial.renew(record, store=trial.other, keep=True)
-        for beside in ("/ before", "/~ after"):
-            trial.hold(f"{prefix}{beside}")
-        found += [record for record in scan if not record.key.endswith((" before", " after"))]
-        standing = {record.key: record for record in found}
-        keys_only = [standing.get(record.key, record) if record in changed else record for record in written]
-        same_records(trial, keys_only, found)
-
     @pytest.mark.parametrize("case", EXACT)
     def test_s11_a_record_comes_back_exactly(self, trial: Trial, case: str) -> None:
         """By the grant, by a read, by a scan and by a refusal; written by a claim and by a replace."""
@@ -354,20 +258,3 @@ def everywhere(trial: Trial, right: LockRecord, granted: LockRecord) -> None:
     if right.held:
         refusal = trial.store.claim(Claim(held(right.key), Expect.ABSENT))
         trial.exactly(right, refusal.record, "the record in a refusal is not what was written")
-
-
-def same_records(trial: Trial, written: list[LockRecord], found: list[LockRecord]) -> None:
-    """Fail unless *found* are exactly the records *written*, in any order, each once."""
-    keys = [record.key for record in found]
-    missing, foreign = {record.key for record in written} - set(keys), set(keys) - {record.key for record in written}
-    trial.require(
-        not missing, f"the scan missed {len(missing)} of {len(written)} records, for example {sorted(missing)[:1]}"
-    )
-    trial.require(
-        not foreign,
-        f"the scan gave {len(foreign)} records that do not start with the prefix, for example {sorted(foreign)[:1]}",
-    )
-    trial.require(len(keys) == len(set(keys)), "the scan gave a record twice")
-    by_key = {record.key: record for record in found}
-    for record in written:
-        trial.exactly(record, by_key[record.key], "the record scanned is not what was written")

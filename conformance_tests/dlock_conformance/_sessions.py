@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from dlock_conformance._batches import batch_size
 from dlock_conformance._reading import everywhere
 from dlock_conformance.needs import needs
 from dlock_conformance.records import held, next_version, tombstone
-from dlock_conformance.trial import Trial
+from dlock_conformance.trial import Trial, batch_size
 from dlock_core.record import LEASE_MAX_MS, TOKEN_MAX, Beat, BeatNote, Member, Members, SessionRef, Times
 from dlock_core.store import Replace
 

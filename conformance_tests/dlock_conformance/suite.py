@@ -15,11 +15,15 @@ from dlock_conformance._claiming import ClaimingClauses
 from dlock_conformance._claiming_many import AtomicMultiClauses
 from dlock_conformance._connecting import ConnectionClauses
 from dlock_conformance._costs import CostClauses
+from dlock_conformance._freeing import FreeingClauses
+from dlock_conformance._granting import GrantingClauses
 from dlock_conformance._lasting import LastingClauses
 from dlock_conformance._living import LivingClauses
 from dlock_conformance._pruning import PruneClauses
 from dlock_conformance._racing import RacingClauses
 from dlock_conformance._reading import ReadingClauses
+from dlock_conformance._records import RecordClauses
+from dlock_conformance._scanning import ScanningClauses
 from dlock_conformance._sessions import SessionClauses
 from dlock_conformance._trouble import TroubleClauses
 from dlock_conformance._waking import NotifyClauses
@@ -95,6 +99,10 @@ class LockStoreConformance(
     ChangingClauses,
     RacingClauses,
     ReadingClauses,
+    ScanningClauses,
+    RecordClauses,
+    GrantingClauses,
+    FreeingClauses,
     SessionClauses,
     TroubleClauses,
     ConnectionClauses,

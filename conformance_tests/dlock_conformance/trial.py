@@ -26,7 +26,7 @@ from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SLACK_S", "Trial"]
+__all__ = ["SLACK_S", "Trial", "batch_size"]
 
 # Store objects that the contenders of a race share: more than one, so that a mutex inside an object hides nothing.
 RACING_STORES = 4
@@ -267,3 +267,8 @@ class Trial:
         given = getattr(self.harness, name)
         assert given is not None
         return given
+
+
+def batch_size(trial: Trial, most: int) -> int:
+    """Return how many requests a batch may have, at most *most*."""
+    return max(1, min(most, getattr(trial.store.raw, "batch_limit", 1)))

@@ -15,6 +15,7 @@ import click
 from dlock_core.command.app import BUSY, CommandBehindDashes
 from dlock_core.command.options import DURATION, client_options, connection_options, grace_option, option
 from dlock_core.command.run import Request, Run, grace_within, hold
+from dlock_core.command.show import writing_output
 from dlock_core.errors import LockLostError
 from dlock_core.record import DATA_MAX_BYTES
 
@@ -76,8 +77,9 @@ def once(  # click hands the options over by name
         stdout = output.fileno() if keep_output else None
         code = hold(request, options, say, partial(_OnceRun, job), stdout=stdout)
         output.seek(0)
-        shutil.copyfileobj(output, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        with writing_output():
+            shutil.copyfileobj(output, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
         return code
 
 

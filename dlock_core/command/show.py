@@ -236,12 +236,13 @@ def print_text(text: str) -> None:
 
     Raises: OutputClosedError, OutputError.
     """
-    with _writing():
+    with writing_output():
         print(text, flush=True)  # noqa: T201  # a command talks
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def writing_output() -> Iterator[None]:
+    """Do in the block what writes on stdout. Raises: OutputClosedError, OutputError."""
     try:
         yield
     except OSError as error:
@@ -276,7 +277,7 @@ def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
         emoji=False,
         soft_wrap=False,
     )
-    with _writing(), console.capture() as capture:
+    with writing_output(), console.capture() as capture:
         console.print(table)
     print_text("\n".join(line.rstrip() for line in capture.get().splitlines()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -81,11 +82,17 @@ def top(prefix_of_key: str, every: float, once: bool, output: str, **given: Any)
             raise board.trouble
 
 
+def _leave(number: int, _: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
 def _follow(board: Board, every_s: float) -> NoReturn:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)  # a process that is killed leaves the terminal as it is
     with Live(screen=True, auto_refresh=False) as live:
         while True:
             board.look()

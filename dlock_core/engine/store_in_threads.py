@@ -84,6 +84,7 @@ class ThreadedStore:
         self._keeps = ThreadPoolExecutor(KEEP_THREADS, thread_name_prefix="dlock-keep")
         self._waits = ThreadPoolExecutor(WAIT_THREADS, thread_name_prefix="dlock-wait")
         self._places = threading.Semaphore(WAIT_THREADS)
+        self._closed = False
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Claim."""
@@ -156,7 +157,10 @@ class ThreadedStore:
         await self._run(self.store.provision)
 
     async def close(self) -> None:
-        """Close the store and end the threads."""
+        """Close the store and end the threads; it may be repeated."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             await self._run(self.store.close)
         finally:

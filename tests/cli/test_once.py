@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING
+
+import pytest
 
 from dlock_core import connect
 from tests.cli.support import line
@@ -35,6 +38,24 @@ def test_output_is_kept_and_printed_where_the_slot_is_done(shell: Shell) -> None
     long = ("sh", "-c", "head -c 70000 /dev/zero | tr '\\0' x")
     assert shell.run("once", "--keep-output", "job", "--slot", "2", "--", *long).stdout == "x" * 70_000
     assert shell.run("once", "--keep-output", "job", "--slot", "2", "--", *long).stdout == "x" * 65_536
+
+
+@pytest.mark.parametrize("code", [74, 141], ids=["full", "closed"])
+def test_output_that_has_no_place_is_an_error_of_the_output_alone(shell: Shell, code: int) -> None:
+    """The command has run, and its slot is finished."""
+    words = ("once", "--keep-output", "job", "--slot", "1", "--", "sh", "-c", "echo ran >> runs; echo said")
+    closed, out = os.pipe()
+    os.close(closed)
+    if code == 74:
+        os.close(out)
+        out = os.open("/dev/full", os.O_WRONLY)
+    done = shell.run(*words, stdout=out)
+    os.close(out)
+
+    assert done.returncode == code, done.stderr
+    assert ("what was asked for is done" in done.stderr) == (code == 74)
+    assert shell.run(*words).stdout == "said\n"
+    assert (shell.folder / "runs").read_text() == "ran\n"
 
 
 def test_command_that_fails_leaves_the_slot_due(shell: Shell) -> None:

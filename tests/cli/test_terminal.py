@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -125,6 +126,24 @@ def test_top_shows_the_locks_until_it_is_interrupted(terminal: Terminal, shell: 
     terminal.expect(r"ready\$ ")
     terminal.type("echo code $?\n")
     terminal.expect(r"code 130\r\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, number: signal.Signals) -> None:
+    """It was on a screen of its own, without a cursor."""
+    terminal.type(f"{RUN.removesuffix('run')}top --every 100ms\n")
+    terminal.expect(r"\x1b\[\?1049h")
+    terminal.expect(r"0 held")
+
+    shell = terminal.process.pid
+    [top] = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
+    os.kill(int(top), number)
+
+    left = terminal.expect(r"ready\$ ")
+    assert "\x1b[?1049l" in left
+    assert "\x1b[?25h" in left
+    terminal.type("echo code $?\n")
+    terminal.expect(rf"code {128 + number}\r\n")
 
 
 def test_a_stop_from_the_keyboard_stops_the_job_until_it_is_resumed(terminal: Terminal) -> None:

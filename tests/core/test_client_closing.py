@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from dlock_core import (
     OutcomeUnknownError,
     StoreError,
     StoreUnavailableError,
+    aconnect,
+    connect,
 )
 from dlock_core.client import LockClient
 from dlock_core.engine.raised import unresolved_error
@@ -23,6 +26,8 @@ from dlock_core.timings import NANOS
 from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dlock_core import LockRecord
     from dlock_core.store import Claim, Reply
     from tests.core.worlds import World
@@ -42,6 +47,22 @@ async def test_close_releases_all_that_is_held(world: World) -> None:
         await leases[0].release()
         with pytest.raises(LeaseStateError):
             await leases[1].ensure()
+
+
+async def _close_twice(url: str) -> None:
+    async with aconnect(url) as client:
+        lease = await client.acquire("k")
+        await client.close()
+        assert not lease.is_valid
+        await client.close()
+
+
+def test_close_of_a_client_on_a_store_for_threads_may_be_repeated(tmp_path: Path) -> None:
+    """At the end of a block, too, within which it was closed."""
+    asyncio.run(_close_twice(f"sqlite:///{tmp_path}/locks.db"))
+
+    with connect(f"sqlite:///{tmp_path}/locks.db") as client, client.lock("k", timeout=0) as lease:
+        assert lease.is_valid
 
 
 @both_colours

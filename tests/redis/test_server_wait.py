@@ -187,6 +187,17 @@ def test_list_of_a_waiter_that_has_just_left_is_no_record(store: Any, raw: Any, 
         raw.delete(left)
 
 
+@pytest.mark.parametrize("wait_s", [0.001, 0.0004])
+def test_wait_of_no_length_ends(open_store: Any, server: Any, key: str, wait_s: float) -> None:
+    """To the server a wait of 0 is one without an end."""
+    store = open_store(server.url)
+    record = granted(store, key)
+
+    reply = store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=wait_s, timeout_s=SOON_S)
+
+    assert (reply.applied, reply.record) == (False, record)
+
+
 def test_user_without_the_right_to_block_is_told_which(server: Any, open_store: Any, key: str) -> None:
     """A policy from before claims waited in the server: the error names what is missing."""
     with redis.Redis.from_url(server.url) as admin:

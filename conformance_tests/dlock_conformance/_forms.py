@@ -1,0 +1,106 @@
+"""The forms that the requests of a verb have. Many stores have a statement for each, so each is tried with each state of the key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from dlock_conformance._claim_waiting import served
+from dlock_conformance._claiming import OLD, OTHER_FIELDS
+from dlock_conformance._sessions import SESSIONS
+from dlock_conformance.records import fresh, held, next_version, tombstone
+from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError
+from dlock_core.record import LockRecord, State, Version
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
+
+__all__ = ["FIELDS", "changes", "claims", "granted_in_each_form", "releases", "replaces", "replaces_by"]
+
+FIELDS: dict[str, dict[str, Any]] = {
+    **SESSIONS,
+    "with a stamp, a process and a mark": {name: OTHER_FIELDS[name] for name in ("stamp", "process", "broken")},
+}
+"""What few records have: a statement for the common ones may leave it out, or leave it in."""
+
+Asking = Callable[[Claim], Reply]
+
+
+def replaces(record: LockRecord, expected: Version) -> dict[str, Replace]:
+    """Return a replace of *record* in each form."""
+    above = record.fencing_token + 1
+    return {
+        "a renewal": Replace(next_version(record), expected),
+        "a renewal that keeps the payload": Replace(next_version(record), expected, keep_payload=True),
+        "a takeover": Replace(next_version(record, fencing_token=above), expected, keep_payload=True),
+        "a break": Replace(tombstone(record, fencing_token=above), expected),
+        "a break that keeps the payload": Replace(tombstone(record, fencing_token=above), expected, keep_payload=True),
+        "a break that hides the record": Replace(
+            tombstone(record, State.GONE, fencing_token=above), expected, keep_payload=True
+        ),
+    }
+
+
+def releases(record: LockRecord, expected: Version) -> dict[str, Release]:
+    """Return a release of *record* in each form."""
+    return {
+        "a release": Release(tombstone(record), expected),
+        "a release that keeps the payload": Release(tombstone(record), expected, keep_payload=True),
+        "a release that hides the record": Release(tombstone(record, State.GONE), expected),
+        "a release that hides the record and keeps the payload": Release(
+            tombstone(record, State.GONE), expected, keep_payload=True
+        ),
+    }
+
+
+def changes(record: LockRecord, expected: Version) -> dict[str, Replace | Release]:
+    """Return a replace and a release of *record* in each form."""
+    return {**replaces(record, expected), **releases(record, expected)}
+
+
+def replaces_by(trial: Trial) -> dict[str, Callable[[Replace], Reply | StoreError]]:
+    """Return how a replace can be sent: by itself, and in a batch."""
+    ways: dict[str, Callable[[Replace], Reply | StoreError]] = {"": trial.store.replace}
+    if trial.harness.gives("batch_renew"):
+        ways[" in a batch"] = lambda request: trial.store.replace_many([request])[0]
+    return ways
+
+
+def claims(trial: Trial, old: LockRecord | None, record: LockRecord) -> dict[str, tuple[Claim, Asking]]:
+    """Return a claim that writes *record* in each form, where *old* stands, which nobody holds; and how it is sent."""
+    seen: Version | Expect = Expect.ABSENT if old is None else old.version
+    kept = Claim(record, Expect.ANY, keep_payload=True)
+    ticketed = kept._replace(ticket=fresh())
+    forms: dict[str, tuple[Claim, Asking]] = {
+        "a claim": (Claim(record, Expect.ANY), trial.store.claim),
+        "a claim of what was seen": (Claim(record, seen), trial.store.claim),
+        "a claim of what was seen that keeps the payload": (Claim(record, seen, keep_payload=True), trial.store.claim),
+        "a claim with a ticket that keeps the payload": (ticketed, trial.store.claim),
+    }
+    if old is not None and old.state is State.FREE:
+        forms["a claim of what must exist that keeps the payload"] = kept._replace(must_exist=True), trial.store.claim
+    if trial.harness.gives("claim_wait"):
+        forms["a claim that waits"] = ticketed, lambda request: served(trial.store, request, trial.harness.soon_s)
+    if trial.harness.gives("atomic_multi"):
+        forms["one of several claims"] = kept, lambda request: trial.store.claim_many([request])[0]
+    return forms
+
+
+def granted_in_each_form(
+    trial: Trial, state: State | None, before: dict[str, Any], **asked: Any
+) -> Iterator[tuple[str, LockRecord | None, Claim, LockRecord]]:
+    """Yield the form, what stood, the request and the grant of a claim in each form, each of a key of its own.
+
+    The key is in *state*, or absent; a record that stands there has the old payload and the fields *before*.
+    """
+
+    def prepared() -> tuple[str, LockRecord | None]:
+        if state is None:
+            return trial.key(), None
+        free = trial.free(trial.hold(trial.key(), **OLD), state, keep=True, **before)
+        return free.key, free
+
+    key, old = prepared()
+    for form in claims(trial, old, held(key)):
+        request, ask = claims(trial, old, held(key, **asked))[form]
+        yield form, old, request, trial.granted(ask(request), form)
+        key, old = prepared()

@@ -1,0 +1,162 @@
+"""N1, N3, N4, W1 and W2: each way to free a key serves who waits for it, the first first, and nobody who waits for another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dlock_conformance._claim_waiting import BRIEF_S, Waiter, asked
+from dlock_conformance._claim_waiting import waiting as waiting_claim
+from dlock_conformance._forms import changes
+from dlock_conformance._pruning import OLD_MS
+from dlock_conformance._reading import PAIRS
+from dlock_conformance._waking import waiting
+from dlock_conformance.needs import needs
+from dlock_conformance.records import fresh, held, next_version
+from dlock_conformance.trial import Trial
+from dlock_core.record import LockRecord, Version
+from dlock_core.store import Replace, Reply
+
+__all__ = ["FreeingClauses"]
+
+FREES = [form for form, request in changes(held("k"), Version(fresh(), 1)).items() if not request.record.held]
+ALIKE = {
+    "in case": PAIRS["upper and lower case"],
+    "in the last of 1024 bytes": PAIRS["the last byte of 1024"],
+    "after 63 characters": ("k" * 60 + "1", "k" * 60 + "2"),
+}
+
+
+def free(trial: Trial, record: LockRecord, form: str) -> LockRecord:
+    """Free the key of *record*, which stands, by a change in this *form*."""
+    return trial.granted(trial.store.send(changes(record, record.version)[form]), form)
+
+
+def pruned(trial: Trial, record: LockRecord) -> None:
+    """Release *record*, and remove it."""
+    left = trial.free(record)
+    time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
+    trial.store.prune([left], older_than_ms=OLD_MS)
+
+
+class FreeingClauses:
+    """Clauses of those who wait, for each way to free a key."""
+
+    @needs("notify")
+    @pytest.mark.parametrize("form", FREES)
+    def test_n1_each_way_to_free_a_key_wakes(self, trial: Trial, form: str) -> None:
+        """It was waiting by then, and was told of another connection's write."""
+        record = trial.hold(trial.key())
+        with waiting(trial, record) as waiter:
+            waiter.began.wait()
+            waiter.settle()
+            free(trial, record, form)
+            trial.require(waiter.ended(), f"a wait had not returned {trial.harness.soon_s:g} s after {form}")
+
+    @needs("notify")
+    @pytest.mark.parametrize("form", FREES)
+    def test_n1_what_has_freed_the_key_before_the_wait_is_seen(self, trial: Trial, form: str) -> None:
+        """A key may be freed between the refusal of a claim and the wait."""
+        self._returns_at_once(trial, lambda record: free(trial, record, form), form)
+
+    @needs("notify", "prune")
+    def test_n1_a_wait_for_what_was_pruned_returns_at_once(self, trial: Trial) -> None:
+        """Nobody will release it."""
+        self._returns_at_once(trial, lambda record: pruned(trial, record), "it was pruned")
+
+    @needs("notify")
+    @pytest.mark.parametrize("alike", ALIKE)
+    def test_n3_who_waits_for_a_key_that_is_alike_takes_no_wake_up(self, trial: Trial, alike: str) -> None:
+        """A release wakes who waits for its own key, though somebody has waited longer for another."""
+        prefix = trial.key()[:59]
+        first, second = [trial.hold(f"{prefix}{end}") for end in ALIKE[alike]]
+        with waiting(trial, first, store=trial.store, timeout_s=2 * trial.harness.soon_s) as other:
+            other.began.wait()
+            other.settle()
+            with waiting(trial, second) as waiter:
+                waiter.began.wait()
+                waiter.settle()
+                trial.free(second)
+                trial.require(
+                    waiter.ended(), f"a release woke nobody; who waits for a key that differs {alike} was asked"
+                )
+            trial.free(first)
+
+    @needs("notify", "batch_renew")
+    def test_n4_wanted_is_said_of_its_own_key_alone(self, trial: Trial) -> None:
+        """In a batch, too."""
+        wanted, other = trial.hold(trial.key()), trial.hold(trial.key())
+        with waiting(trial, wanted, timeout_s=0.25) as waiter:
+            waiter.began.wait()
+            waiter.settle()
+            [came, _] = trial.store.replace_many(
+                [Replace(next_version(each), each.version) for each in (other, wanted)]
+            )
+        trial.granted(came, "a renewal in a batch")
+        trial.require(
+            isinstance(came, Reply) and not came.wanted, "somebody waits for another key of the batch", came=came
+        )
+
+    @needs("claim_wait")
+    @pytest.mark.parametrize("form", FREES)
+    def test_w1_each_way_to_free_a_key_serves(self, trial: Trial, form: str) -> None:
+        """A break, and a release that hides, as much as a release."""
+        record = trial.hold(trial.key())
+        waiter = Waiter(trial.other, waiting_claim(record.key), trial.harness.soon_s)
+        waiter.settle()
+
+        left = free(trial, record, form)
+
+        came = waiter.result()
+        if not isinstance(came, Reply):
+            trial.fail(f"a claim waited, and {form} did not serve it soon", came=came)
+        granted = trial.granted(came, "a claim that waited")
+        trial.require(granted.fencing_token > left.fencing_token, "a claim that waited got an old token", came=granted)
+
+    @needs("claim_wait")
+    def test_w1_what_was_refused_is_not_applied_later(self, trial: Trial) -> None:
+        """Its wait is over, and its caller gone: the release leaves the key free for who comes next."""
+        record = trial.hold(trial.key())
+        trial.refused(asked(trial.store, waiting_claim(record.key), BRIEF_S), "a claim whose wait is over", record)
+
+        left = trial.free(record)
+        time.sleep(BRIEF_S)  # what is applied late has no sign of it
+
+        trial.exactly(left, trial.store.read(record.key), "a claim that had been refused was applied later")
+
+    @needs("claim_wait", "notify")
+    def test_w2_a_claim_whose_wait_is_over_keeps_no_place(self, trial: Trial) -> None:
+        """The release serves who waits still."""
+        record = trial.hold(trial.key())
+        trial.refused(asked(trial.store, waiting_claim(record.key), BRIEF_S), "a claim whose wait is over", record)
+        with waiting(trial, record) as waiter:
+            waiter.began.wait()
+            waiter.settle()
+            trial.free(record)
+            trial.require(waiter.ended(), "a claim whose wait was over kept its place: the release served nobody else")
+
+    @needs("claim_wait", "notify")
+    def test_w2_waits_and_claims_that_wait_stand_in_one_line(self, trial: Trial) -> None:
+        """Who came first is served first, whichever of the two it does."""
+        record = trial.hold(trial.key())
+        with waiting(trial, record) as first:
+            first.began.wait()
+            first.settle()
+            second = Waiter(trial.other, waiting_claim(record.key), trial.harness.soon_s)
+            second.settle()
+
+            trial.free(record)
+
+            woken = first.ended()
+            second.result()
+            trial.require(woken, "a claim that waited was served before somebody who had waited longer")
+
+    def _returns_at_once(self, trial: Trial, frees: Callable[[LockRecord], object], how: str) -> None:
+        record = trial.hold(trial.key())
+        frees(record)
+        with waiting(trial, record) as waiter:
+            trial.require(
+                waiter.ended(), f"a wait that began after {how} had not returned {trial.harness.soon_s:g} s later"
+            )

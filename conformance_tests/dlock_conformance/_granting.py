@@ -1,0 +1,117 @@
+"""S2 to S4, S18 and P2 in each form of a claim: what it is granted, by its own version, above every floor, with the payload or without."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from dlock_conformance._changing import WRONG_VERSIONS
+from dlock_conformance._claiming import GREAT_TOKEN, OTHER_FIELDS
+from dlock_conformance._forms import claims, granted_in_each_form
+from dlock_conformance._pruning import OLD_MS
+from dlock_conformance.needs import needs
+from dlock_conformance.records import fresh, held
+from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError
+from dlock_core.record import TOKEN_MAX, LockRecord, State, Times
+from dlock_core.store import Claim, Expect
+
+__all__ = ["GrantingClauses"]
+
+STATES = {"absent": None, "free": State.FREE, "gone": State.GONE}
+HIGH = 900
+
+
+class GrantingClauses:
+    """Clauses of the grant of a claim, whatever form it has."""
+
+    @pytest.mark.parametrize("wrong", WRONG_VERSIONS)
+    def test_s2_a_claim_compares_the_version_exactly(self, trial: Trial, wrong: str) -> None:
+        """RVN and token of a tombstone, as a replace compares those of a held record; also a claim that waits."""
+        ways: dict[str, Callable[[Claim], Any]] = {"a claim": trial.store.claim}
+        if trial.harness.gives("claim_wait"):
+            ways["a claim that waits"] = lambda request: trial.store.claim_when_free(request, wait_s=0.01)
+        for way, ask in ways.items():
+            free = trial.free(trial.hold(trial.key(), token=GREAT_TOKEN), rvn=fresh()[:-1] + "f")
+            expected = WRONG_VERSIONS[wrong](free.version)
+
+            reply = ask(Claim(held(free.key), expected, ticket=fresh()))
+
+            trial.refused(reply, f"{way} that expects {wrong.replace('_', ' ')}", free)
+
+    @pytest.mark.parametrize("least", [1, 500])
+    @pytest.mark.parametrize("standing", STATES)
+    def test_s3_each_form_of_a_claim_counts(self, trial: Trial, standing: str, least: int) -> None:
+        """One more than the token that stood there, and never less than the claim asks for."""
+        for form, old, _, came in granted_in_each_form(trial, STATES[standing], {}, token=least):
+            right = max(least, 1 if old is None else old.fencing_token + 1)
+            good = came.fencing_token == right or (trial.harness.token_floor and came.fencing_token > right)
+            trial.require(good, f"{form} of a key that is {standing} must be given token {right}", came=came)
+
+    @pytest.mark.parametrize("standing", ["free", "gone"])
+    def test_s4_each_form_of_a_claim_keeps_the_payload_and_nothing_else(self, trial: Trial, standing: str) -> None:
+        """What the tombstone told of its holder and its end is not of the next."""
+        before = {"stamp": OTHER_FIELDS["stamp"], "broken": OTHER_FIELDS["broken"], "times": Times(1, 2), "owner": "x"}
+        for form, old, request, came in granted_in_each_form(trial, STATES[standing], before):
+            keeps = request.keep_payload and old is not None and old.state is State.FREE
+            kept: dict[str, Any] = {"data": old.data, "attributes": old.attributes} if keeps and old else {}
+            right = replace(request.record, fencing_token=came.fencing_token, **kept)
+            trial.exactly(right, came, f"{form} of a key that is {standing} was granted with another record")
+            trial.exactly(right, trial.store.read(came.key), f"{form} of a key that is {standing} wrote another record")
+
+    def test_s18_no_form_of_a_claim_passes_the_last_token(self, trial: Trial) -> None:
+        """It is an error, and changes nothing."""
+        record = held("k")
+        free = trial.free(trial.hold(trial.key(), token=TOKEN_MAX))
+        for form in claims(trial, free, record):
+            free = trial.free(trial.hold(trial.key(), token=TOKEN_MAX))
+            request, ask = claims(trial, free, held(free.key))[form]
+
+            came = trial.tried(partial(ask, request))
+
+            trial.require(isinstance(came, StoreError), f"{form} was granted after the last token", came=came)
+            trial.exactly(free, trial.store.read(free.key), f"{form} after the last token changed the record")
+
+    @needs("atomic_multi")
+    def test_s18_one_key_at_its_last_token_fails_all_of_several(self, trial: Trial) -> None:
+        """Nothing is made under the others."""
+        free, other = trial.free(trial.hold(trial.key(), token=TOKEN_MAX)), trial.key()
+
+        came = trial.tried(lambda: trial.store.claim_many([Claim(held(key), Expect.ANY) for key in (other, free.key)]))
+
+        trial.require(isinstance(came, StoreError), "several claims were granted after the last token", came=came)
+        trial.require(trial.store.read(other) is None, "several claims that failed have made a record")
+
+    @needs("prune")
+    def test_p2_each_form_of_a_claim_is_above_the_floor(self, trial: Trial) -> None:
+        """Whatever it asks for, of whichever key of the page, and wherever on the page the greatest token was."""
+        for form in claims(trial, None, held("k")):
+            first = pruned(trial)
+            request, ask = claims(trial, None, held(first.key))[form]
+            came = trial.granted(ask(request), form)
+            trial.require(
+                came.fencing_token > HIGH, f"{form} of a key that was pruned was given an old token", came=came
+            )
+
+    @needs("prune", "restart")
+    def test_p2_the_floor_survives_a_restart(self, trial: Trial) -> None:
+        """As the records do that it stands for."""
+        first = pruned(trial)
+
+        trial.hook("restart")()
+
+        came = trial.hold(first.key, store=trial.open())
+        trial.require(came.fencing_token > HIGH, "after a restart a key that was pruned got an old token", came=came)
+
+
+def pruned(trial: Trial) -> LockRecord:
+    """Prune a page of two records, of which the first has the greater token; return the first."""
+    page = [trial.free(trial.hold(trial.key(), token=token)) for token in (HIGH, 1)]
+    time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
+    trial.require(trial.store.prune(page, older_than_ms=OLD_MS) == len(page), "prune must remove what is free and old")
+    return page[0]

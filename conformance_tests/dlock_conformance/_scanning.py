@@ -1,0 +1,148 @@
+"""S10: a scan finds all records whose keys begin with a prefix, and no others."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlock_conformance.trial import Trial
+from dlock_core.record import DATA_MAX_BYTES, LockRecord, State
+
+__all__ = ["ScanningClauses"]
+
+WILDCARDS = [
+    "%",
+    "_",
+    "*",
+    "?",
+    "[a-z]",
+    ".",
+    "^",
+    "$",
+    "\\",
+    "{a}",
+    "'",
+    '"',
+    "`",
+    "(",
+    "+",
+    "|",
+    "#",
+    "\N{FULLWIDTH PERCENT SIGN}",
+]
+# Characters that are the last of some kind: what ends a range may lie before them, or be no character.
+LAST = ("\u007f", "\ud7ff", "\uffff", "\U0010fffe", "\U0010ffff")
+
+
+class ScanningClauses:
+    """Clauses of ``scan``."""
+
+    def test_s10_a_scan_gives_the_records_under_its_prefix_and_no_others(self, trial: Trial) -> None:
+        """Held, free and gone; each once; and each exactly as it stands."""
+        prefix = trial.key("scan")
+        held_one = trial.hold(f"{prefix}/a", data=b"x")
+        free = trial.free(trial.hold(f"{prefix}/b"))
+        gone = trial.free(trial.hold(f"{prefix}/c"), State.GONE)
+        for other in (f"{prefix[:-1]}", f"x{prefix}/a", f"{prefix.upper()}/a"):
+            trial.hold(other)
+
+        found = trial.store.scan(f"{prefix}/")
+
+        same_records(trial, [held_one, free, gone], found)
+        for record in (held_one, free, gone):
+            trial.exactly(record, trial.store.read(record.key), "a scan changed a record")
+
+    @pytest.mark.parametrize("character", WILDCARDS)
+    def test_s10_nothing_in_a_prefix_is_a_wildcard(self, trial: Trial, character: str) -> None:
+        """The prefix is compared character by character."""
+        prefix = trial.key()
+        found = trial.hold(f"{prefix}{character}b")
+        for end in {"ab", "b", "\\b", "aab", ""} - {f"{character}b"}:
+            trial.hold(f"{prefix}{end}")
+
+        same_records(trial, [found], trial.store.scan(f"{prefix}{character}"))
+
+    def test_s10_a_prefix_is_compared_by_code_points(self, trial: Trial) -> None:
+        """No folding, no normalising, and no upper end that some character lies beyond."""
+        prefix = trial.key()
+        ends = ("a", "A", "\u00e9", "e\u0301", "\uffff", "\U0001f512", "\U0010fffe", "zz\U0010ffff", "z\uffffz")
+        records = {end: trial.hold(f"{prefix}{end}") for end in ends}
+
+        same_records(trial, list(records.values()), trial.store.scan(prefix))
+        same_records(trial, [records["e\u0301"]], trial.store.scan(f"{prefix}e"))
+        same_records(trial, [records["\u00e9"]], trial.store.scan(f"{prefix}\u00e9"))
+        same_records(trial, [records["z\uffffz"], records["zz\U0010ffff"]], trial.store.scan(f"{prefix}z"))
+
+    def test_s10_the_prefix_may_be_the_whole_key(self, trial: Trial) -> None:
+        """A key starts with itself."""
+        record = trial.hold(trial.key("whole"))
+        longer = trial.hold(f"{record.key}r")
+
+        same_records(trial, [record, longer], trial.store.scan(record.key))
+
+    def test_s10_an_empty_prefix_gives_every_record(self, trial: Trial) -> None:
+        """Other users' records too, so only ours are looked for."""
+        mine = [trial.hold(trial.key()) for _ in range(3)]
+
+        found = {record.key: record for record in trial.store.scan("")}
+
+        for record in mine:
+            trial.exactly(record, found.get(record.key), f"a scan of everything missed {record.key!r}")
+
+    @pytest.mark.parametrize("pages", ["many_small", "24_large"])
+    def test_s10_a_scan_of_several_pages_misses_and_repeats_nothing(self, trial: Trial, pages: str) -> None:
+        """More records than a page holds, and more bytes than a page holds; the second time others write in between."""
+        prefix = trial.key()
+        count, size = (trial.harness.page + 20, 0) if pages == "many_small" else (24, DATA_MAX_BYTES)
+        written = [trial.hold(f"{prefix}/{number:04}", data=bytes(size) or None) for number in range(count)]
+
+        same_records(trial, written, trial.store.scan(f"{prefix}/"))
+
+        scan = trial.store.scanning(f"{prefix}/")
+        found = [next(scan) for _ in range(10)]
+        seen = {record.key for record in found}
+        later = [record for record in written if record.key not in seen]
+        changed = [*(record for record in written if record.key in seen), *later[:3], *later[-3:]]
+        for record in changed:
+            trial.renew(record, store=trial.other, keep=True)
+        for beside in ("/ before", "/~ after"):
+            trial.hold(f"{prefix}{beside}")
+        found += [record for record in scan if not record.key.endswith((" before", " after"))]
+        standing = {record.key: record for record in found}
+        keys_only = [standing.get(record.key, record) if record in changed else record for record in written]
+        same_records(trial, keys_only, found)
+
+    def test_s10_pages_end_also_between_keys_that_are_alike(self, trial: Trial) -> None:
+        """Wherever a page ends, the next one goes on with the next key, though it differs in case only."""
+        prefix = trial.key()
+        written = [trial.hold(f"{prefix}/")]
+        written += [
+            trial.hold(f"{prefix}/{number:04}{end}") for number in range(trial.harness.page // 2 + 10) for end in "aA"
+        ]
+
+        same_records(trial, written, trial.store.scan(f"{prefix}/"))
+
+    @pytest.mark.parametrize("last", LAST, ids=[f"U+{ord(last):04X}" for last in LAST])
+    def test_s10_a_prefix_may_end_with_the_last_character(self, trial: Trial, last: str) -> None:
+        """Of all, or of a range: it has no successor that could end the keys that begin with it."""
+        prefix = f"{trial.key()}{last}"
+        records = [trial.hold(prefix + end) for end in ("", "x", "\U0010ffff")]
+        trial.hold(f"{trial.key()}a")
+
+        same_records(trial, records, trial.store.scan(prefix))
+
+
+def same_records(trial: Trial, written: list[LockRecord], found: list[LockRecord]) -> None:
+    """Fail unless *found* are exactly the records *written*, in any order, each once."""
+    keys = [record.key for record in found]
+    missing, foreign = {record.key for record in written} - set(keys), set(keys) - {record.key for record in written}
+    trial.require(
+        not missing, f"the scan missed {len(missing)} of {len(written)} records, for example {sorted(missing)[:1]}"
+    )
+    trial.require(
+        not foreign,
+        f"the scan gave {len(foreign)} records that do not start with the prefix, for example {sorted(foreign)[:1]}",
+    )
+    trial.require(len(keys) == len(set(keys)), "the scan gave a record twice")
+    by_key = {record.key: record for record in found}
+    for record in written:
+        trial.exactly(record, by_key[record.key], "the record scanned is not what was written")
