@@ -9,6 +9,7 @@ All hosts run the same program. A host that dies is no gap: another one takes th
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 import re
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -48,6 +49,10 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
         if _RANDOM_ID.fullmatch(job.id):
             raise ConfigurationError(
                 f"job {job.name!r} has an id that APScheduler drew; give it one that all hosts know: add_job(…, id='report')"
+            )
+        if inspect.iscoroutinefunction(job.func):
+            raise ConfigurationError(
+                f"job {job.name!r} is a coroutine function, which no thread can run; give a plain one"
             )
         future = self._pool.submit(self._run, job, run_times)
         future.add_done_callback(lambda done: self._over(job.id, done))

@@ -191,7 +191,7 @@ class Observer:
         return None
 
     def _pause_s(self) -> float:
-        lease_ns = self._seen.lease_ns if self._seen.version is not None else self._lease_ns
+        lease_ns = self._lease_ns if self._seen.lease_ns == NEVER else self._seen.lease_ns  # nobody leads by a lease
         return _pause_s(lease_ns, self._poll_ns)
 
     async def _read(self) -> None:

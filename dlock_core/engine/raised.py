@@ -47,12 +47,14 @@ def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
     loss = loss or handle.loss
     if loss is None:
         return LeaseStateError(f"the lease of lock {handle.name!r} was released; acquire it anew")
-    owner, record = "", loss.record
+    owner, record, reason = "", loss.record, LOSS_REASONS[loss.reason]
+    if record is None and loss.reason is LossReason.STOLEN:
+        reason = "its record was removed, so another may hold it"
     if record is not None and record.held:
         owner = f"; now it is {holder_in_words(record)}, with token {record.fencing_token}"
         if record.broken is not None:
             owner = f"; {record.broken.by!r} did, and nobody gets it before one lease is over"
-    what = f"lock {handle.name!r} (token {loss.fencing_token}) was lost: {LOSS_REASONS[loss.reason]}{owner}"
+    what = f"lock {handle.name!r} (token {loss.fencing_token}) was lost: {reason}{owner}"
     message = f"{what}; what was done since may clash with another holder's work"
     return LockLostError(message, loss=loss)
 

@@ -33,8 +33,12 @@ _LINGER_S = 1.0
 def check_colour(function: object, *, asynchronous: bool) -> None:
     """Check that the asyncio client is given a coroutine function, and the blocking client any other.
 
-    Raises: ConfigurationError: it is the other way round, or a generator function, whose body runs only after its call has returned.
+    Raises: ConfigurationError: it is the other way round, a generator function, whose body runs only after its call has returned, or a
+        class method or static method, which no call can be made of.
     """
+    if isinstance(function, (classmethod, staticmethod)):
+        kind = type(function).__name__
+        raise ConfigurationError(f"a {kind} is no function yet: write @{kind} above the decorator of the lock")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
             f"{function!r} is a generator function, whose body would run after the lock was given back; write the with block inside of it"

@@ -101,11 +101,15 @@ def sql_update(
     *where* names the row; it is compared with ``=``. *column* holds the token, as BIGINT; NULL counts as 0. Afterwards ``cursor.rowcount``
     is 0 if a later holder has written, or if there is no such row. The row must exist.
 
-    Raises: ConfigurationError: a name is no identifier, or *token* no positive integer.
+    Raises: ConfigurationError: a name is no identifier, a value of *where* is None, or *token* is no positive integer.
     """
     _check_apart(column, values, where)
     if not where:
         raise ConfigurationError("where is empty; name the row that is fenced")
+    if missing := [name for name, value in where.items() if value is None]:
+        raise ConfigurationError(
+            f"where: {missing[0]!r} is None, which = matches in no row; name the row by its values"
+        )
     set_values = {**values, column: checked_token(token)}
     changes = ", ".join(f"{checked_identifier(name, 'column')} = {{}}" for name in set_values)
     row = " AND ".join(f"{checked_identifier(name, 'column')} = {{}}" for name in where)

@@ -75,20 +75,32 @@ def test_a_job_that_raises_leaves_its_time_due(hosts: list[LockClient], caplog: 
     assert runs == ["failed", "done"]
 
 
+async def _coroutine() -> None:
+    pytest.fail("run")
+
+
+@pytest.mark.parametrize(
+    ("job", "more", "said"),
+    [
+        (lambda: pytest.fail("run"), {}, "give it one that all hosts know: add_job(…, id='report')"),
+        (_coroutine, {"id": "report"}, "is a coroutine function, which no thread can run"),
+    ],
+    ids=["without an id", "coroutine"],
+)
 @pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
-def test_a_job_without_an_id_is_refused(hosts: list[LockClient], caplog: pytest.LogCaptureFixture) -> None:
-    """Each host would draw another one, and all would run it."""
-    runs: list[int] = []
+def test_a_job_that_cannot_run_once_is_refused(
+    hosts: list[LockClient], caplog: pytest.LogCaptureFixture, job: Any, more: dict[str, str], said: str
+) -> None:
+    """Without an id each host would draw another one, and all would run it."""
     scheduler = BackgroundScheduler(executors={"default": OnceExecutor(hosts[0])}, timezone=dt.UTC)
     over = threading.Event()
     scheduler.add_listener(lambda _: over.set(), EVENT_JOB_REMOVED)
-    scheduler.add_job(lambda: runs.append(1), "date", run_date=TIME, misfire_grace_time=None)
+    scheduler.add_job(job, "date", run_date=TIME, misfire_grace_time=None, **more)
     scheduler.start()
     assert over.wait(LIMIT_S)
     scheduler.shutdown(wait=True)
 
-    assert "give it one that all hosts know: add_job(…, id='report')" in caplog.text
-    assert runs == []
+    assert said in caplog.text
 
 
 @pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)

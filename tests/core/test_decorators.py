@@ -102,6 +102,15 @@ def test_generator_function_is_refused() -> None:
     client.close()
 
 
+@pytest.mark.parametrize("kind", [classmethod, staticmethod])
+def test_decorator_above_that_of_a_class_method_is_refused(kind: Any) -> None:
+    """What it is given there is not what is called."""
+    with LockClient(MemoryStore(MemorySpace())) as client:
+        for decorate in (client.locked("m"), client.once("k", slot=1)):
+            with pytest.raises(ConfigurationError, match=f"write @{kind.__name__} above the decorator of the lock"):
+                decorate(kind(print))
+
+
 def test_wrong_options_are_refused_before_the_first_call() -> None:
     """When the function is decorated."""
     with LockClient(MemoryStore(MemorySpace())) as client:

@@ -97,8 +97,12 @@ async def test_an_observer_waits_for_an_outage_and_finds_the_leader_silent(
 
 
 @both_colours
-async def test_an_observer_reads_a_quarter_of_the_lease_apart_and_two_seconds_at_most(world: World) -> None:
-    """Between a half and the whole of it, at random."""
+@pytest.mark.parametrize("seat", ["empty", "vacant"])
+async def test_an_observer_reads_a_quarter_of_the_lease_apart_and_two_seconds_at_most(world: World, seat: str) -> None:
+    """Between a half and the whole of it, at random; also where somebody has led."""
+    if seat == "vacant":
+        async with world.client() as client:
+            await (await client.acquire("k")).release()
     for lease_s, longest_s in ((4, 1), (60, 2)):
         observing = world.another_store()
         async with world.client(observing, lease_duration=lease_s) as observer:

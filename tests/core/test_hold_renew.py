@@ -141,7 +141,7 @@ async def test_renew_of_a_vanished_record_is_a_loss_and_creates_nothing(
         lease = await client.acquire("k")
         world.space.records.clear()
 
-        with pytest.raises(LockLostError):
+        with pytest.raises(LockLostError, match="its record was removed, so another may hold it"):
             await lease.renew()
 
         assert lease.loss is not None

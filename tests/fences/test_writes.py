@@ -135,3 +135,9 @@ def test_other_metadata_of_an_object_stays() -> None:
     head = {"ETag": '"e"', "Metadata": {"colour": "red", "fencing-token": "6"}}
 
     assert s3_put(head, 7) == {"Metadata": {"colour": "red", "fencing-token": "7"}, "IfMatch": '"e"'}
+
+
+def test_row_that_is_named_by_null_is_refused() -> None:
+    """No row is equal to NULL: it would look as if a later holder had written."""
+    with pytest.raises(ConfigurationError, match=r"where: 'tenant' is None, which = matches in no row"):
+        sql_update("t", {"a": None}, {"k": 1, "tenant": None}, 7)
