@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Unpack
 from starlette.exceptions import HTTPException
 
 from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, aconnect
+from dlock_core.record import check_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -78,7 +79,8 @@ class Locks:
     ) -> AsyncIterator[AsyncLease]:
         """Hold *key*, with the names of path parameters in braces, while the block runs; without a ``timeout`` it does not wait.
 
-        Raises: HTTPException: another one holds the lock. As :meth:`dlock_core.LockClient.acquire` otherwise.
+        Raises: HTTPException: another one holds the lock, or the path makes a key of it that no lock can have. As
+            :meth:`dlock_core.LockClient.acquire` otherwise.
         """
         client = self.client
         if "timeout" not in client.options.model_fields_set:
@@ -89,6 +91,8 @@ class Locks:
             raise ConfigurationError(
                 f"key {key!r} names {error}, which is not a path parameter of {request.url.path}"
             ) from None
+        if full != key:
+            _check(full)
         try:
             lease = await client.acquire(full, **options)
         except AcquireTimeoutError as error:
@@ -96,3 +100,10 @@ class Locks:
             raise HTTPException(self._status, f"{full} is in use; try again later", headers) from error
         async with lease:
             yield lease
+
+
+def _check(key: str) -> None:
+    try:
+        check_key(key)
+    except ConfigurationError as error:
+        raise HTTPException(400, str(error)) from None

@@ -70,7 +70,7 @@ class AsyncOnce(JobRun):
 
     def __call__(self, function: Callable[_P, Awaitable[_R]], /) -> Callable[_P, Awaitable[_R | None]]:
         """As :meth:`dlock_core.Once.__call__`, of a coroutine function."""
-        check_colour(function, asynchronous=True)
+        check_colour(function, asynchronous=True, key=self._job[0])
 
         @functools.wraps(function)
         async def call(*args: _P.args, **keywords: _P.kwargs) -> _R | None:

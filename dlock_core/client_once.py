@@ -79,7 +79,7 @@ class Once(JobRun):
 
         Raises: ConfigurationError: it is a coroutine function.
         """
-        check_colour(function, asynchronous=False)
+        check_colour(function, asynchronous=False, key=self._job[0])
 
         @functools.wraps(function)
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R | None:

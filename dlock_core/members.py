@@ -184,10 +184,10 @@ def token_of(record: LockRecord, member: Member) -> int:
 
 
 def members_in_words(members: Members) -> str:
-    """Say how many hold a shared lock, and in which way: ``2 holders of 3 permits``, ``1 reader, and 1 writer waits``."""
+    """Say how many hold a shared lock, and in which way: ``2 holders with 3 permits``, ``1 reader, and 1 writer waits``."""
     listed = members.members
     if members.kind == "permits":
-        return f"{_counted(len(listed), 'holder')} of {_counted(sum(member.weight for member in listed), 'permit')}"
+        return f"{_counted(len(listed), 'holder')} with {_counted(sum(member.weight for member in listed), 'permit')}"
     counts = {mode: sum(member.mode == mode for member in listed) for mode in (WRITE, READ, WANT)}
     held = [_counted(counts[mode], name) for mode, name in ((WRITE, "writer"), (READ, "reader")) if counts[mode]]
     waits = f"{_counted(counts[WANT], 'writer')} wait{'s' if counts[WANT] == 1 else ''}"

@@ -135,6 +135,8 @@ class WaitLine:
                 who = "the store does not answer"
             else:
                 who = "free, next try soon"
+                if record is None and self._client.options.only_if_exists:
+                    who = "there is no such lock, and only_if_exists was asked for"
                 if record is not None and record.held:
                     who = f"{holder_in_words(record)} (token {record.fencing_token})"
             text = f"waiting for {key!r} for {(now_ns() - began) / NANOS:.0f} s: {who}"

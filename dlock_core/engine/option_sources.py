@@ -86,7 +86,9 @@ def parse_option(name: str, fields: Fields, text: str, where: str) -> Any:
         if reader is not None:
             return reader(text)
     except ValueError as error:
-        advice.insert(0, str(error))
+        advice.insert(0, "write a number; times are in seconds" if reader in (int, float) else str(error))
+    if not advice:
+        advice = ["it can be given in Python only"]
     raise ConfigurationError(f"{where}: {text!r} is not a value of {name} ({' or '.join(advice)})")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import queue
+import re
 import sys
 import threading
 import traceback
@@ -25,16 +26,17 @@ else:
 __all__ = ["Callbacks", "Feed", "check_colour", "guarded_logger", "log_elsewhere", "run_in_daemon_thread"]
 
 CALLBACK_LIMIT_S = 0.25
+_BRACED = re.compile(r"\{(\w+)\}")
 _BACKLOG_MAX = 1_000
 _LOOK_S = 0.01
 _LINGER_S = 1.0
 
 
-def check_colour(function: object, *, asynchronous: bool) -> None:
-    """Check that the asyncio client is given a coroutine function, and the blocking client any other.
+def check_colour(function: Any, *, asynchronous: bool, key: str = "") -> None:
+    """Check that the asyncio client is given a coroutine function, and the blocking client any other, to be called under *key*.
 
     Raises: ConfigurationError: it is the other way round, a generator function, whose body runs only after its call has returned, or a
-        class method or static method, which no call can be made of.
+        class method or static method, which no call can be made of, or *key* looks as if arguments were put into it.
     """
     if isinstance(function, (classmethod, staticmethod)):
         kind = type(function).__name__
@@ -46,6 +48,11 @@ def check_colour(function: object, *, asynchronous: bool) -> None:
     if inspect.iscoroutinefunction(function) != asynchronous:
         what, client = ("not a coroutine function", "blocking") if asynchronous else ("a coroutine function", "asyncio")
         raise ConfigurationError(f"{function!r} is {what}; it is for the {client} client")
+    for name in _BRACED.findall(key):
+        if name in inspect.signature(function).parameters:
+            raise ConfigurationError(
+                f"key {key!r} is used as it is written, and the argument {name!r} is not put into it; write a with block in the function"
+            )
 
 
 _here = threading.local()  # *post* hands a log record over, in a thread that no handler may delay

@@ -149,7 +149,7 @@ def locked(
     _check(context, key, options)
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
-        check_colour(function, asynchronous=False)
+        check_colour(function, asynchronous=False, key=key)
 
         @functools.wraps(function)
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
@@ -168,7 +168,7 @@ def async_locked(
     _check(context, key, options)
 
     def decorate(function: Callable[_P, Awaitable[_R]]) -> Callable[_P, Awaitable[_R]]:
-        check_colour(function, asynchronous=True)
+        check_colour(function, asynchronous=True, key=key)
 
         @functools.wraps(function)
         async def call(*args: _P.args, **keywords: _P.kwargs) -> _R:

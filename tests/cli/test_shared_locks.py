@@ -31,11 +31,11 @@ def test_so_many_commands_run_at_once_and_each_knows_its_slot(shell: Shell) -> N
     codes = [finish_with_line(each) for each in holding]
 
     assert told == ["0 1", "1 2"]
-    busy = "could not acquire lock 'k' in one try: held by 2 holders of 2 permits; asked for 1 of 2; nothing was run"
+    busy = "could not acquire lock 'k' in one try: held by 2 holders with 2 permits; asked for 1 of 2; nothing was run"
     assert (refused.returncode, refused.stderr) == (75, f"dlock: {busy}\n")
     assert (skipped.returncode, skipped.stderr) == (
         0,
-        "dlock: skipped: lock 'k' is held by 2 holders of 2 permits (token 2)\n",
+        "dlock: skipped: lock 'k' is held by 2 holders with 2 permits (token 2)\n",
     )
     assert codes == [0, 0]
     assert not shell.held()
@@ -93,7 +93,7 @@ def test_ls_and_show_tell_the_members(dlock: Command, client: LockClient) -> Non
         reading = dlock("ls")[1]
 
     assert len(listed.splitlines()) == 2
-    assert "2 holders of 3 permits" in listed
+    assert "2 holders with 3 permits" in listed
     assert "permit, slot 1, weight 2, token 2: 'other', renewed 0 s ago, lease 20 s" in shown
     assert [member["owner"] for member in facts["members"]] == [client._context.owner, "other"]
     assert [(member["mode"], member["slot"], member["weight"]) for member in inside[0]["members"]] == [

@@ -40,6 +40,10 @@ def application(locks: Locks) -> FastAPI:
         assert lease.key == f"order/{order}"
         return await lease.ensure()
 
+    @app.post("/invoices/{number:int}/pay")
+    async def settle(number: int, lease: Annotated[AsyncLease, locks.held("invoice/{number}")]) -> str:
+        return lease.key
+
     @app.post("/reports/{name}")
     async def report(name: str, lease: Annotated[AsyncLease, locks.held("report/{name}", permits=2)]) -> int | None:
         return lease.slot
@@ -75,6 +79,24 @@ def test_a_held_lock_is_an_answer(other: Any, settings: dict[str, Any], expected
         assert (answer.status_code, answer.headers["Retry-After"]) == expected
         assert answer.json() == {"detail": "order/18 is in use; try again later"}
         assert client.post("/orders/19/pay").status_code == 200
+
+
+def test_key_of_a_converted_parameter_is_its_value(other: Any) -> None:
+    """However the number is written, it is one invoice."""
+    with TestClient(application(Locks(URL))) as client:
+        assert {client.post(f"/invoices/{number}/pay").json() for number in ("7", "07", "007")} == {"invoice/7"}
+        with other.lock("invoice/7"):
+            assert client.post("/invoices/07/pay").status_code == 409
+
+
+@pytest.mark.parametrize("order", ["%0a", "x" * 1100])
+def test_path_of_which_no_key_can_be_made_is_an_error_of_the_request(other: Any, order: str) -> None:
+    """Whoever sent it is told why."""
+    with TestClient(application(Locks(URL))) as client:
+        answer = client.post(f"/orders/{order}/pay")
+
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("key 'order/")
 
 
 def test_permits_let_several_requests_of_a_key_in(other: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dlock_core import AsyncLockClient, ConfigurationError, LockClient
-from dlock_core.memory import MemorySpace, MemoryStore
+from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from tests.core.aio_support import forever
 
 
@@ -118,3 +118,26 @@ def test_wrong_options_are_refused_before_the_first_call() -> None:
             client.locked("m", timeout=-1)
         with pytest.raises(ConfigurationError, match="a key must be a str of one character or more, not ''"):
             client.locked("")
+
+
+def test_key_that_looks_like_a_form_is_refused() -> None:
+    """Every call would lock the same text. Braces that name no argument are a key like any other."""
+
+    def pay(customer: str) -> str:
+        return customer
+
+    async def apay(customer: str) -> str:
+        return customer
+
+    aclient: Any = AsyncLockClient(AsyncMemoryStore(MemorySpace()))
+    with LockClient(MemoryStore(MemorySpace())) as client:
+        for decorate, function in (
+            (client.locked("cust/{customer}"), pay),
+            (client.once("cust/{customer}", slot=1), pay),
+            (aclient.locked("cust/{customer}"), apay),
+            (aclient.once("cust/{customer}", slot=1), apay),
+        ):
+            with pytest.raises(ConfigurationError, match=r"the argument 'customer' is not put into it"):
+                decorate(function)
+
+        assert client.locked("{tag}/k")(pay)("a customer") == "a customer"

@@ -181,7 +181,7 @@ async def test_who_would_wait_for_itself_is_told(world: World) -> None:
             with pytest.raises(LeaseStateError, match="would wait for itself"):
                 await client.acquire("all", permits=2)
         async with client.semaphore("one", 2), other.semaphore("one", 2):
-            with pytest.raises(AcquireTimeoutError, match=r"held by 2 holders of 2 permits; asked for 1 of 2"):
+            with pytest.raises(AcquireTimeoutError, match=r"held by 2 holders with 2 permits; asked for 1 of 2"):
                 await client.acquire("one", permits=2, retries=0)
         async with client.read_lock("handed", handover=True):
             with pytest.raises(AcquireTimeoutError):
