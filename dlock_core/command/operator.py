@@ -27,7 +27,7 @@ from dlock_core.command.show import (
     record_facts,
     renewed_in_words,
 )
-from dlock_core.engine.progress import holder_in_words
+from dlock_core.engine.progress import at_in_words, holder_in_words
 from dlock_core.errors import RecordError
 from dlock_core.lease import quarantine_ms
 from dlock_core.members import members_in_words
@@ -175,7 +175,7 @@ def show(key: str, output: str, **given: Any) -> int:
         print_json(seen)
     elif record is not None and seen is not None:
         facts = seen | {"state": _state(record), "lease": _lease(record, age_ms)}
-        facts["granted at"] = facts["granted_at"] and f"{facts['granted_at']}, by its owner's clock"
+        facts["granted at"] = record.times and f"{at_in_words(record.times.granted_at_s)}, by its owner's clock"
         facts["held for"] = held_in_words(record)
         facts["written"] = renewed_in_words(record, age_ms)
         if facts["data"] is None and record.data is not None:

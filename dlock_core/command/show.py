@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 OF_EACH = "of each"  # of a shared lock: renewals and leases are those of its members, which "dlock show" lists
 _PROGRESS_S = 1.0
+_ISO = "%Y-%m-%dT%H:%M:%SZ"
 _LINES_S = 60.0
 _WIDE = 1 << 16
 # An owner of this width leaves 10 characters of 60 to the key in "dlock ls"; longer keys are folded.
@@ -195,7 +196,9 @@ def record_facts(record: LockRecord) -> dict[str, Any]:
         with suppress(UnicodeDecodeError):
             text = record.data.decode()
     broken = None if record.broken is None else {"by": record.broken.by, "at_ms": record.broken.at_ms}
-    granted_at, written_at = (None, None) if record.times is None else map(at_in_words, record.times)
+    granted_at, written_at = (
+        (None, None) if record.times is None else [at_in_words(at_s, _ISO) for at_s in record.times]
+    )
     return {
         "key": record.key,
         "state": record.state.value,

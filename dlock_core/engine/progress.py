@@ -71,10 +71,10 @@ def holder_in_words(record: LockRecord) -> str:
     return f"held by {record.owner!r}{since}{kept}{waiting}"
 
 
-def at_in_words(at_s: int) -> str:
-    """Return the instant *at_s*, in seconds since 1970, as people write it; one that no calendar has, as the number."""
+def at_in_words(at_s: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
+    """Return the instant *at_s*, in seconds since 1970, in this *form*; one that no calendar has, as the number."""
     try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at_s))
+        return time.strftime(form, time.gmtime(at_s))
     except (OSError, OverflowError, ValueError):  # the record is another's, and says what it likes
         return f"{at_s} s after 1970"
 
