@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Unpack
 from starlette.exceptions import HTTPException
 
 from dlock_core import AcquireTimeoutError, ConfigurationError, LeaseStateError, aconnect
-from dlock_core.record import check_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -92,7 +91,10 @@ class Locks:
                 f"key {key!r} names {error}, which is not a path parameter of {request.url.path}"
             ) from None
         if full != key:
-            _check(full)
+            try:
+                client.holds(full)  # checks the key, and asks nobody
+            except ConfigurationError as error:
+                raise HTTPException(400, str(error)) from None
         try:
             lease = await client.acquire(full, **options)
         except AcquireTimeoutError as error:
@@ -100,10 +102,3 @@ class Locks:
             raise HTTPException(self._status, f"{full} is in use; try again later", headers) from error
         async with lease:
             yield lease
-
-
-def _check(key: str) -> None:
-    try:
-        check_key(key)
-    except ConfigurationError as error:
-        raise HTTPException(400, str(error)) from None
