@@ -17,6 +17,8 @@ from dlock_core.store import Claim, Release, Replace
 
 __all__ = ["CostClauses"]
 
+# The core sends no more in a batch.
+MOST = 100
 # Brings a key into a state, and returns the call that is counted.
 Prepared: TypeAlias = Callable[[Trial], Callable[[], object]]
 
@@ -128,6 +130,7 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
     "replace_many": {
         "replace_many": renewing(5),
         "replace_many_of_one": renewing(1),
+        "replace_many_of_all_that_it_takes": renewing(MOST),
         "replace_many_keeping": renewing(5, keep=True),
         "replace_many_refused": renewing(5, stale=True),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -26,9 +26,7 @@ VERBS = [*STEPS, *READS, "prune"]
 # A read needs no turn among writes.
 UNANSWERED = [fault for fault in Fault if fault is not Fault.TRICKLE]
 DISTURBED = [(verb, fault) for verb in VERBS for fault in UNANSWERED if fault is not Fault.BUSY or verb in STEPS]
-# Of those that ask in the same way one will do.
-TRICKLED = ["claim", "replace_many", "claim_when_free", "read", "scan", "read_age", "prune"]
-SHORT_S, TRICKLE_S, WAIT_S = 0.25, 0.5, 0.05
+SHORT_S, TRICKLE_S, WAIT_S = 0.25, 0.3, 0.05
 OLD_MS = 60_000
 FORMAT = 2
 
@@ -86,6 +84,24 @@ def ends_in_time(trial: Trial, fault: Fault, verb: str, timeout_s: float = SHORT
     trial.in_time(f"a {verb} with timeout_s={timeout_s} that had no answer", limit_s, took)
 
 
+def seen_at_last(trial: Trial, key: str) -> LockRecord | None:
+    """Return what stands under *key* when the fault is over: it may have cut this connection, too, and then one read fails."""
+    for _ in range(2):
+        came = trial.tried(lambda: trial.store.read(key))
+        if not isinstance(came, StoreError):
+            break
+    else:
+        came = trial.store.read(key)
+    return cast("LockRecord | None", came)
+
+
+def never_written(trial: Trial, verb: str, written: LockRecord) -> None:
+    """Fail if *written* stands, of which *verb* said that it does not and never will."""
+    seen = seen_at_last(trial, written.key)
+    wrong = f"a {verb} raised StoreUnavailableError, which says: not applied, now or later; and it was applied"
+    trial.require(seen is None or seen.rvn != written.rvn, wrong, came=seen)
+
+
 class TroubleClauses:
     """Clauses of time-outs and errors."""
 
@@ -96,7 +112,7 @@ class TroubleClauses:
         ends_in_time(trial, Fault.HANG, verb)
 
     @needs("trickle")
-    @pytest.mark.parametrize("verb", TRICKLED)
+    @pytest.mark.parametrize("verb", VERBS)
     def test_s13_a_call_ends_in_time_when_its_answer_trickles_in(self, trial: Trial, verb: str) -> None:
         """The time-out is that of the call, not of each piece of its answer."""
         ends_in_time(trial, Fault.TRICKLE, verb, TRICKLE_S)
@@ -152,9 +168,7 @@ class TroubleClauses:
 
         trial.require(isinstance(came, StoreError), f"a {verb} without an answer must raise a StoreError", came=came)
         if isinstance(came, StoreUnavailableError):
-            seen = trial.store.read(written.key)
-            wrong = f"a {verb} raised StoreUnavailableError, which says: not applied, now or later; and it was applied"
-            trial.require(seen is None or seen.rvn != written.rvn, wrong, came=seen)
+            never_written(trial, verb, written)
 
     @needs("refuse")
     def test_s14_a_server_that_cannot_be_reached_is_an_error_of_the_store(self, trial: Trial) -> None:
@@ -192,29 +206,13 @@ class TroubleClauses:
 
         told = f"a {verb} was applied and its reply lost: the store must raise OutcomeUnknownError"
         trial.require(isinstance(came, OutcomeUnknownError), told, came=came)
-        seen = trial.store.read(written.key)
+        seen = seen_at_last(trial, written.key)
         if seen is None or seen.rvn != written.rvn:
             trial.fail(
                 f"the reply to a {verb} was cut after the server had it, and yet it did not apply it once",
                 expected=written,
                 came=seen,
             )
-
-    @needs("lose_reply", "count_requests")
-    def test_s15_a_claim_without_a_reply_is_not_sent_twice(self, trial: Trial) -> None:
-        """A second send would be refused by the first, or would take the key after a release for nobody."""
-        store = trial.disturbed(Fault.LOSE_REPLY)
-        count = trial.hook("count_requests")
-        record = held(trial.key())
-
-        before = count()
-        with trial.fault(Fault.LOSE_REPLY):
-            trial.ended(lambda: store.claim(Claim(record, Expect.ANY), timeout_s=2.0), 2.0 + 4 * SLACK_S)
-        sent = count() - before
-
-        trial.require(
-            sent == 1, f"a claim whose reply was lost was sent {sent} times; the driver's own retries must be off"
-        )
 
     @needs("plant_foreign")
     @pytest.mark.parametrize("verb", [*STEPS, *READS])

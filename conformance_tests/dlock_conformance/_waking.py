@@ -298,6 +298,7 @@ class waiting:  # noqa: N801  # read as a verb: with waiting(…)
         *,
         store: Subject | None = None,
         timeout_s: float | None = None,
+        ticket: str | None = None,
         ends: queue.Queue[object] | None = None,
     ) -> None:
         self.began = threading.Event()
@@ -306,7 +307,7 @@ class waiting:  # noqa: N801  # read as a verb: with waiting(…)
         self._soon_s = trial.harness.soon_s
         # One that was woken has returned long before.
         self._timeout_s = 4 * self._soon_s if timeout_s is None else timeout_s
-        self._record, self._ends = record, ends
+        self._record, self._ends, self._ticket = record, ends, ticket or fresh()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -328,7 +329,7 @@ class waiting:  # noqa: N801  # read as a verb: with waiting(…)
     def _run(self) -> None:
         try:
             self.began.set()
-            self._store.wait(self._record, ticket=fresh(), timeout_s=self._timeout_s)
+            self._store.wait(self._record, ticket=self._ticket, timeout_s=self._timeout_s)
         except (StoreError, AssertionError) as error:
             self.error = error
         self._ended.set()

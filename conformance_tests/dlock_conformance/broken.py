@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_lives, _faulty_waiting
 from dlock_conformance._breaking import STEPS, answering, around, put, saying, setting, standing, writing
+from dlock_conformance._broken_cells import OF_CELLS
 from dlock_conformance._broken_forms import OF_FORMS
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance._broken_together import OF_SEVERAL, lacking_a_method
@@ -30,6 +31,7 @@ BROKEN: tuple[Broken, ...] = (
     *OF_STEPS,
     *OF_SEVERAL,
     *OF_FORMS,
+    *OF_CELLS,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(

@@ -84,7 +84,9 @@ class SocketServer:
         if verb == "claim_when_free":
             return self._claim_when_free(link, request, more)
         came = self.wire.ask(verb, request)
-        return list(came)[more : more + PAGE] if verb == "scan" else came
+        if verb != "scan":
+            return came
+        return sorted((record for record in came if record.key > more), key=lambda record: record.key)[:PAGE]
 
     def _wake(self, link: socket.socket, record: LockRecord) -> None:
         """Tell a waiter; if it has left before it said that it knows, the next is woken instead."""
@@ -134,10 +136,10 @@ class SocketStore(WiredStore):
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """As the port says."""
-        place = 0
-        while page := self._ask("scan", prefix, None, timeout_s, place):
+        last = ""
+        while page := self._ask("scan", prefix, None, timeout_s, last):
             yield from page
-            place += len(page)
+            last = page[-1].key
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """As the port says."""
@@ -156,7 +158,7 @@ class SocketStore(WiredStore):
         if self.owns:
             self.links.close()
 
-    def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float, more: int = 0) -> Any:
+    def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float, more: str = "") -> Any:
         with translated(self, verb, key):
             return self.links.ask(verb, request, more, timeout_s)
 
@@ -170,11 +172,11 @@ class AsyncSocketStore(AsyncWiredStore):
 
     async def scan(self, prefix: str, *, timeout_s: float) -> Any:
         """As the port says."""
-        place = 0
-        while page := await self._ask("scan", prefix, None, timeout_s, place):
+        last = ""
+        while page := await self._ask("scan", prefix, None, timeout_s, last):
             for record in page:
                 yield record
-            place += len(page)
+            last = page[-1].key
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """As the port says."""
@@ -193,7 +195,7 @@ class AsyncSocketStore(AsyncWiredStore):
         if self.owns:
             await self.links.close()
 
-    async def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float, more: int = 0) -> Any:
+    async def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float, more: str = "") -> Any:
         with translated(self, verb, key):
             return await self.links.ask(verb, request, more, timeout_s)
 
