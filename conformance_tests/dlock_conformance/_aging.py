@@ -17,6 +17,7 @@ from dlock_core.store import Claim, Expect, Replace, Reply
 __all__ = ["AgeClauses"]
 
 WAIT_S = 0.1
+LONG_MS = 3_600_000
 # What two clocks may differ by in so short a time, and what rounding adds.
 CLOCKS_MS = 20
 
@@ -143,6 +144,43 @@ class AgeClauses:
             trial.refused(reply, form, record)
             if reply.age_ms is not None:
                 self._is_at_most(trial, reply.age_ms, sent, f"the refusal of {form}")
+
+    def test_c2_a_refused_claim_leaves_the_age(self, trial: Trial) -> None:
+        """Otherwise who is refused again and again would keep a holder alive that has died."""
+        sent = time.monotonic()
+        record = trial.hold(trial.key())
+        written = time.monotonic()
+        time.sleep(2 * WAIT_S)  # as above
+
+        for _ in range(2):
+            trial.store.claim(Claim(held(record.key), Expect.ANY))
+
+        self._is_of(trial, record.key, sent, written)
+
+    def test_c2_provisioning_leaves_the_age(self, trial: Trial) -> None:
+        """It may be repeated at any time (S21)."""
+        self._is_left(trial, "provision()", trial.other.provision)
+
+    @needs("restart")
+    def test_c2_a_restart_makes_nothing_old(self, trial: Trial) -> None:
+        """The clock of the server may begin anew."""
+        if not trial.store.guarantees().durable:
+            trial.skip("guarantees() says that the store is not durable")
+
+        self._is_left(trial, "a restart", trial.hook("restart"))
+
+    def _is_left(self, trial: Trial, what: str, act: Callable[[], object]) -> None:
+        sent = time.monotonic()
+        record, free = trial.hold(trial.key()), trial.free(trial.hold(trial.key()))
+
+        act()
+
+        store = trial.open()
+        came = store.read_age(record.key)
+        self._is_at_most(trial, came and came[1], sent, f"after {what} read_age")
+        if trial.harness.gives("prune"):
+            count = store.prune([free], older_than_ms=LONG_MS)
+            trial.require(count == 0, f"after {what} a prune removed what is young", came=count)
 
     def _is_at_most(self, trial: Trial, age_ms: object, sent: float, what: str) -> None:
         most = (time.monotonic() - sent) * 1000 + CLOCKS_MS

@@ -6,10 +6,11 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -124,7 +125,11 @@ class ConnectionClauses:
             took = time.monotonic() - began
 
         trial.require(took <= BRIEF_S + SLACK_S, f"a page with timeout_s={BRIEF_S} took {took:.2f} s without a server")
-        if not isinstance(came, list):
+        if isinstance(came, list):
+            whole, given = trial.harness.page + 20, 1 + len(came)
+            wrong = f"a scan that was cut off ended with {given} of {whole} records, as if there were no more"
+            trial.require(given == whole, wrong)
+        else:
             caused_by_the_driver(trial, "a scan that is cut off between two pages", came)
 
     @needs("hang", "async")
@@ -150,7 +155,9 @@ class ConnectionClauses:
         Whatever else this process has may connect anew meanwhile, but not in each round.
         """
         trial.hold(trial.key())
-        use_and_close(trial)
+        many(trial)
+        with Use(trial) as use:
+            use.and_close()
         settle()
         left = left_by_three(trial)
         trial.require(
@@ -203,8 +210,8 @@ def after_giving_up(trial: Trial, give_up: Callable[[Subject, str], object]) -> 
                 trial.exactly(second, came, wrong)
 
 
-def cancelled(store: Subject, verb: str, request: Any) -> BaseException | str | None:
-    """Cancel a call that has no answer; return None if it ended as cancelled, otherwise how it ended."""
+def cancelled(store: Subject, verb: str, request: Any, after_s: float = SHORT_S) -> BaseException | str | None:
+    """Cancel a call that has no answer *after_s*; return None if it ended as cancelled, otherwise how it ended."""
 
     async def call() -> Any:
         more = {"wait_s": LONG_S} if verb == "claim_when_free" else {}
@@ -213,7 +220,7 @@ def cancelled(store: Subject, verb: str, request: Any) -> BaseException | str | 
 
     async def scene() -> BaseException | str | None:
         task = asyncio.ensure_future(call())
-        await asyncio.sleep(SHORT_S)
+        await asyncio.sleep(after_s)
         task.cancel()
         await asyncio.wait([task], timeout=SLACK_S)
         if task.cancelled():
@@ -235,6 +242,48 @@ def use_and_close(trial: Trial) -> None:
     gc.collect()
 
 
+class Use:
+    """Opens stores, uses them in each way that may leave something, and closes them; leaving the block ends what the caller began.
+
+    The thread that called lives on, and a scan was not read to its end.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._scans: list[Generator[LockRecord, None, None]] = []
+        self._caller = ThreadPoolExecutor(1, "caller")
+        self._caller.submit(int).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for each in self._scans:
+            each.close()
+        self._caller.shutdown()
+
+    def and_close(self) -> None:
+        """Do so with one store."""
+        trial = self._trial
+        store = trial.open(trial.harness.through_faults)
+        record = trial.hold(trial.key(), store=store)
+        self._caller.submit(store.read, record.key).result()
+        if trial.harness.gives("notify"):
+            trial.tried(lambda: store.wait(record, ticket=fresh(), timeout_s=SHORT_S / 5))
+        if trial.harness.gives("claim_wait"):
+            asked = Claim(held(record.key), Expect.ANY, ticket=fresh())
+            trial.tried(lambda: store.claim_when_free(asked, wait_s=SHORT_S / 5))
+        self._scans.append(store.scanning(many(trial)))
+        next(self._scans[-1])
+        for fault in (Fault.HANG, Fault.REFUSE, Fault.REFUSE):
+            if trial.harness.gives(fault):
+                with trial.fault(fault):
+                    trial.tried(lambda: store.read(record.key, timeout_s=SHORT_S / 5))
+        trial.tried(lambda: store.read(record.key))  # a wait that timed out may have cost a connection
+        store.close()
+        gc.collect()
+
+
 def settle() -> None:
     """Wait until no more threads and descriptors end that others have left, as those of a server of this process."""
     before, until = -1, time.monotonic() + ENDED_S
@@ -246,16 +295,18 @@ def settle() -> None:
 def left_by_three(trial: Trial) -> str:
     """Open, use and close three stores; return what they leave, or nothing."""
     threads, descriptors = set(threading.enumerate()), open_descriptors()
-    for _ in range(3):
-        use_and_close(trial)
-    until = time.monotonic() + ENDED_S
-    while True:
-        running, opened = threading.enumerate(), open_descriptors()
-        if len(running) <= len(threads) and len(opened) <= len(descriptors):
-            return ""
-        if time.monotonic() > until:
-            break
-        time.sleep(0.05)
+    with Use(trial) as use:
+        threads.update(each for each in threading.enumerate() if each.name.startswith("caller"))
+        for _ in range(3):
+            use.and_close()
+        until = time.monotonic() + ENDED_S
+        while True:
+            running, opened = threading.enumerate(), open_descriptors()
+            if len(running) <= len(threads) and len(opened) <= len(descriptors):
+                return ""
+            if time.monotonic() > until:
+                break
+            time.sleep(0.05)
     names = ", ".join(each.name for each in running if each not in threads)
     news = ", ".join(sorted(opened - descriptors))
     return f"{len(running) - len(threads)} threads ({names}) and {len(opened) - len(descriptors)} descriptors ({news})"

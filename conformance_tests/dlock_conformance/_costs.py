@@ -17,7 +17,7 @@ from dlock_core.store import Claim, Release, Replace
 
 __all__ = ["CostClauses"]
 
-# The core sends no more in a batch.
+# A batch that is full, or nearly so: more take long to prepare.
 MOST = 100
 # Brings a key into a state, and returns the call that is counted.
 Prepared: TypeAlias = Callable[[Trial], Callable[[], object]]

@@ -108,6 +108,16 @@ class GrantingClauses:
         came = trial.hold(first.key, store=trial.open())
         trial.require(came.fencing_token > HIGH, "after a restart a key that was pruned got an old token", came=came)
 
+    @needs("prune")
+    def test_p2_the_floor_survives_provisioning(self, trial: Trial) -> None:
+        """It may be repeated at any time (S21)."""
+        first = pruned(trial)
+
+        trial.other.provision()
+
+        came = trial.hold(first.key)
+        trial.require(came.fencing_token > HIGH, "after provision() a key that was pruned got an old token", came=came)
+
 
 def pruned(trial: Trial) -> LockRecord:
     """Prune a page of two records, of which the first has the greater token; return the first."""

@@ -24,7 +24,9 @@ from dlock_core.store import (
     AtomicMulti,
     BatchRenew,
     Capability,
+    Claim,
     ClaimWait,
+    Expect,
     Grade,
     Notify,
     Prune,
@@ -205,13 +207,16 @@ class LivingClauses:
 
     @needs("own_client")
     def test_s22_close_leaves_a_given_client_open(self, trial: Trial) -> None:
-        """Whoever made the client closes it."""
+        """Whoever made the client closes it; the store itself is closed."""
         opening = trial.hook("own_client")
         store, other = trial.open(opening), trial.open(opening)
         record = trial.hold(trial.key(), store=store)
 
         store.close()
 
+        closed = trial.tried(lambda: store.claim(Claim(held(trial.key()), Expect.ANY)))
+        told = "a claim after close() of a store on a given client must raise StoreUnavailableError"
+        trial.require(isinstance(closed, StoreUnavailableError), told, came=closed)
         came = trial.tried(lambda: other.read(record.key))
         if isinstance(came, StoreError):
             trial.fail(

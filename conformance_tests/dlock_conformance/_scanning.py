@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from dlock_conformance._connecting import many
+from dlock_conformance.needs import needs
 from dlock_conformance.trial import Trial
 from dlock_core.record import DATA_MAX_BYTES, LockRecord, State
 
@@ -29,6 +33,7 @@ WILDCARDS = [
     "#",
     "\N{FULLWIDTH PERCENT SIGN}",
 ]
+OLD_MS = 80
 # Characters that are the last of some kind: what ends a range may lie before them, or be no character.
 LAST = ("\u007f", "\ud7ff", "\uffff", "\U0010fffe", "\U0010ffff")
 
@@ -120,6 +125,24 @@ class ScanningClauses:
         ]
 
         same_records(trial, written, trial.store.scan(f"{prefix}/"))
+
+    @needs("prune")
+    def test_s10_a_scan_misses_nothing_as_others_are_pruned(self, trial: Trial) -> None:
+        """What the pages before had may be gone when the next one is read."""
+        prefix = many(trial)
+        scan = trial.store.scanning(prefix)
+        found = [next(scan) for _ in range(10)]
+        gone = [trial.free(record, store=trial.other) for record in found[:5]]
+        time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
+
+        trial.other.prune(gone, older_than_ms=OLD_MS)
+
+        keys = {record.key for record in (*found, *scan)}
+        for record in gone:
+            trial.hold(record.key)
+        missed = trial.harness.page + 20 - len(keys)
+        wrong = f"{missed} records that stood all the time were missed, as others were pruned between two pages"
+        trial.require(not missed, wrong)
 
     @pytest.mark.parametrize("last", LAST, ids=[f"U+{ord(last):04X}" for last in LAST])
     def test_s10_a_prefix_may_end_with_the_last_character(self, trial: Trial, last: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar, cast
 
 from dlock_conformance.harness import AnyStore, Colour, Opening
@@ -153,7 +153,7 @@ class Subject:
             self._is(record, (LockRecord,), "scan", "LockRecords")
         return cast("list[LockRecord]", came)
 
-    def scanning(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[LockRecord]:
+    def scanning(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> Generator[LockRecord, None, None]:
         """Read the records under *prefix* one by one, so that something else can happen in between."""
         came = cast("Any", self.raw).scan(prefix, timeout_s=timeout_s)
         if self.colour is Colour.SYNC:

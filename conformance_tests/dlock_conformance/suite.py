@@ -9,6 +9,7 @@ import pytest
 
 from dlock_conformance._aging import AgeClauses
 from dlock_conformance._batches import BatchClauses
+from dlock_conformance._calling import CallingClauses
 from dlock_conformance._changing import ChangingClauses
 from dlock_conformance._claim_waiting import ClaimWaitClauses
 from dlock_conformance._claiming import ClaimingClauses
@@ -24,8 +25,10 @@ from dlock_conformance._racing import RacingClauses
 from dlock_conformance._reading import ReadingClauses
 from dlock_conformance._records import RecordClauses
 from dlock_conformance._scanning import ScanningClauses
+from dlock_conformance._sending import SendingClauses
 from dlock_conformance._sessions import SessionClauses
 from dlock_conformance._trouble import TroubleClauses
+from dlock_conformance._waiting import WaitingClauses
 from dlock_conformance._waking import NotifyClauses
 from dlock_conformance.clauses import clause_of
 from dlock_conformance.harness import Colour, Opening, StoreHarness
@@ -105,13 +108,16 @@ class LockStoreConformance(
     FreeingClauses,
     SessionClauses,
     TroubleClauses,
+    SendingClauses,
     ConnectionClauses,
+    CallingClauses,
     LastingClauses,
     LivingClauses,
     CostClauses,
     BatchClauses,
     NotifyClauses,
     ClaimWaitClauses,
+    WaitingClauses,
     AtomicMultiClauses,
     AgeClauses,
     PruneClauses,
