@@ -55,6 +55,8 @@ __all__ = ["Attempt", "share"]
 
 _log = guarded_logger("dlock.engine")
 
+# The keys of the sessions of its members are longer than its own.
+_KEY_MAX_BYTES = KEY_MAX_BYTES - len(session_key("", MEMBERS_MAX))
 _AT_ONCE_MAX = 16
 """How often a write is decided anew at once, where another client's came in between."""
 
@@ -65,10 +67,8 @@ async def share(engine: Engine, view: View, key: str, options: LockOptions, timi
     Raises: as an acquire does; RecordError: the key is held as another kind of lock; LeaseStateError: the thread or task of *view* waits
         for itself.
     """
-    if len(session_key(key, MEMBERS_MAX).encode()) > KEY_MAX_BYTES:
-        raise ConfigurationError(
-            f"key {key[:40]!r} is too long for a shared lock; {KEY_MAX_BYTES - 24} bytes are possible"
-        )
+    if len(key.encode()) > _KEY_MAX_BYTES:
+        raise ConfigurationError(f"key {key[:40]!r} is too long for a shared lock; {_KEY_MAX_BYTES} bytes are possible")
     await Attempt(engine, view, key, options, timings).begin()
 
 
@@ -93,7 +93,7 @@ class Attempt:
         if mode == READ:
             self.wish = self.wish._replace(reads_already=self._reads_already())
         # The session's record is no lock that anybody asks for by its name: nobody shall see what is left of it.
-        self._timings = timings._replace(hide_on_release=True, keep_payload=False)
+        self._timings = timings._replace(hide_on_release=True)
         self._began = engine.runtime.now()
         self._give_up_at = self._began + timings.wait_ns
         self._session: Handle | None = None
