@@ -8,6 +8,7 @@ It knows no protocol: a request is what a client says before the server answers.
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +49,7 @@ class FaultProxy:
         self._pairs: set[_Pair] = set()
         self._requests = 0
         self._to_lose: int | None = None
+        self.resets = False
         self._flows = threading.Event()  # answers do, and don't trickle
         self._flows.set()
         self._listener = self._listen(0)
@@ -66,7 +68,7 @@ class FaultProxy:
     def begin(self, fault: Fault) -> None:
         """Disturb the way from now on."""
         with self._mutex:
-            self._fault, self._to_lose = fault, None
+            self._fault, self._to_lose, self.resets = fault, None, False
             pairs = list(self._pairs)
         if fault is Fault.TRICKLE:
             self._flows.clear()
@@ -74,6 +76,10 @@ class FaultProxy:
             self._stop_listening()
             for pair in pairs:
                 pair.cut()
+
+    def reset_at_the_end(self) -> None:
+        """End each connection whose reply is lost by a reset, until another fault begins."""
+        self.resets = True
 
     def lose_replies(self, count: int) -> None:
         """Let the next *count* requests through and lose their replies, each with its connection; then all is well again."""
@@ -169,6 +175,7 @@ class _Pair:
         self._answered = threading.Event()  # what was delivered, if anything was
         self._answered.set()
         self._client_left = False
+        self._end = socket.SHUT_RDWR  # of the client's side: what is said to it when it is cut
 
     def start(self) -> None:
         """Begin to pass on."""
@@ -177,9 +184,9 @@ class _Pair:
 
     def cut(self) -> None:
         """End both connections at once."""
-        for each in (self._client, self._server):
+        for each, end in ((self._client, self._end), (self._server, socket.SHUT_RDWR)):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                each.shutdown(end)
             each.close()
         self._answered.set()  # no answer comes any more
         self._proxy.ended(self)
@@ -235,6 +242,8 @@ class _Pair:
                 if self._loses:
                     lost += answered
                     if self._proxy.is_answered(lost):
+                        if self._proxy.resets:
+                            self._reset()
                         break
                     continue
                 if not self._client_left:
@@ -242,6 +251,12 @@ class _Pair:
         except OSError:
             pass  # a reset is an end, too
         self.cut()
+
+    def _reset(self) -> None:
+        """Have the client's side end by a reset: nothing else is said to it, and its close drops what lingers."""
+        with suppress(OSError):
+            self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._end = socket.SHUT_RD
 
     def _answer(self, answered: bytes) -> None:
         """Pass on an answer, byte by byte for as long as it has to trickle in."""

@@ -21,6 +21,7 @@ _TOLD = (EventKind.REQUESTED, EventKind.WAITING, EventKind.GRANTED, EventKind.RE
 async def test_events_tell_of_the_shared_lock(world: World) -> None:
     """Under its key, with one number for the attempt; of the session nothing."""
     events: list[LockEvent] = []
+    world.clock.advance(1000)
     async with (
         world.client(prefix="p/", owner="other") as other,
         world.client(prefix="p/", on_event=events.append) as client,
