@@ -117,7 +117,7 @@ async def test_risk_of_a_lock_whose_renewal_was_refused_by_old_news_has_no_error
         def sreplace(request: Any, **how: Any) -> Any:
             return Reply(applied=False, record=old.pop()) if old else replace(request, **how)
 
-        store.replace = sreplace if world.colour == "sync" else areplace  # type: ignore[method-assign, assignment]
+        store.replace = sreplace if world.colour == "sync" else areplace  # type: ignore[method-assign]
         await world.live(6)
 
         assert (await told(world, events, REQUESTED, GRANTED, AT_RISK, RENEWED))[2].error is None
