@@ -1,0 +1,109 @@
+"""What an attempt at a shared lock asks, says and leaves behind while it has no place yet."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import AsyncMock
+
+import pytest
+
+from dlock_core import AcquireTimeoutError
+from dlock_core.memory import MemoryStore
+from tests.core.test_shared_locks import lived
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+@pytest.mark.parametrize("linearizable", [True, False])
+async def test_refusal_that_may_be_old_is_read_again(world: World, linearizable: bool) -> None:
+    """The next write is made from what stands; a refusal that is the newest spares the read."""
+    passed: list[str] = []
+
+    def change(verb: str, request: Any) -> None:
+        """Have the record change between the look and the write."""
+        if verb == "replace" and not passed:
+            passed.append("k")
+            world.space.records["k"] = replace(world.space.records["k"], rvn="a" * 32)
+
+    store = world.hooked_store(change)
+    guarantees = replace(MemoryStore(world.space).guarantees(), refusal_linearizable=linearizable)
+    store.guarantees = (lambda: guarantees) if world.colour == "sync" else AsyncMock(return_value=guarantees)
+    async with world.client(lease_duration=60) as other, world.client(store, lease_duration=60) as client:
+        first = await other.acquire("k", mode="read")
+
+        lease = await client.acquire("k", mode="read", timeout=0)
+
+        assert passed
+        assert [verb for verb, _ in store.timeouts].count("read") == (1 if linearizable else 2)
+        assert lease.is_valid
+        await lease.release()
+        await first.release()
+
+
+@both_colours
+@pytest.mark.parametrize(
+    ("options", "said", "seconds"),
+    [
+        ({"timeout": 2}, "could not acquire lock 'k' within 2.0 s: held by 1 writer", 2),
+        ({"timeout": 0}, "could not acquire lock 'k' in one try: held by 1 writer", 0),
+        ({"retries": 2}, "could not acquire lock 'k' within ", None),
+    ],
+    ids=["timeout", "one try", "retries"],
+)
+async def test_refusal_says_how_long_it_waited_and_for_whom(
+    world: World, options: dict[str, Any], said: str, seconds: float | None
+) -> None:
+    """The time that was asked for, or the one that passed."""
+    world.clock.advance(1000)
+    async with world.client() as other, world.client() as client, other.write_lock("k", lease_duration=60):
+        waits = world.spawn(client.acquire("k", mode="read", **options))
+        with pytest.raises(AcquireTimeoutError) as caught:
+            await lived(world, waits, 30)
+
+    assert str(caught.value).startswith(said)
+    assert "asked for" not in str(caught.value)
+    assert 0 < caught.value.timeout < 30 if seconds is None else caught.value.timeout == seconds
+    assert caught.value.holder is not None
+
+
+@both_colours
+async def test_writer_whose_session_is_over_waits_on_by_another(world: World) -> None:
+    """What it had announced counts no more, and it is no member twice."""
+    async with world.client(lease_duration=600) as reader, world.client(lease_duration=10) as writer:
+        reads = await reader.acquire("k", mode="read")
+        waits = world.spawn(writer.acquire("k", mode="write", timeout=500))
+        await world.live(2)
+        announced = world.space.records["k"].members
+        assert announced is not None
+        assert [member.mode for member in announced.members] == ["read", "want"]
+        await world.live(4)
+        assert world.space.records["k"].members == announced
+        assert sum("~dlock/" in key for key in world.space.records) == 2
+
+        await world.jump(30)
+        await world.live(5)
+        await reads.release()
+        lease = await lived(world, waits, 30)
+
+        members = world.space.records["k"].members
+        assert members is not None
+        assert [member.mode for member in members.members] == ["write"]
+        assert members.members[0].member_id != announced.members[1].member_id
+        await world.live(30)
+        assert lease.is_valid
+        await lease.release()
+
+
+@both_colours
+async def test_grant_of_a_place_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Under the key of the shared lock, with its token."""
+    with caplog.at_level(logging.DEBUG, "dlock.engine"):
+        async with world.client(owner="me") as client, client.read_lock("k"):
+            pass
+
+    assert sum("lock 'k' acquired by 'me', token 1" in line for line in caplog.messages) == 1
