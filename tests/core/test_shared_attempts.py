@@ -100,6 +100,24 @@ async def test_writer_whose_session_is_over_waits_on_by_another(world: World) ->
 
 
 @both_colours
+async def test_writer_has_its_place_by_the_session_that_it_announced(world: World) -> None:
+    """It opens no other while that one lasts."""
+    async with world.client() as a, world.client() as b:
+        reads = await a.acquire("k", mode="read")
+        waits = world.spawn(b.acquire("k", mode="write", timeout=60))
+        await world.live(2)
+        announced = world.space.records["k"].members
+        await reads.release()
+        await lived(world, waits, 5)
+
+        granted = world.space.records["k"].members
+        assert announced is not None
+        assert granted is not None
+        assert granted.members[0].member_id == announced.members[1].member_id
+        assert granted.sessions == announced.sessions[1:]
+
+
+@both_colours
 async def test_grant_of_a_place_is_logged(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Under the key of the shared lock, with its token."""
     with caplog.at_level(logging.DEBUG, "dlock.engine"):
