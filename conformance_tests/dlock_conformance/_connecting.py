@@ -154,16 +154,13 @@ class ConnectionClauses:
 
         Whatever else this process has may connect anew meanwhile, but not in each round.
         """
-        trial.hold(trial.key())
         many(trial)
-        with Use(trial) as use:
-            use.and_close(troubled=True)
-        settle()
-        left = left_by_three(trial)
-        trial.require(
-            not (left and left_by_three(trial)),
-            f"three stores were opened, used and closed: {left} more than before, and more again after three others",
-        )
+        nothing_is_left(trial, Use.in_each_way, 3)
+
+    @needs("hang", "refuse")
+    def test_s22_a_store_that_had_no_answer_leaves_nothing_either(self, trial: Trial) -> None:
+        """What a call had that was given up is closed with it, or with the store. No other store is open: it would connect anew."""
+        nothing_is_left(trial, Use.in_trouble, 1)
 
 
 _many: list[tuple[object, str]] = []
@@ -262,10 +259,9 @@ class Use:
             each.close()
         self._caller.shutdown()
 
-    def and_close(self, *, troubled: bool) -> None:
-        """Do so with one store, on a way that may be disturbed for a moment."""
-        trial = self._trial
-        store = trial.open(trial.harness.through_faults)
+    def in_each_way(self) -> None:
+        """Use and close a store."""
+        trial, store = self._trial, self._trial.open()
         record = trial.hold(trial.key(), store=store)
         self._caller.submit(store.read, record.key).result()
         if trial.harness.gives("notify"):
@@ -275,11 +271,18 @@ class Use:
             trial.tried(lambda: store.claim_when_free(asked, wait_s=SHORT_S / 5))
         self._scans.append(store.scanning(many(trial)))
         next(self._scans[-1])
+        store.read(record.key)  # a wait that timed out may have cost a connection
+        store.close()
+        gc.collect()
+
+    def in_trouble(self) -> None:
+        """Use and close a store that has no answer for a moment."""
+        trial = self._trial
+        store = trial.open(trial.harness.through_faults)
+        record = trial.hold(trial.key(), store=store)
         for fault in (Fault.HANG, Fault.REFUSE, Fault.REFUSE):
-            if troubled and trial.harness.gives(fault):
-                with trial.fault(fault):
-                    trial.tried(lambda: store.read(record.key, timeout_s=SHORT_S / 5))
-        trial.tried(lambda: store.read(record.key))  # a wait that timed out may have cost a connection
+            with trial.fault(fault):
+                trial.tried(lambda: store.read(record.key, timeout_s=SHORT_S / 5))
         store.close()
         gc.collect()
 
@@ -292,13 +295,25 @@ def settle() -> None:
         time.sleep(STILL_S)
 
 
-def left_by_three(trial: Trial) -> str:
-    """Open, use and close three stores; return what they leave, or nothing."""
+def nothing_is_left(trial: Trial, use: Callable[[Use], None], stores: int) -> None:
+    """Fail if so many *stores* leave something, and so many others do again."""
+    with Use(trial) as first:
+        use(first)
+    settle()
+    left = left_by(trial, use, stores)
+    trial.require(
+        not (left and left_by(trial, use, stores)),
+        f"after {stores} stores had been opened, used and closed there were {left} more than before, and again after as many others",
+    )
+
+
+def left_by(trial: Trial, use: Callable[[Use], None], stores: int) -> str:
+    """Open, use and close so many *stores*; return what they leave, or nothing."""
     threads, descriptors = set(threading.enumerate()), open_descriptors()
-    with Use(trial) as use:
+    with Use(trial) as each_one:
         threads.update(each for each in threading.enumerate() if each.name.startswith("caller"))
-        for place in range(3):
-            use.and_close(troubled=not place)
+        for _ in range(stores):
+            use(each_one)
         until = time.monotonic() + ENDED_S
         while True:
             running, opened = threading.enumerate(), open_descriptors()

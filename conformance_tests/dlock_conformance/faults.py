@@ -24,7 +24,10 @@ class Fault(StrEnum):
 
 
 class Faults(Protocol):
-    """A way that can be disturbed. All stores opened through it go through one server and see one set of records."""
+    """A way that can be disturbed. All stores opened through it go through one server and see one set of records.
+
+    It may also have ``reset_at_the_end()``: connections that lose a reply end by a reset then, until another fault begins.
+    """
 
     kinds: frozenset[Fault]
 
