@@ -14,9 +14,11 @@ from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_l
 from dlock_conformance._breaking import STEPS, answering, around, put, saying, setting, standing, writing
 from dlock_conformance._broken_cells import OF_CELLS
 from dlock_conformance._broken_forms import OF_FORMS
+from dlock_conformance._broken_lives import LINKS_OF_LIVES, OF_LIVES
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance._broken_together import OF_SEVERAL, lacking_a_method
-from dlock_conformance._faulty_links import BROKEN_LINKS, BrokenLinks
+from dlock_conformance._faulty_links import BROKEN_LINKS as OF_LINKS
+from dlock_conformance._faulty_links import BrokenLinks
 from dlock_conformance._wire_errors import NoReplyError, NoTableError, NotSentError
 from dlock_conformance.harness import Colour
 from dlock_conformance.records import held
@@ -32,6 +34,7 @@ BROKEN: tuple[Broken, ...] = (
     *OF_SEVERAL,
     *OF_FORMS,
     *OF_CELLS,
+    *OF_LIVES,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(
@@ -387,3 +390,5 @@ BROKEN: tuple[Broken, ...] = (
         "a cancelled waiter keeps its wake-up", "N3", _faulty.not_passing_on, colours=(Colour.ASYNC,), on_socket=False
     ),
 )
+
+BROKEN_LINKS: tuple[BrokenLinks, ...] = (*OF_LINKS, *LINKS_OF_LIVES)
