@@ -90,8 +90,8 @@ class GrantingClauses:
     @needs("prune")
     def test_p2_each_form_of_a_claim_is_above_the_floor(self, trial: Trial) -> None:
         """Whatever it asks for, of whichever key of the page, and wherever on the page the greatest token was."""
-        for form in claims(trial, None, held("k")):
-            first = pruned(trial)
+        forms = list(claims(trial, None, held("k")))
+        for form, first in zip(forms, pruned(trial, len(forms)), strict=True):
             request, ask = claims(trial, None, held(first.key))[form]
             came = trial.granted(ask(request), form)
             trial.require(
@@ -101,7 +101,7 @@ class GrantingClauses:
     @needs("prune", "restart")
     def test_p2_the_floor_survives_a_restart(self, trial: Trial) -> None:
         """As the records do that it stands for."""
-        first = pruned(trial)
+        [first] = pruned(trial, 1)
 
         trial.hook("restart")()
 
@@ -111,7 +111,7 @@ class GrantingClauses:
     @needs("prune")
     def test_p2_the_floor_survives_provisioning(self, trial: Trial) -> None:
         """It may be repeated at any time (S21)."""
-        first = pruned(trial)
+        [first] = pruned(trial, 1)
 
         trial.other.provision()
 
@@ -119,9 +119,9 @@ class GrantingClauses:
         trial.require(came.fencing_token > HIGH, "after provision() a key that was pruned got an old token", came=came)
 
 
-def pruned(trial: Trial) -> LockRecord:
-    """Prune a page of two records, of which the first has the greater token; return the first."""
-    page = [trial.free(trial.hold(trial.key(), token=token)) for token in (HIGH, 1)]
+def pruned(trial: Trial, count: int) -> list[LockRecord]:
+    """Prune a page of which the last record has a smaller token than the *count* others; return these."""
+    page = [trial.free(trial.hold(trial.key(), token=token)) for token in (*[HIGH] * count, 1)]
     time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
     trial.require(trial.store.prune(page, older_than_ms=OLD_MS) == len(page), "prune must remove what is free and old")
-    return page[0]
+    return page[:-1]

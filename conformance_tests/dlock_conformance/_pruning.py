@@ -18,7 +18,7 @@ from dlock_core.store import PRUNE_MAX, Claim, Expect, Replace
 __all__ = ["PruneClauses"]
 
 # The core asks for 25 hours and more; a store goes by what it is told.
-OLD_MS = 80
+OLD_MS = 40
 LONG_MS = 60_000
 SOON_MS, SOON_MAX_MS = 100, 1600
 

@@ -46,7 +46,7 @@ FREES: dict[str, Callable[[Trial, LockRecord], object]] = {
 class NotifyClauses:
     """Clauses of ``wait``."""
 
-    @pytest.mark.parametrize("verb", FREES)
+    @pytest.mark.parametrize("verb", ["release", "replace_many"])
     def test_n1_a_wait_returns_soon_after_the_release(self, trial: Trial, verb: str) -> None:
         """It was waiting when the key was released, by another connection, or the lock was broken."""
         record = trial.hold(trial.key())
@@ -202,7 +202,7 @@ class NotifyClauses:
         """Not before anybody has waited, for this key and no other, and not once they have left."""
         other, record = trial.hold(trial.key()), trial.hold(trial.key())
         until = time.monotonic() + trial.harness.soon_s
-        said, timeout_s = False, 0.25
+        said, timeout_s = False, 0.15
         while not said:
             record = not_wanted(trial, verb, record, "nobody waits")
             # A renewal may wake who waits: each try has a waiter of its own.
