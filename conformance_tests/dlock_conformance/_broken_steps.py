@@ -293,8 +293,8 @@ OF_STEPS: tuple[Broken, ...] = (
         answering("scan", lambda _, y: [*y[:100], *y[99:]] if len(y) > 100 else y),
     ),
     Broken("a scan ends after 1000 records", "S10", answering("scan", lambda _, y: y[:1000]), on_socket=False),
-    Broken("a scan counts places", "S10", _faulty.scanning_by_places),
-    Broken("a scan goes by the time of writing", "S10", _faulty.scanning_by_times),
+    Broken("a scan counts places", "S10", _faulty.scanning_by_places, on_socket=False),
+    Broken("a scan goes by the time of writing", "S10", _faulty.scanning_by_times, on_socket=False),
     Broken(
         "a scan takes wildcards", "S10", _faulty.scanning(lambda o, prefix: fnmatch.fnmatchcase(o.key, f"{prefix}*"))
     ),

@@ -25,7 +25,16 @@ from dlock_conformance._faulty_times import (
     OneAtATime,
     SmallPool,
 )
-from dlock_conformance._links import AsyncLink, AsyncLinks, Links, answered, packed, received, received_by
+from dlock_conformance._links import (
+    AsyncLink,
+    AsyncLinks,
+    Links,
+    ReplyTimeoutError,
+    answered,
+    packed,
+    received,
+    received_by,
+)
 from dlock_conformance._wire_errors import NoReplyError, NotSentError, WireError
 from dlock_conformance.harness import Colour
 
@@ -103,8 +112,11 @@ class OneForAll(Links):
             if self._link is None:
                 self._link = self.taken(until)
             self._link.sendall(packed((verb, request, more)))
-        with self._reads:
-            return answered(received(self._link, until))
+        try:
+            with self._reads:
+                return answered(received(self._link, until))
+        except TimeoutError as error:
+            raise ReplyTimeoutError(f"no reply within {timeout_s} s") from error
 
     def close(self) -> None:
         """Close it, too."""
