@@ -27,7 +27,7 @@ from dlock_core.store import Expect, Release, Replace
 
 __all__ = ["OF_CELLS"]
 
-OF_CELLS: tuple[Broken, ...] = (
+_CELLS: tuple[Broken, ...] = (
     # ---- conditions
     Broken(
         "a renewal that keeps the payload brings a released lock back",
@@ -326,3 +326,5 @@ OF_CELLS: tuple[Broken, ...] = (
     Broken("a scan of everything fails after a prune", "P1", around("scan", _faulty_cells.scanning_the_floor_too)),
     Broken("the options that are refused have no reasons", "S20", saying(refuses=("lease_duration",))),
 )
+# Conditions are the same behind a socket: one base tells.
+OF_CELLS: tuple[Broken, ...] = tuple(each._replace(on_socket=False) for each in _CELLS)
