@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from dlock_conformance._claiming import LARGE
-from dlock_conformance._forms import claims, releases, replaces, replaces_by
+from dlock_conformance._forms import claims, claims_of_held, releases, replaces, replaces_by
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
@@ -132,14 +132,8 @@ class AgeClauses:
         time.sleep(2 * WAIT_S)  # as above
         sent = time.monotonic()
         record = trial.renew(record)
-        plain = Claim(held(record.key), Expect.ANY, ticket=fresh())
-        asked: dict[str, Callable[[], Reply]] = {"a claim": lambda: trial.store.claim(plain)}
-        if trial.harness.gives("atomic_multi"):
-            asked["one of several claims"] = lambda: trial.store.claim_many([plain._replace(ticket=None)])[0]
-        if trial.harness.gives("claim_wait"):
-            asked["a claim that waits"] = lambda: trial.store.claim_when_free(plain, wait_s=0.001)
 
-        for form, ask in asked.items():
+        for form, ask in claims_of_held(trial, record.key).items():
             reply = ask()
             trial.refused(reply, form, record)
             if reply.age_ms is not None:

@@ -14,7 +14,16 @@ from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
-__all__ = ["FIELDS", "changes", "claims", "granted_in_each_form", "releases", "replaces", "replaces_by"]
+__all__ = [
+    "FIELDS",
+    "changes",
+    "claims",
+    "claims_of_held",
+    "granted_in_each_form",
+    "releases",
+    "replaces",
+    "replaces_by",
+]
 
 FIELDS: dict[str, dict[str, Any]] = {
     **SESSIONS,
@@ -83,6 +92,18 @@ def claims(trial: Trial, old: LockRecord | None, record: LockRecord) -> dict[str
     if trial.harness.gives("atomic_multi"):
         forms["one of several claims"] = kept, lambda request: trial.store.claim_many([request])[0]
     return forms
+
+
+def claims_of_held(trial: Trial, key: str) -> dict[str, Callable[[], Reply]]:
+    """Return a call of a claim of *key*, which is held, in each way that a claim can be sent: it is refused soon."""
+    plain = Claim(held(key), Expect.ANY)
+    asked: dict[str, Callable[[], Reply]] = {"a claim": lambda: trial.store.claim(plain)}
+    if trial.harness.gives("atomic_multi"):
+        asked["one of several claims"] = lambda: trial.store.claim_many([plain])[0]
+    if trial.harness.gives("claim_wait"):
+        ticketed = plain._replace(ticket=fresh())
+        asked["a claim that waits"] = lambda: trial.store.claim_when_free(ticketed, wait_s=0.001)
+    return asked
 
 
 def granted_in_each_form(

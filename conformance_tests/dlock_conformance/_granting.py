@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ import pytest
 from dlock_conformance._changing import WRONG_VERSIONS
 from dlock_conformance._claiming import GREAT_TOKEN, OTHER_FIELDS
 from dlock_conformance._forms import claims, granted_in_each_form
-from dlock_conformance._pruning import OLD_MS
+from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.trial import Trial
@@ -122,6 +121,6 @@ class GrantingClauses:
 def pruned(trial: Trial, count: int) -> list[LockRecord]:
     """Prune a page of which the last record has a smaller token than the *count* others; return these."""
     page = [trial.free(trial.hold(trial.key(), token=token)) for token in (*[HIGH] * count, 1)]
-    time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
+    grow_old()
     trial.require(trial.store.prune(page, older_than_ms=OLD_MS) == len(page), "prune must remove what is free and old")
     return page[:-1]

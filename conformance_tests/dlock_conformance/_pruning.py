@@ -15,7 +15,7 @@ from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import PRUNE_MAX, Claim, Expect, Replace
 
-__all__ = ["PruneClauses"]
+__all__ = ["OLD_MS", "PruneClauses", "grow_old"]
 
 # The core asks for 25 hours and more; a store goes by what it is told.
 OLD_MS = 40
@@ -37,6 +37,11 @@ _FREES: dict[str, Callable[[Trial, LockRecord], LockRecord]] = {
 
 
 _Came = TypeVar("_Came")
+
+
+def grow_old() -> None:
+    """Wait until what was written by now is old by :data:`OLD_MS`."""
+    time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
 
 
 def in_so_short_a_time(attempt: Callable[[int], _Came]) -> _Came:
@@ -62,7 +67,7 @@ class PruneClauses:
         """The key is absent then: a claim that expects that is applied."""
         free = [trial.free(trial.hold(trial.key()), state) for _ in range(3)]
         stays = trial.free(trial.hold(trial.key()), state)
-        self._wait()
+        grow_old()
 
         count = trial.store.prune(free, older_than_ms=OLD_MS)
 
@@ -75,7 +80,7 @@ class PruneClauses:
     def test_p1_what_is_held_stays(self, trial: Trial) -> None:
         """Whatever its age: only its holder knows whether it works."""
         held = trial.hold(trial.key(), lease_ms=1)
-        self._wait()
+        grow_old()
 
         self._stays(trial, held, held, OLD_MS, "a record that is held")
 
@@ -84,14 +89,14 @@ class PruneClauses:
         """The list may be old; what stands now may carry what nobody has looked at."""
         listed = trial.free(trial.hold(trial.key()))
         stands = _CHANGES[change](trial, listed)
-        self._wait()
+        grow_old()
 
         self._stays(trial, listed, stands, OLD_MS, f"a record that was {change} since it was listed")
 
     def test_p1_both_parts_of_the_version_are_compared(self, trial: Trial) -> None:
         """An RVN may stand under two tokens."""
         free = trial.free(trial.hold(trial.key(), token=7))
-        self._wait()
+        grow_old()
 
         for wrong in (Version(fresh(), free.fencing_token), Version(free.rvn, free.fencing_token - 1)):
             listed = LockRecord(free.key, State.FREE, wrong.rvn, wrong.fencing_token, free.owner, None)
@@ -100,7 +105,7 @@ class PruneClauses:
     def test_p1_what_is_younger_stays(self, trial: Trial) -> None:
         """The age counts from the last write, which here is a moment ago."""
         free = trial.free(trial.hold(trial.key()))
-        self._wait()
+        grow_old()
 
         self._stays(trial, free, free, LONG_MS, "a record that is younger")
 
@@ -147,7 +152,7 @@ class PruneClauses:
         version = Version(fresh(), 7)
         key = trial.plant(version)
         listed = LockRecord(key, State.FREE, version.rvn, version.fencing_token, "", None)
-        self._wait()
+        grow_old()
 
         trial.tried(lambda: trial.store.prune([listed], older_than_ms=OLD_MS))
 
@@ -156,7 +161,7 @@ class PruneClauses:
     def test_p1_a_scan_of_everything_shows_what_stands(self, trial: Trial) -> None:
         """Whatever a store keeps of what is gone is no record."""
         free, stays = trial.free(trial.hold(trial.key())), trial.hold(trial.key())
-        self._wait()
+        grow_old()
         trial.store.prune([free], older_than_ms=OLD_MS)
 
         found = trial.tried(lambda: trial.store.scan(""))
@@ -169,7 +174,7 @@ class PruneClauses:
     def test_p1_a_dry_run_removes_nothing(self, trial: Trial) -> None:
         """It returns the same number."""
         free = trial.free(trial.hold(trial.key()))
-        self._wait()
+        grow_old()
 
         count = trial.store.prune([free], older_than_ms=OLD_MS, dry_run=True)
 
@@ -184,7 +189,7 @@ class PruneClauses:
             record = trial.hold(trial.free(record).key)
         free = trial.free(record)
         other = trial.free(trial.hold(trial.key(), token=1))
-        self._wait()
+        grow_old()
 
         trial.store.prune([free], older_than_ms=OLD_MS)
         trial.store.prune([other], older_than_ms=OLD_MS)
@@ -199,7 +204,7 @@ class PruneClauses:
     def test_p2_a_token_above_the_clock_stays_above(self, trial: Trial) -> None:
         """A token that was asked for may be far above the floor: then the record stays, or the floor rises above it."""
         free = trial.free(trial.hold(trial.key(), token=2**52))
-        self._wait()
+        grow_old()
 
         trial.store.prune([free], older_than_ms=OLD_MS)
 
@@ -209,15 +214,12 @@ class PruneClauses:
     def test_p3_a_full_page_is_done(self, trial: Trial) -> None:
         """As many as the port allows; and nothing to do is no error."""
         free = [trial.free(trial.hold(trial.key())) for _ in range(PRUNE_MAX)]
-        self._wait()
+        grow_old()
 
         trial.require(trial.store.prune([], older_than_ms=OLD_MS) == 0, "prune of no records must return 0")
         count = trial.store.prune(free, older_than_ms=OLD_MS)
 
         trial.require(count == len(free), f"of {len(free)} records all must go", came=count)
-
-    def _wait(self) -> None:
-        time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
 
     def _stays(self, trial: Trial, listed: LockRecord, stands: LockRecord, older_than_ms: int, what: str) -> None:
         for dry_run in (True, False):

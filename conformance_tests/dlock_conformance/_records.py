@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from dlock_conformance._claiming import OLD
-from dlock_conformance._forms import FIELDS, changes, releases, replaces_by
+from dlock_conformance._forms import FIELDS, changes, claims_of_held, releases, replaces_by
 from dlock_conformance._reading import EXACT, PAIRS, everywhere
 from dlock_conformance._sessions import SESSIONS
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.record import MEMBERS_MAX, NOTES_MAX, Beat, BeatNote, LockRecord, Member, Members, State, Times, Version
-from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_core.store import Release, Replace, Reply
 
 __all__ = ["RecordClauses"]
 
@@ -70,15 +70,9 @@ class RecordClauses:
             form: lambda request=request: trial.store.send(request)  # type: ignore[misc]  # a default binds the request
             for form, request in changes(record, stale).items()
         }
-        plain = Claim(held(record.key), Expect.ANY)
-        asked["a claim"] = lambda: trial.store.claim(plain)
+        asked |= claims_of_held(trial, record.key)
         for way, ask in replaces_by(trial).items():
             asked[f"a renewal{way}"] = lambda ask=ask: ask(Replace(next_version(record), stale))  # type: ignore[misc]
-        if trial.harness.gives("atomic_multi"):
-            asked["one of several claims"] = lambda: trial.store.claim_many([plain])[0]
-        if trial.harness.gives("claim_wait"):
-            ticketed = plain._replace(ticket=fresh())
-            asked["a claim that waits"] = lambda: trial.store.claim_when_free(ticketed, wait_s=0.001)
 
         for form, answer in asked.items():
             reply: Reply = answer()

@@ -9,6 +9,7 @@ import pytest
 
 from dlock_conformance._calling import steps
 from dlock_conformance._connecting import BRIEF_S, LONG_S, caught, caused_by_the_driver
+from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._trouble import SHORT_S, STEPS, asking, never_written, prepared, seen_at_last
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
@@ -21,7 +22,6 @@ __all__ = ["SendingClauses"]
 UNANSWERED = [Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE]
 # More calls than a pool has connections, or threads.
 CROWD = 32
-OLD_MS = 40
 # Nothing comes, however long one waits.
 AWHILE_S = 0.1
 
@@ -90,7 +90,7 @@ class SendingClauses:
         """As a step; otherwise its outcome is unknown."""
         store = trial.disturbed(fault)
         free = trial.free(trial.hold(trial.key()))
-        time.sleep(OLD_MS * 1.5 / 1000)  # a record gets older in real time only
+        grow_old()
 
         with trial.fault(fault):
             came = trial.ended(

@@ -17,7 +17,7 @@ from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import SLACK_S, Trial
 from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.record import LockRecord, State
+from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = ["NotifyClauses"]
@@ -35,8 +35,6 @@ def freeing(record: LockRecord) -> Replace:
 
 FREES: dict[str, Callable[[Trial, LockRecord], object]] = {
     "release": lambda trial, record: trial.free(record),
-    "release_gone": lambda trial, record: trial.free(record, State.GONE),
-    "release_keeping": lambda trial, record: trial.free(record, keep=True),
     "replace": lambda trial, record: trial.granted(trial.store.replace(freeing(record)), "a break"),
     "replace_many": lambda trial, record: trial.store.replace_many([freeing(record)]),
 }

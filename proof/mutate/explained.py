@@ -6,19 +6,22 @@ A line is ``change :: why``, under the file of the shell that it is made in; tho
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-__all__ = ["EXPLAINED"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["EXPLAINED", "rows_of"]
 
 
-def _read() -> dict[str, str]:
-    found, file = {}, ""
-    for line in Path(__file__).with_suffix(".txt").read_text().splitlines():
+def rows_of(name: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each row of the list *name* beside this file, in its parts, with the file that it stands under; "" at the beginning."""
+    file = ""
+    for line in Path(__file__).with_name(name).read_text().splitlines():
         if line.startswith("# "):
-            file = f"{line.removeprefix('# ')}: "
+            file = line.removeprefix("# ")
         elif line:
-            change, why = line.split(" :: ")
-            found[file + change] = why
-    return found
+            yield file, line.split(" :: ")
 
 
-EXPLAINED = _read()
+EXPLAINED = {f"{file}: {change}" if file else change: why for file, (change, why) in rows_of("explained.txt")}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from proof.mutate.covering import OF_INTERRUPTS, TESTS, Covering, cover
-from proof.mutate.explained import EXPLAINED
+from proof.mutate.explained import EXPLAINED, rows_of
 from proof.mutate.general import changes, mutated
 from proof.mutate.runner import QUIET, ROOT, Verdict
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SWEPT", "Slip", "Sweep", "judge", "main", "slips", "swept"]
 
-_BETWEEN = " :: "
 # A test may take so long, and all that are asked together four times as long: a change may loop for ever, and catch what would end it.
 _TEST_S, _QUICK_TEST_S, _ALL = 60, 15, 4
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
@@ -94,14 +93,10 @@ class Sweep(NamedTuple):
 
 def slips() -> list[Slip]:
     """Return the named mutants."""
-    found, file = [], ""
-    for line in Path(__file__).with_name("slips.txt").read_text().splitlines():
-        if line.startswith("# "):
-            file = line.removeprefix("# ")
-        elif line:
-            name, old, new, tests = line.split(_BETWEEN)
-            found.append(Slip(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), tuple(tests.split())))
-    return found
+    return [
+        Slip(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), tuple(tests.split()))
+        for file, (name, old, new, tests) in rows_of("slips.txt")
+    ]
 
 
 def swept(every: int = 1, *, only: Sequence[str] = ("",)) -> list[Sweep]:
