@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from dlock_core import AsyncLockClient
@@ -20,11 +22,17 @@ __all__ = [
     "cycles_in_loop",
     "in_turn",
     "percentile",
+    "resident_kib",
     "spread",
     "timed",
 ]
 
 Loop = Callable[[int], float]
+
+
+def resident_kib() -> float:
+    """Return how much memory this process has now."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 1024
 
 
 class Section(NamedTuple):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-import resource
 import statistics
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pydantic
 
 from benchmarks._aims import AIMS
-from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, timed
+from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, percentile, resident_kib, timed
 from dlock_core import AsyncLockClient, LockClient
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 
@@ -155,18 +153,14 @@ def _hold(count: int, lease_s: float) -> tuple[float, int, float, int]:
     threads_before = threading.active_count()
     with LockClient(MemoryStore(), lease_duration=lease_s) as client:
         client.acquire("warm-up").release()
-        before = _rss_kib()
+        before = resident_kib()
         leases = [client.acquire(f"bench/{number}") for number in range(count)]
-        grown = _rss_kib() - before
+        grown = resident_kib() - before
         cpu, began = time.process_time(), time.monotonic()
         time.sleep(_HELD_S)
         share = (time.process_time() - cpu) / (time.monotonic() - began)
         lost = sum(not lease.is_valid for lease in leases)
         return share, threading.active_count() - threads_before, grown / count, lost
-
-
-def _rss_kib() -> float:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 1024
 
 
 def wake(rounds: int) -> Part:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import secrets
 import shutil
 import socket
@@ -17,7 +16,6 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pottery
@@ -26,7 +24,7 @@ import redis.asyncio
 import redis_lock
 from tooz import coordination
 
-from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, timed
+from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, resident_kib, timed
 from dlock_core import AsyncLockClient, LockClient
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release
@@ -193,9 +191,9 @@ def held(port: int, _pid: int, rounds: int) -> Part:
     client, threads = redis.Redis(port=port), threading.active_count()
     with LockClient(RedisStore(client), lease_duration=HELD_LEASE_S) as locks:
         locks.acquire("warm-up").release()
-        before, kept = _rss_kib(), int(client.info("memory")["used_memory"])
+        before, kept = resident_kib(), int(client.info("memory")["used_memory"])
         leases = [locks.acquire(f"bench/{number}") for number in range(LOCKS)]
-        grown, server_kib = _rss_kib() - before, (int(client.info("memory")["used_memory"]) - kept) / 1024
+        grown, server_kib = resident_kib() - before, (int(client.info("memory")["used_memory"]) - kept) / 1024
         shares = []
         for _ in range(max(2, rounds // 2)):
             cpu, began = time.process_time(), time.monotonic()
@@ -215,7 +213,3 @@ def held(port: int, _pid: int, rounds: int) -> Part:
     head = ("CPU of the client, worst", "threads", "lost", "client's memory a lock", "server's memory a lock")
     section = Section("Redis, many held locks", how, head, (line,))
     return Part((section,), tuple(Shown(aim, values) for aim, values in figures.items()))
-
-
-def _rss_kib() -> float:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize() / 1024
