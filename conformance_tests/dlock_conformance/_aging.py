@@ -16,7 +16,7 @@ from dlock_core.store import Claim, Expect, Replace, Reply
 
 __all__ = ["AgeClauses"]
 
-WAIT_S = 0.1
+WAIT_S = 0.05
 LONG_MS = 3_600_000
 # What two clocks may differ by in so short a time, and what rounding adds.
 CLOCKS_MS = 20

@@ -21,8 +21,7 @@ from dlock_core.store import Claim, Expect, Reply
 __all__ = ["ClaimWaitClauses"]
 
 WAITERS = 3
-SETTLES_S = 0.2
-BRIEF_S = 0.2
+BRIEF_S = 0.1
 
 
 @needs("claim_wait")
@@ -49,7 +48,7 @@ class ClaimWaitClauses:
         """It waited when another connection released the key; its token is greater, and its conditions are a claim's."""
         record = trial.hold(trial.key(), data=b"of the holder")
         request = waiting(record.key)._replace(keep_payload=True)
-        waiter = Waiter(trial.other, request, trial.harness.soon_s)
+        waiter = Waiter(trial, request)
         waiter.settle()
 
         free = trial.free(record, keep=True)
@@ -123,7 +122,7 @@ class ClaimWaitClauses:
         came: queue.Queue[object] = queue.Queue()
         waiters = []
         for _ in range(WAITERS):
-            waiters.append(Waiter(trial.other, waiting(standing.key), trial.harness.soon_s, came))
+            waiters.append(Waiter(trial, waiting(standing.key), came))
             waiters[-1].settle()
         for number, waiter in enumerate(waiters, 1):
             trial.free(standing)
@@ -143,7 +142,7 @@ class ClaimWaitClauses:
         """Its caller is gone, and the store was told so: the release after that frees the key for who comes next."""
         record = trial.hold(trial.key())
 
-        trial.store.loop.run(cancelled(trial.store.raw, waiting(record.key)))
+        trial.store.loop.run(cancelled(trial, waiting(record.key)))
         trial.free(record)
 
         reply = served(trial.other, waiting(record.key), trial.harness.soon_s)
@@ -153,8 +152,8 @@ class ClaimWaitClauses:
     def test_w3_a_cancelled_claim_takes_no_turn_with_it(self, trial: Trial) -> None:
         """Of two that wait the first is cancelled; the release after that serves the other."""
         record = trial.hold(trial.key())
-        first = trial.store.loop.run(begun(trial.store.raw, waiting(record.key)))
-        waiter = Waiter(trial.other, waiting(record.key), trial.harness.soon_s)
+        first = trial.store.loop.run(begun(trial, waiting(record.key)))
+        waiter = Waiter(trial, waiting(record.key))
         waiter.settle()
         trial.store.loop.run(ended(first))
 
@@ -184,10 +183,11 @@ def served(store: Subject, request: Claim, within_s: float) -> Reply:
     return reply
 
 
-async def begun(store: Any, request: Claim) -> asyncio.Task[Any]:
+async def begun(trial: Trial, request: Claim) -> asyncio.Task[Any]:
     """Begin to wait."""
+    store: Any = trial.store.raw
     task = asyncio.create_task(store.claim_when_free(request, wait_s=5.0, timeout_s=5.0))
-    await asyncio.sleep(SETTLES_S)  # it waits now; there is no sign of it
+    await asyncio.sleep(trial.settles_s)  # it waits now; there is no sign of it
     return task
 
 
@@ -197,24 +197,25 @@ async def ended(task: asyncio.Task[Any]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def cancelled(store: Any, request: Claim) -> None:
+async def cancelled(trial: Trial, request: Claim) -> None:
     """Begin to wait, and be cancelled."""
-    await ended(await begun(store, request))
+    await ended(await begun(trial, request))
 
 
 class Waiter:
     """Who waits for the key inside of the server, in a thread of its own."""
 
-    def __init__(self, store: Subject, request: Claim, soon_s: float, came: queue.Queue[object] | None = None) -> None:
+    def __init__(self, trial: Trial, request: Claim, came: queue.Queue[object] | None = None) -> None:
         self.request = request
-        self._soon_s = soon_s
+        self._soon_s, self._settles_s = trial.harness.soon_s, trial.settles_s
         self._came: queue.Queue[object] = queue.Queue() if came is None else came
-        self._ended = threading.Event()
-        threading.Thread(target=self._run, args=(store,), daemon=True).start()
+        self._began, self._ended = threading.Event(), threading.Event()
+        threading.Thread(target=self._run, args=(trial.other,), daemon=True).start()
 
     def settle(self) -> None:
-        """Let it come as far as to wait: there is no sign of it."""
-        self._ended.wait(SETTLES_S)
+        """Let it come as far as to wait."""
+        self._began.wait()
+        self._ended.wait(self._settles_s)
 
     def result(self) -> object:
         """Return what the next of those who share the queue was answered, or None if nobody was soon."""
@@ -224,6 +225,7 @@ class Waiter:
             return None
 
     def _run(self, store: Subject) -> None:
+        self._began.set()
         try:
             self._came.put(served(store, self.request, 4 * self._soon_s))
         except (StoreError, AssertionError) as error:

@@ -102,7 +102,6 @@ class FreeingClauses:
         """In a batch, too."""
         wanted, other = trial.hold(trial.key()), trial.hold(trial.key())
         with waiting(trial, wanted, timeout_s=0.25) as waiter:
-            waiter.began.wait()
             waiter.settle()
             [came, _] = trial.store.replace_many(
                 [Replace(next_version(each), each.version) for each in (other, wanted)]
@@ -118,7 +117,7 @@ class FreeingClauses:
         waits = []
         for form in FREES:
             record = trial.hold(trial.key())
-            waits.append((form, record, Waiter(trial.other, waiting_claim(record.key), trial.harness.soon_s)))
+            waits.append((form, record, Waiter(trial, waiting_claim(record.key))))
         waits[-1][2].settle()  # the others have begun before it
 
         for form, record, waiter in waits:
@@ -149,7 +148,6 @@ class FreeingClauses:
         record = trial.hold(trial.key())
         trial.refused(asked(trial.store, waiting_claim(record.key), BRIEF_S), "a claim whose wait is over", record)
         with waiting(trial, record) as waiter:
-            waiter.began.wait()
             waiter.settle()
             trial.free(record)
             trial.require(waiter.ended(), "a claim whose wait was over kept its place: the release served nobody else")
@@ -159,9 +157,8 @@ class FreeingClauses:
         """Who came first is served first, whichever of the two it does."""
         record = trial.hold(trial.key())
         with waiting(trial, record) as first:
-            first.began.wait()
             first.settle()
-            second = Waiter(trial.other, waiting_claim(record.key), trial.harness.soon_s)
+            second = Waiter(trial, waiting_claim(record.key))
             second.settle()
 
             trial.free(record)

@@ -7,7 +7,7 @@ import secrets
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -33,6 +33,8 @@ RACING_STORES = 4
 # What a call may take beyond its time-out: in one of so many tries, and in each of them on a busy machine.
 LATE_S, TRIES = 0.4, 5
 SLACK_S = 2.0
+# At most; a store whose waiters are told within a second has them wait as soon.
+SETTLES_S = 0.1
 
 
 class Trial:
@@ -87,6 +89,11 @@ class Trial:
         )
         self._opened.append(subject)
         return subject
+
+    @property
+    def settles_s(self) -> float:
+        """How long those who have begun to wait are given to come as far as that: of many stores there is no sign of it."""
+        return min(SETTLES_S, self.harness.soon_s / 20)
 
     def key(self, end: str = "") -> str:
         """Return a key that nobody has used; *end* is how it ends."""
@@ -173,26 +180,35 @@ class Trial:
 
     def ended(self, ask: Callable[[], Any], within_s: float) -> Any:
         """As :meth:`tried`, for a call that may hang: fail if it has not ended after *within_s*."""
-        came: list[Any] = []
+        return self.all_ended({"call": ask}, within_s)["call"][0]
 
-        def call() -> None:
+    def all_ended(self, asked: Mapping[str, Callable[[], Any]], within_s: float) -> dict[str, tuple[Any, float]]:
+        """As :meth:`ended`, for calls at once; return by their names what came of each, and after how many seconds."""
+        came: dict[str, tuple[Any, float]] = {}
+
+        def call(name: str, ask: Callable[[], Any]) -> None:
+            began, answer = time.monotonic(), None
             try:
-                came.append(self.tried(ask))
+                answer = self.tried(ask)
             except BaseException as error:  # noqa: BLE001  # raised again below, in the thread of the test
-                came.append(error)
+                answer = error
+            came[name] = answer, time.monotonic() - began
 
-        thread = threading.Thread(target=call, daemon=True)
-        began = time.monotonic()
-        thread.start()
-        thread.join(within_s)
-        if thread.is_alive():
+        threads = {name: threading.Thread(target=call, args=(name, ask), daemon=True) for name, ask in asked.items()}
+        until = time.monotonic() + within_s
+        for thread in threads.values():
+            thread.start()
+        for thread in threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        if hung := [name for name, thread in threads.items() if thread.is_alive()]:
             if self.harness.faults is not None:
                 self.harness.faults.heal()
-            thread.join(within_s)
-            self.fail(f"a call had not ended after {time.monotonic() - began:.1f} s")
-        if isinstance(came[0], BaseException) and not isinstance(came[0], StoreError):
-            raise came[0]
-        return came[0]
+            threads[hung[0]].join(within_s)
+            self.fail(f"a {hung[0]} had not ended after {within_s:.1f} s")
+        for answer, _ in came.values():
+            if isinstance(answer, BaseException) and not isinstance(answer, StoreError):
+                raise answer
+        return came
 
     def in_time(self, what: str, limit_s: float, took: Callable[[], float]) -> None:
         """Fail if each of a few tries took longer than *limit_s*, or any much longer.
