@@ -7,6 +7,7 @@ import inspect
 import logging
 import time
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
 from dlock_core.backend import backend_for
@@ -14,11 +15,10 @@ from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
 from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
 from dlock_core.engine.breaking import break_lock, break_session
-from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, check_seconds, describe
+from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, describe
 from dlock_core.engine.converting import convert
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.event_hook import hook_of
-from dlock_core.engine.handle import Watch
 from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
@@ -31,9 +31,9 @@ from dlock_core.engine.store_in_threads import ThreadedStore
 from dlock_core.engine.with_blocks import AsyncLock, AsyncLockAll, async_locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
+from dlock_core.kit.lane import in_own_thread
 from dlock_core.options import ClientOptions
 from dlock_core.record import RESERVED, Broken, LockRecord, State
-from dlock_core.timings import nanoseconds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from dlock_core.cost import Cost
     from dlock_core.health import Health
     from dlock_core.once import SlotSource
-    from dlock_core.record import Loss
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
 __all__ = ["AsyncLease", "AsyncLockClient", "aconnect"]
@@ -68,9 +67,17 @@ def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[Client
 
     async def open_store() -> AsyncLockStore:
         opening = backend.aopen(store_options)
-        store = await asyncio.to_thread(backend.open, store_options) if opening is None else await opening
-        check_capabilities(store)
-        return cast("AsyncLockStore", store if opening is not None else ThreadedStore(cast("LockStore", store)))
+        if opening is None:
+            opened: Any = await in_own_thread(partial(backend.open, store_options), lambda late: late.close())
+            store: AsyncLockStore = cast("AsyncLockStore", ThreadedStore(opened))
+        else:
+            opened = store = await opening
+        try:
+            check_capabilities(opened)
+        except BaseException:
+            await store.close()
+            raise
+        return store
 
     client = AsyncLockClient.__new__(AsyncLockClient)
     client._set_up(loaded, open_store)  # the other way to make one
@@ -155,21 +162,6 @@ class AsyncLease(LeaseView):
             lease._leave_to_scheduler()
             raise
         return lease
-
-    def on_lost(self, callback: Callable[[Loss], object], /) -> None:
-        """As :meth:`dlock_core.Lease.on_lost`, as a callback of the loop; a coroutine function becomes a task."""
-        self._check_callback(callback)
-        loss = self._handle.loss
-        if loss is None:
-            self._handle.lost_callbacks = (*self._handle.lost_callbacks, callback)
-        else:
-            self._engine.runtime.post(callback, loss)
-
-    def on_risk(self, callback: Callable[[AsyncLease], object], /, *, safe_time: Seconds | None = None) -> None:
-        """As :meth:`dlock_core.Lease.on_risk`."""
-        self._check_callback(callback)
-        safe_ns = None if safe_time is None else nanoseconds(check_seconds(safe_time, "safe_time"))
-        self._engine.watch(self._handle, Watch(callback, self, safe_ns))
 
     async def __aenter__(self) -> Self:
         """Return the lease; with ``cancel_on_loss``, ``stopping`` cancels this task's block from now on."""
@@ -354,6 +346,7 @@ class AsyncLockClient:
 
     def health(self) -> Health:
         """As :meth:`dlock_core.LockClient.health`."""
+        self._context.check_process()
         return self._engine.renewals.health(self._context.prefix)
 
     def cost(self) -> Cost:

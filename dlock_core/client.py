@@ -14,11 +14,10 @@ from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
 from dlock_core.engine.blocking_runtime import BlockingRuntime, BlockingStore, run_blocking
 from dlock_core.engine.breaking import break_lock, break_session
-from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, check_seconds, describe
+from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, describe
 from dlock_core.engine.converting import convert
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.event_hook import hook_of
-from dlock_core.engine.handle import Watch
 from dlock_core.engine.hints import check_event_loop, check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
@@ -32,7 +31,7 @@ from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockErro
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
 from dlock_core.options import ClientOptions
 from dlock_core.record import RESERVED, Broken, LockRecord, State
-from dlock_core.timings import NEVER, nanoseconds
+from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from dlock_core.cost import Cost
     from dlock_core.health import Health
     from dlock_core.once import SlotSource
-    from dlock_core.record import Loss
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
 __all__ = ["Lease", "LockClient", "connect"]
@@ -172,25 +170,6 @@ class Lease(LeaseView):
             lease._leave_to_scheduler()
             raise
         return lease
-
-    def on_lost(self, callback: Callable[[Loss], object], /) -> None:
-        """Have *callback* called with the loss, on the client's thread for callbacks; at once if the lock is lost already."""
-        self._check_callback(callback)
-        with self._engine.runtime.mutex:
-            loss = self._handle.loss
-            if loss is None:
-                self._handle.lost_callbacks = (*self._handle.lost_callbacks, callback)
-                return
-        self._engine.runtime.post(callback, loss)
-
-    def on_risk(self, callback: Callable[[Lease], object], /, *, safe_time: Seconds | None = None) -> None:
-        """Have *callback* called when the lock comes to be at risk: a renewal failed, or none succeeded for *safe_time* seconds.
-
-        Once for each such stretch: armed again when the lease recovers. A loss that comes first calls it too.
-        """
-        self._check_callback(callback)
-        safe_ns = None if safe_time is None else nanoseconds(check_seconds(safe_time, "safe_time"))
-        self._engine.watch(self._handle, Watch(callback, self, safe_ns))
 
     def __enter__(self) -> Self:
         """Return the lease."""
@@ -352,6 +331,7 @@ class LockClient:
 
     def health(self) -> Health:
         """Say how the renewals of this client are doing: how late they are, which failed, and the last error. No I/O."""
+        self._context.check_process()
         return self._engine.renewals.health(self._context.prefix)
 
     def cost(self) -> Cost:

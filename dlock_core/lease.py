@@ -1102,7 +1102,9 @@ TRANSITIONS: dict[tuple[type, type], Transition] = {
 # ---- breaking another's lock ----------------------------------------------------------------------------------------------------------
 
 
-def break_step(attempt: Break, record: LockRecord | None, new_rvn: str) -> tuple[Break, Replace] | bool:
+def break_step(
+    attempt: Break, record: LockRecord | None, new_rvn: str, longest_ms: int = 0
+) -> tuple[Break, Replace] | bool:
     """Return the next write of a break, by the *record* that a read has just shown; True: it is broken, False: that grant is gone.
 
     Raises: OutcomeUnknownError: the holder renewed between each read and the write after it.
@@ -1112,7 +1114,12 @@ def break_step(attempt: Break, record: LockRecord | None, new_rvn: str) -> tuple
     if attempt.rvn is not None and (record is None or record.rvn != attempt.rvn):
         return False
     request = break_request(
-        record, fencing_token=attempt.fencing_token, new_rvn=new_rvn, by=attempt.by, free_now=attempt.free_now
+        record,
+        fencing_token=attempt.fencing_token,
+        new_rvn=new_rvn,
+        by=attempt.by,
+        free_now=attempt.free_now,
+        longest_ms=longest_ms,
     )
     if request is None:
         return False
@@ -1125,17 +1132,17 @@ def break_step(attempt: Break, record: LockRecord | None, new_rvn: str) -> tuple
 
 
 def break_request(
-    record: LockRecord | None, *, fencing_token: int, new_rvn: str, by: Broken, free_now: bool
+    record: LockRecord | None, *, fencing_token: int, new_rvn: str, by: Broken, free_now: bool, longest_ms: int = 0
 ) -> Replace | None:
     """Return the write that breaks *record*, or None where it is not the grant *fencing_token* any more.
 
-    The write raises the token. Quarantine: the key stays held for one more lease, within which the old holder's lease ends; *free_now*
-    frees it at once, and then the old holder may still believe in it until its next renewal. So does the break of a lock that has no lease,
-    its own or that of a session: nobody could wait for the end.
+    The write raises the token. Quarantine: the key stays held for one more lease, within which the old holder's lease ends: *longest_ms* is
+    the longest that a session of its members has by now. *free_now* frees it at once, and then the old holder may still believe in it until
+    its next renewal. So does the break of a lock that has no lease, its own or that of a session: nobody could wait for the end.
     """
     if record is None or record.state is not _HELD or record.fencing_token != fencing_token:
         return None
-    lease_ms = quarantine_ms(record)
+    lease_ms = max(quarantine_ms(record) or 0, longest_ms) or None
     frees = free_now or (lease_ms is None and record.members is None)
     broken = LockRecord(
         record.key,

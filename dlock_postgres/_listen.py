@@ -6,13 +6,12 @@ and the next write of the row drops the mark and notifies: so nothing is notifie
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreError
-from dlock_core.kit import Lane, News
+from dlock_core.kit import Lane, News, in_own_thread
 from dlock_postgres._errors import TROUBLE
 from dlock_postgres._session import Session, adrive, drive
 from dlock_postgres._wire import statement
@@ -52,7 +51,8 @@ def news_of(conninfo: Callable[[], str], channel: str) -> News:
 
 def anews_of(conninfo: Callable[[], str], channel: str) -> News:
     """As :func:`news_of`, for asyncio."""
-    return News(partial(asyncio.to_thread, _opener(conninfo, channel, adrive)), list, (StoreError, *TROUBLE))
+    listen = _opener(conninfo, channel, adrive)
+    return News(lambda: in_own_thread(listen, lambda stream: stream.session.close()), list, (StoreError, *TROUBLE))
 
 
 def _opener(

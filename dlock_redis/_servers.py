@@ -209,5 +209,8 @@ class Servers:
             made = found
             if not hasattr(found, "connection_class"):
                 made = self._client.get_redis_connection(found).connection_pool
-            self._nodes[name] = self._make(source_of(made.connection_class, made.connection_kwargs))
+            node = self._make(source_of(made.connection_class, made.connection_kwargs))
+            return self._nodes.setdefault(
+                name, node
+            )  # another thread may have made one; this one has no connection yet
         return self._nodes[name]

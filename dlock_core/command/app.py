@@ -86,6 +86,9 @@ def _exit_code(arguments: list[str]) -> int:
     except OutputError as error:
         say.error(str(error))
         return NO_OUTPUT
+    except OSError as error:  # of click, which prints the help itself
+        say.error(f"the output could not be written: {error.strerror}; what was asked for is done")
+        return NO_OUTPUT
     return code if isinstance(code, int) else 0
 
 

@@ -7,7 +7,7 @@ One event loop in the main thread; signals arrive as its callbacks, so that none
 - *releasing*: the command is over. The release is finished, within its time-out, and the code is the command's.
 
 The lease is the clock of everything else. The command is asked to end *grace* before the lease does, on what the lease says now, not when
-the loss is a fact; the guard process (see ``_cli_child``) has the same deadlines and stands in where this process cannot run.
+the loss is a fact; the guard process (see ``dlock_core.command.child``) has the same deadlines and stands in where this process cannot run.
 """
 
 from __future__ import annotations

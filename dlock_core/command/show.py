@@ -135,7 +135,9 @@ class WaitLine:
             except DLockError:
                 who = "the store does not answer"
             else:
-                who = "free, next try soon"
+                health = self._client.health()
+                fails = health.last_error_age is not None and health.last_error_age < (now_ns() - began) / NANOS
+                who = f"free, but a request failed: {health.last_error}" if fails else "free, next try soon"
                 if record is None and self._client.options.only_if_exists:
                     who = "there is no such lock, and only_if_exists was asked for"
                 if record is not None and record.held:

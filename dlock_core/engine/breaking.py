@@ -61,14 +61,23 @@ async def break_session(driver: Driver, session: str, by: Broken, timeout_s: flo
     return await break_grant(driver.store, Break(session, record.fencing_token, by), timeout_s)
 
 
-async def _break_sessions(store: AsyncLockStore, members: Members, attempt: Break, timeout_s: float) -> None:
-    """Break the session of each of *members* first: its renewal tells the member, who never reads the record again (Q6)."""
+async def _break_sessions(
+    store: AsyncLockStore, members: Members, attempt: Break, timeout_s: float
+) -> tuple[int, bool]:
+    """Break the session of each of *members* first: its renewal tells the member, who never reads the record again (Q6).
+
+    Return the longest lease that one of them has by now, which may be longer than when its member joined, and whether one was broken.
+    """
+    longest_ms, was_broken = 0, False
     for ref in members.sessions:
         session = await store.read(ref.key, timeout_s=timeout_s)
-        if session is not None and session.held and session.broken is None:
-            await break_grant(
-                store, Break(ref.key, session.fencing_token, attempt.by, None, attempt.free_now), timeout_s
-            )
+        if session is None or not session.held or session.fencing_token < ref.fencing_token:
+            continue
+        longest_ms = max(longest_ms, session.lease_ms or 0)
+        if session.broken is None:
+            one = Break(ref.key, session.fencing_token, attempt.by, None, attempt.free_now)
+            was_broken |= await break_grant(store, one, timeout_s)
+    return longest_ms, was_broken
 
 
 async def _leave_note(store: AsyncLockStore, ref: SessionRef, attempt: Break, timeout_s: float) -> None:
@@ -90,17 +99,20 @@ async def _leave_note(store: AsyncLockStore, ref: SessionRef, attempt: Break, ti
 
 
 async def break_grant(store: AsyncLockStore, attempt: Break, timeout_s: float) -> bool:
-    """Do *attempt*; False if that grant does not stand any more."""
+    """Do *attempt*; False if that grant does not stand any more, and no member of it has been broken."""
+    was_broken, longest_ms = False, 0
     while True:
         record = await store.read(attempt.key, timeout_s=timeout_s)
-        if record is not None and record.held and record.fencing_token == attempt.fencing_token:
+        is_meant = record is not None and record.held and record.fencing_token == attempt.fencing_token
+        if record is not None and is_meant and attempt.rvn in (None, record.rvn):
             if record.members is not None:
-                await _break_sessions(store, record.members, attempt, timeout_s)
-            elif record.session is not None and attempt.rvn in (None, record.rvn):
+                longest_ms, evicts = await _break_sessions(store, record.members, attempt, timeout_s)
+                was_broken |= evicts
+            elif record.session is not None:
                 await _leave_note(store, record.session, attempt, timeout_s)
-        decision = break_step(attempt, record, new_rvn())
+        decision = break_step(attempt, record, new_rvn(), longest_ms)
         if isinstance(decision, bool):
-            return decision
+            return decision or was_broken  # somebody may have joined meanwhile, and then the sessions alone are broken
         attempt, request = decision
         if await _is_applied(store, request, timeout_s):
             return True

@@ -40,6 +40,7 @@ async def convert(engine: Engine, old: LeaseView, view: View, mode: Literal["rea
     # Before the lease of the new session can end, which may stand in the record unknown to us, the old lease is over.
     timings = timings._replace(wait_ns=min(timings.usable_ns, timings.patience_ns), retries_max=NEVER)
     attempt = Attempt(engine, view, membership.key, handle.options.with_(mode=mode), timings, own=handle)
+    handle.is_converting = True
     try:
         await attempt.begin()
         joined = view._handle.membership
@@ -50,6 +51,8 @@ async def convert(engine: Engine, old: LeaseView, view: View, mode: Literal["rea
         if mode == WRITE and attempt.may_stand:
             old._leave_to_scheduler()
         raise
+    finally:
+        handle.is_converting = False
 
 
 async def _end(engine: Engine, handle: Handle, old: LeaseView) -> None:

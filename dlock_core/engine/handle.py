@@ -147,6 +147,7 @@ class Handle:
         "granted_at",
         "has_waited",
         "is_closing",
+        "is_converting",
         "keeper",
         "keeps",
         "key",
@@ -200,6 +201,8 @@ class Handle:
         # The thread or task whose block leads, or runs a job; and whether it was told to stop since its client is being closed.
         self.body_of: object = None
         self.is_closing = False
+        # A shared lock whose mode is being changed: a write of its own takes this member out of the record.
+        self.is_converting = False
         self.wanted = False  # by the answer to the last renewal
         # Whom to tell of changes. Of many locks that are held most have nobody: a tuple that is replaced costs those nothing.
         self.signals: tuple[Signal, ...] = ()

@@ -80,7 +80,7 @@ class Keeper(Errand):
         super().__init__()
         self.timings = timings
         self.kept: set[Handle] = set()
-        self.unaudited: deque[Handle] = deque()
+        self.unaudited: dict[Handle, None] = {}  # in turn
         self.parted: deque[Handle] = deque()  # somebody has, or is about to, let go of these
         self._ref: SessionRef | None = None
         self._empty_beats = 0
@@ -173,7 +173,7 @@ class Keepers:
             handle.keeper.kept.discard(handle)
         handle.keeper = keeper
         keeper.kept.add(handle)
-        keeper.unaudited.append(handle)
+        keeper.unaudited.setdefault(handle)
 
     def _open(self, handle: Handle, timings: Timings, now: int, singles: list[tuple[Handle, Any]]) -> None:
         """Ask for a session, unless that was done a moment ago, or there are as many as there may be."""
@@ -252,7 +252,7 @@ class Keepers:
             handle = _next_kept(keeper)
             if handle is None:
                 return
-            keeper.unaudited.append(handle)
+            keeper.unaudited[handle] = None
             self._end_unheld(handle)
             state = handle.state
             if type(state) is not Held or state.in_flight is not None or state.pending:
@@ -276,7 +276,8 @@ def end_with_session(driver: Driver, handle: Handle) -> None:
 
 def _next_kept(keeper: Keeper) -> Handle | None:
     while keeper.unaudited:
-        handle = keeper.unaudited.popleft()
+        handle = next(iter(keeper.unaudited))
+        del keeper.unaudited[handle]
         if handle in keeper.kept:
             return handle
     return None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle
+    from dlock_core.keywords import Seconds
 
 __all__ = ["KEEP", "Keep", "LeaseView", "raise_first"]
 
@@ -141,6 +142,28 @@ class LeaseView:
         """
         self._check_callback(callback)
         watch_wanted(self._engine.driver, self._handle, Watch(callback, self, None))
+
+    def on_lost(self, callback: Callable[[Loss], object], /) -> None:
+        """Have *callback* called with the loss, on the client's thread for callbacks; at once if the lock is lost already.
+
+        Of the asyncio client it is a callback of the loop, and a coroutine function becomes a task.
+        """
+        self._check_callback(callback)
+        with self._engine.runtime.mutex:
+            loss = self._handle.loss
+            if loss is None:
+                self._handle.lost_callbacks = (*self._handle.lost_callbacks, callback)
+                return
+        self._engine.runtime.post(callback, loss)
+
+    def on_risk(self, callback: Callable[[Self], object], /, *, safe_time: Seconds | None = None) -> None:
+        """Have *callback* called when the lock comes to be at risk: a renewal failed, or none succeeded for *safe_time* seconds.
+
+        Once for each such stretch: armed again when the lease recovers. A loss that comes first calls it too.
+        """
+        self._check_callback(callback)
+        safe_ns = None if safe_time is None else nanoseconds(check_seconds(safe_time, "safe_time"))
+        self._engine.watch(self._handle, Watch(callback, self, safe_ns))
 
     @property
     def loss(self) -> Loss | None:

@@ -105,7 +105,7 @@ async def _is_evicted(driver: Driver, handle: Handle, membership: Membership) ->
     now = driver.runtime.now()
     record = await driver.store.read(membership.key, timeout_s=timeout_s)
     state = handle.state
-    if isinstance(record, NewerRecord) or type(state) is not Held:  # it was released meanwhile
+    if isinstance(record, NewerRecord) or type(state) is not Held or handle.is_converting:  # or was released meanwhile
         return False
     if record is not None and member_of(record, membership.member.member_id) is not None:
         handle.membership = membership._replace(record=record, seen_at=now)

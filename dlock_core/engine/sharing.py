@@ -307,6 +307,7 @@ class Attempt:
         Raises: LockLostError; AcquireTimeoutError: nobody can tell, since the record is of a newer format.
         """
         if record is None or member_of(record, self._replaces) is None:
+            own.is_converting = False  # it is settled: this member was taken out by others
             await find_evicted(self._engine.driver, [own])
             await self._engine.renew(own)
             raise await self._refusal(record, self._engine.runtime.now())

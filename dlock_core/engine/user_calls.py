@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.process import daemon_thread
@@ -41,11 +42,15 @@ def check_colour(function: Any, *, asynchronous: bool, key: str = "") -> None:
     if isinstance(function, (classmethod, staticmethod)):
         kind = type(function).__name__
         raise ConfigurationError(f"a {kind} is no function yet: write @{kind} above the decorator of the lock")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if not callable(function):
+        raise ConfigurationError(f"{function!r} is no function, and cannot be called")
+    is_one = inspect.isroutine(function) or isinstance(function, (type, partial))
+    called = function if is_one else type(function).__call__  # what the call of an object comes to
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ConfigurationError(
             f"{function!r} is a generator function, whose body would run after the lock was given back; write the with block inside of it"
         )
-    if inspect.iscoroutinefunction(function) != asynchronous:
+    if inspect.iscoroutinefunction(called) != asynchronous:
         what, client = ("not a coroutine function", "blocking") if asynchronous else ("a coroutine function", "asyncio")
         raise ConfigurationError(f"{function!r} is {what}; it is for the {client} client")
     for name in _BRACED.findall(key):

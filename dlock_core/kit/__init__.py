@@ -10,7 +10,7 @@
 :func:`quorum_guarantees`                   what a store promises that keeps each write on a majority of its servers
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
-:class:`Lane`                               threads for calls of a driver that keeps to no time-out
+:class:`Lane`                               threads for calls of a driver that keeps to no time-out; :func:`in_own_thread`: for asyncio
 :class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant
 :class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
@@ -44,7 +44,7 @@ from dlock_core.kit.exchange import (
     perform,
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
-from dlock_core.kit.lane import Lane
+from dlock_core.kit.lane import Lane, in_own_thread
 from dlock_core.kit.outcome import kept, matches, outcome, tokens_exhausted, written
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncLendingPool, AsyncPooledLink, LendingPool, PooledConnection, PooledLink
@@ -95,6 +95,7 @@ __all__ = [
     "Watch",
     "aperform",
     "damaged",
+    "in_own_thread",
     "in_parts",
     "kept",
     "leave_behind",

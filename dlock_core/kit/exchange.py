@@ -163,41 +163,50 @@ class _Face:
     def _raise(self, error: Exception, call: Call) -> NoReturn:
         """Raise *error*, or the error of dlock for it, from the verb."""
         trouble = None if isinstance(error, StoreError) else self._verbs.trouble(error, call)
-        if trouble is None:
-            raise error
-        raise trouble from error
+        try:
+            if trouble is None:
+                raise error
+            raise trouble from error
+        finally:
+            del trouble, error  # as in perform
 
 
 def perform(steps: Generator[Any, Any, _T]) -> _T:
     """Return the result of *steps*, whose calls return what they yield. An interrupt in here is raised in *steps*."""
     step: Callable[[Any], Any] = steps.send
     came: Any = None
-    while True:
-        try:
-            came, step = step(came), steps.send
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-        except BaseException as error:
-            if getattr(steps, "gi_frame", None) is None:  # it is the error of a step
-                raise
-            came, step = error, steps.throw
+    try:
+        while True:
+            try:
+                came, step = step(came), steps.send
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            except BaseException as error:
+                if getattr(steps, "gi_frame", None) is None:  # it is the error of a step
+                    raise
+                came, step = error, steps.throw
+    finally:
+        del came  # an error whose traceback names this frame would keep alive what its callers have
 
 
 async def aperform(steps: Generator[Any, Any, _T]) -> _T:
     """As :func:`perform`, where what *steps* yield is awaited."""
     step: Callable[[Any], Any] = steps.send
     came: Any = None
-    while True:
-        try:
-            awaited = step(came)
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-        try:
-            came, step = await awaited, steps.send
-        except BaseException as error:  # noqa: BLE001  # also a cancellation is for the steps to handle
-            came, step = error, steps.throw
+    try:
+        while True:
+            try:
+                awaited = step(came)
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            try:
+                came, step = await awaited, steps.send
+            except BaseException as error:  # noqa: BLE001  # also a cancellation is for the steps to handle
+                came, step = error, steps.throw
+    finally:
+        del came  # as in perform
 
 
 def _left_s(deadline: float) -> float:
@@ -270,6 +279,7 @@ class ExchangeStore(_Face):
         except Exception as failure:  # noqa: BLE001  # it is raised again
             self._raise(failure, call)
         finally:
+            del answer  # as in perform
             exchange.close()
 
 
@@ -337,6 +347,7 @@ class AsyncExchangeStore(_Face):
         except Exception as failure:  # noqa: BLE001  # it is raised again
             self._raise(failure, call)
         finally:
+            del answer  # as in perform
             exchange.close()
 
 

@@ -5,11 +5,12 @@ There is no mutex: a signal handler may use a lane while its thread is anywhere 
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
@@ -18,9 +19,10 @@ from dlock_core.kit.seats import Seat, Seats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "in_own_thread"]
 
 _IDLE_S = 2.0
+_T = TypeVar("_T")
 
 
 class _Job:
@@ -59,9 +61,13 @@ class _Job:
                 raise StoreUnavailableError(f"no thread was free within {timeout_s:.3g} s; nothing was sent")
             self._leave()
             raise TimeoutError(f"no end of the call within {timeout_s:.3g} s")
-        if self._error is not None:
-            raise self._error
-        return self._answer
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return self._answer
+        finally:
+            del error  # its traceback names this frame, and would keep alive what its callers have
 
     def _leave(self) -> None:
         if not self._fate.acquire(blocking=False):
@@ -139,6 +145,42 @@ class Lane(BeginsAnew):
             job.run()
             del job
         self._places.leave(place)
+
+
+def in_own_thread(call: Callable[[], _T], late: Callable[[_T], object]) -> asyncio.Future[_T]:
+    """Return the future of what *call* returns, or raises; *late* is called with what it returns if nobody waits for it any more.
+
+    Not by ``asyncio.to_thread``: the threads of the loop's executor are the user's, whose work may have all of them for minutes.
+
+    Raises: StoreUnavailableError: the process gets no more threads; *call* was not begun.
+    """
+    future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+    try:
+        threading.Thread(target=_answer, args=(future, call, late), name="dlock-lane", daemon=True).start()
+    except RuntimeError as error:
+        raise StoreUnavailableError(f"the process gets no more threads: {error}; nothing was sent") from error
+    return future
+
+
+def _answer(future: asyncio.Future[_T], call: Callable[[], _T], late: Callable[[_T], object]) -> None:
+    answer: Any = None
+    error: BaseException | None = None
+    try:
+        answer = call()
+    except BaseException as raised:  # noqa: BLE001  # the caller raises it
+        error = raised
+
+    def settle() -> None:
+        if not future.done():
+            future.set_result(answer) if error is None else future.set_exception(error)
+        elif error is None:
+            late(answer)
+
+    try:
+        future.get_loop().call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop was closed
+        if error is None:
+            late(answer)
 
 
 def _taken(tokens: deque[None]) -> bool:

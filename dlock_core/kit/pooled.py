@@ -6,14 +6,13 @@ lane, since the search for a server's name has no bound; where it comes too late
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
-from dlock_core.kit.lane import Lane
+from dlock_core.kit.lane import Lane, in_own_thread
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 
 if TYPE_CHECKING:
@@ -182,7 +181,10 @@ class AsyncPooledLink(_Link):
 
     @staticmethod
     def _pool(size: int, connect: Callable[..., Any], reserve: AsyncLendingPool | None = None) -> AsyncLendingPool:
-        return AsyncLendingPool(size, partial(asyncio.to_thread, connect), reserve)
+        def in_thread(shelf: Shelf[Any], deadline: float) -> Any:
+            return in_own_thread(partial(connect, shelf, deadline), shelf.keep_one)
+
+        return AsyncLendingPool(size, in_thread, reserve)
 
     async def send(self, request: Any, timeout_s: float) -> Any:
         """As :meth:`PooledLink.send`."""

@@ -144,6 +144,7 @@ class _Reserving(Generic[_SeatsT, _T]):
         self.seats: _SeatsT = seats
         self.shelf: Shelf[_T] = shelf
         self._reserve = reserve
+        self._fills_reserve = False
         self.close = shelf.close
 
     @property
@@ -152,10 +153,11 @@ class _Reserving(Generic[_SeatsT, _T]):
         return Connections(self.seats.taken, len(self.shelf), self.seats.count)
 
     def _empty_reserve(self) -> Shelf[_T] | None:
-        """Return where a connection has to be put before one more is opened here, or None."""
+        """Return where a connection has to be put before one more is opened here, or None; one request at a time does so."""
         reserve = self._reserve
-        if reserve is None or self.seats.taken <= 1 or reserve.shelf or reserve.seats.taken:
+        if reserve is None or self._fills_reserve or self.seats.taken <= 1 or reserve.shelf or reserve.seats.taken:
             return None
+        self._fills_reserve = True
         return reserve.shelf
 
 
@@ -170,7 +172,10 @@ class Pool(_Reserving[Seats, _T]):
         """Return a new connection."""
         empty = self._empty_reserve()
         if empty is not None:
-            empty.put(connect())
+            try:
+                empty.keep_one(connect())
+            finally:
+                self._fills_reserve = False
         return connect()
 
 
@@ -181,5 +186,8 @@ class AsyncPool(_Reserving[AsyncSeats, _T]):
         """As :meth:`Pool.opened`."""
         empty = self._empty_reserve()
         if empty is not None:
-            empty.put(await connect())
+            try:
+                empty.keep_one(await connect())
+            finally:
+                self._fills_reserve = False
         return await connect()

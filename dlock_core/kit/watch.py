@@ -15,6 +15,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.exchange import Call, aperform, perform
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.store import Capability
@@ -128,12 +129,19 @@ class _Stream(BeginsAnew):
         except self._news.trouble as error:
             run.error = error
         finally:
-            if stream is not None:
-                yield stream.close()
-            with self._mutex:
-                self._run = None
-            run.opened.set()
-            self.queues.wake_all()
+            try:
+                with suppress(*self._news.trouble):  # it has ended, whatever its close says
+                    if stream is not None:
+                        yield stream.close()
+            finally:
+                self._forget(run)
+
+    def _forget(self, run: _Run) -> None:
+        """Let the next waiter open another stream, and those who wait for this one ask again."""
+        with self._mutex:
+            self._run = None
+        run.opened.set()
+        self.queues.wake_all()
 
 
 class Watch(_Stream):
@@ -153,7 +161,7 @@ class Watch(_Stream):
     def close(self) -> None:
         """End the stream, and every wait; may be repeated."""
         self._closed = True
-        if (run := self._run) is not None:
+        if (run := self._run) is not None and run.worker is not None:
             run.worker.join(_CLOSE_S)
         self.queues.wake_all()
 
@@ -161,12 +169,14 @@ class Watch(_Stream):
         with self._mutex:
             run = self._run
             if run is None:
-                run = self._run = _Run(threading.Event())
+                run = _Run(threading.Event())
                 # A context of its own: the stream must not inherit the time-out of the call that opens it.
-                run.worker = threading.Thread(
-                    target=Context().run, args=(self._work, run), name="dlock-watch", daemon=True
-                )
-                run.worker.start()
+                worker = threading.Thread(target=Context().run, args=(self._work, run), name="dlock-watch", daemon=True)
+                try:
+                    worker.start()
+                except RuntimeError as error:
+                    raise StoreUnavailableError(f"the process gets no thread to wait for news: {error}") from error
+                run.worker, self._run = worker, run
         opened: bool = run.opened.wait(_left(end))
         if run.error is not None:
             raise run.error

@@ -35,7 +35,7 @@ FULL = Path("/dev/full")
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("arguments", [("ls",), ("doctor", "-o", "json")])
+@pytest.mark.parametrize("arguments", [("ls",), ("doctor", "-o", "json"), ("--help",)])
 def test_output_that_has_no_place_is_told(shell: Shell, arguments: tuple[str, ...]) -> None:
     """A full disk is one line on stderr, and an exit code of its own."""
     with FULL.open("w") as full:

@@ -163,3 +163,21 @@ def test_store_that_connect_opened_is_closed_when_it_is_refused_and_its_error_to
     assert [store.closed for store in stores] == [1, 1, 1]
     assert [str(error) for error in caught.value.exceptions] == ["it does not want to close"]
     assert "it does not want to close" in str(noted.value.__notes__)
+
+
+def test_store_that_cannot_be_used_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was opened by then, and nobody else knows of it."""
+    refused: list[Any] = []
+
+    def refuse(store: Any) -> None:
+        refused.append(store)
+        raise UnsupportedError("it lies")
+
+    async def scene() -> None:
+        with pytest.raises(UnsupportedError):
+            await aconnect("memory://lies")
+        with pytest.raises(StoreUnavailableError, match="closed"):
+            await refused[0].read("k", timeout_s=1)
+
+    monkeypatch.setattr("dlock_core.aio.check_capabilities", refuse)
+    asyncio.run(scene())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -100,6 +102,25 @@ def test_generator_function_is_refused() -> None:
         with pytest.raises(ConfigurationError, match=r"arows.* is a generator function"):
             decorate(arows)
     client.close()
+
+
+def test_object_with_a_call_is_judged_by_that() -> None:
+    """A coroutine would be made inside of the lock, and run after it."""
+    aclient: Any = AsyncLockClient(MemoryStore(MemorySpace()))
+
+    nothing: Any = None
+
+    class Job:
+        async def __call__(self) -> None:
+            pass
+
+    with LockClient(MemoryStore(MemorySpace())) as client:
+        with pytest.raises(ConfigurationError, match="is a coroutine function; it is for the asyncio client"):
+            client.locked("k")(Job())
+        with pytest.raises(ConfigurationError, match="None is no function"):
+            client.locked("k")(nothing)
+        assert client.locked("k")(partial(max, 1))(2) == 2
+    assert inspect.iscoroutinefunction(aclient.locked("k")(Job()))
 
 
 @pytest.mark.parametrize("kind", [classmethod, staticmethod])

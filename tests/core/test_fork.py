@@ -71,7 +71,7 @@ def test_childs_copy_of_a_lease_and_a_client_is_dead() -> None:
                     lambda: client.acquire("k"), lambda: client.try_acquire("new"), lambda: client.holds("k"),
                     lambda: client.get("k"), lambda: list(client.scan()), lambda: client.guarantees(), lambda: client.provision(),
                     lambda: client.break_lock("k", fencing_token=1), lambda: client.lock("new").__enter__(),
-                    lambda: client.lock_all(["x"]).__enter__(), lambda: client.__enter__(),
+                    lambda: client.lock_all(["x"]).__enter__(), lambda: client.__enter__(), lambda: client.health(),
                 ]
                 for position, call in enumerate(refused):
                     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -169,6 +170,54 @@ async def test_break_of_a_shared_lock_reaches_each_member(world: World) -> None:
         assert not waiting.done
         writer = await lived(world, waiting, 10)
         assert writer.fencing_token > 2
+
+
+@both_colours
+async def test_key_is_closed_for_the_lease_that_a_member_has_by_now(world: World) -> None:
+    """It was lengthened after the member had joined, and the holder, who can't be told, believes in it."""
+    store = world.another_store()
+    async with world.client(store, lease_duration=10) as a, world.client(lease_duration=10) as b:
+        lease = await a.acquire("k", permits=1)
+        await lease.renew(lease_duration=40)
+        with store.outage():
+            assert await b.break_lock("k", fencing_token=1)
+            waiting = world.spawn(b.acquire("k", permits=1, timeout=90))
+            await world.live(35)
+            assert not waiting.done
+            await lived(world, waiting, 10)
+            assert not lease.is_valid
+
+
+@both_colours
+async def test_break_of_an_older_version_breaks_no_member(world: World) -> None:
+    """Somebody has joined since it was seen."""
+    async with world.client(lease_duration=10) as a, world.client(lease_duration=10) as b:
+        first = await a.acquire("k", mode="read")
+        seen: Any = await a.get("k")
+        second = await b.acquire("k", mode="read")
+
+        assert not await b.break_lock("k", fencing_token=seen.fencing_token, rvn=seen.rvn)
+
+        await world.live(5)
+        assert (first.is_valid, second.is_valid) == (True, True)
+
+
+@both_colours
+async def test_break_during_which_somebody_joins_says_what_it_has_broken(world: World) -> None:
+    """The members that it found have lost their places, though the record has another token by now."""
+
+    def join(verb: str, request: Any) -> None:
+        record = world.space.records["k"]
+        if verb == "replace" and "~dlock/" in request.record.key and record.fencing_token == 1:
+            world.space.records["k"] = replace(record, rvn="joined", fencing_token=2)
+
+    async with world.client(lease_duration=10) as a, world.client(world.hooked_store(join)) as operator:
+        lease = await a.acquire("k", permits=2)
+
+        assert await operator.break_lock("k", fencing_token=1)
+
+        await world.live(5)
+        assert not lease.is_valid
 
 
 @both_colours

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from dlock_core import LeaseStateError, LockLostError, OutcomeUnknownError, StoreUnavailableError
+from dlock_core.engine.blocking_runtime import run_blocking
+from dlock_core.engine.membership import find_evicted
 from tests.core.test_shared_locks import lived
 from tests.core.worlds import both_colours
 
@@ -240,3 +242,26 @@ async def test_only_a_writer_is_downgraded_and_only_a_reader_upgraded(world: Wor
         await world.live(10)
         with pytest.raises(LockLostError):
             await writer.downgrade()
+
+
+@both_colours
+async def test_reader_that_becomes_the_writer_is_not_lost(world: World) -> None:
+    """Its own write takes the reader out of the record; who looks at its places meanwhile finds none missing."""
+    lost: list[Any] = []
+    looks: list[Any] = []
+
+    def look(_: str) -> None:
+        record = world.space.records.get("k")
+        if not looks and record is not None and record.members and record.members.members[0].mode == "write":
+            looks.append(record)
+            driver = world.clients[0]._engine.driver
+            lost.extend(run_blocking(find_evicted(driver, list(driver.held.values()))))
+
+    async with world.client(world.hooked_store(lambda *_: None, look)) as client:
+        reader = await client.acquire("k", mode="read")
+
+        writer = await reader.try_upgrade()
+
+        assert writer is not None
+        await world.live(5)
+        assert (len(looks), lost, writer.is_valid, reader.loss) == (1, [], True, None)

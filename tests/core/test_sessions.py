@@ -245,3 +245,16 @@ async def test_elections_and_jobs_are_renewed_by_themselves(world: World) -> Non
             assert term.is_valid
         with pytest.raises(ConfigurationError, match="renewal is not an option of election 'e'"):
             client.election("e", renewal="session")
+
+
+@both_colours
+async def test_lock_that_is_moved_again_is_audited_as_often_as_others(world: World) -> None:
+    """Each renewal of another length moves it; it has one place among those that are due."""
+    async with world.client(**KEEPS) as client:
+        leases = await moved(world, client, "a", "b")
+        for _ in range(5):
+            await leases[0].renew(lease_duration=10)
+            await world.live(6)
+
+        keeper = leases[0]._handle.keeper
+        assert len(keeper.unaudited) == len(keeper.kept) == 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -198,3 +200,37 @@ def test_a_forked_child_begins_without_connections(links: Links) -> None:
 
     assert sent(links, link, Request(lambda connection: connection)) is not before
     assert not before.closed
+
+
+def test_a_connection_for_tasks_needs_no_thread_of_the_loop() -> None:
+    """Those are the user's, whose work may have all of them for longer than a lease."""
+    links = Links(AsyncPooledLink, TaskConnection)
+
+    async def scene() -> Any:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        over = threading.Event()
+        work = asyncio.create_task(asyncio.to_thread(over.wait))
+        await asyncio.sleep(0)
+        try:
+            return await links.link().send(Request(lambda _: "answer"), 5.0)
+        finally:
+            over.set()
+            await work
+
+    assert asyncio.run(scene()) == "answer"
+
+
+def test_at_a_rush_one_connection_is_made_for_urgent_requests() -> None:
+    """Each of the others has one, and no more: a server allows so many."""
+    links = Links(AsyncPooledLink, TaskConnection)
+
+    async def scene() -> Any:
+        link = links.link(most=8)
+        await asyncio.gather(*(link.send(Request(id), TIMEOUT_S) for _ in range(8)))
+        return [pool.connections.idle for pool in link.pools]
+
+    usual, urgent = asyncio.run(scene())
+
+    assert usual <= 8
+    assert urgent == 1
+    assert len(links.made) == usual + urgent

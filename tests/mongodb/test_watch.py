@@ -14,6 +14,7 @@ import pytest
 from pymongo import AsyncMongoClient
 from pymongo.errors import PyMongoError
 
+from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import AsyncWatch, Watch
 from dlock_core.record import LockRecord
 from dlock_core.store import Replace
@@ -182,3 +183,46 @@ def test_a_stream_that_the_server_ended_does_not_keep_the_event_loop() -> None:
     asyncio.run(main())
 
     assert stream.tries == 1
+
+
+class Leaving(Ended):
+    """A stream whose end fails, too."""
+
+    def close(self) -> None:
+        """Fail."""
+        raise PyMongoError("it is gone")
+
+
+def test_a_stream_that_cannot_be_closed_is_opened_anew() -> None:
+    """Who waits next is not told of the old one."""
+    streams = [Leaving(), Ended()]
+
+    class Collection:
+        def watch(self, *_: object, **__: object) -> Ended:
+            return streams.pop(0)
+
+    watch: Any = Watch(news_of(Collection()))
+    for _ in range(2):
+        watch.wait("k", LONG_S, lambda: False)
+    watch.close()
+
+    assert not streams
+
+
+def test_a_thread_that_cannot_start_is_told_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process had no more threads for a moment."""
+
+    class Collection:
+        def watch(self, *_: object, **__: object) -> Ended:
+            return Ended()
+
+    def no_thread(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    watch: Any = Watch(news_of(Collection()))
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(StoreUnavailableError, match="no thread"):
+            watch.wait("k", LONG_S, lambda: False)
+    assert watch._run is None
+    watch.close()
