@@ -210,7 +210,5 @@ class Servers:
             if not hasattr(found, "connection_class"):
                 made = self._client.get_redis_connection(found).connection_pool
             node = self._make(source_of(made.connection_class, made.connection_kwargs))
-            return self._nodes.setdefault(
-                name, node
-            )  # another thread may have made one; this one has no connection yet
+            self._nodes.setdefault(name, node)  # another thread may have made one: then this one never has a connection
         return self._nodes[name]

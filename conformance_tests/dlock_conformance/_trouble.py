@@ -261,13 +261,14 @@ class TroubleClauses:
     @pytest.mark.parametrize("fault", UNANSWERED)
     def test_s17_an_error_of_the_driver_is_the_cause_of_ours(self, trial: Trial, fault: Fault) -> None:
         """Who catches dlock's errors catches all, and who looks for the reason finds the driver's."""
+        # A read needs no turn among writes.
         for each in disturbed(trial, fault, STEPS if fault is Fault.BUSY else VERBS):
-            alone = each
-            if (
-                each.error.__cause__ is None
-            ):  # beside others it may have had no connection, and then the driver raised nothing
+            error = each.error
+            if error.__cause__ is None:
+                # Beside others it may have had no connection, and then the driver raised nothing.
                 [alone] = disturbed(trial, fault, [each.verb])
-            cause = alone.error.__cause__
-            told = f"{describe(alone.error)}, of a {each.verb}"
+                error = alone.error
+            cause = error.__cause__
+            told = f"{describe(error)}, of a {each.verb}"
             wrong = f"the cause of {told}, must be what the driver raised; raise … from error"
             trial.require(cause is not None and not isinstance(cause, DLockError), wrong, came=cause)

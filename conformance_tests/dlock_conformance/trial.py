@@ -33,7 +33,7 @@ RACING_STORES = 4
 # What a call may take beyond its time-out: in one of so many tries, and in each of them on a busy machine.
 LATE_S, TRIES = 0.4, 5
 SLACK_S = 2.0
-# At most; a store whose waiters are told within a second has them wait as soon.
+# What a waiter is given to begin its wait, at most: where the harness has a short ``soon_s``, a part of that.
 SETTLES_S = 0.1
 
 
@@ -187,7 +187,7 @@ class Trial:
         came: dict[str, tuple[Any, float]] = {}
 
         def call(name: str, ask: Callable[[], Any]) -> None:
-            began, answer = time.monotonic(), None
+            began = time.monotonic()
             try:
                 answer = self.tried(ask)
             except BaseException as error:  # noqa: BLE001  # raised again below, in the thread of the test

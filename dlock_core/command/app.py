@@ -86,8 +86,10 @@ def _exit_code(arguments: list[str]) -> int:
     except OutputError as error:
         say.error(str(error))
         return NO_OUTPUT
-    except OSError as error:  # of click, which prints the help itself
-        say.error(f"the output could not be written: {error.strerror}; what was asked for is done")
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        say.error(str(OutputError(error)))  # of click, which prints the help itself
         return NO_OUTPUT
     return code if isinstance(code, int) else 0
 

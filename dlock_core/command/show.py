@@ -136,12 +136,14 @@ class WaitLine:
                 who = "the store does not answer"
             else:
                 health = self._client.health()
-                fails = health.last_error_age is not None and health.last_error_age < (now_ns() - began) / NANOS
-                who = f"free, but a request failed: {health.last_error}" if fails else "free, next try soon"
-                if record is None and self._client.options.only_if_exists:
-                    who = "there is no such lock, and only_if_exists was asked for"
                 if record is not None and record.held:
                     who = f"{holder_in_words(record)} (token {record.fencing_token})"
+                elif record is None and self._client.options.only_if_exists:
+                    who = "there is no such lock, and only_if_exists was asked for"
+                elif health.last_error_age is not None and health.last_error_age < (now_ns() - began) / NANOS:
+                    who = f"free, but a request failed: {health.last_error}"
+                else:
+                    who = "free, next try soon"
             text = f"waiting for {key!r} for {(now_ns() - began) / NANOS:.0f} s: {who}"
             if self._say.live:
                 self._say.progress(f"dlock: {text}")
@@ -237,6 +239,9 @@ class OutputClosedError(Exception):
 class OutputError(Exception):
     """The output has no place."""
 
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"the output could not be written: {error.strerror}; what was asked for is done")
+
 
 def print_text(text: str) -> None:
     """Print *text* on stdout.
@@ -257,7 +262,7 @@ def writing_output() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise OutputClosedError from error
-        raise OutputError(f"the output could not be written: {error.strerror}; what was asked for is done") from error
+        raise OutputError(error) from error
 
 
 def print_json(value: object) -> None:

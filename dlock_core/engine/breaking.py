@@ -71,7 +71,7 @@ async def _break_sessions(
     longest_ms, was_broken = 0, False
     for ref in members.sessions:
         session = await store.read(ref.key, timeout_s=timeout_s)
-        if session is None or not session.held or session.fencing_token < ref.fencing_token:
+        if session is None or not session.held:
             continue
         longest_ms = max(longest_ms, session.lease_ms or 0)
         if session.broken is None:
@@ -103,8 +103,12 @@ async def break_grant(store: AsyncLockStore, attempt: Break, timeout_s: float) -
     was_broken, longest_ms = False, 0
     while True:
         record = await store.read(attempt.key, timeout_s=timeout_s)
-        is_meant = record is not None and record.held and record.fencing_token == attempt.fencing_token
-        if record is not None and is_meant and attempt.rvn in (None, record.rvn):
+        if (
+            record is not None
+            and record.held
+            and record.fencing_token == attempt.fencing_token
+            and attempt.rvn in (None, record.rvn)
+        ):
             if record.members is not None:
                 longest_ms, evicts = await _break_sessions(store, record.members, attempt, timeout_s)
                 was_broken |= evicts

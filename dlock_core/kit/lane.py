@@ -12,6 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from dlock_core.engine.process import daemon_thread
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.kit.seats import Seat, Seats
@@ -156,7 +157,7 @@ def in_own_thread(call: Callable[[], _T], late: Callable[[_T], object]) -> async
     """
     future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
     try:
-        threading.Thread(target=_answer, args=(future, call, late), name="dlock-lane", daemon=True).start()
+        daemon_thread("dlock-lane", _answer, future, call, late).start()
     except RuntimeError as error:
         raise StoreUnavailableError(f"the process gets no more threads: {error}; nothing was sent") from error
     return future

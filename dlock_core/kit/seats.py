@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dlock_core.store import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from typing import Self
 
 __all__ = ["AsyncPool", "AsyncSeats", "Pool", "Seat", "Seats", "Shelf"]
@@ -152,13 +153,18 @@ class _Reserving(Generic[_SeatsT, _T]):
         """Count them."""
         return Connections(self.seats.taken, len(self.shelf), self.seats.count)
 
-    def _empty_reserve(self) -> Shelf[_T] | None:
-        """Return where a connection has to be put before one more is opened here, or None; one request at a time does so."""
+    @contextmanager
+    def _filling(self) -> Iterator[Shelf[_T] | None]:
+        """Give where a connection has to be put before one more is opened here, or None; one request at a time does so."""
         reserve = self._reserve
         if reserve is None or self._fills_reserve or self.seats.taken <= 1 or reserve.shelf or reserve.seats.taken:
-            return None
+            yield None
+            return
         self._fills_reserve = True
-        return reserve.shelf
+        try:
+            yield reserve.shelf
+        finally:
+            self._fills_reserve = False
 
 
 class Pool(_Reserving[Seats, _T]):
@@ -170,12 +176,9 @@ class Pool(_Reserving[Seats, _T]):
 
     def opened(self, connect: Callable[[], _T]) -> _T:
         """Return a new connection."""
-        empty = self._empty_reserve()
-        if empty is not None:
-            try:
+        with self._filling() as empty:
+            if empty is not None:
                 empty.keep_one(connect())
-            finally:
-                self._fills_reserve = False
         return connect()
 
 
@@ -184,10 +187,7 @@ class AsyncPool(_Reserving[AsyncSeats, _T]):
 
     async def opened(self, connect: Callable[[], Awaitable[_T]]) -> _T:
         """As :meth:`Pool.opened`."""
-        empty = self._empty_reserve()
-        if empty is not None:
-            try:
+        with self._filling() as empty:
+            if empty is not None:
                 empty.keep_one(await connect())
-            finally:
-                self._fills_reserve = False
         return await connect()

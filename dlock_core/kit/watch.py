@@ -15,6 +15,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from dlock_core.engine.process import daemon_thread
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.exchange import Call, aperform, perform
 from dlock_core.kit.forks import BeginsAnew, watch_forks
@@ -161,7 +162,7 @@ class Watch(_Stream):
     def close(self) -> None:
         """End the stream, and every wait; may be repeated."""
         self._closed = True
-        if (run := self._run) is not None and run.worker is not None:
+        if (run := self._run) is not None:
             run.worker.join(_CLOSE_S)
         self.queues.wake_all()
 
@@ -171,7 +172,7 @@ class Watch(_Stream):
             if run is None:
                 run = _Run(threading.Event())
                 # A context of its own: the stream must not inherit the time-out of the call that opens it.
-                worker = threading.Thread(target=Context().run, args=(self._work, run), name="dlock-watch", daemon=True)
+                worker = daemon_thread("dlock-watch", self._work, run)
                 try:
                     worker.start()
                 except RuntimeError as error:
