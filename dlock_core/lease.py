@@ -45,6 +45,7 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
+from dlock_core.members import keeping_sessions
 from dlock_core.record import (
     NO_TOKEN,
     NOTES_MAX,
@@ -297,7 +298,7 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
     # What was free a moment ago is young.
     if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER and not state.immediate_retries:
         return _read(state, event.new_rvn, now)
-    if record.session is not None or early.is_probed(record, trusted):
+    if keeping_sessions(record) or early.is_probed(record, trusted):
         sent = Sent(Verb.READ, event.new_rvn, Expect.ANY, now, state.terms.timings)
         return state._replace(in_flight=sent), (Probe(record, event.new_rvn),)
     return _wait(state, event, now)
@@ -1161,9 +1162,7 @@ def break_request(
 
 def quarantine_ms(record: LockRecord) -> int | None:
     """Return the lease within which a holder of *record* notices: its own, or the longest of the sessions that keep it."""
-    members = () if record.members is None else record.members.sessions
-    sessions = members if record.session is None else (record.session, *members)
-    return max((session.lease_ms for session in sessions), default=record.lease_ms)
+    return max((session.lease_ms for session in keeping_sessions(record)), default=record.lease_ms)
 
 
 # ---- sessions that keep locks ---------------------------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ __all__ = [
     "WRITE",
     "Wish",
     "in_the_way",
-    "is_quarantined",
     "join",
+    "keeping_sessions",
     "kind_error",
     "leave",
     "member_of",
@@ -85,44 +85,45 @@ class Wish(NamedTuple):
         return "permits" if self.mode == PERMIT else "rw"
 
 
-def is_quarantined(record: LockRecord) -> bool:
-    """Whether the lock of *record* was broken, and nobody has it before its lease is over."""
-    return record.held and record.broken is not None
+def keeping_sessions(record: LockRecord) -> tuple[SessionRef, ...]:
+    """Return the sessions that keep *record*: that of a lock, or those of the members of a shared lock."""
+    if record.session is not None:
+        return (record.session,)
+    return () if record.members is None else record.members.sessions
 
 
-def kind_error(record: LockRecord, kind: str) -> RecordError | None:
+def kind_error(record: LockRecord | None, kind: str) -> RecordError | None:
     """Return the error of asking for the key of *record* as of another *kind* than it is held; None where that fits.
 
     A key that was broken is of no kind until its quarantine ends, and of a newer record nobody knows.
     """
-    if not record.held or record.broken is not None or isinstance(record, NewerRecord):
+    if record is None or not record.held or record.broken is not None or isinstance(record, NewerRecord):
         return None
     held = "" if record.members is None else record.members.kind
     if held == kind:
         return None
     return RecordError(
-        f"lock {record.key!r} is held as {_KINDS[held]}, and was asked for as {_KINDS[kind]}; use it in one way, or take another key",
+        f"lock {record.key!r} is held as {_KINDS[held]}, and was asked for as {_KINDS[kind]}; use it in one way, or take another key; if "
+        "its holder has died, ask again after its lease, or break it",
         key=record.key,
     )
 
 
 def in_the_way(wish: Wish, record: LockRecord | None, over: Collection[str]) -> tuple[SessionRef, ...] | None:
-    """Return the sessions of the members for which *wish* must wait; None if there is room. Those with an id in *over* don't count.
+    """Return the sessions for which *wish* must wait; None if there is room. Members with an id in *over* don't count.
 
-    For a record that is held and has no members nobody can be asked: it is of a newer format, or in quarantine, which is over for who has
-    its RVN in *over*.
-
-    Raises: RecordError: the key is held as a lock of another kind.
+    A record without members is an exclusive lock, or in quarantine, which is over for who has its RVN in *over*; or of a newer format,
+    which never is. While a lock of another kind is held, there is no room.
     """
     if record is None or not record.held:
         return None
-    if (error := kind_error(record, wish.kind)) is not None:
-        raise error
     members = record.members
     if members is None:
-        return None if is_quarantined(record) and record.rvn in over else ()
+        return None if record.rvn in over else keeping_sessions(record)
     others = _others(wish, members, over)
-    if wish.mode == PERMIT:
+    if members.kind != wish.kind:
+        blocking = others
+    elif wish.mode == PERMIT:
         has_room = sum(member.weight for member in others) + wish.weight <= wish.permits
         blocking = () if has_room else others
     else:

@@ -158,6 +158,11 @@ class Timings(NamedTuple):
             hide_on_release=True,
         )
 
+    def opening_session(self, wall_ms: int) -> "Timings":
+        """Return these timings for one claim of a session: behind a row that was deleted, it gets no token that was granted there."""
+        floor = max(self.token_floor, wall_ms)
+        return self._replace(wait_ns=0, retries_max=0, server_wait=False, must_exist=False, token_floor=floor)
+
     @property
     def own_lease_ns(self) -> int:
         """The lease that the options say: without the lock delay."""

@@ -56,7 +56,9 @@ _PORT = (
 ADAPTER_MAY_IMPORT = {f"{CORE}.{name}" for name in _PORT}
 
 PURE_MAY_IMPORT = {"__future__", "collections", "dataclasses", "enum", "functools", "typing"}
-PURE_MAY_IMPORT_OURS = {f"{CORE}.{name}" for name in ("early", "errors", "timings", "record", "states", "store")}
+PURE_MAY_IMPORT_OURS = {
+    f"{CORE}.{name}" for name in ("early", "errors", "members", "timings", "record", "states", "store")
+}
 EFFECTS = {
     "asyncio",
     "datetime",
@@ -80,7 +82,7 @@ LONGER_MODULES: dict[str, int] = {
     "dlock_core/aio.py": 520,  # the asyncio face, in one piece beside its twin
     "dlock_core/client.py": 525,  # the blocking face, in one piece beside its twin
     "dlock_core/command/run.py": 435,  # one run, from the wait to the release
-    "dlock_core/engine/engine.py": 490,  # every operation of a client, written once
+    "dlock_core/engine/engine.py": 491,  # every operation of a client, written once
     "dlock_core/engine/driver.py": 515,  # the one loop, beside the step that it feeds
     "dlock_core/memory.py": 475,  # the reference for whoever writes a store: the space, and both faces of it
     "dlock_core/lease.py": 1210,  # one state machine with all its decisions and its table, to be read in one piece

@@ -25,6 +25,7 @@ from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.engine.wanting import note_wanted
 from dlock_core.errors import StoreError
 from dlock_core.events import EventKind
+from dlock_core.members import keeping_sessions
 from dlock_core.record import Loss
 from dlock_core.states import (
     Abandon,
@@ -367,8 +368,8 @@ class Driver:
         return lease.heard(rvn, result, drawn, jitter(), self._abandoned, wall_ms=wall_ms, seen=handle.seen)
 
     async def _probe(self, effect: Probe, handle: Handle) -> Event:
-        if effect.record.session is not None:
-            owner = await self.sessions.owner_of(effect.record.session, handle)
+        if sessions := keeping_sessions(effect.record):
+            owner = await self.sessions.owner_of(sessions, handle)
             return Probed(effect.rvn, owner, new_rvn(), jitter())
         probe = handle.options.owner_probe
         assert probe is not None  # the timings say so

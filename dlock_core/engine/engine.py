@@ -200,11 +200,11 @@ class Engine:
         """End an acquire that was refused; return what it raises."""
         self.driver.settle(handle)
         holder = getattr(handle.state, "holder", None)
-        wrong = None if holder is None else kind_error(holder, "")
         self._observations.note(handle.key, holder)
         self._observations.save()
         waited_ns = self.runtime.now() - handle.asked_at
-        refusal = wrong or refused_error(handle, waited_ns, error, self.driver.held.get(handle.key), self.runtime)
+        held = self.driver.held.get(handle.key)
+        refusal = kind_error(holder, "") or refused_error(handle, waited_ns, error, held, self.runtime)
         note_event(self.driver, EventKind.REFUSED, handle, handle.asked_at, record=holder, error=str(refusal))
         self.driver.tell()
         return refusal
@@ -218,7 +218,8 @@ class Engine:
             handle.seen = state.seen
             handle.changes += self._observations.keep(handle.key, state.seen)
         shown = state.shown if type(state) is Seeking else None
-        if shown is not None and (wrong := kind_error(shown, "")) is not None:
+        # The sessions of who has it are looked at first: the dead keep it in no way.
+        if type(effect) is Wait and (wrong := kind_error(shown, "")) is not None:
             raise wrong
         if isinstance(error, (RecordError, StoreSetupError)):
             raise error

@@ -190,7 +190,8 @@ class Keepers:
         number = int(jitter() * _NUMBERS * _NUMBERS_GROW ** min(tries, _TRIES_MAX))
         options = handle.options
         key = session_key(self._keeping.prefix, number)
-        session, claim = self._engine.begin(key, options, wanted, now + wanted.wait_ns, keeper)
+        opening = wanted.opening_session(self._engine.runtime.wall_ms())
+        session, claim = self._engine.begin(key, options, opening, now, keeper)
         session.keeps = keeper
         singles.append((session, claim))
 

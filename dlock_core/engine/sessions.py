@@ -16,6 +16,8 @@ from dlock_core.record import NewerRecord, OwnerState
 from dlock_core.timings import NANOS, Timings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dlock_core.engine.callers import Place
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle
@@ -54,21 +56,24 @@ class Sessions:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._over: OrderedDict[SessionRef, None] = OrderedDict()
+        self._over: OrderedDict[SessionRef, int] = OrderedDict()
         self._looked: OrderedDict[SessionRef, int] = OrderedDict()
         self._absent: OrderedDict[SessionRef, int] = OrderedDict()
 
-    async def owner_of(self, ref: SessionRef, handle: Handle) -> OwnerState:
-        """Return what the attempt of *handle* knows of the session *ref*, which keeps the lock that it asks for.
+    async def owner_of(self, refs: Iterable[SessionRef], handle: Handle) -> OwnerState:
+        """Return what the attempt of *handle* knows of the sessions *refs*, any of which keeps the lock that it asks for.
 
-        Raises: StoreSetupError, RecordError: its record can never be read.
+        Raises: StoreSetupError, RecordError: the record of one can never be read.
         """
         looking = Looking(handle.options, handle.state.terms.timings, handle.asked_at)
         try:
-            return OwnerState.DEAD if await self.is_over(ref, looking) else OwnerState.ALIVE
+            for ref in refs:
+                if not await self.is_over(ref, looking):
+                    return OwnerState.ALIVE
         except (StoreUnavailableError, OutcomeUnknownError) as error:
-            _log.debug("session %r, which keeps lock %r, could not be looked at: %s", ref.key, handle.name, error)
+            _log.debug("a session that keeps lock %r could not be looked at: %s", handle.name, error)
             return OwnerState.UNKNOWN
+        return OwnerState.DEAD
 
     async def is_over(self, ref: SessionRef, looking: Looking) -> bool:
         """Whether the session *ref* is over, by an answer to a read that began now, or by what this client has seen of it before.
@@ -86,10 +91,10 @@ class Sessions:
         _keep(self._looked, ref, now)
         if not await self._look(ref, looking):
             return False
-        # For ever: a grant that has ended does not come back. That the record was absent is no such proof, and is not kept (Q4).
+        # For ever: a grant that has ended does not come back, nor does its token, even where the row is deleted (``opening_session``). That
+        # the record was absent is no such proof, and is not kept (Q4).
         if ref not in self._absent:
-            self._over[ref] = None
-            _trim(self._over)
+            _keep(self._over, ref, now)
         return True
 
     async def _look(self, ref: SessionRef, looking: Looking) -> bool:
@@ -146,9 +151,5 @@ def _errand_timings(timings: Timings, ref: SessionRef) -> Timings:
 def _keep(known: OrderedDict[SessionRef, int], ref: SessionRef, at: int) -> None:
     known[ref] = at
     known.move_to_end(ref)
-    _trim(known)
-
-
-def _trim(known: OrderedDict[SessionRef, int] | OrderedDict[SessionRef, None]) -> None:
     while len(known) > _KNOWN_MAX:
         known.popitem(last=False)

@@ -32,8 +32,8 @@ from dlock_core.members import (
     WRITE,
     Wish,
     in_the_way,
-    is_quarantined,
     join,
+    kind_error,
     leave,
     member_of,
     session_key,
@@ -162,7 +162,7 @@ class Attempt:
                     knows, tries = True, tries + 1
                     if tries % _AT_ONCE_MAX:
                         continue
-                elif refs is not None and await self._find_over(record, refs):
+                elif record is not None and refs is not None and await self._find_over(record, refs):
                     continue
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._bear(error)
@@ -238,7 +238,7 @@ class Attempt:
         taken = set() if members is None else {members.sessions[each.session].key for each in kept}
         taken |= set() if self._own is None else {self._own.key}
         numbers = (number for number in range(2 * MEMBERS_MAX) if session_key(self.wish.key, number) not in taken)
-        at_once = self._timings._replace(wait_ns=0, retries_max=0, server_wait=False, must_exist=False)
+        at_once = self._timings.opening_session(self._engine.runtime.wall_ms())
         # Who has one and isn't a member is about to be one, has just left, or has died before.
         for number in itertools.islice(numbers, _AT_ONCE_MAX):
             key = session_key(self.wish.key, number)
@@ -265,27 +265,25 @@ class Attempt:
 
     # ---- the sessions of others
 
-    async def _find_over(self, record: LockRecord | None, refs: tuple[SessionRef, ...]) -> bool:
-        """Look at the sessions *refs* of members of *record* that are due for a look; whether one of them is over, or its quarantine is."""
-        if record is not None and is_quarantined(record):
-            seen = self._engine.begin_observing(record)
-            found = self._engine.runtime.now() >= seen.seen_at + seen.lease_ns
-            self._over |= {record.rvn} if found else set()
-            return found
-        if self._own is None:
-            self._check_own(refs)
-        found = False
-        for ref in refs:
-            if await self._engine.sessions.is_over(ref, Looking(self._options, self._timings, self._began)):
-                found = True
-                self._note_over(record, ref)
-        return found
+    async def _find_over(self, record: LockRecord, refs: tuple[SessionRef, ...]) -> bool:
+        """Look at the sessions *refs* that keep *record* and are due for a look, or at its own lease; whether one of them is over.
 
-    def _note_over(self, record: LockRecord | None, ref: SessionRef) -> None:
-        """From now on the members of *record* under *ref* don't count."""
-        members = None if record is None else record.members
-        if members is not None:
-            self._over |= {each.member_id for each in members.members if members.sessions[each.session] == ref}
+        Raises: RecordError: none is, and the key is held as a lock of another kind.
+        """
+        over: set[str] = set()
+        if not refs:
+            seen = self._engine.begin_observing(record)
+            over |= {record.rvn} if self._engine.runtime.now() >= seen.seen_at + seen.lease_ns else set()
+        elif self._own is None:
+            self._check_own(refs)
+        looking = Looking(self._options, self._timings, self._began)
+        for ref in refs:
+            if await self._engine.sessions.is_over(ref, looking):
+                over |= _kept_by(record, ref)
+        if not over and (wrong := kind_error(record, self.wish.kind)) is not None:
+            raise wrong
+        self._over |= over
+        return bool(over)
 
     def _check_own(self, refs: tuple[SessionRef, ...]) -> None:
         """Raise LeaseStateError if the thread or task that asks is itself what it would wait for."""
@@ -392,3 +390,11 @@ class Attempt:
         except StoreError as error:
             _log.debug("lock %r was not left: %s", self.wish.key, error)
         return request.record
+
+
+def _kept_by(record: LockRecord, ref: SessionRef) -> set[str]:
+    """Return what doesn't count any more once the session *ref* is over: the ids of its members of *record*, or the RVN of a lock."""
+    members = record.members
+    if members is None:
+        return {record.rvn}
+    return {each.member_id for each in members.members if members.sessions[each.session] == ref}

@@ -143,7 +143,7 @@ KEPT = (
         "nobody asks for the session",
         "Q4",
         "_pursue",
-        "record.session is not None or ",
+        "keeping_sessions(record) or ",
         "",
         f"{_ENDS}dead_holders_session_is_taken_over_once_and_given_back",
     ),

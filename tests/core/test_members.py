@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from dlock_core.errors import RecordError
 from dlock_core.kit import outcome
 from dlock_core.members import (
     PERMIT,
@@ -16,6 +16,8 @@ from dlock_core.members import (
     Wish,
     in_the_way,
     join,
+    keeping_sessions,
+    kind_error,
     leave,
     member_of,
     session_key,
@@ -206,14 +208,22 @@ def test_last_one_leaves_a_tombstone_and_others_a_record() -> None:
 
 
 def test_key_is_used_in_one_way() -> None:
-    """The error names both ways."""
-    semaphore = joined(None, wish(1))
+    """Whoever asks for it in another way is told both, and has no room before nobody is left."""
+    semaphore = joined(joined(None, wish(1)), wish(2))
     exclusive = LockRecord("k", State.HELD, "a", 1, "o", 1000)
+    moved = replace(exclusive, lease_ms=None, session=SessionRef("s", 1000, 7))
+    newer = newer_format("k", 9, "a", 3)
 
-    with pytest.raises(RecordError, match="held as a semaphore, and was asked for as a read/write lock"):
-        in_the_way(wish(2, READ), semaphore, ())
-    with pytest.raises(RecordError, match="held as an exclusive lock, and was asked for as a semaphore"):
-        in_the_way(wish(2), exclusive, ())
+    assert "held as a semaphore, and was asked for as a read/write lock" in str(kind_error(semaphore, "rw"))
+    assert "held as an exclusive lock, and was asked for as a semaphore" in str(kind_error(exclusive, "permits"))
+    assert [kind_error(exclusive, ""), kind_error(semaphore, "permits"), kind_error(newer, "rw")] == [None] * 3
+
+    assert in_the_way(wish(3, READ), semaphore, ()) == keeping_sessions(semaphore)
+    assert in_the_way(wish(3, READ), semaphore, (f"{1:016x}",)) == keeping_sessions(semaphore)[1:]
+    assert in_the_way(wish(3, READ), semaphore, (f"{1:016x}", f"{2:016x}")) is None
+    assert in_the_way(wish(3), exclusive, ()) == ()
+    assert in_the_way(wish(3), exclusive, ("a",)) is None
+    assert in_the_way(wish(3), moved, ()) == (moved.session,)
 
 
 def test_quarantine_is_waited_for_and_a_newer_record_for_ever() -> None:

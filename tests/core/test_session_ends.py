@@ -224,3 +224,22 @@ async def test_lease_that_was_dropped_under_a_session_lapses_with_the_next_beats
         assert client.health().held == 29
         await world.live(12)
         assert [key for key, record in world.space.records.items() if not record.held] == ["k15"]
+
+
+@both_colours
+async def test_new_session_behind_rows_that_were_deleted_is_not_taken_for_one_that_is_over(world: World) -> None:
+    """What was seen of a session is kept for ever, by its key and its token; so its token is not granted there again."""
+    store = world.another_store()
+    async with world.client(store, lease_duration=10) as a, world.client(lease_duration=10) as b:
+        first = await a.acquire("k", permits=1)
+        with store.outage():
+            waiting = world.spawn(b.acquire("k", permits=1, timeout=60))
+            await world.live(14)
+            await (await waiting.result()).release()
+            assert not first.is_valid
+        world.space.records.clear()
+
+        again = await a.acquire("k", permits=1)
+
+        assert await b.try_acquire("k", permits=1) is None
+        assert await again.ensure()

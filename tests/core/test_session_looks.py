@@ -225,17 +225,17 @@ def test_session_that_cannot_be_looked_at_is_unknown_and_logged(caplog: pytest.L
     handle: Any = SimpleNamespace(
         options=LockOptions(), state=SimpleNamespace(terms=SimpleNamespace(timings=timings())), asked_at=0, name="k"
     )
-    found = [run_blocking(engine.known.owner_of(REF, handle))]
+    found = [run_blocking(engine.known.owner_of([REF], handle))]
     engine.at += 100 * SECOND
     engine.fails = StoreUnavailableError("down")
     with caplog.at_level(logging.DEBUG, "dlock.engine"):
-        found.append(run_blocking(engine.known.owner_of(REF, handle)))
+        found.append(run_blocking(engine.known.owner_of([REF], handle)))
     engine.fails = None
     engine.at += 100 * SECOND
-    found.append(run_blocking(engine.known.owner_of(REF, handle)))
+    found.append(run_blocking(engine.known.owner_of([REF], handle)))
 
     assert found == [OwnerState.ALIVE, OwnerState.UNKNOWN, OwnerState.DEAD]
-    assert caplog.messages == ["session 's', which keeps lock 'k', could not be looked at: down"]
+    assert caplog.messages == ["a session that keeps lock 'k' could not be looked at: down"]
 
 
 def test_errand_has_the_lease_of_the_session_and_one_try_and_leaves_nothing() -> None:

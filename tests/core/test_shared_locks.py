@@ -12,7 +12,6 @@ from dlock_core import (
     ConfigurationError,
     LeaseStateError,
     LossReason,
-    RecordError,
     State,
     StoreUnavailableError,
 )
@@ -253,22 +252,6 @@ async def test_wait_ends_when_its_client_is_closed(world: World) -> None:
         with pytest.raises(LeaseStateError, match="the client was closed"):
             await client.acquire("k", permits=1)
         assert held.is_valid
-
-
-@both_colours
-async def test_key_that_is_held_in_another_way_is_refused(world: World) -> None:
-    """At once, also while an exclusive lock would wait."""
-    async with world.client() as a, world.client() as b:
-        held = [await a.acquire("s", permits=2), await a.acquire("x")]
-
-        for options in ({}, {"timeout": 0}, {"mode": "read"}):
-            with pytest.raises(RecordError, match="'s' is held as a semaphore"):
-                await b.acquire("s", **options)
-        with pytest.raises(
-            RecordError, match="'x' is held as an exclusive lock, and was asked for as a read/write lock"
-        ):
-            await b.acquire("x", mode="write")
-        assert all(lease.is_valid for lease in held)
 
 
 @both_colours
