@@ -21,6 +21,7 @@ from dlock_core.engine.lines import Lines
 from dlock_core.engine.owner_probe import owner_of
 from dlock_core.engine.progress import is_told, tell_grant, tell_loss, tell_release, tell_risk
 from dlock_core.engine.timers import TimerQueue
+from dlock_core.engine.turns import Turns
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.engine.wanting import note_wanted
 from dlock_core.errors import StoreError
@@ -92,6 +93,7 @@ class Driver:
         self.shortest_lease_ns = NEVER
         self.last_error: tuple[str, int] | None = None
         self.lines = Lines(runtime, self.held)
+        self.turns = Turns(runtime)
         self._abandoned: OrderedDict[str, None] = OrderedDict()
         self._untold: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._must_arm = False

@@ -130,6 +130,7 @@ async def leave_members(driver: Driver, handle: Handle, membership: Membership) 
     for _ in range(_LEAVES_MAX):
         request = leave(record, membership.member.member_id, new_rvn(), hides=handle.options.delete_on_release)
         if request is None:
+            driver.turns.note_leaving(membership.key)
             return True
         try:
             reply = await send_leaving(store, request, timeout_s)

@@ -90,8 +90,11 @@ class Attempt:
             key, mode, new_rvn()[:16], timings.owner, options.permits or 0, options.weight, timings.token_floor
         )
         self._engine, self._view, self._options, self._own = engine, view, options, own
+        mine = self._own_modes()
         if mode == READ:
-            self.wish = self.wish._replace(reads_already=self._reads_already())
+            self.wish = self.wish._replace(reads_already=READ in mine)
+        # Whoever has a place already must not wait behind those that wait for it.
+        self._takes_turns = timings.wait_ns > 0 < timings.retries_max and own is None and not mine
         # The session's record is no lock that anybody asks for by its name: nobody shall see what is left of it.
         self._timings = timings._replace(hide_on_release=True)
         self._began = engine.runtime.now()
@@ -109,38 +112,36 @@ class Attempt:
             else:
                 self.wish = self.wish._replace(beside=self._replaces, reads_already=True)
 
-    def _reads_already(self) -> bool:
-        """Whether the thread or task that asks is a reader: behind a writer that waits for it, it would wait for ever."""
+    def _own_modes(self) -> set[str]:
+        """Return in which ways the thread or task that asks has the lock. A reader must not wait behind a writer that waits for it."""
         with self._engine.runtime.mutex:
             handles = list(self._engine.driver.held.values())
-        return any(
-            handle.membership is not None
-            and (handle.membership.key, handle.membership.member.mode) == (self.wish.key, READ)
-            and handle.lease_of(self._view._caller) is not None
-            for handle in handles
-        )
+        return {
+            each.membership.member.mode
+            for each in handles
+            if each.membership is not None
+            and each.membership.key == self.wish.key
+            and each.lease_of(self._view._caller) is not None
+        }
 
     def note(self, kind: EventKind, *, record: LockRecord | None = None, error: str | None = None) -> None:
         """Note an event of the attempt for the event hook."""
-        duration = self._engine.runtime.now() - self._began
-        token = 0 if self._session is None else self._session.token
-        note_shared(
-            self._engine.driver,
-            kind,
-            self.wish.key,
-            self.wish.member_id,
-            duration,
-            token=token if kind is EventKind.GRANTED else 0,
-            record=record,
-            error=error,
-        )
+        driver, wish = self._engine.driver, self.wish
+        duration = driver.runtime.now() - self._began
+        token = 0 if self._session is None or kind is not EventKind.GRANTED else self._session.token
+        note_shared(driver, kind, wish.key, wish.member_id, duration, token=token, record=record, error=error)
 
     async def begin(self) -> None:
         """Join, or raise; and note so for the event hook."""
         note_shared(self._engine.driver, EventKind.REQUESTED, self.wish.key, self.wish.member_id, 0)
+        turns = self._engine.driver.turns
         try:
+            if self._takes_turns:
+                await turns.enter(self, self._give_up_at)
             await self._run()
+            turns.leave(self)
         except BaseException as error:
+            turns.leave(self, failed=isinstance(error, StoreError))
             self.note(EventKind.REFUSED, error=str(error) or type(error).__name__)
             raise
 
@@ -336,7 +337,7 @@ class Attempt:
         if self._own is None:
             await self._announce(record)
         pause_ns = timings._replace(notify=False).poll_ns(waits, jitter())
-        await engine.runtime.sleep(min(pause_ns, self._give_up_at - now) / NANOS)
+        await engine.driver.turns.pause(self, min(pause_ns, self._give_up_at - now) / NANOS)
 
     async def _announce(self, record: LockRecord | None) -> None:
         """Say that a writer waits. One whose hold is bounded doesn't: its session must begin with its work.
@@ -346,7 +347,8 @@ class Attempt:
         is_bounded = self._timings.max_hold_ns is not None or self._timings.stall_ns is not None
         if record is not None and member_of(record, self.wish.member_id) is not None:
             return
-        if self.wish.mode != WRITE or is_bounded or record is None or record.members is None or self._is_full(record):
+        members = None if record is None else record.members
+        if self.wish.mode != WRITE or is_bounded or members is None or len(members.members) >= MEMBERS_MAX:
             self._close()
             return
         try:
@@ -355,10 +357,6 @@ class Attempt:
         except StoreError as error:
             _log.debug("that a writer waits for lock %r could not be said: %s", self.wish.key, error)
             self._close()
-
-    def _is_full(self, record: LockRecord) -> bool:
-        assert record.members is not None  # asked by the caller
-        return len(record.members.members) >= MEMBERS_MAX
 
     async def _refusal(self, record: LockRecord | None, now: int) -> AcquireTimeoutError:
         """Return what says that there was no room in time."""

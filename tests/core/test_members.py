@@ -221,6 +221,8 @@ def test_key_is_used_in_one_way() -> None:
     assert in_the_way(wish(3, READ), semaphore, ()) == keeping_sessions(semaphore)
     assert in_the_way(wish(3, READ), semaphore, (f"{1:016x}",)) == keeping_sessions(semaphore)[1:]
     assert in_the_way(wish(3, READ), semaphore, (f"{1:016x}", f"{2:016x}")) is None
+    reader = joined(None, wish(1, READ))
+    assert in_the_way(wish(3, permits=5), reader, ()) == keeping_sessions(reader)
     assert in_the_way(wish(3), exclusive, ()) == ()
     assert in_the_way(wish(3), exclusive, ("a",)) is None
     assert in_the_way(wish(3), moved, ()) == (moved.session,)
