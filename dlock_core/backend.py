@@ -127,11 +127,9 @@ class StoreBackend(Protocol):
 
     def open(self, options: Any) -> LockStore:
         """Open the store for threads. *options* is an instance of ``self.options``."""
-        ...
 
     def aopen(self, options: Any) -> Awaitable[AsyncLockStore] | None:
         """Open the store for asyncio, or return None: then threads over :meth:`open` serve."""
-        ...
 
 
 def installed_schemes() -> dict[str, list[EntryPoint]]:

@@ -74,7 +74,6 @@ class Cancellable(Protocol):
 
     def cancel(self) -> None:
         """Call it off."""
-        ...
 
 
 class Clock(Protocol):
@@ -85,13 +84,11 @@ class Clock(Protocol):
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
         """Wait for a notification of *condition*, whose lock is held, or for *seconds*; may return early."""
-        ...
 
     def call_later(
         self, loop: asyncio.AbstractEventLoop, seconds: float, callback: Callable[[], object]
     ) -> Cancellable:
         """Have *loop* call *callback* after *seconds*."""
-        ...
 
 
 class SystemClock:

@@ -286,35 +286,27 @@ class LockStore(Protocol):
 
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Create the record if nobody holds the key (S1-S4, S7, S8)."""
-        ...
 
     def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """Replace the held record if its version is still the expected one (S1, S4, S5, S7, S8)."""
-        ...
 
     def release(self, request: Release, *, timeout_s: float) -> Reply:
         """Put the tombstone if the record is held in the expected version, and wake one waiter (S1, S4, S6-S8)."""
-        ...
 
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Return the record under *key*, or None where the key is absent; linearizable (S9)."""
-        ...
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*; *timeout_s* bounds each page (S10)."""
-        ...
 
     def guarantees(self) -> Guarantees:
         """Say what this store's topology promises (S20)."""
-        ...
 
     def provision(self) -> None:
         """Create what the store needs: table, index. May be repeated (S21)."""
-        ...
 
     def close(self) -> None:
         """Give back what the store opened (S22)."""
-        ...
 
 
 class AsyncLockStore(Protocol):
@@ -324,35 +316,27 @@ class AsyncLockStore(Protocol):
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """As :meth:`LockStore.claim`."""
-        ...
 
     async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """As :meth:`LockStore.replace`."""
-        ...
 
     async def release(self, request: Release, *, timeout_s: float) -> Reply:
         """As :meth:`LockStore.release`."""
-        ...
 
     async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """As :meth:`LockStore.read`."""
-        ...
 
     def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
         """As :meth:`LockStore.scan`."""
-        ...
 
     async def guarantees(self) -> Guarantees:
         """As :meth:`LockStore.guarantees`."""
-        ...
 
     async def provision(self) -> None:
         """As :meth:`LockStore.provision`."""
-        ...
 
     async def close(self) -> None:
         """As :meth:`LockStore.close`."""
-        ...
 
 
 @runtime_checkable
@@ -363,7 +347,6 @@ class BatchRenew(Protocol):
 
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """Do each request as ``replace`` does; results in the same order."""
-        ...
 
 
 @runtime_checkable
@@ -374,7 +357,6 @@ class AsyncBatchRenew(Protocol):
 
     async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """As :meth:`BatchRenew.replace_many`."""
-        ...
 
 
 @runtime_checkable
@@ -386,7 +368,6 @@ class Notify(Protocol):
 
         *ticket* is the one of the attempt's claims: a store may keep the waiter's place under it.
         """
-        ...
 
 
 @runtime_checkable
@@ -395,7 +376,6 @@ class AsyncNotify(Protocol):
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """As :meth:`Notify.wait`; when cancelled with a wake-up unused, it passes it on."""
-        ...
 
 
 @runtime_checkable
@@ -407,7 +387,6 @@ class ClaimWait(Protocol):
 
         The request names a ticket, as those who wait by :meth:`Notify.wait` do.
         """
-        ...
 
 
 @runtime_checkable
@@ -416,7 +395,6 @@ class AsyncClaimWait(Protocol):
 
     async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
         """As :meth:`ClaimWait.claim_when_free`."""
-        ...
 
 
 @runtime_checkable
@@ -425,7 +403,6 @@ class ServerClock(Protocol):
 
     def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Return the record and the ms since its last write, or None where the key is absent."""
-        ...
 
 
 @runtime_checkable
@@ -434,7 +411,6 @@ class AsyncServerClock(Protocol):
 
     async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """As :meth:`ServerClock.read_age`."""
-        ...
 
 
 @runtime_checkable
@@ -443,7 +419,6 @@ class AtomicMulti(Protocol):
 
     def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
         """Apply all claims or none; a reply for each, in order."""
-        ...
 
 
 @runtime_checkable
@@ -452,7 +427,6 @@ class AsyncAtomicMulti(Protocol):
 
     async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
         """As :meth:`AtomicMulti.claim_many`."""
-        ...
 
 
 @runtime_checkable
@@ -461,7 +435,6 @@ class Prune(Protocol):
 
     def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
         """Remove those of *records* that are free, unchanged and old enough; return how many they are."""
-        ...
 
 
 @runtime_checkable
@@ -470,4 +443,3 @@ class AsyncPrune(Protocol):
 
     async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
         """As :meth:`Prune.prune`."""
-        ...

@@ -64,23 +64,18 @@ class Rows(Protocol):
 
         Raises: RecordError: the row is of another format, or damaged.
         """
-        ...
 
     def claim(self, claim: Claim) -> Write | None:
         """Return the first request of *claim*; None where the row must be read first."""
-        ...
 
     def take(self, claim: Claim, seen: Version, token: int) -> Write | None:
         """Return the request that takes the free row of version *seen*, which refused the first; None where none can be applied."""
-        ...
 
     def change(self, change: Replace | Release) -> Write:
         """Return the request of a replace or a release."""
-        ...
 
     def statement(self, replace: Replace) -> Request | None:
         """Return *replace* as one statement of a batch; None where it takes another request."""
-        ...
 
 
 def text(value: str) -> Value:

@@ -37,7 +37,6 @@ class Settable(Protocol):
 
     def set(self) -> None:
         """Wake whoever waits."""
-        ...
 
 
 _S = TypeVar("_S", bound=Settable)
@@ -48,7 +47,6 @@ class Signal(Settable, Protocol):
 
     def wait(self, timeout_s: float) -> Awaitable[None]:
         """Return when set, or after *timeout_s*."""
-        ...
 
 
 class View(Protocol):
@@ -71,48 +69,37 @@ class Runtime(Protocol):
 
     def caller(self) -> object:
         """Return what stands for the thread or task that calls; None outside of any task."""
-        ...
 
     @property
     def mutex(self) -> AbstractContextManager[object]:
         """What guards the handles: held for a moment, never while waiting."""
-        ...
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         """Wait; ends early when the client is closed."""
-        ...
 
     def pause(self, seconds: float) -> Awaitable[None]:
         """Wait, also while the client is being closed; not at all by a clock that somebody advances."""
-        ...
 
     def signal(self) -> Signal:
         """Return a new signal."""
-        ...
 
     def turn(self) -> Signal:
         """Return a new signal for which to wait as :meth:`sleep` does."""
-        ...
 
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run a callback of the user outside the engine."""
-        ...
 
     def run_probe(self, question: Callable[[Any], Any], argument: Any, timeout_s: float) -> Awaitable[Any]:
         """Return what a function of the user answers; raise what it raises, and TimeoutError where it takes longer."""
-        ...
 
     def arm(self) -> None:
         """See to it that :meth:`Renewals.collect` is called when the first handle of the timer queue is due, or earlier."""
-        ...
 
     def retry(self) -> None:
         """Start the thread that could not be started, if there is one."""
-        ...
 
     def is_inside(self) -> bool:
         """Whether this thread is inside of the mutex."""
-        ...
 
 
 class Watch:

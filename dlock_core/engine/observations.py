@@ -40,11 +40,9 @@ class ObservationStore(Protocol):
 
     def load(self, now: int) -> dict[str, Observation]:
         """Return what it holds that counts at *now*."""
-        ...
 
     def save(self, seen: dict[str, Observation], now: int) -> None:
         """Put *seen*, and what others have put there meanwhile; of two observations of one version the earlier counts."""
-        ...
 
 
 def observation_store(kept: str | Path | MutableMapping[str, Any] | None) -> ObservationStore | None:

@@ -74,35 +74,27 @@ class Verbs(Protocol):
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """Clauses S2 to S4."""
-        ...
 
     def replace(self, request: Replace) -> Exchange[Reply]:
         """Clauses S4 and S5."""
-        ...
 
     def release(self, request: Release) -> Exchange[Reply]:
         """Clauses S4 and S6."""
-        ...
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Clause S9."""
-        ...
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """Clause S10: one exchange for each page, each with a time-out of its own."""
-        ...
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Clause S20."""
-        ...
 
     def provision(self) -> Exchange[None]:
         """Clause S21."""
-        ...
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return the error of dlock for one of the driver, or None for one that is not the driver's (clauses S14, S15, S17)."""
-        ...
 
 
 class Link(Protocol):
@@ -110,11 +102,9 @@ class Link(Protocol):
 
     def send(self, request: Any, timeout_s: float) -> Any:
         """Send *request* once; return the answer within *timeout_s* or raise the driver's error."""
-        ...
 
     def close(self) -> None:
         """Close what the link opened itself. May be repeated; a call after one that was interrupted closes the rest."""
-        ...
 
 
 class AsyncLink(Protocol):
@@ -122,11 +112,9 @@ class AsyncLink(Protocol):
 
     async def send(self, request: Any, timeout_s: float) -> Any:
         """As :meth:`Link.send`."""
-        ...
 
     async def close(self) -> None:
         """As :meth:`Link.close`."""
-        ...
 
 
 class _Face:

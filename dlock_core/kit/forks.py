@@ -17,15 +17,12 @@ class Forkable(Protocol):
 
     def before_fork(self) -> None:
         """Make the object fit to be copied: finish or hold what other threads do with it."""
-        ...
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
-        ...
 
     def after_fork_in_child(self) -> None:
         """Begin anew; no other thread is left that could release a mutex."""
-        ...
 
 
 class BeginsAnew:

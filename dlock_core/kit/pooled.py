@@ -30,22 +30,18 @@ class PooledConnection(Protocol):
     @property
     def fit(self) -> bool:
         """Whether the last request came to its end, so that another one may be sent."""
-        ...
 
     def is_alive(self) -> bool:
         """Whether it is fit, and the server has said nothing since: neither a good-bye nor its end."""
-        ...
 
     def close(self) -> None:
         """Close it, whatever is under way."""
-        ...
 
     def send(self, request: Any, deadline: float) -> Any:
         """Send *request* once; return the answer by *deadline*, on the monotonic clock, or raise the driver's error.
 
         For tasks, what this returns is awaited.
         """
-        ...
 
 
 def on_lane(
