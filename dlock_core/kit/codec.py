@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.errors import RecordError
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plain", "damaged", "packed", "payload_of", "plain_of", "read_payload", "record_of", "unpacked"]
 
+# The parts of a record's context, in the order of its fields.
+CONTEXT_OF = attrgetter("stamp", "process", "broken", "session", "beat", "members", "delay_ms", "times")
 _STATES: dict[object, State] = {state.value: state for state in State}
 # What reading a value that was not written here may raise.
 UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
@@ -64,16 +67,7 @@ def plain_of(record: LockRecord) -> Plain:
         record.fencing_token,
         record.owner,
         record.lease_ms,
-        _context_of(
-            record.stamp,
-            record.process,
-            record.broken,
-            record.session,
-            record.beat,
-            record.members,
-            record.delay_ms,
-            record.times,
-        ),
+        _context_of(*CONTEXT_OF(record)),
         payload_of(record.data, record.attributes),
     )
 
@@ -170,38 +164,9 @@ def _read_attribute(name: str, value: Any) -> tuple[str, AttributeValue]:
 
 
 @lru_cache(maxsize=1024)
-def _context_of(  # noqa: PLR0917  # the order of the record's own fields
-    stamp: Stamp | None,
-    process: ProcessIdentity | None,
-    broken: Broken | None,
-    session: SessionRef | None,
-    beat: Beat | None,
-    members: Members | None,
-    delay_ms: int | None,
-    times: Times | None,
-) -> str:
-    parts: dict[str, Any] = {}
-    if stamp is not None:
-        parts["stamp"] = [stamp.at_ms, stamp.rvn]
-    if process is not None:
-        parts["process"] = [getattr(process, name) for name in _PROCESS]
-    if broken is not None:
-        parts["broken"] = [broken.by, broken.at_ms]
-    if session is not None:
-        parts["session"] = list(session)
-    if beat is not None:
-        parts["beat"] = [beat.own, [list(note) for note in beat.notes]]
-    if members is not None:
-        parts["members"] = [
-            members.kind,
-            [list(ref) for ref in members.sessions],
-            [list(each) for each in members.members],
-        ]
-    if delay_ms is not None:
-        parts["delay"] = delay_ms
-    if times is not None:
-        parts["times"] = list(times)
-    return json.dumps(parts) if parts else ""
+def _context_of(*parts: Any) -> str:
+    named = {name: part for name, part in zip(_READERS, parts, strict=True) if part is not None}
+    return _AS_JSON(named) if named else ""
 
 
 @lru_cache(maxsize=1024)
@@ -232,11 +197,8 @@ def _typed(fields: Any, *kinds: type) -> list[Any]:
 
 
 def _read_process(fields: Any) -> ProcessIdentity:
-    *known, group = _list(fields)
-    boot_id, pid_namespace, pid, started_at = _typed(known, str, int, int, int)
-    if group is not None:
-        _typed([group], int)
-    return ProcessIdentity(boot_id, pid_namespace, pid, started_at, group)
+    group = _list(fields)[-1]
+    return ProcessIdentity(*_typed(fields, str, int, int, int, type(None) if group is None else int))
 
 
 def _read_session(fields: Any) -> SessionRef:
@@ -255,7 +217,9 @@ def _read_members(fields: Any) -> Members:
     )
 
 
-_PROCESS = ("boot_id", "pid_namespace", "pid", "started_at", "child_group")
+# JSON writes a named tuple as a list of its fields by itself; a dataclass is made one.
+_AS_JSON = json.JSONEncoder(default=lambda part: [getattr(part, name) for name in part.__slots__]).encode
+# In the order of CONTEXT_OF.
 _READERS: dict[str, Callable[[Any], object]] = {
     "stamp": lambda fields: Stamp(*_typed(fields, int, str)),
     "process": _read_process,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
-from dlock_core.kit.codec import UNREADABLE, read_payload
+from dlock_core.kit.codec import CONTEXT_OF, UNREADABLE, read_payload
 from dlock_core.record import TOKEN_MAX, LockRecord, NewerRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
@@ -88,24 +88,8 @@ def kept(record: LockRecord, token: int, payload: bytes) -> LockRecord:
 def _changed(record: LockRecord, token: int, data: bytes | None, attributes: Attributes) -> LockRecord:
     if token == record.fencing_token and data is record.data and attributes == record.attributes:
         return record
-    return LockRecord(
-        record.key,
-        record.state,
-        record.rvn,
-        token,
-        record.owner,
-        record.lease_ms,
-        data,
-        attributes,
-        record.stamp,
-        record.process,
-        record.broken,
-        record.session,
-        record.beat,
-        record.members,
-        record.delay_ms,
-        record.times,
-    )
+    named = (record.key, record.state, record.rvn, token, record.owner, record.lease_ms)
+    return LockRecord(*named, data, attributes, *CONTEXT_OF(record))
 
 
 def tokens_exhausted(key: str) -> StoreUnavailableError:
