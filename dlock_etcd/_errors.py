@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import grpc
 
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import named, unanswered
+from dlock_core.kit import named, unanswered, unfit
 
+misfit = partial(unfit, "etcd")
 TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
 _RIGHT = "its user lacks a right; see `dlock doctor --policy --url URL`"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.kit import quorum_guarantees, unfit
+from dlock_core.kit import quorum_guarantees
 from dlock_etcd import _schema
-from dlock_etcd._errors import TROUBLE
+from dlock_etcd._errors import TROUBLE, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,13 +57,9 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
 def _check(endpoint: str, status: Any) -> None:
     version = tuple(int(part) for part in re.findall(r"\d+", status.version)[:2])
     if version < _OLDEST:
-        raise unfit(
-            "etcd", f"{endpoint} is etcd {status.version or 'of an unknown version'}", "update it to 3.4 or newer"
-        )
+        raise misfit(f"{endpoint} is etcd {status.version or 'of an unknown version'}", "update it to 3.4 or newer")
     if status.learner:
-        raise unfit(
-            "etcd", f"{endpoint} is a learner, which answers no linearizable request", "name voting members only"
-        )
+        raise misfit(f"{endpoint} is a learner, which answers no linearizable request", "name voting members only")
 
 
 def _guarantees(answers: Mapping[str, Any], silent: Sequence[str], voting: int | None) -> Guarantees:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from bson.errors import BSONError
@@ -102,6 +103,7 @@ CODES: dict[int, Kind] = {
     8000: Kind.SETUP,  # AtlasError
 }
 
+misfit = partial(unfit, "MongoDB")
 CREATE_IT = "'dlock init --url URL' creates it"
 _MENDS = {
     13: "give the user the role readWrite on the database",
@@ -134,7 +136,7 @@ def error_of(error: BaseException, key: str | None, *, writes: bool) -> StoreErr
         return None
     if kind is Kind.SETUP:
         mend = _DNS_MEND if _unresolved(error) else _MENDS.get(_code(error), _MEND)
-        return unfit("MongoDB", _said(error), mend, key=key)
+        return misfit(_said(error), mend, key=key)
     if kind is Kind.RECORD:
         return RecordError(f"the record of {named(key)} has no form in BSON: {type(error).__name__}", key=key)
     return unanswered("MongoDB", _said(error), key, writes=writes and kind is Kind.UNKNOWN)

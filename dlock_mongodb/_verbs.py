@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError, WriteError
 
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from dlock_core.kit import BatchResults, pages, unfit
+from dlock_core.kit import BatchResults, pages
 from dlock_core.store import Reply
 from dlock_mongodb import _wire
-from dlock_mongodb._errors import CLASSES, CREATE_IT, Kind, check_concern, error_of, kind_of
+from dlock_mongodb._errors import CLASSES, CREATE_IT, Kind, check_concern, error_of, kind_of, misfit
 from dlock_mongodb._wire import Command
 from dlock_mongodb.provision import inspection, provisioning
 
@@ -163,9 +163,7 @@ class MongoDBVerbs:
 
     def _send(self, document: Document, *, urgent: bool = False) -> Exchange[Any]:
         if not (yield from self._known()).provisioned:
-            raise unfit(
-                "MongoDB", f"the collection {self._names.database}.{self._names.collection} does not exist", CREATE_IT
-            )
+            raise misfit(f"the collection {self._names.database}.{self._names.collection} does not exist", CREATE_IT)
         answer: Any = yield Command(self._names.database, document, urgent=urgent)
         return answer  # with its type
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 from pymongo.errors import OperationFailure
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import unfit
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Grade, Guarantees, TokenOrder
 from dlock_mongodb import _wire
+from dlock_mongodb._errors import misfit
 from dlock_mongodb._wire import Command, Document
 
 __all__ = ["Conversation", "Facts", "Names", "inspection", "provisioning"]
@@ -79,23 +79,18 @@ def inspection(names: Names) -> Conversation:
 
 def _check_server(hello: Document, build: Document) -> None:
     if str(build.get("ferretdbVersion", "")).lstrip("v").startswith("1."):
-        raise unfit(
-            "MongoDB",
-            "FerretDB 1.x runs findAndModify in several steps, so two clients can hold one lock",
-            "use MongoDB",
+        raise misfit(
+            "FerretDB 1.x runs findAndModify in several steps, so two clients can hold one lock", "use MongoDB"
         )
     version = hello.get("maxWireVersion", 0)
     if version < _WIRE_VERSION_MIN:
-        raise unfit(
-            "MongoDB",
-            f"the server's wire version is {version}, {_WIRE_VERSION_MIN} is needed",
-            "use MongoDB 4.4 or newer",
+        raise misfit(
+            f"the server's wire version is {version}, {_WIRE_VERSION_MIN} is needed", "use MongoDB 4.4 or newer"
         )
     if not hello.get("isWritablePrimary", hello.get("ismaster")):
         if "setName" in hello and "primary" not in hello:
             raise StoreUnavailableError("MongoDB's replica set has no primary just now, it is electing one; try again")
-        raise unfit(
-            "MongoDB",
+        raise misfit(
             "the server is not the primary of its replica set",
             "name the set (replicaSet=…) and leave out directConnection",
         )
@@ -113,23 +108,15 @@ def _look_at_collection(names: Names) -> _Part:
     ]
     if found[0].get("type", "collection") != "collection" or wrong:
         kind = ", ".join(wrong) or found[0].get("type")
-        raise unfit("MongoDB", f"{where} is no plain collection but has {kind}", "name another one with collection=…")
+        raise misfit(f"{where} is no plain collection but has {kind}", "name another one with collection=…")
     indexes = _demand((yield _ask(names.database, {"listIndexes": names.collection, "cursor": {}})))["cursor"][
         "firstBatch"
     ]
     for index in indexes:
         if "expireAfterSeconds" in index:
-            raise unfit(
-                "MongoDB",
-                f"the TTL index {index['name']!r} of {where} removes locks and their tokens",
-                "drop the index",
-            )
+            raise misfit(f"the TTL index {index['name']!r} of {where} removes locks and their tokens", "drop the index")
         if index.get("unique") and index["name"] != "_id_":
-            raise unfit(
-                "MongoDB",
-                f"the unique index {index['name']!r} of {where} keeps locks from being made",
-                "drop the index",
-            )
+            raise misfit(f"the unique index {index['name']!r} of {where} keeps locks from being made", "drop the index")
     return True
 
 
@@ -140,7 +127,7 @@ def _look_at_shard_key(names: Names) -> _Part:
     # Without permission to look, the shard key is not checked; the notes say what it must be.
     for sharded in answer["cursor"]["firstBatch"] if answer.get("ok") else ():
         if list(sharded.get("key", {"_id": 1})) != ["_id"]:
-            raise unfit("MongoDB", "the collection is sharded by another key than _id", "shard it by _id or hashed _id")
+            raise misfit("the collection is sharded by another key than _id", "shard it by _id or hashed _id")
 
 
 def _try_a_claim(names: Names) -> _Part:
@@ -158,11 +145,7 @@ def _try_a_claim(names: Names) -> _Part:
         if value is not None:
             seen.append((value.get("rvn"), value.get("state"), value.get("token")))
     if any(each != seen[0] for each in seen) or any(state != "held" or not token for _, state, token in seen):
-        raise unfit(
-            "MongoDB",
-            "a claim of a held lock changed it, or was not carried out as a whole",
-            "use MongoDB 4.4 or newer",
-        )
+        raise misfit("a claim of a held lock changed it, or was not carried out as a whole", "use MongoDB 4.4 or newer")
 
 
 def _try_a_change_stream(names: Names) -> _Part:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psycopg
 
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import named, unanswered
+from dlock_core.kit import named, unanswered, unfit
 
+misfit = partial(unfit, "PostgreSQL")
 CREATE_IT = "'dlock init --url URL' creates it"
 
 # An error that the server answers to a statement has rolled the statement back, but for those that end the session: they may come after

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psycopg
 
-from dlock_core.kit import unfit
 from dlock_core.store import Grade, Guarantees, TokenOrder
-from dlock_postgres._errors import CREATE_IT
+from dlock_postgres._errors import CREATE_IT, misfit
 from dlock_postgres._wire import COLUMNS, statement
 from dlock_postgres.options import quoted
 
@@ -102,20 +101,13 @@ def inspection(table: str) -> Exchange[Facts]:
 
 def _check_server(version: str, number: int, whole: str, encoding: str, isolation: str) -> None:
     if number < _OLDEST * 10_000:
-        raise unfit("PostgreSQL", f"the server is PostgreSQL {version}", f"update it to {_OLDEST} or newer")
+        raise misfit(f"the server is PostgreSQL {version}", f"update it to {_OLDEST} or newer")
     if not whole.startswith("PostgreSQL ") or "-YB-" in whole:
-        raise unfit(
-            "PostgreSQL", f"the server is {whole.partition(',')[0]}", "use PostgreSQL itself; nothing else was tested"
-        )
+        raise misfit(f"the server is {whole.partition(',')[0]}", "use PostgreSQL itself; nothing else was tested")
     if encoding != "UTF8":
-        raise unfit(
-            "PostgreSQL",
-            f"the database is encoded in {encoding}",
-            "use a database that was created with ENCODING 'UTF8'",
-        )
+        raise misfit(f"the database is encoded in {encoding}", "use a database that was created with ENCODING 'UTF8'")
     if isolation != "read committed":
-        raise unfit(
-            "PostgreSQL",
+        raise misfit(
             f"transactions are {isolation}",
             "give the user its own: ALTER ROLE NAME SET default_transaction_isolation = 'read committed'",
         )
@@ -127,9 +119,7 @@ def _check_pooler() -> Exchange[None]:
         yield statement("BEGIN")  # the link closes a connection that is in a transaction
     except psycopg.Error as error:
         if _NO_TRANSACTIONS in str(error):
-            raise unfit(
-                "PostgreSQL", "a pooler refuses transactions", "set its pool_mode to transaction or session"
-            ) from error
+            raise misfit("a pooler refuses transactions", "set its pool_mode to transaction or session") from error
         raise
 
 
@@ -142,22 +132,12 @@ def _look_at_table(table: str) -> Exchange[bool]:
     kind, persistence, filtered, columns, keyed = answer.rows[0]
     wanted = {f"{column} {of}" for column, of in {**COLUMNS, **_EXTRA}.items()}
     if kind != "r" or not keyed or set(columns.split(",")) != wanted:
-        raise unfit(
-            "PostgreSQL",
-            f"{table} is not a table of dlock's",
-            f"name another one with table=SCHEMA.NAME, and {CREATE_IT}",
-        )
+        raise misfit(f"{table} is not a table of dlock's", f"name another one with table=SCHEMA.NAME, and {CREATE_IT}")
     if persistence != "p":
-        raise unfit(
-            "PostgreSQL",
-            f"the table {table} is UNLOGGED, so a crash empties it",
-            f"ALTER TABLE {quoted(table)} SET LOGGED",
-        )
+        raise misfit(f"the table {table} is UNLOGGED, so a crash empties it", f"ALTER TABLE {quoted(table)} SET LOGGED")
     if filtered:
-        raise unfit(
-            "PostgreSQL",
-            f"the table {table} has row level security",
-            f"ALTER TABLE {quoted(table)} DISABLE ROW LEVEL SECURITY",
+        raise misfit(
+            f"the table {table} has row level security", f"ALTER TABLE {quoted(table)} DISABLE ROW LEVEL SECURITY"
         )
     return True
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import watch_forks, watched
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._clock import HostClock
@@ -41,8 +41,6 @@ from dlock_sqlite._wake import WakeUps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from dlock_core.errors import StoreError
 
 _T = TypeVar("_T")
 
@@ -89,7 +87,7 @@ class SqliteFile:
         nap_s = _NAP_S
         while True:
             try:
-                return self._run_alone(work, key, deadline)
+                return self._run_alone(work, deadline)
             except _OvertakenError as error:
                 cause: Exception = error
             except TimeoutError as error:
@@ -99,16 +97,18 @@ class SqliteFile:
                     raise wire.trouble(error, self.path, key, at_commit=False) from error
                 cause = error
             except UnicodeEncodeError as error:
-                raise self._error(
-                    RecordError, f"{error.object!r} has no UTF-8 form, so it cannot be stored", key
-                ) from error
+                problem = f"{error.object!r} has no UTF-8 form, so it cannot be stored"
+                raise self._error(RecordError, problem, key) from error
+            except StoreError as error:
+                error.key = error.key or key
+                raise
             if now_ns() + nap_s * NANOS >= deadline:
                 raise self._error(StoreUnavailableError, _BUSY.format(timeout_s), key) from cause
             # Naps of random length, so that processes that met once do not meet again.
             time.sleep(random.uniform(nap_s / 2, nap_s))  # noqa: S311  # no secret
             nap_s = min(nap_s * 2, _NAP_MAX_S)
 
-    def _run_alone(self, work: Callable[[sqlite3.Connection], _T], key: str | None, deadline: int) -> _T:
+    def _run_alone(self, work: Callable[[sqlite3.Connection], _T], deadline: int) -> _T:
         """Return *work(connection)*, while no other thread uses the connection.
 
         Raises: TimeoutError: other threads used it until *deadline*.
@@ -127,7 +127,7 @@ class SqliteFile:
             turn = self._turn = self._turn + 1
             if nested:
                 self._drop()
-            return work(self._ready(now, key))
+            return work(self._ready(now))
         except (OutcomeUnknownError, sqlite3.Error) as error:
             if isinstance(error, sqlite3.ProgrammingError) and self._turn != turn:
                 raise _OvertakenError from error
@@ -185,36 +185,34 @@ class SqliteFile:
         """Whether the connection is another process's: a statement outlasted the patience of a fork, or the fork passed Python by."""
         return self._connection is not None and self._pid != os.getpid()
 
-    def check_open(self, key: str | None) -> None:
+    def check_open(self, key: str | None = None) -> None:
         """Raise StoreUnavailableError after :meth:`close`."""
         if self._closed:
             raise self._error(StoreUnavailableError, "the store was closed; open a new one", key)
 
-    def _ready(self, now: int, key: str | None) -> sqlite3.Connection:
+    def _ready(self, now: int) -> sqlite3.Connection:
         if self._closed:
-            self.check_open(key)
+            self.check_open()
         if self._connection is not None and self._pid == os.getpid():
             if now >= self._check_at:
-                self._check_same(key)
+                self._check_same()
                 self._check_at = now + _CHECK_EVERY_NS
             return self._connection
         if any(isinstance(file, SqliteFile) and file.path == self.path and file.is_inherited for file in watched()):
             # SQLite's list of locks in this process is not true: see the top of this file.
             message = "this process was forked while it was in use; open it only after the fork, or fork with os.fork"
-            raise self._error(StoreUnavailableError, message, key)
-        return self._opened(key)
+            raise self._error(StoreUnavailableError, message)
+        return self._opened()
 
-    def _check_same(self, key: str | None) -> None:
+    def _check_same(self) -> None:
         try:
             status = os.stat(self.path)
         except OSError as error:
-            raise self._system_error(error, key) from error
+            raise self._system_error(error) from error
         if (status.st_dev, status.st_ino) != self._identity:
             # Programs that have the old file open would not see the locks in the new one, whose tokens begin again.
-            raise self._error(
-                StoreSetupError,
+            raise self._misfit(
                 "the file was removed or replaced while it was open; put it back, or stop all its users and start anew",
-                key,
             )
 
     def _settle(self) -> None:
@@ -244,22 +242,22 @@ class SqliteFile:
         finally:
             self._connection = None
 
-    def _opened(self, key: str | None) -> sqlite3.Connection:
+    def _opened(self) -> sqlite3.Connection:
         try:
             self._create()
             status = os.stat(self.path)
         except OSError as error:
-            raise self._system_error(error, key) from error
+            raise self._system_error(error) from error
         if self._identity is not None:
-            self._check_same(key)
+            self._check_same()
         if not stat.S_ISREG(status.st_mode):
-            raise self._error(StoreSetupError, "it is not a file; give the path of a new file", key)
+            raise self._misfit("it is not a file; give the path of a new file")
         if status.st_size:
-            self._check_ours(key)
+            self._check_ours()
         self._pid = os.getpid()
         connection = self._connection = self._connect("mode=rw")
         try:
-            self._set_up(connection, key)
+            self._set_up(connection)
         except BaseException:
             self._drop()
             raise
@@ -286,13 +284,13 @@ class SqliteFile:
         uri = f"file:{quote(os.fsencode(self.path))}?{query}"
         return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
 
-    def _check_ours(self, key: str | None) -> None:
+    def _check_ours(self) -> None:
         # "immutable" reads the header and touches nothing: no lock, no -wal, no -shm, no recovery. So it may meet a write half done, as of
         # another process that makes the file just now: a bad answer is believed when it stays.
         for look in itertools.count(1):
             connection = self._connect("mode=ro&immutable=1")
             try:
-                self._check_marks(connection, key)
+                self._check_marks(connection)
             except (sqlite3.DatabaseError, StoreSetupError):
                 written = any(os.path.exists(f"{self.path}-{kind}") for kind in ("journal", "wal"))
                 if look >= (_LOOKS_MAX if written else _LOOKS_MIN):
@@ -303,68 +301,63 @@ class SqliteFile:
                 connection.close()
             time.sleep(_LOOK_EVERY_S)
 
-    def _check_marks(self, connection: sqlite3.Connection, key: str | None) -> None:
+    def _check_marks(self, connection: sqlite3.Connection) -> None:
         [application_id] = connection.execute("PRAGMA application_id").fetchone()
         if application_id != wire.APPLICATION_ID:
-            raise self._error(StoreSetupError, "it is another program's database; give the path of a new file", key)
+            raise self._misfit("it is another program's database; give the path of a new file")
         [version] = connection.execute("PRAGMA user_version").fetchone()
         if version != wire.SCHEMA_VERSION:
-            message = f"its format is {version}, this dlock knows {wire.SCHEMA_VERSION}; update dlock: pip install -U dlock-core"
-            raise self._error(StoreSetupError, message, key)
+            raise self._misfit(
+                f"its format is {version}, this dlock knows {wire.SCHEMA_VERSION}; update dlock: pip install -U dlock-core"
+            )
 
-    def _set_up(self, connection: sqlite3.Connection, key: str | None) -> None:
+    def _set_up(self, connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         if _is_blank(connection):
             # All marks in one transaction of the old journal: whoever is killed here leaves an empty file, or a whole one.
             connection.execute("BEGIN EXCLUSIVE")
             if _is_blank(connection):
-                self._restrict(key)
+                self._restrict()
                 connection.execute(f"PRAGMA application_id = {wire.APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {wire.SCHEMA_VERSION}")
                 connection.execute(wire.SCHEMA)
             connection.execute("COMMIT")
-        self._check_marks(connection, key)
+        self._check_marks(connection)
         [mode] = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            message = (
+            raise self._misfit(
                 f"its file system has no shared memory for a write-ahead log (journal mode {mode}); use a local disk"
             )
-            raise self._error(StoreSetupError, message, key)
 
-    def _restrict(self, key: str | None) -> None:
+    def _restrict(self) -> None:
         try:
             os.chmod(self.path, 0o600)
         except OSError as error:
-            message = (
+            raise self._misfit(
                 f"it is empty and cannot be closed to other users ({error.strerror}); remove it, or let its owner begin"
-            )
-            raise self._error(StoreSetupError, message, key) from error
+            ) from error
 
-    def _system_error(self, error: OSError, key: str | None) -> StoreError:
+    def _system_error(self, error: OSError) -> StoreError:
         directory = os.path.dirname(self.path)
         what = error.strerror or str(error)
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(directory):
-            return self._error(
-                StoreSetupError, f"there is no directory {directory!r}; make it: mkdir -p {directory}", key
-            )
+            return self._misfit(f"there is no directory {directory!r}; make it: mkdir -p {directory}")
         if error.errno == errno.ENOENT and self._identity is None:
-            return self._error(
-                StoreSetupError,
+            return self._misfit(
                 f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk",
-                key,
             )
         if error.errno == errno.ENOENT:
-            return self._error(
-                StoreSetupError, "the file was removed while it was open; put it back, or start all its users anew", key
-            )
+            return self._misfit("the file was removed while it was open; put it back, or start all its users anew")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            message = (
+            return self._misfit(
                 f"it cannot be made or read ({what}); give this user write permission on the directory {directory!r}"
             )
-            return self._error(StoreSetupError, message, key)
-        return self._error(StoreUnavailableError, f"it cannot be made or read ({what}); check the disk", key)
+        return self._error(StoreUnavailableError, f"it cannot be made or read ({what}); check the disk")
 
-    def _error(self, kind: type[StoreError], what: str, key: str | None) -> StoreError:
+    def _misfit(self, what: str) -> StoreError:
+        return self._error(StoreSetupError, what)
+
+    def _error(self, kind: type[StoreError], what: str, key: str | None = None) -> StoreError:
         return kind(f"SQLite file {self.path!r}: {what}", key=key)
 
 

@@ -240,7 +240,7 @@ store.close()
         self, store: SqliteStore, code: int, kind: type[StoreError], words: str
     ) -> None:
         """What the user has to mend is told from what may pass."""
-        error = store._file._system_error(OSError(code, os.strerror(code)), "k")
+        error = store._file._system_error(OSError(code, os.strerror(code)))
 
         assert type(error) is kind
         assert words in str(error)

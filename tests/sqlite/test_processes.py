@@ -110,7 +110,7 @@ from dlock_sqlite import _wake as _wake
 from dlock_sqlite import _wire as wire
 class Killed(str):
     pass
-store._file._restrict = lambda key: os.kill(os.getpid(), signal.SIGKILL)
+store._file._restrict = lambda: os.kill(os.getpid(), signal.SIGKILL)
 take(store)
 """
         process = start(program, path)
