@@ -12,7 +12,6 @@ import hashlib
 import hmac
 import json
 import os
-import select
 import ssl
 import time
 import zlib
@@ -37,7 +36,7 @@ from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
-from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, Pool, Seats, Shelf
+from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, Pool, Seats, Shelf, is_ready
 from dlock_dynamodb._errors import StrangeAnswerError
 
 if TYPE_CHECKING:
@@ -279,7 +278,8 @@ def _decoded(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pool(size: int, reserve: Pool[DeadlineSocket] | None = None) -> Pool[DeadlineSocket]:
-    return Pool(Seats(size), Shelf(_is_silent, DeadlineSocket.close), reserve)
+    # What the server has said since its last answer is its end, or would be taken for the next answer.
+    return Pool(Seats(size), Shelf(lambda connection: not is_ready(connection), DeadlineSocket.close), reserve)
 
 
 def _received(connection: DeadlineSocket) -> bytes:
@@ -301,13 +301,6 @@ def _unchunked(rest: bytes, more: Callable[[], bytes]) -> tuple[bytes, bytes]:
             rest += more()
         body, rest = body + rest[:size], rest[size + 2 :]
     return body, rest
-
-
-def _is_silent(connection: DeadlineSocket) -> bool:
-    """Whether the server has said nothing since the last answer: neither its end, nor what would be taken for the next answer."""
-    poll = select.poll()
-    poll.register(connection, select.POLLIN)
-    return not poll.poll(0)
 
 
 def _in_base64(value: bytes) -> str:

@@ -13,7 +13,6 @@ that the server has closed while it was idle is not used, since nobody could tel
 from __future__ import annotations
 
 import os
-import select
 import ssl
 import time
 from functools import partial
@@ -24,7 +23,7 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from dlock_core.errors import ConfigurationError
-from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, leave_behind
+from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, is_ready, leave_behind
 from dlock_mysql._errors import unconnected
 
 if TYPE_CHECKING:
@@ -65,8 +64,6 @@ class _Connection:
         if driver.ssl:
             driver.ctx.sslsocket_class = DeadlineTLSSocket
         driver.connect(DeadlineSocket.connected((options.host, options.port), deadline))
-        self._poll = select.poll()
-        self._poll.register(driver._sock, select.POLLIN)
         self.has_returning = _RETURNING in driver.get_server_info()
 
     def send(self, request: Request, deadline: float) -> list[Row]:
@@ -83,7 +80,7 @@ class _Connection:
 
     def is_alive(self) -> bool:
         """Whether the server has said nothing since the last answer: a good-bye, or its end."""
-        return self.fit and not self._poll.poll(0)
+        return self.fit and not is_ready(self._driver._sock)
 
     def close(self) -> None:
         """Close: with a good-bye, unless a request has not come to its end."""

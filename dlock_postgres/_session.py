@@ -7,7 +7,6 @@ connection on which that was done is not used again: the server may act on it la
 from __future__ import annotations
 
 import asyncio
-import select
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -20,6 +19,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 
+from dlock_core.kit import is_ready
 from dlock_postgres._errors import not_connected
 from dlock_postgres._wire import Statement, decoded, prepared
 
@@ -79,7 +79,7 @@ class Session:
 
     def is_alive(self) -> bool:
         """Whether it is fit, and the server has neither closed it, nor said something unasked."""
-        return self.fit and not _waits(self.pg.socket, writes=False, timeout_s=0)
+        return self.fit and not is_ready(self.pg.socket)
 
     def close(self) -> None:
         """Close it; a statement whose answer was not read to its end is cancelled if it may be."""
@@ -189,7 +189,8 @@ def drive(steps: Steps[_T]) -> _T:
     came = None
     try:
         while True:
-            came = _waits(*steps.send(came))  # type: ignore[arg-type]  # the first thing that is sent is None
+            socket, writes, timeout_s = steps.send(came)  # type: ignore[arg-type]  # the first thing that is sent is None
+            came = is_ready(socket, timeout_s, writes=writes)
     except StopIteration as end:
         result: _T = end.value
         return result
@@ -206,18 +207,8 @@ async def adrive(steps: Steps[_T]) -> _T:
         return result
 
 
-def _waits(fd: int, writes: bool, timeout_s: float) -> bool:  # noqa: FBT001
-    """Wait until the socket can be read, or with *writes* also written; return whether it can."""
-    timeout_s = max(timeout_s, 0)
-    if not hasattr(select, "poll"):
-        return any(select.select([fd], [fd] if writes else [], [], timeout_s))
-    poll = select.poll()
-    poll.register(fd, select.POLLIN | select.POLLOUT if writes else select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
-
-
 async def _awaits(fd: int, writes: bool, timeout_s: float) -> bool:  # noqa: FBT001
-    """As :func:`_waits`."""
+    """As :func:`~dlock_core.kit.is_ready`."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
 

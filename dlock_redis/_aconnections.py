@@ -13,9 +13,9 @@ import redis.asyncio
 from redis.exceptions import InvalidResponse
 
 from dlock_core.errors import StoreError
-from dlock_core.kit import AsyncLendingPool, AsyncWatch, News
+from dlock_core.kit import AsyncLendingPool, AsyncWatch, News, is_ready
 from dlock_redis import _errors as errors
-from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node, readable
+from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node
 from dlock_redis._resp import IncompleteError, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
@@ -32,7 +32,7 @@ class _AsyncLink(asyncio.Protocol):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._transport = connection._writer.transport  # as in _Link
-        self._is_readable = readable(self._transport.get_extra_info("socket"))
+        self._socket = self._transport.get_extra_info("socket")
         self._loop = asyncio.get_running_loop()
         # An error is a result too: the loop complains of an exception that an interrupted request never fetches.
         self._answers: asyncio.Future[list[Any] | Exception] | None = None
@@ -94,7 +94,7 @@ class _AsyncLink(asyncio.Protocol):
 
     def is_alive(self) -> bool:
         """As :meth:`_Link.is_alive`: nothing has come to the event loop, nor is still in the socket."""
-        return not (self._spoilt or self._transport.is_closing() or self._is_readable())
+        return not (self._spoilt or self._transport.is_closing() or is_ready(self._socket))
 
     def close(self) -> None:
         """Close at once, without waiting for the other side: TLS would shake hands once more, and the loop may end before it has."""

@@ -10,7 +10,6 @@ and one that all waiters share: it is subscribed to the channel of the store, an
 from __future__ import annotations
 
 import logging
-import select
 import threading
 import time
 from functools import partial
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 
 from dlock_core.errors import StoreError
-from dlock_core.kit import LendingPool, News, Watch
+from dlock_core.kit import LendingPool, News, Watch, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -41,15 +40,6 @@ _READ_SIZE = 65536
 # Closing waits so long for a thread that asks a Cluster for its slots: it uses the client, which its owner may close next.
 _SLOTS_END_S = 5.0
 _log = logging.getLogger("dlock.redis")
-
-
-def readable(peer: Any) -> Callable[[], object]:
-    """Return a function that tells whether the server has closed the connection, or said something unasked."""
-    if not hasattr(select, "poll"):
-        return lambda: select.select([peer], [], [], 0)[0]
-    poll = select.poll()
-    poll.register(peer, select.POLLIN)
-    return lambda: poll.poll(0)
 
 
 class Inbox:
@@ -80,12 +70,11 @@ class _Link:
         self.close = connection.disconnect
         self._socket = connection._sock  # redis-py has no public way to a time-out for one request
         self._timeout_s = -1.0
-        self._is_readable = readable(self._socket)
         self.fit = True
 
     def is_alive(self) -> bool:
         """Whether the server has neither closed the connection nor said something unasked."""
-        return not self._is_readable()
+        return not is_ready(self._socket)
 
     def send(self, request: Request, deadline: float) -> list[Any]:
         """Send *request*, and read its answers. A server that says that another one has to be asked is not asked again."""

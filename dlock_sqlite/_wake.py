@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import select
 import sys
 from collections import OrderedDict
 from contextlib import suppress
@@ -26,6 +25,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from dlock_core.clock import now_ns
+from dlock_core.kit import is_ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class WakeUps:
         woken = False
         try:
             if not worth_it():
-                woken = _is_hung_up(pipe, max(0.0, min(timeout_s, _POLL_MAX_S)))
+                woken = is_ready(pipe, min(timeout_s, _POLL_MAX_S))  # a releaser has hung up
         finally:
             self._leave(key, name, pipe, woken=woken)
         return True
@@ -148,15 +148,6 @@ class WakeUps:
         with suppress(OSError):
             os.rmdir(os.path.dirname(name))
             os.rmdir(self._directory)
-
-
-def _is_hung_up(pipe: int, timeout_s: float) -> bool:
-    """Wait until a releaser has hung up *pipe*, at most *timeout_s*."""
-    if not hasattr(select, "poll"):  # eventlet takes it away; its own select() lets other green threads run
-        return bool(select.select([pipe], [], [], timeout_s)[0])
-    poll = select.poll()
-    poll.register(pipe, select.POLLIN)
-    return bool(poll.poll(timeout_s * 1000))
 
 
 def _hang_up(name: str) -> bool:

@@ -12,6 +12,7 @@
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out; :func:`in_own_thread`: for asyncio
 :class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant
+:func:`is_ready`                            whether a socket has something to read, on every platform
 :class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together, and a connection kept for renewals
@@ -49,6 +50,7 @@ from dlock_core.kit.outcome import kept, matches, outcome, tokens_exhausted, wri
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncLendingPool, AsyncPooledLink, LendingPool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
+from dlock_core.kit.readiness import is_ready
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 from dlock_core.kit.trouble import named, unanswered, unfit
@@ -97,6 +99,7 @@ __all__ = [
     "damaged",
     "in_own_thread",
     "in_parts",
+    "is_ready",
     "kept",
     "leave_behind",
     "matches",

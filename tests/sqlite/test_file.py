@@ -365,6 +365,7 @@ store.close()
         # A file that is used all the time is looked at ten times a second.
         store._file._check_at = 0
         for _ in range(2):
-            with pytest.raises(StoreSetupError, match=r"removed|replaced"):
+            with pytest.raises(StoreSetupError, match=r"removed|replaced") as refused:
                 read(store)
+            assert refused.value.key == "k"
         assert path.exists() == replaced

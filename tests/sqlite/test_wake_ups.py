@@ -15,6 +15,7 @@ import pytest
 from dlock_core.errors import (
     StoreError,
 )
+from dlock_core.kit import is_ready
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
 from dlock_sqlite import SqliteStore, _wake
@@ -380,7 +381,7 @@ class _Waiter:
         """Whether it has nothing left to do but to be woken: it has its pipe, and has seen that the record is as it knows it."""
         assert self._thread.ident is not None
         frame = sys._current_frames().get(self._thread.ident)
-        return frame is not None and frame.f_code is _wake._is_hung_up.__code__
+        return frame is not None and frame.f_code is is_ready.__code__
 
 
 def _asleep(store: SqliteStore, record: LockRecord, **options: str) -> _Waiter:
