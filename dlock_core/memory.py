@@ -15,17 +15,17 @@ from urllib.parse import urlsplit
 
 from dlock_core.backend import StoreOptions, redact
 from dlock_core.clock import now_ns
+from dlock_core.engine.blocking_runtime import BlockingStore
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
+from dlock_core.kit.backend import Backend
 from dlock_core.kit.outcome import outcome
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-
-    from dlock_core.store import AsyncLockStore, LockStore
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["AsyncMemoryStore", "MemoryOptions", "MemorySpace", "MemoryStore", "backend"]
 
@@ -288,7 +288,18 @@ class MemoryStore:
 
     def guarantees(self) -> Guarantees:
         """Say what a dictionary can promise."""
-        return _guarantees()
+        return Guarantees(
+            store="memory",
+            version="1",
+            grade=Grade.A,
+            token=TokenOrder.ORDERED,
+            deletes=False,
+            refusal_linearizable=True,
+            durable=False,
+            failover="none: records end with the process",
+            clock="none",
+            notes=("one process only: its threads and tasks exclude each other, and nobody else",),
+        )
 
     def provision(self) -> None:
         """Do nothing: nothing is needed."""
@@ -303,56 +314,20 @@ class MemoryStore:
             raise StoreUnavailableError("the memory store was closed; open a new one", key=key)
 
 
-class AsyncMemoryStore:
-    """The store for tasks; shares its *space* with threads where it is given one. No call here suspends but ``wait``."""
+class AsyncMemoryStore(BlockingStore):
+    """The store for tasks; shares its *space* with threads where it is given one. No call here suspends but those that wait."""
 
     capabilities = _CAPABILITIES
-    batch_limit = 1_000_000
+    batch_limit = MemoryStore.batch_limit
+    store: MemoryStore
 
     def __init__(self, space: MemorySpace | None = None) -> None:
-        self._sync = MemoryStore(space)
-        self.space = self._sync.space
-
-    async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
-        """As :meth:`MemoryStore.claim`."""
-        return self._sync.claim(request, timeout_s=timeout_s)
-
-    async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
-        """As :meth:`MemoryStore.replace`."""
-        return self._sync.replace(request, timeout_s=timeout_s)
-
-    async def release(self, request: Release, *, timeout_s: float) -> Reply:
-        """As :meth:`MemoryStore.release`."""
-        return self._sync.release(request, timeout_s=timeout_s)
-
-    async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
-        """As :meth:`MemoryStore.read`."""
-        return self._sync.read(key, timeout_s=timeout_s)
-
-    async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
-        """As :meth:`MemoryStore.scan`."""
-        for record in self._sync.scan(prefix, timeout_s=timeout_s):
-            yield record
-
-    async def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
-        """As :meth:`MemoryStore.replace_many`."""
-        return self._sync.replace_many(requests, timeout_s=timeout_s)
-
-    async def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
-        """As :meth:`MemoryStore.claim_many`."""
-        return self._sync.claim_many(requests, timeout_s=timeout_s)
-
-    async def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
-        """As :meth:`MemoryStore.read_age`."""
-        return self._sync.read_age(key, timeout_s=timeout_s)
-
-    async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
-        """As :meth:`MemoryStore.prune`."""
-        return self._sync.prune(records, older_than_ms=older_than_ms, dry_run=dry_run, timeout_s=timeout_s)
+        self.store = MemoryStore(space)
+        self.space = self.store.space
 
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:  # first come, first woken
         """As :meth:`MemoryStore.wait`; a cancelled waiter passes an unused wake-up on."""
-        self._sync.check(record.key)
+        self.store.check(record.key)
         woken, wake = _wake_up()
         if not self.space.enter(record, wake):
             return
@@ -369,9 +344,9 @@ class AsyncMemoryStore:
 
     async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
         """As :meth:`MemoryStore.claim_when_free`."""
-        self._sync.check(request.record.key)
+        self.store.check(request.record.key)
         woken, wake = _wake_up()
-        waiting = _Waiting(self._sync, request, wake)
+        waiting = _Waiting(self.store, request, wake)
         try:
             if waiting.enter():
                 async with asyncio.timeout(wait_s):
@@ -381,17 +356,6 @@ class AsyncMemoryStore:
         finally:
             waiting.leave()
         return waiting.reply()
-
-    async def guarantees(self) -> Guarantees:
-        """As :meth:`MemoryStore.guarantees`."""
-        return _guarantees()
-
-    async def provision(self) -> None:
-        """Do nothing: nothing is needed."""
-
-    async def close(self) -> None:
-        """As :meth:`MemoryStore.close`."""
-        self._sync.close()
 
 
 def _wake_up() -> tuple[asyncio.Future[None], Callable[[], None]]:
@@ -409,21 +373,6 @@ def _wake_up() -> tuple[asyncio.Future[None], Callable[[], None]]:
             loop.call_soon_threadsafe(set_woken)
 
     return woken, wake
-
-
-def _guarantees() -> Guarantees:
-    return Guarantees(
-        store="memory",
-        version="1",
-        grade=Grade.A,
-        token=TokenOrder.ORDERED,
-        deletes=False,
-        refusal_linearizable=True,
-        durable=False,
-        failover="none: records end with the process",
-        clock="none",
-        notes=("one process only: its threads and tasks exclude each other, and nobody else",),
-    )
 
 
 class MemoryOptions(StoreOptions):
@@ -455,18 +404,12 @@ class MemoryOptions(StoreOptions):
 _spaces: dict[tuple[int, str], MemorySpace] = {}
 
 
-class _Backend:
-    options = MemoryOptions
-    extra = ""
-
-    def open(self, options: MemoryOptions) -> LockStore:
-        return MemoryStore(_spaces.setdefault((generation(), options.name), MemorySpace()))
-
-    def aopen(self, options: MemoryOptions) -> Awaitable[AsyncLockStore] | None:
-        async def opened() -> AsyncLockStore:
-            return AsyncMemoryStore(_spaces.setdefault((generation(), options.name), MemorySpace()))
-
-        return opened()
+def _space(options: MemoryOptions) -> MemorySpace:
+    return _spaces.setdefault((generation(), options.name), MemorySpace())
 
 
-backend = _Backend()
+backend = Backend(
+    MemoryOptions,
+    open_store=lambda options: MemoryStore(_space(options)),
+    aopen_store=lambda options: AsyncMemoryStore(_space(options)),
+)

@@ -192,7 +192,7 @@ def test_wait_of_a_task_ends_with_its_time() -> None:
 
     async def use() -> None:
         store = AsyncMemoryStore()
-        record = claimed(store._sync)
+        record = claimed(store.store)
         await store.wait(record, ticket="t", timeout_s=0.001)
         assert store.space.waiters == {}
 
