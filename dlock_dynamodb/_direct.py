@@ -36,7 +36,7 @@ from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
-from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, Pool, Seats, Shelf, is_ready
+from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, Pool, Shelf, is_ready
 from dlock_dynamodb._errors import StrangeAnswerError
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def _decoded(value: dict[str, Any]) -> dict[str, Any]:
 
 def _pool(size: int, reserve: Pool[DeadlineSocket] | None = None) -> Pool[DeadlineSocket]:
     # What the server has said since its last answer is its end, or would be taken for the next answer.
-    return Pool(Seats(size), Shelf(lambda connection: not is_ready(connection), DeadlineSocket.close), reserve)
+    return Pool(size, Shelf(lambda connection: not is_ready(connection), DeadlineSocket.close), reserve)
 
 
 def _received(connection: DeadlineSocket) -> bytes:

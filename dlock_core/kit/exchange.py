@@ -25,7 +25,7 @@ from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.store import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 
     from dlock_core.record import LockRecord
     from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
@@ -148,6 +148,28 @@ class _Face:
             raise StoreUnavailableError(f"the {self._verbs.name} store was closed; open a new one", key=call.key)
         return time.monotonic() + call.timeout_s
 
+    def _running(self, exchange: Exchange[_T], call: Call) -> Exchange[_T]:
+        """Return the result of *exchange*, whose requests go over the link; the steps of one verb."""
+        deadline = self._begin(call)
+        step: Callable[[Any], Any] = exchange.send
+        answer: Any = None
+        try:
+            while True:
+                request = step(answer)
+                self.requests[call.verb] += not getattr(request, "is_local", False)
+                try:
+                    answer, step = (yield self._link.send(request, _left_s(deadline))), exchange.send
+                except Exception as failure:  # noqa: BLE001  # the exchange decides what it means
+                    answer, step = failure, exchange.throw
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        except Exception as failure:  # noqa: BLE001  # it is raised again
+            self._raise(failure, call)
+        finally:
+            del answer  # as in perform
+            exchange.close()
+
     def _raise(self, error: Exception, call: Call) -> NoReturn:
         """Raise *error*, or the error of dlock for it, from the verb."""
         trouble = None if isinstance(error, StoreError) else self._verbs.trouble(error, call)
@@ -250,25 +272,7 @@ class ExchangeStore(_Face):
             self._link_closed = True
 
     def _run(self, exchange: Exchange[_T], call: Call) -> _T:
-        deadline = self._begin(call)
-        step: Callable[[Any], Any] = exchange.send
-        answer: Any = None
-        try:
-            while True:
-                request = step(answer)
-                self.requests[call.verb] += not getattr(request, "is_local", False)
-                try:
-                    answer, step = self._link.send(request, _left_s(deadline)), exchange.send
-                except Exception as failure:  # noqa: BLE001  # the exchange decides what it means
-                    answer, step = failure, exchange.throw
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-        except Exception as failure:  # noqa: BLE001  # it is raised again
-            self._raise(failure, call)
-        finally:
-            del answer  # as in perform
-            exchange.close()
+        return perform(self._running(exchange, call))
 
 
 class AsyncExchangeStore(_Face):
@@ -317,26 +321,8 @@ class AsyncExchangeStore(_Face):
             await self._link.close()
             self._link_closed = True
 
-    async def _run(self, exchange: Exchange[_T], call: Call) -> _T:
-        deadline = self._begin(call)
-        step: Callable[[Any], Any] = exchange.send
-        answer: Any = None
-        try:
-            while True:
-                request = step(answer)
-                self.requests[call.verb] += not getattr(request, "is_local", False)
-                try:
-                    answer, step = await self._link.send(request, _left_s(deadline)), exchange.send
-                except Exception as failure:  # noqa: BLE001  # the exchange decides what it means
-                    answer, step = failure, exchange.throw
-        except StopIteration as end:
-            result: _T = end.value
-            return result
-        except Exception as failure:  # noqa: BLE001  # it is raised again
-            self._raise(failure, call)
-        finally:
-            del answer  # as in perform
-            exchange.close()
+    def _run(self, exchange: Exchange[_T], call: Call) -> Coroutine[Any, Any, _T]:
+        return aperform(self._running(exchange, call))
 
 
 # ---- optional capabilities of a store of either colour. Each asks the verbs for an exchange of the same name; asyncio awaits the result.

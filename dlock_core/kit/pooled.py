@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.kit.lane import Lane, in_own_thread
-from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
+from dlock_core.kit.seats import AsyncPool, Pool, Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,25 +63,28 @@ def on_lane(
     return connected
 
 
-def _shelf() -> Shelf[Any]:
-    return Shelf(lambda connection: connection.is_alive(), lambda connection: connection.close())
-
-
 def _crowded() -> StoreUnavailableError:
     return StoreUnavailableError(
         "other requests of this client had all connections all the time; nothing was sent, nothing was written"
     )
 
 
-class LendingPool(Pool[Any]):
-    """Up to *size* connections, which *connect* makes: called with the shelf of the pool, and a deadline on the monotonic clock."""
+class _Lending:
+    """Mix into a pool of either colour. *connect* makes its connections: called with its shelf, and a deadline on the monotonic clock."""
 
-    def __init__(
-        self, size: int, connect: Callable[[Shelf[Any], float], PooledConnection], reserve: LendingPool | None = None
-    ) -> None:
-        super().__init__(Seats(size), _shelf(), reserve)
+    def __init__(self, size: int, connect: Callable[[Shelf[Any], float], Any], reserve: Any = None) -> None:
+        super().__init__(size, Shelf(methodcaller("is_alive"), methodcaller("close")), reserve)  # type: ignore[call-arg]  # the pool
         self._connect = connect
         self.lent: set[PooledConnection] = set()
+
+    def _take_back(self: Any, connection: PooledConnection | None) -> None:
+        if connection is not None:
+            self.lent.discard(connection)
+            self.shelf.put(connection) if connection.fit else connection.close()
+
+
+class LendingPool(_Lending, Pool[Any]):
+    """Up to *size* connections, which *connect* makes: called with the shelf of the pool, and a deadline on the monotonic clock."""
 
     def send(self, request: Any, timeout_s: float, *, waits: bool = True) -> Any:
         """Send *request* once, on a connection of its own; unless it *waits* for one, only if one is free now."""
@@ -94,21 +98,12 @@ class LendingPool(Pool[Any]):
             self.lent.add(connection)
             return connection.send(request, deadline)
         finally:
-            if connection is not None:
-                self.lent.discard(connection)
-                self.shelf.put(connection) if connection.fit else connection.close()
+            self._take_back(connection)
             self.seats.leave(seat)
 
 
-class AsyncLendingPool(AsyncPool[Any]):
+class AsyncLendingPool(_Lending, AsyncPool[Any]):
     """As :class:`LendingPool`; what *connect* returns is awaited."""
-
-    def __init__(
-        self, size: int, connect: Callable[[Shelf[Any], float], Any], reserve: AsyncLendingPool | None = None
-    ) -> None:
-        super().__init__(AsyncSeats(size), _shelf(), reserve)
-        self._connect = connect
-        self.lent: set[PooledConnection] = set()
 
     async def send(self, request: Any, timeout_s: float, *, waits: bool = True) -> Any:
         """As :meth:`LendingPool.send`."""
@@ -121,9 +116,7 @@ class AsyncLendingPool(AsyncPool[Any]):
             self.lent.add(connection)
             return await connection.send(request, deadline)
         finally:
-            if connection is not None:
-                self.lent.discard(connection)
-                self.shelf.put(connection) if connection.fit else connection.close()
+            self._take_back(connection)
             self.seats.leave()
 
 
@@ -154,15 +147,15 @@ class _Link(BeginsAnew):
         for_urgent = self._pool(urgent, on_lane(*self._connecting, urgent))
         self.pools = (self._pool(most, on_lane(*self._connecting, most), for_urgent), for_urgent)
 
+    def send(self, request: Any, timeout_s: float) -> Any:
+        """Send *request* once, on a connection of its own; for asyncio what this returns is awaited."""
+        return self.pools[request.urgent].send(request, timeout_s)
+
 
 class PooledLink(_Link):
     """For threads. A store that is told of releases has its :class:`Watch` closed with it."""
 
     _pool = LendingPool
-
-    def send(self, request: Any, timeout_s: float) -> Any:
-        """Send *request* once, on a connection of its own."""
-        return self.pools[request.urgent].send(request, timeout_s)
 
     def close(self) -> None:
         """Close the connections; those of requests under way are closed at their ends."""
@@ -181,10 +174,6 @@ class AsyncPooledLink(_Link):
             return in_own_thread(partial(connect, shelf, deadline), shelf.keep_one)
 
         return AsyncLendingPool(size, in_thread, reserve)
-
-    async def send(self, request: Any, timeout_s: float) -> Any:
-        """As :meth:`PooledLink.send`."""
-        return await self.pools[request.urgent].send(request, timeout_s)
 
     async def close(self) -> None:
         """As :meth:`PooledLink.close`."""

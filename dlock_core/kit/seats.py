@@ -141,8 +141,10 @@ class Shelf(Generic[_T]):
 
 
 class _Reserving(Generic[_SeatsT, _T]):
-    def __init__(self, seats: _SeatsT, shelf: Shelf[_T], reserve: Self | None = None) -> None:
-        self.seats: _SeatsT = seats
+    _seats_class: type[_SeatsT]
+
+    def __init__(self, size: int, shelf: Shelf[_T], reserve: Self | None = None) -> None:
+        self.seats: _SeatsT = self._seats_class(size)
         self.shelf: Shelf[_T] = shelf
         self._reserve = reserve
         self._fills_reserve = False
@@ -168,11 +170,13 @@ class _Reserving(Generic[_SeatsT, _T]):
 
 
 class Pool(_Reserving[Seats, _T]):
-    """The connections of one server for the requests of threads.
+    """The connections of one server for the requests of threads: *size* at once, at most.
 
     Where requests are under way at once, each further connection comes after the first one of *reserve*: so no request takes the last
     descriptor, or the last connection that the server grants, from a renewal.
     """
+
+    _seats_class = Seats
 
     def opened(self, connect: Callable[[], _T]) -> _T:
         """Return a new connection."""
@@ -184,6 +188,8 @@ class Pool(_Reserving[Seats, _T]):
 
 class AsyncPool(_Reserving[AsyncSeats, _T]):
     """As :class:`Pool`, for the tasks of one event loop."""
+
+    _seats_class = AsyncSeats
 
     async def opened(self, connect: Callable[[], Awaitable[_T]]) -> _T:
         """As :meth:`Pool.opened`."""

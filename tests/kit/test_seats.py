@@ -103,8 +103,8 @@ def test_a_connection_that_comes_back_while_the_shelf_is_closed_is_closed() -> N
 def test_a_further_connection_comes_after_the_first_of_the_reserve() -> None:
     """A lone request opens one. Where others are under way, the reserve gets one first, but only if it has none."""
     made = iter(range(9))
-    urgent: Pool[int] = Pool(Seats(2), Shelf(lambda _: True, int))
-    usual: Pool[int] = Pool(Seats(3), Shelf(lambda _: True, int), urgent)
+    urgent: Pool[int] = Pool(2, Shelf(lambda _: True, int))
+    usual: Pool[int] = Pool(3, Shelf(lambda _: True, int), urgent)
     seats = [usual.seats.take(0)]
 
     assert usual.opened(lambda: next(made)) == 0
@@ -129,8 +129,8 @@ def test_tasks_have_a_reserve_too() -> None:
         async def connect() -> int:
             return next(made)
 
-        urgent: AsyncPool[int] = AsyncPool(AsyncSeats(2), Shelf(lambda _: True, int))
-        usual: AsyncPool[int] = AsyncPool(AsyncSeats(3), Shelf(lambda _: True, int), urgent)
+        urgent: AsyncPool[int] = AsyncPool(2, Shelf(lambda _: True, int))
+        usual: AsyncPool[int] = AsyncPool(3, Shelf(lambda _: True, int), urgent)
         assert await usual.seats.take(0)
         assert await usual.opened(connect) == 0
         assert await usual.seats.take(0)
