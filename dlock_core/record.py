@@ -220,26 +220,19 @@ class LockRecord:
         """Check the bounds of the format; adapters rely on it for what they read, and the core for what it writes."""
         lease_ms, token = self.lease_ms, self.fencing_token
         if token is not NO_TOKEN and (type(token) is not int or not 0 < token <= TOKEN_MAX):
-            raise RecordError(
-                self._problem(f"fencing token {token!r} is not an integer from 1 to {TOKEN_MAX}"), key=self.key
-            )
+            raise self._unsound(f"fencing token {token!r} is not an integer from 1 to {TOKEN_MAX}")
         if lease_ms is not None and (type(lease_ms) is not int or not 0 < lease_ms <= LEASE_MAX_MS):
-            raise RecordError(
-                self._problem(f"lease {lease_ms!r} ms is not an integer from 1 to {LEASE_MAX_MS}"), key=self.key
-            )
+            raise self._unsound(f"lease {lease_ms!r} ms is not an integer from 1 to {LEASE_MAX_MS}")
         if self.delay_ms is not None and (
             type(self.delay_ms) is not int or lease_ms is None or not 0 < self.delay_ms < lease_ms
         ):
-            raise RecordError(self._problem(f"delay {self.delay_ms!r} ms is not a part of its lease"), key=self.key)
+            raise self._unsound(f"delay {self.delay_ms!r} ms is not a part of its lease")
         if type(self.rvn) is not str or not 0 < len(self.rvn) <= _RVN_MAX_CHARS:
-            raise RecordError(
-                self._problem(f"record version number {self.rvn!r} is not 1 to {_RVN_MAX_CHARS} characters"),
-                key=self.key,
-            )
+            raise self._unsound(f"record version number {self.rvn!r} is not 1 to {_RVN_MAX_CHARS} characters")
         if type(self.state) is not State:
-            raise RecordError(self._problem(f"unknown state {self.state!r}"), key=self.key)
+            raise self._unsound(f"unknown state {self.state!r}")
         if type(self.owner) is not str:
-            raise RecordError(self._problem(f"owner {self.owner!r} is not text"), key=self.key)
+            raise self._unsound(f"owner {self.owner!r} is not text")
         if self.data is not None:
             self._check_data(self.data)
         if self.attributes:
@@ -259,28 +252,23 @@ class LockRecord:
 
     def _check_data(self, data: bytes) -> None:
         if type(data) is not bytes:
-            raise RecordError(self._problem(f"data is {type(data).__name__}, not bytes"), key=self.key)
+            raise self._unsound(f"data is {type(data).__name__}, not bytes")
         if len(data) > DATA_MAX_BYTES:
-            raise RecordError(self._problem(f"data of {len(data)} bytes exceeds {DATA_MAX_BYTES}"), key=self.key)
+            raise self._unsound(f"data of {len(data)} bytes exceeds {DATA_MAX_BYTES}")
 
     def _check_attributes(self) -> None:
         size, last = 0, ""
         for name, value in self.attributes:
             if type(name) is not str or not name or name <= last:
-                raise RecordError(
-                    self._problem(f"attribute name {name!r} is empty, doubled or out of order"), key=self.key
-                )
+                raise self._unsound(f"attribute name {name!r} is empty, doubled or out of order")
             if type(value) not in (str, int, bool, bytes):
-                raise RecordError(
-                    self._problem(f"attribute {name!r} is {type(value).__name__}, not str, int, bool or bytes"),
-                    key=self.key,
-                )
+                raise self._unsound(f"attribute {name!r} is {type(value).__name__}, not str, int, bool or bytes")
             if type(value) is int and not -_INTEGER_MAX <= value <= _INTEGER_MAX:
-                raise RecordError(self._problem(f"attribute {name!r} exceeds 64 bits"), key=self.key)
+                raise self._unsound(f"attribute {name!r} exceeds 64 bits")
             size += len(name) + (len(value) if isinstance(value, (str, bytes)) else 8)
             last = name
         if size > _ATTRIBUTES_MAX_BYTES:
-            raise RecordError(self._problem(f"attributes of {size} bytes exceed {_ATTRIBUTES_MAX_BYTES}"), key=self.key)
+            raise self._unsound(f"attributes of {size} bytes exceed {_ATTRIBUTES_MAX_BYTES}")
 
     def _check_sessions(self) -> None:
         try:
@@ -293,12 +281,13 @@ class LockRecord:
             if self.lease_ms is not None and (self.session is not None or self.members is not None):
                 raise ValueError(f"it has a lease of {self.lease_ms} ms beside a session or members")
         except ValueError as error:
-            raise RecordError(self._problem(str(error)), key=self.key) from None
+            raise self._unsound(str(error)) from None
 
-    def _problem(self, what: str) -> str:
-        return (
+    def _unsound(self, what: str) -> RecordError:
+        problem = (
             f"record under key {self.key!r}: {what}; inspect it with the store's own tools, dlock never overwrites it"
         )
+        return RecordError(problem, key=self.key)
 
 
 def _check_session(session: SessionRef) -> None:

@@ -44,7 +44,7 @@ _OTHER_KEYS: Verdict = (
     "the table has other keys than partition_key and sort_key say; 'dlock init --url URL' creates one that fits",
 )
 _NO_VERB: Verdict = (StoreSetupError, "the server does not know this operation; 'dlock doctor' shows what it is")
-# Codes without their ending "Exception", which a batch leaves out. What is not here is unknown.
+# Codes without their ending "Exception", which a batch leaves out. What is not here, such as InternalServerError, is unknown.
 CODES: dict[str, Verdict] = {
     "ProvisionedThroughputExceeded": _THROTTLED,
     "Throttling": _THROTTLED,
@@ -52,10 +52,6 @@ CODES: dict[str, Verdict] = {
     "RequestLimitExceeded": _THROTTLED,
     "TransactionConflict": _BUSY,
     "TransactionInProgress": _BUSY,
-    "InternalFailure": _FAILED,
-    "InternalServerError": _FAILED,
-    "ServiceUnavailable": _FAILED,
-    "ReplicatedWriteConflict": _FAILED,
     "AccessDenied": _RIGHTS,
     "ExpiredToken": _IDENTITY,
     "IncompleteSignature": _IDENTITY,

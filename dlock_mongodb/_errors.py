@@ -34,28 +34,14 @@ class Kind(Enum):
     RECORD = RecordError
 
 
-# The class decides where there is no code of the server in CODES.
+# The class, or its nearest base, decides where there is no code of the server in CODES.
 CLASSES: dict[type[BaseException], Kind] = {
+    # Also a broken connection, which cannot be told from one that was never made: both are AutoReconnect.
     errors.PyMongoError: Kind.UNKNOWN,
-    errors.ProtocolError: Kind.UNKNOWN,
-    # A broken connection cannot be told from one that was never made: both are AutoReconnect.
-    errors.ConnectionFailure: Kind.UNKNOWN,
-    errors.AutoReconnect: Kind.UNKNOWN,
-    errors.NetworkTimeout: Kind.UNKNOWN,
-    errors.NotPrimaryError: Kind.UNKNOWN,
     errors.WaitQueueTimeoutError: Kind.NOT_APPLIED,
     errors.ServerSelectionTimeoutError: Kind.NOT_APPLIED,
     errors.ConfigurationError: Kind.SETUP,
     errors.InvalidURI: Kind.SETUP,
-    errors.OperationFailure: Kind.UNKNOWN,
-    errors.CursorNotFound: Kind.UNKNOWN,
-    errors.ExecutionTimeout: Kind.UNKNOWN,
-    errors.WriteConcernError: Kind.UNKNOWN,
-    errors.WTimeoutError: Kind.UNKNOWN,
-    errors.WriteError: Kind.UNKNOWN,
-    errors.DuplicateKeyError: Kind.UNKNOWN,
-    errors.BulkWriteError: Kind.UNKNOWN,
-    errors.ClientBulkWriteException: Kind.UNKNOWN,
     # The client was closed.
     errors.InvalidOperation: Kind.NOT_APPLIED,
     errors.InvalidName: Kind.SETUP,
@@ -71,20 +57,12 @@ CLASSES: dict[type[BaseException], Kind] = {
     OSError: Kind.UNKNOWN,
 }
 
-# Codes of a command that failed as a whole. In a writeConcernError every code means that the write may stand or be rolled back.
+# Codes of a command that failed as a whole; after any other its outcome is unknown. In a writeConcernError every code means that the write
+# may stand or be rolled back.
 CODES: dict[int, Kind] = {
     112: Kind.NOT_APPLIED,  # WriteConflict: rolled back
     10107: Kind.NOT_APPLIED,  # NotWritablePrimary: refused at the door
     13435: Kind.NOT_APPLIED,  # NotPrimaryNoSecondaryOk: likewise
-    50: Kind.UNKNOWN,  # MaxTimeMSExpired
-    64: Kind.UNKNOWN,  # WriteConcernTimeout
-    91: Kind.UNKNOWN,  # ShutdownInProgress
-    189: Kind.UNKNOWN,  # PrimarySteppedDown
-    262: Kind.UNKNOWN,  # ExceededTimeLimit
-    11000: Kind.UNKNOWN,  # DuplicateKey: the claim looks what stands before it says so
-    11600: Kind.UNKNOWN,  # InterruptedAtShutdown
-    11602: Kind.UNKNOWN,  # InterruptedDueToReplStateChange
-    13436: Kind.UNKNOWN,  # NotPrimaryOrSecondary
     2: Kind.SETUP,  # BadValue
     9: Kind.SETUP,  # FailedToParse
     13: Kind.SETUP,  # Unauthorized

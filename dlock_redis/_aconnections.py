@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import redis.asyncio
 from redis.exceptions import InvalidResponse
 
-from dlock_core.errors import StoreError
 from dlock_core.kit import AsyncLendingPool, AsyncWatch, News, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node
@@ -168,14 +167,8 @@ async def _subscribed(source: Source, channel: bytes, wake: Callable[[str], None
 
 
 def _node(channel: bytes, source: Source) -> Node:
-    def pool(size: int, reserve: AsyncLendingPool | None = None) -> AsyncLendingPool:
-        return AsyncLendingPool(size, lambda _, deadline: aconnected(source, deadline), reserve)
-
-    def subscribed() -> Any:
-        return _subscribed(source, channel, watch.queues.wake)
-
-    watch = AsyncWatch(News(subscribed, list, (StoreError, *errors.TROUBLE)))
-    return Node.of(pool, watch)
+    watch = AsyncWatch(News(lambda: _subscribed(source, channel, watch.queues.wake), list, errors.FAILURES))
+    return Node.of(AsyncLendingPool, partial(aconnected, source), watch)
 
 
 class AsyncConnections:
@@ -198,7 +191,7 @@ class AsyncConnections:
             if isinstance(request, Locate):
                 return self.servers.locate(request)
             answers: list[Any] = await self.servers.node(request).send(request, timeout_s / request.share)
-        except (StoreError, *errors.TROUBLE) as error:
+        except errors.FAILURES as error:
             self._refresh_after(error)
             raise
         if errors.is_misplaced(answers[0]):

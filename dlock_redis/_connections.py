@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from dlock_core.errors import StoreError
 from dlock_core.kit import LendingPool, News, Watch, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
@@ -158,10 +157,14 @@ class Node(NamedTuple):
     watch: Any
 
     @classmethod
-    def of(cls, pool: Callable[..., Any], watch: Any) -> Node:
-        """Return the node of *watch* whose pools *pool* makes, each of a size and with a reserve."""
-        urgent = pool(_URGENT_MAX)
-        return cls((pool(_CONNECTIONS_MAX, urgent), urgent, pool(_WAITING_MAX, urgent)), watch)
+    def of(cls, pool: type[Any], connect: Callable[[float], Any], watch: Any) -> Node:
+        """Return the node of *watch*, whose pools are of the class *pool*; *connect* makes a connection by a deadline."""
+
+        def sized(size: int, reserve: Any = None) -> Any:
+            return pool(size, lambda _, deadline: connect(deadline), reserve)
+
+        urgent = sized(_URGENT_MAX)
+        return cls((sized(_CONNECTIONS_MAX, urgent), urgent, sized(_WAITING_MAX, urgent)), watch)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* on one of the connections for such."""
@@ -177,10 +180,8 @@ class Node(NamedTuple):
 
 
 def _node(channel: bytes, source: Source) -> Node:
-    def pool(size: int, reserve: LendingPool | None = None) -> LendingPool:
-        return LendingPool(size, lambda _, deadline: connected(source, deadline), reserve)
-
-    return Node.of(pool, Watch(News(partial(_Subscription, source, channel), list, (StoreError, *errors.TROUBLE))))
+    watch = Watch(News(partial(_Subscription, source, channel), list, errors.FAILURES))
+    return Node.of(LendingPool, partial(connected, source), watch)
 
 
 class Connections:
@@ -201,7 +202,7 @@ class Connections:
             if isinstance(request, Locate):
                 return self.servers.locate(request)
             answers: list[Any] = self.servers.node(request).send(request, timeout_s / request.share)
-        except (StoreError, *errors.TROUBLE) as error:
+        except errors.FAILURES as error:
             self._refresh_after(error)
             raise
         if errors.is_misplaced(answers[0]):

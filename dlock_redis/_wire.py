@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import BatchResults, Plain, damaged, pages, plain_of, read_payload, record_of, written
+from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
+from dlock_core.kit import BatchResults, Plain, damaged, kept, pages, plain_of, record_of, written
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
@@ -160,7 +160,7 @@ class RedisVerbs:
             sent = Request(key=scripts[0].keys[0], node=node, urgent=True, share=len(nodes) - place)
             try:
                 answers = yield from _together(scripts, sent)
-            except (StoreError, *errors.TROUBLE) as error:
+            except errors.FAILURES as error:
                 if len(nodes) == 1:
                     raise
                 results.fail([number for portion in portions for number in portion.numbers], errors.as_result(error))
@@ -180,7 +180,7 @@ class RedisVerbs:
         """Do a replace alone that the server did not run in the batch, since its slot has moved, or moves now."""
         try:
             reply = yield from self.replace(request)
-        except (StoreError, *errors.TROUBLE) as error:
+        except errors.FAILURES as error:
             results.fail((number,), errors.as_result(error, request.record.key))
         else:
             results.settle(number, lambda: reply)
@@ -413,17 +413,7 @@ def reply_of(request: Claim | Replace | Release, answer: Any) -> Reply:
     if answer is None or len(answer) != 2:  # noqa: PLR2004  # token and payload
         age_ms = answer[_AGE] if answer and len(answer) > _AGE and answer[_AGE] >= 0 else None
         return Reply(applied=False, record=read_row(record.key, answer), age_ms=age_ms)
-    token, payload = answer
-    try:
-        data, attributes = read_payload(payload)
-    except _NOT_A_RECORD as error:
-        # It was applied: an error that says the opposite would leave a held record behind.
-        problem = f"lock {record.key!r} was written, but its payload is damaged ({error})"
-        raise OutcomeUnknownError(problem, key=record.key) from error
-    stands = written(record, token, None)
-    if (data, attributes) != (stands.data, stands.attributes):
-        stands = replace(stands, data=data, attributes=attributes)
-    return Reply(applied=True, record=stands)
+    return Reply(applied=True, record=kept(record, *answer))
 
 
 def read_row(key: str, row: Sequence[Any] | None) -> LockRecord | None:

@@ -12,7 +12,7 @@ from dlock_core.kit import AsyncExchangeStore, Batches, Call, ClaimsMany, Exchan
 from dlock_core.store import Capability
 from dlock_redis._aconnections import AsyncConnections
 from dlock_redis._connections import Connections
-from dlock_redis._errors import TROUBLE
+from dlock_redis._errors import FAILURES
 from dlock_redis._wire import RedisVerbs, can_wait_in_server
 
 if TYPE_CHECKING:
@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncRedisStore", "RedisStore"]
 
-_CAPABILITIES = frozenset(
-    {
-        Capability.ATOMIC_MULTI,
-        Capability.BATCH_RENEW,
-        Capability.CLAIM_WAIT,
-        Capability.NOTIFY,
-        Capability.PRUNE,
-        Capability.SERVER_CLOCK,
-    }
-)
 _BATCH_MAX = 500
 # Other programs' locks, those of redis-py among them, are Redis keys with the plain name of the lock.
 DEFAULT_PREFIX = "dlock:"
@@ -47,7 +37,7 @@ _AWAY_S = 0.02
 class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
     """What both stores share; what their methods return is awaited with asyncio."""
 
-    capabilities = _CAPABILITIES
+    capabilities = frozenset(Capability)
     batch_limit = _BATCH_MAX
     default_prefix = DEFAULT_PREFIX
     _connections: Any
@@ -75,7 +65,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
         try:
             watch = yield self._link.watch(key)
             yield watch.wait(place.decode(), timeout_s, lambda: self._enter(key, place, deadline))
-        except (StoreError, *TROUBLE) as error:
+        except FAILURES as error:
             if time.monotonic() < deadline:
                 self._raise(error, call)
         except BaseException:
