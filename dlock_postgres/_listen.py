@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.errors import StoreError
 from dlock_core.kit import Lane, News, in_own_thread
 from dlock_postgres._errors import TROUBLE
-from dlock_postgres._session import Session, adrive, drive
+from dlock_postgres._session import TASKS, THREADS, Session
 from dlock_postgres._wire import statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dlock_postgres._session import Steps
+    from dlock_postgres._session import Colour, Steps
 
 _LOOK_S = 0.5
 _CONNECT_S = 10.0
 
 
 class _Stream:
-    """A stream of notifications, for the colour that *drive* is of; an error of the connection ends it."""
+    """A stream of notifications, for the colour of *session*; an error of the connection ends it."""
 
     alive = True
 
-    def __init__(self, session: Session, drive: Callable[[Steps[Any]], Any]) -> None:
-        self.session, self._drive = session, drive
+    def __init__(self, session: Session) -> None:
+        self.session = session
 
     def try_next(self) -> Any:
-        return self._drive(self.session.heard(_LOOK_S))
+        return self.session.colour.perform(self.session.heard(_LOOK_S))
 
     def close(self) -> Any:
-        return self._drive(self._closing())
+        return self.session.colour.perform(self._closing())
 
     def _closing(self) -> Steps[None]:
         self.session.close()
@@ -46,27 +46,26 @@ class _Stream:
 
 def news_of(conninfo: Callable[[], str], channel: str) -> News:
     """Return what is notified on *channel*, for threads."""
-    return News(_opener(conninfo, channel, drive), list, (StoreError, *TROUBLE))
+    return News(_opener(conninfo, channel, THREADS), list, (StoreError, *TROUBLE))
 
 
 def anews_of(conninfo: Callable[[], str], channel: str) -> News:
     """As :func:`news_of`, for asyncio."""
-    listen = _opener(conninfo, channel, adrive)
+    listen = _opener(conninfo, channel, TASKS)
     return News(lambda: in_own_thread(listen, lambda stream: stream.session.close()), list, (StoreError, *TROUBLE))
 
 
-def _opener(
-    conninfo: Callable[[], str], channel: str, stream_drive: Callable[[Steps[Any]], Any]
-) -> Callable[[], _Stream]:
-    """Return what opens a stream, on a thread of its own: the search for the server's name has no bound."""
+def _opener(conninfo: Callable[[], str], channel: str, colour: Colour) -> Callable[[], _Stream]:
+    """Return what opens a stream of *colour*, on a thread of its own: the search for the server's name has no bound."""
 
     def listen() -> _Stream:
-        session = Session(conninfo(), drive)
+        session = Session(conninfo(), THREADS)
         try:
             session.send(statement(f'LISTEN "{channel}"'), time.monotonic() + _CONNECT_S)
         except BaseException:
             session.close()
             raise
-        return _Stream(session, stream_drive)
+        session.colour = colour
+        return _Stream(session)
 
     return partial(Lane(1).run, listen, _CONNECT_S, lambda stream: stream.session.close())

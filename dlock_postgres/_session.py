@@ -19,7 +19,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 
-from dlock_core.kit import is_ready
+from dlock_core.kit import aperform, is_ready, perform
 from dlock_postgres._errors import not_connected
 from dlock_postgres._wire import Statement, decoded, prepared
 
@@ -36,8 +36,7 @@ _CANCEL_S = 0.25
 # Nothing was run: the session has prepared it before, or has not, or its plan no longer fits the table.
 _NOT_PREPARED = ("42P05", "26000", "0A000")
 _T = TypeVar("_T")
-# Yields what to wait for: the socket, whether also until it can be written, and for how many seconds; is sent whether it came.
-Steps: TypeAlias = Generator[tuple[int, bool, float], bool, _T]
+Steps: TypeAlias = Generator[Any, Any, _T]
 
 
 class Answer(NamedTuple):
@@ -55,13 +54,13 @@ class _Opening(psycopg.Connection[Any]):
 
 
 class Session:
-    """A connection to a server that can be written to, for the colour that *drive* is of. It belongs to one statement at a time.
+    """A connection to a server that can be written to, for *colour*. It belongs to one statement at a time.
 
     Raises: StoreError: none was made; nothing was sent.
     """
 
-    def __init__(self, conninfo: str, drive: Callable[[Steps[Any]], Any]) -> None:
-        self._drive = drive
+    def __init__(self, conninfo: str, colour: Colour) -> None:
+        self.colour = colour
         try:
             self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS).pgconn
         except psycopg.Error as error:
@@ -89,7 +88,7 @@ class Session:
 
     def send(self, statement: Statement, deadline: float) -> Any:
         """Send *statement*, and return its :class:`Answer` by *deadline*."""
-        return self._drive(self._running(statement, deadline))
+        return self.colour.perform(self._running(statement, deadline))
 
     def _running(self, statement: Statement, deadline: float) -> Steps[Answer]:
         pg, values = self.pg, statement.values
@@ -133,7 +132,7 @@ class Session:
                     results.append(result)
                 elif result is not None or pg.pipeline_status == PipelineStatus.OFF or pg.status != ConnStatus.OK:
                     return results
-            while not (yield pg.socket, writes, until - time.monotonic()):
+            while not (yield self.colour.is_ready(pg.socket, until - time.monotonic(), writes=writes)):
                 if not self._cancels:
                     raise TimeoutError("no answer in time")
                 self._cancels, self._cancelled, until = False, True, deadline
@@ -152,7 +151,7 @@ class Session:
 
     def heard(self, timeout_s: float) -> Steps[list[str] | None]:
         """Return what was notified, or None if nothing was within *timeout_s*."""
-        if not (told := self._notified()) and (yield self.pg.socket, False, timeout_s):
+        if not (told := self._notified()) and (yield self.colour.is_ready(self.pg.socket, timeout_s)):
             self.pg.consume_input()
             told = self._notified()
         return told or None
@@ -167,47 +166,21 @@ def cancel(pg: PGconn) -> None:
         return  # an older libpq would stop all threads meanwhile
     asking = pg.cancel_conn()
 
-    def steps() -> Steps[None]:
-        end = time.monotonic() + _CONNECT_S
-        asking.start()
-        while (state := asking.poll()) not in (PollingStatus.OK, PollingStatus.FAILED):
-            if not (yield asking.socket, state == PollingStatus.WRITING, end - time.monotonic()):
-                return
-
     def ask() -> None:
+        end = time.monotonic() + _CONNECT_S
         # Where that fails the statement goes on, and its outcome is unknown as it was.
         with suppress(psycopg.Error, OSError):
-            drive(steps())
+            asking.start()
+            while (state := asking.poll()) not in (PollingStatus.OK, PollingStatus.FAILED):
+                if not is_ready(asking.socket, end - time.monotonic(), writes=state == PollingStatus.WRITING):
+                    break
         asking.finish()
 
     with suppress(RuntimeError):  # the interpreter is shutting down, and starts no thread any more
         threading.Thread(target=ask, name="dlock-postgres-cancel", daemon=True).start()
 
 
-def drive(steps: Steps[_T]) -> _T:
-    """Return the result of *steps*, in this thread."""
-    came = None
-    try:
-        while True:
-            socket, writes, timeout_s = steps.send(came)  # type: ignore[arg-type]  # the first thing that is sent is None
-            came = is_ready(socket, timeout_s, writes=writes)
-    except StopIteration as end:
-        result: _T = end.value
-        return result
-
-
-async def adrive(steps: Steps[_T]) -> _T:
-    """Return the result of *steps*, in this task."""
-    came = None
-    try:
-        while True:
-            came = await _awaits(*steps.send(came))  # type: ignore[arg-type]  # as above
-    except StopIteration as end:
-        result: _T = end.value
-        return result
-
-
-async def _awaits(fd: int, writes: bool, timeout_s: float) -> bool:  # noqa: FBT001
+async def _aready(fd: int, timeout_s: float, *, writes: bool = False) -> bool:
     """As :func:`~dlock_core.kit.is_ready`."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
@@ -229,3 +202,13 @@ async def _awaits(fd: int, writes: bool, timeout_s: float) -> bool:  # noqa: FBT
         if writes:
             loop.remove_writer(fd)
     return True
+
+
+class Colour(NamedTuple):
+    """How steps are performed, and how they wait for the socket."""
+
+    perform: Callable[[Steps[Any]], Any]
+    is_ready: Callable[..., Any]
+
+
+THREADS, TASKS = Colour(perform, is_ready), Colour(aperform, _aready)

@@ -20,7 +20,7 @@ from dlock_core.kit import (
 from dlock_core.store import Capability
 from dlock_postgres._errors import not_connected
 from dlock_postgres._listen import anews_of, news_of
-from dlock_postgres._session import Session, adrive, drive
+from dlock_postgres._session import TASKS, THREADS, Session
 from dlock_postgres._verbs import PostgresVerbs
 from dlock_postgres._wire import BATCH_LIMIT
 from dlock_postgres.options import checked_table, conninfo_of, fence_sql
@@ -74,7 +74,7 @@ class PostgresStore(_Store, ExchangeStore):
     """
 
     _pooled = PooledLink
-    _session = staticmethod(partial(Session, drive=drive))
+    _session = staticmethod(partial(Session, colour=THREADS))
     _watch = staticmethod(lambda *where: Watch(news_of(*where)))
 
 
@@ -82,5 +82,5 @@ class AsyncPostgresStore(_Store, AsyncExchangeStore):
     """As :class:`PostgresStore`, for the tasks of one event loop."""
 
     _pooled = AsyncPooledLink
-    _session = staticmethod(partial(Session, drive=adrive))
+    _session = staticmethod(partial(Session, colour=TASKS))
     _watch = staticmethod(lambda *where: AsyncWatch(anews_of(*where)))
