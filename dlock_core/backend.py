@@ -9,7 +9,7 @@ import re
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -31,6 +31,7 @@ __all__ = [
     "installed_schemes",
     "redact",
     "split_url",
+    "url_parts",
 ]
 
 GROUP = "dlock.stores"
@@ -282,6 +283,17 @@ def split_url(url: str, known: Container[str]) -> tuple[str, dict[str, str]]:
             raise ConfigurationError(f"the query key {name!r} stands twice in {redact(url)!r}")
         ours[name] = value
     return head + (mark + "&".join(others) if any(others) else ""), ours
+
+
+def url_parts(url: str, form: str) -> SplitResult:
+    """Return the parts of *url*.
+
+    Raises: ConfigurationError: it is malformed; the message says what *form* it has to have.
+    """
+    try:
+        return urlsplit(url)
+    except ValueError:
+        raise ConfigurationError(f"{redact(url)!r} is malformed; {form}") from None
 
 
 def redact(url: str) -> str:

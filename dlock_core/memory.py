@@ -11,9 +11,8 @@ import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
-from dlock_core.backend import StoreOptions, redact
+from dlock_core.backend import StoreOptions, redact, url_parts
 from dlock_core.clock import now_ns
 from dlock_core.engine.blocking_runtime import BlockingStore
 from dlock_core.engine.process import generation
@@ -383,10 +382,7 @@ class MemoryOptions(StoreOptions):
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:
         """Take the host part as the name of the space."""
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            raise ConfigurationError(f"{redact(url)!r} is malformed; write memory:// or memory://name") from None
+        parts = url_parts(url, "write memory:// or memory://name")
         if parts.query:
             raise ConfigurationError(
                 f"{redact(url)!r} has a query key that is not an option; docs/options.md lists them"

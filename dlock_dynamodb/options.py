@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, model_validator
 
-from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.backend import StoreOptions, redact, split_url, url_parts
 from dlock_core.errors import ConfigurationError
 from dlock_dynamodb import _wire as dlock
 from dlock_dynamodb.dialects import awslabs, node
@@ -95,10 +95,7 @@ class DynamoDBStoreOptions(StoreOptions):
         """
         known = cls.model_fields.keys() - {"region", "table"}
         rest, pairs = split_url(url, dict.fromkeys(known))
-        try:
-            parts = urlsplit(rest)
-        except ValueError:
-            raise ConfigurationError(f"{redact(url)!r} is malformed; {_FORM}") from None
+        parts = url_parts(rest, _FORM)
         if "@" in parts.netloc:
             raise ConfigurationError(
                 f"{redact(url)!r} holds credentials; give them to boto3 instead (environment, profile=…, role)"

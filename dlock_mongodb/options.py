@@ -10,7 +10,7 @@ from pydantic import AfterValidator, SecretStr
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import split_options
 
-from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.backend import StoreOptions, redact, split_url, url_parts
 from dlock_core.errors import ConfigurationError
 
 __all__ = ["MongoDBStoreOptions", "told"]
@@ -46,10 +46,7 @@ class MongoDBStoreOptions(StoreOptions):
         Raises: ConfigurationError: two database names, or a query key that neither we nor pymongo know.
         """
         rest, ours = split_url(url, {"collection": str, "database": str})
-        try:
-            parts = urlsplit(rest)
-        except ValueError:
-            raise ConfigurationError(f"{redact(url)!r} is malformed; {_FORM}") from None
+        parts = url_parts(rest, _FORM)
         names = [unquote(name) for name in parts.path.strip("/").split("/") if name]
         if "database" in ours and ours["database"] not in names:
             names.append(ours["database"])

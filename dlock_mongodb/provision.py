@@ -98,7 +98,7 @@ def _check_server(hello: Document, build: Document) -> None:
 
 def _look_at_collection(names: Names) -> _Part:
     listed = yield _ask(names.database, {"listCollections": 1, "filter": {"name": names.collection}})
-    found = _demand(listed)["cursor"]["firstBatch"]
+    found = _wire.documents(_demand(listed))
     if not found:
         return False
     where = f"the collection {names.database}.{names.collection}"
@@ -109,10 +109,8 @@ def _look_at_collection(names: Names) -> _Part:
     if found[0].get("type", "collection") != "collection" or wrong:
         kind = ", ".join(wrong) or found[0].get("type")
         raise misfit(f"{where} is no plain collection but has {kind}", "name another one with collection=…")
-    indexes = _demand((yield _ask(names.database, {"listIndexes": names.collection, "cursor": {}})))["cursor"][
-        "firstBatch"
-    ]
-    for index in indexes:
+    indexes = yield _ask(names.database, {"listIndexes": names.collection, "cursor": {}})
+    for index in _wire.documents(_demand(indexes)):
         if "expireAfterSeconds" in index:
             raise misfit(f"the TTL index {index['name']!r} of {where} removes locks and their tokens", "drop the index")
         if index.get("unique") and index["name"] != "_id_":
@@ -125,7 +123,7 @@ def _look_at_shard_key(names: Names) -> _Part:
     wanted = {"find": "collections", "filter": {"_id": f"{names.database}.{names.collection}"}, "limit": 1}
     answer = yield _ask("config", wanted)
     # Without permission to look, the shard key is not checked; the notes say what it must be.
-    for sharded in answer["cursor"]["firstBatch"] if answer.get("ok") else ():
+    for sharded in _wire.documents(answer) if answer.get("ok") else ():
         if list(sharded.get("key", {"_id": 1})) != ["_id"]:
             raise misfit("the collection is sharded by another key than _id", "shard it by _id or hashed _id")
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from dlock_core.kit.backend import Backend
 from dlock_core.kit.batches import BatchResults, in_parts
-from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, read_payload, record_of, unpacked
+from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, record_of, unpacked
 from dlock_core.kit.exchange import (
     AsyncExchangeStore,
     AsyncLink,
@@ -112,7 +112,6 @@ __all__ = [
     "perform",
     "plain_of",
     "quorum_guarantees",
-    "read_payload",
     "record_of",
     "tokens_exhausted",
     "unanswered",

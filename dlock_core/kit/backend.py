@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dlock_core.kit.exchange import aperform, perform
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from dlock_core.backend import StoreOptions
+    from dlock_core.kit.exchange import Exchange
     from dlock_core.store import AsyncLockStore, LockStore
 
 __all__ = ["Backend"]
@@ -43,25 +46,19 @@ class Backend:
 
     def open(self, options: Any) -> LockStore:
         """Open the store for threads."""
-        store = self._open(options)
-        try:
-            if self._learns:
-                store.guarantees()
-        except BaseException:
-            store.close()
-            raise
+        store: LockStore = perform(self._opening(self._open, options))
         return store
 
     def aopen(self, options: Any) -> Awaitable[AsyncLockStore] | None:
         """Open the store for asyncio; None where there is none."""
-        return None if self._aopen is None else self._opened(self._aopen, options)
+        return None if self._aopen is None else aperform(self._opening(self._aopen, options))
 
-    async def _opened(self, open_store: Callable[[Any], AsyncLockStore], options: Any) -> AsyncLockStore:
+    def _opening(self, open_store: Callable[[Any], Any], options: Any) -> Exchange[Any]:
         store = open_store(options)
         try:
             if self._learns:
-                await store.guarantees()
+                yield store.guarantees()
         except BaseException:
-            await store.close()
+            yield store.close()
             raise
         return store

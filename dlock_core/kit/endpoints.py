@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, ClassVar, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, SecretStr, field_validator, model_validator
 
-from dlock_core.backend import StoreOptions, redact, split_url
+from dlock_core.backend import StoreOptions, redact, split_url, url_parts
 from dlock_core.errors import ConfigurationError
 
 __all__ = ["EndpointOptions"]
@@ -86,10 +86,7 @@ class EndpointOptions(StoreOptions):
         """
         form = f"write {cls.scheme}://USER:PASSWORD@HOST:PORT,HOST:PORT/ROOT, with no other query keys than {', '.join(_QUERY)}"
         rest, pairs = split_url(url, _QUERY)
-        try:
-            parts = urlsplit(rest)
-        except ValueError:
-            raise ConfigurationError(f"{redact(url)!r} is malformed; {form}") from None
+        parts = url_parts(rest, form)
         if parts.query or parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path:
             raise ConfigurationError(f"{redact(rest)!r} has a part that is not known; {form}")
         login, _, hosts = parts.netloc.rpartition("@")

@@ -172,7 +172,7 @@ class Watch(_Stream):
             if run is None:
                 run = _Run(threading.Event())
                 # A context of its own: the stream must not inherit the time-out of the call that opens it.
-                worker = daemon_thread("dlock-watch", self._work, run)
+                worker = daemon_thread("dlock-watch", perform, self._follow(run))
                 try:
                     worker.start()
                 except RuntimeError as error:
@@ -182,9 +182,6 @@ class Watch(_Stream):
         if run.error is not None:
             raise run.error
         return opened
-
-    def _work(self, run: _Run) -> None:
-        perform(self._follow(run))
 
 
 class AsyncWatch(_Stream):
@@ -221,13 +218,10 @@ class AsyncWatch(_Stream):
         run = self._run
         if run is None:
             run = self._run = _Run(asyncio.Event())
-            run.worker = asyncio.get_running_loop().create_task(self._work(run), context=Context())
+            run.worker = asyncio.get_running_loop().create_task(aperform(self._follow(run)), context=Context())
         await run.opened.wait()
         if run.error is not None:
             raise run.error
-
-    async def _work(self, run: _Run) -> None:
-        await aperform(self._follow(run))
 
 
 class _Wait(Protocol):
