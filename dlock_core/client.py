@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
-from dlock_core.engine.blocking_runtime import BlockingRuntime, BlockingStore, run_blocking
+from dlock_core.engine.blocking_runtime import BlockingRuntime, run_blocking
+from dlock_core.engine.blocking_store import BlockingStore
 from dlock_core.engine.breaking import break_lock, break_session
 from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, describe
 from dlock_core.engine.converting import convert

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from dlock_core.backend import StoreOptions, redact, url_parts
 from dlock_core.clock import now_ns
-from dlock_core.engine.blocking_runtime import BlockingStore
+from dlock_core.engine.blocking_store import BlockingStore
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.kit.backend import Backend

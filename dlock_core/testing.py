@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from dlock_core.aio import AsyncLockClient
 from dlock_core.client import LockClient
@@ -24,13 +24,15 @@ from dlock_core.timings import nanoseconds
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from dlock_core.keywords import ClientKeywords
     from dlock_core.record import LockRecord
     from dlock_core.store import AsyncLockStore, Capability, Claim, Guarantees, LockStore, Release, Replace, Reply
 
 __all__ = ["AsyncFaultyStore", "FakeClock", "FaultyStore"]
+
+_T = TypeVar("_T")
 
 _GLANCE_S = 0.02
 _WALL_MS = 1_700_000_000_000
@@ -131,94 +133,79 @@ class FakeClock:
         """Do nothing: the clock holds nothing."""
 
 
-class _Faults:
-    """What is to go wrong, and what was asked: shared by both colours."""
-
-    def __init__(self) -> None:
-        self.requests: Counter[str] = Counter()
-        self._mutex = threading.Lock()
-        self._planned: dict[str, list[str]] = {verb: [] for verb in VERBS}
-        self._late: list[tuple[str, Any]] = []
-        self._down = False
-
-    def plan(self, fault: str, verb: str, times: int) -> None:
-        if verb not in VERBS:
-            raise ValueError(f"unknown verb {verb!r}; verbs: {', '.join(VERBS)}")
-        with self._mutex:
-            self._planned[verb].extend([fault] * times)
-
-    def next(self, verb: str) -> str | None:
-        with self._mutex:
-            self.requests[verb] += 1
-            if self._down:
-                return "unsent"
-            return self._planned[verb].pop(0) if self._planned[verb] else None
-
-    def hold(self, verb: str, request: Any) -> None:
-        with self._mutex:
-            self._late.append((verb, request))
-
-    def take_late(self) -> list[tuple[str, Any]]:
-        with self._mutex:
-            late, self._late = self._late, []
-        return late
-
-    @contextmanager
-    def outage(self) -> Iterator[None]:
-        self._down = True
-        try:
-            yield
-        finally:
-            self._down = False
-
-
-def _key_of(request: Any) -> str:
-    return request if isinstance(request, str) else str(request.record.key)
-
-
-def _trouble(fault: str, verb: str, request: Any) -> StoreUnavailableError | OutcomeUnknownError:
-    key = _key_of(request)
-    if fault == "unsent":
-        return StoreUnavailableError(f"{verb} of {key!r} was not sent (injected)", key=key)
-    return OutcomeUnknownError(f"the reply to {verb} of {key!r} was lost (injected)", key=key)
-
-
 class _FaultyBase:
     """The faults that can be planned. Each stands for the next *times* requests of a verb, in the order of planning."""
 
     capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self) -> None:
-        self._faults = _Faults()
-
-    @property
-    def requests(self) -> Counter[str]:
+        self.requests: Counter[str] = Counter()
         """How often each verb was asked."""
-        return self._faults.requests
+        self._mutex = threading.Lock()
+        self._planned: dict[str, list[str]] = {verb: [] for verb in VERBS}
+        self._late: list[tuple[str, Any]] = []
+        self._down = False
 
     def lose_reply(self, verb: str, times: int = 1) -> None:
         """Apply the request, then raise OutcomeUnknownError."""
-        self._faults.plan("lost", verb, times)
+        self._plan("lost", verb, times)
 
     def lose_request(self, verb: str, times: int = 1) -> None:
         """Raise OutcomeUnknownError without applying the request, ever."""
-        self._faults.plan("vanished", verb, times)
+        self._plan("vanished", verb, times)
 
     def fail(self, verb: str, times: int = 1) -> None:
         """Raise StoreUnavailableError: the request was certainly not applied."""
-        self._faults.plan("unsent", verb, times)
+        self._plan("unsent", verb, times)
 
     def delay(self, verb: str, times: int = 1) -> None:
         """Raise OutcomeUnknownError, and apply the request at the next ``deliver()``."""
-        self._faults.plan("late", verb, times)
+        self._plan("late", verb, times)
 
     def duplicate(self, verb: str, times: int = 1) -> None:
         """Answer as ever, and apply the request once more at the next ``deliver()``."""
-        self._faults.plan("twice", verb, times)
+        self._plan("twice", verb, times)
 
-    def outage(self) -> Any:
+    @contextmanager
+    def outage(self) -> Iterator[None]:
         """Return a context manager within which nothing is sent."""
-        return self._faults.outage()
+        self._down = True
+        try:
+            yield
+        finally:
+            self._down = False
+
+    def _plan(self, fault: str, verb: str, times: int) -> None:
+        if verb not in VERBS:
+            raise ValueError(f"unknown verb {verb!r}; verbs: {', '.join(VERBS)}")
+        with self._mutex:
+            self._planned[verb].extend([fault] * times)
+
+    def _meet_fault(self, verb: str, request: Any) -> str | None:
+        """Return the fault that is planned for *request*; raise it at once where the request is not applied now."""
+        with self._mutex:
+            self.requests[verb] += 1
+            if self._down:
+                fault: str | None = "unsent"
+            else:
+                fault = self._planned[verb].pop(0) if self._planned[verb] else None
+            if fault in ("late", "twice"):
+                self._late.append((verb, request))
+        if fault in ("unsent", "vanished", "late"):
+            raise _trouble(fault, verb, request)
+        return fault
+
+    def _take_late(self) -> list[tuple[str, Any]]:
+        with self._mutex:
+            late, self._late = self._late, []
+        return late
+
+
+def _trouble(fault: str, verb: str, request: Any) -> StoreUnavailableError | OutcomeUnknownError:
+    key = request if isinstance(request, str) else str(request.record.key)
+    if fault == "unsent":
+        return StoreUnavailableError(f"{verb} of {key!r} was not sent (injected)", key=key)
+    return OutcomeUnknownError(f"the reply to {verb} of {key!r} was lost (injected)", key=key)
 
 
 class FaultyStore(_FaultyBase):
@@ -233,23 +220,19 @@ class FaultyStore(_FaultyBase):
 
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Claim."""
-        reply: Reply = self._do("claim", request, timeout_s)
-        return reply
+        return self._do("claim", self.store.claim, request, timeout_s)
 
     def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """Replace."""
-        reply: Reply = self._do("replace", request, timeout_s)
-        return reply
+        return self._do("replace", self.store.replace, request, timeout_s)
 
     def release(self, request: Release, *, timeout_s: float) -> Reply:
         """Release."""
-        reply: Reply = self._do("release", request, timeout_s)
-        return reply
+        return self._do("release", self.store.release, request, timeout_s)
 
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Read."""
-        record: LockRecord | None = self._do("read", key, timeout_s)
-        return record
+        return self._do("read", self.store.read, key, timeout_s)
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """Scan, without faults."""
@@ -269,16 +252,12 @@ class FaultyStore(_FaultyBase):
 
     def deliver(self) -> None:
         """Apply, in order, what was delayed or is to be applied twice."""
-        for verb, request in self._faults.take_late():
+        for verb, request in self._take_late():
             getattr(self.store, verb)(request, timeout_s=_LATE_S)
 
-    def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
-        fault = self._faults.next(verb)
-        if fault in ("late", "twice"):
-            self._faults.hold(verb, request)
-        if fault in ("unsent", "vanished", "late"):
-            raise _trouble(fault, verb, request)
-        answer = getattr(self.store, verb)(request, timeout_s=timeout_s)
+    def _do(self, verb: str, call: Callable[..., _T], request: Any, timeout_s: float) -> _T:
+        fault = self._meet_fault(verb, request)
+        answer = call(request, timeout_s=timeout_s)
         if fault == "lost":
             raise _trouble(fault, verb, request)
         return answer
@@ -293,23 +272,19 @@ class AsyncFaultyStore(_FaultyBase):
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Claim."""
-        reply: Reply = await self._do("claim", request, timeout_s)
-        return reply
+        return await self._do("claim", self.store.claim, request, timeout_s)
 
     async def replace(self, request: Replace, *, timeout_s: float) -> Reply:
         """Replace."""
-        reply: Reply = await self._do("replace", request, timeout_s)
-        return reply
+        return await self._do("replace", self.store.replace, request, timeout_s)
 
     async def release(self, request: Release, *, timeout_s: float) -> Reply:
         """Release."""
-        reply: Reply = await self._do("release", request, timeout_s)
-        return reply
+        return await self._do("release", self.store.release, request, timeout_s)
 
     async def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Read."""
-        record: LockRecord | None = await self._do("read", key, timeout_s)
-        return record
+        return await self._do("read", self.store.read, key, timeout_s)
 
     def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
         """Scan, without faults."""
@@ -329,16 +304,12 @@ class AsyncFaultyStore(_FaultyBase):
 
     async def deliver(self) -> None:
         """Apply, in order, what was delayed or is to be applied twice."""
-        for verb, request in self._faults.take_late():
+        for verb, request in self._take_late():
             await getattr(self.store, verb)(request, timeout_s=_LATE_S)
 
-    async def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
-        fault = self._faults.next(verb)
-        if fault in ("late", "twice"):
-            self._faults.hold(verb, request)
-        if fault in ("unsent", "vanished", "late"):
-            raise _trouble(fault, verb, request)
-        answer = await getattr(self.store, verb)(request, timeout_s=timeout_s)
+    async def _do(self, verb: str, call: Callable[..., Awaitable[_T]], request: Any, timeout_s: float) -> _T:
+        fault = self._meet_fault(verb, request)
+        answer = await call(request, timeout_s=timeout_s)
         if fault == "lost":
             raise _trouble(fault, verb, request)
         return answer

@@ -57,12 +57,12 @@ class _Store(AsyncFaultyStore):
         self.cut_until = 0
         self.leaks = False
 
-    async def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
+    async def _do(self, verb: str, call: Any, request: Any, timeout_s: float) -> Any:
         if self._world.clock.now() >= self.cut_until:
-            return await super()._do(verb, request, timeout_s)
+            return await super()._do(verb, call, request, timeout_s)
         if not self.leaks or self._world.chances.pick((1, 1)):
             raise StoreUnavailableError("cut off")
-        await super()._do(verb, request, timeout_s)
+        await super()._do(verb, call, request, timeout_s)
         raise OutcomeUnknownError("the reply was cut off")
 
 

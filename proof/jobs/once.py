@@ -75,7 +75,7 @@ class _Store(AsyncFaultyStore):
         super().__init__(AsyncMemoryStore(world.space))
         self._world, self._party = world, party
 
-    async def _do(self, verb: str, request: Any, timeout_s: float) -> Any:
+    async def _do(self, verb: str, call: Any, request: Any, timeout_s: float) -> Any:
         world = self._world
         fate = await world.wait_for(_Event(self._party, verb, request, world.clock.now() + round(timeout_s * 1e9)))
         if fate == "not sent":
@@ -84,7 +84,7 @@ class _Store(AsyncFaultyStore):
             world.late.append((verb, request))
         if fate == "late":
             raise OutcomeUnknownError("no answer in time")
-        answer = await super()._do(verb, request, timeout_s)
+        answer = await super()._do(verb, call, request, timeout_s)
         if fate == "reply lost":
             raise OutcomeUnknownError("the reply was lost")
         return answer
