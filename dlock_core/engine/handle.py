@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlock_core.lease import is_valid, timings_of
@@ -121,89 +122,60 @@ class Watch:
             runtime.post(self._callback, lease)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Handle:
     """One attempt at a key and what becomes of it: the machine's state, and who wants to hear of changes."""
 
-    __slots__ = (
-        "asked_at",
-        "body_of",
-        "busy",
-        "changes",
-        "dropped",
-        "due",
-        "granted_at",
-        "has_waited",
-        "is_closing",
-        "is_converting",
-        "keeper",
-        "keeps",
-        "key",
-        "line",
-        "looked_at",
-        "lost_callbacks",
-        "lost_signals",
-        "membership",
-        "options",
-        "payload",
-        "seen",
-        "signals",
-        "state",
-        "stop_reason",
-        "stop_signals",
-        "tell_at",
-        "token",
-        "trouble",
-        "views",
-        "wanted",
-        "wanted_watches",
-        "watches",
-    )
+    key: str
+    options: LockOptions
+    state: LeaseState
+    asked_at: int
+    view: InitVar[View]
+    granted_at: int = 0
+    line: Line | None = None  # while it waits
+    # What it is for, where it is the session of a member of a shared lock.
+    membership: Membership | None = None
+    # The session that keeps this lock, or may do so by a write without a known outcome; and what is kept, where this is a session.
+    keeper: Keeper | None = None
+    keeps: Keeper | None = None
+    tell_at: int = 0
+    has_waited: bool = False
+    due: int = NEVER
+    busy: bool = True
+    dropped: bool = False
+    # The leases by which callers hold it, weakly: what nobody has in hand is not renewed.
+    views: list[weakref.ref[View]] = field(default_factory=list)
+    changes: int = 0
+    looked_at: int = -1  # at which of the changes the keys that come next were looked at
+    token: int = 0
+    # In words: an error would keep frames alive, and with them a lease that was dropped.
+    trouble: str = ""
+    payload: Payload = NOTHING
+    seen: Observation | None = None
+    stop_reason: LossReason | None = None
+    # The thread or task whose block leads, or runs a job; and whether it was told to stop since its client is being closed.
+    body_of: object = None
+    is_closing: bool = False
+    # A shared lock whose mode is being changed: a write of its own takes this member out of the record.
+    is_converting: bool = False
+    wanted: bool = False  # by the answer to the last renewal
+    # Whom to tell of changes. Of many locks that are held most have nobody: a tuple that is replaced costs those nothing.
+    signals: tuple[Signal, ...] = ()
+    lost_signals: tuple[Settable, ...] = ()
+    stop_signals: tuple[Settable, ...] = ()
+    lost_callbacks: tuple[Callable[[Loss], object], ...] = ()
+    watches: tuple[Watch, ...] = ()
+    wanted_watches: tuple[Watch, ...] = ()
 
-    def __init__(self, key: str, options: LockOptions, state: LeaseState, asked_at: int, view: View) -> None:
-        self.key = key
-        self.line: Line | None = None  # while it waits
-        # What it is for, where it is the session of a member of a shared lock.
-        self.membership: Membership | None = None
-        # The session that keeps this lock, or may do so by a write without a known outcome; and what is kept, where this is a session.
-        self.keeper: Keeper | None = None
-        self.keeps: Keeper | None = None
-        self.asked_at = self.granted_at = asked_at
-        self.tell_at = asked_at + NANOS
-        self.has_waited = False
-        self.options = options
-        self.state = state
-        self.due = NEVER
-        self.busy = True
-        self.dropped = False
-        # The leases by which callers hold it, weakly: what nobody has in hand is not renewed.
-        self.views: list[weakref.ref[View]] = [weakref.ref(view)]
-        self.changes = 0
-        self.looked_at = -1  # at which of the changes the keys that come next were looked at
-        self.token = 0
-        # In words: an error would keep frames alive, and with them a lease that was dropped.
-        self.trouble = ""
-        self.payload: Payload = NOTHING
-        self.seen: Observation | None = None
-        self.stop_reason: LossReason | None = None
-        # The thread or task whose block leads, or runs a job; and whether it was told to stop since its client is being closed.
-        self.body_of: object = None
-        self.is_closing = False
-        # A shared lock whose mode is being changed: a write of its own takes this member out of the record.
-        self.is_converting = False
-        self.wanted = False  # by the answer to the last renewal
-        # Whom to tell of changes. Of many locks that are held most have nobody: a tuple that is replaced costs those nothing.
-        self.signals: tuple[Signal, ...] = ()
-        self.lost_signals: tuple[Settable, ...] = ()
-        self.stop_signals: tuple[Settable, ...] = ()
-        self.lost_callbacks: tuple[Callable[[Loss], object], ...] = ()
-        self.watches: tuple[Watch, ...] = ()
-        self.wanted_watches: tuple[Watch, ...] = ()
-        view._handle = self  # last: whoever is interrupted before has a view of nothing, and none of a part of this
+    def __post_init__(self, view: View) -> None:
+        self.granted_at = self.asked_at
+        self.tell_at = self.asked_at + NANOS
+        self.attach(view)
 
     def attach(self, view: View) -> None:
-        """Let *view* be another of the leases by which callers hold this."""
-        view._handle = self
+        """Let *view* be one of the leases by which callers hold this."""
         self.views.append(weakref.ref(view))
+        view._handle = self  # last: whoever is interrupted before has a view of nothing, and none of a part of this
 
     def detach(self, view: View) -> bool:
         """Take *view* off; whether no lease is left by which anybody holds this."""
