@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
 from dlock_core.backend import backend_for
-from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
 from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
 from dlock_core.engine.breaking import break_lock, break_session
-from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, describe
+from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities
+from dlock_core.engine.client_view import ClientView, is_listed, noting_failures
 from dlock_core.engine.converting import convert
-from dlock_core.engine.engine import Engine
-from dlock_core.engine.event_hook import hook_of
 from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
@@ -33,7 +30,7 @@ from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockErro
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
 from dlock_core.kit.lane import in_own_thread
 from dlock_core.options import ClientOptions
-from dlock_core.record import RESERVED, Broken, LockRecord, State
+from dlock_core.record import LockRecord
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
@@ -42,7 +39,7 @@ if TYPE_CHECKING:
     from dlock_core.aio_election import AsyncElection
     from dlock_core.aio_once import AsyncOnce
     from dlock_core.cost import Cost
-    from dlock_core.health import Health
+    from dlock_core.engine.engine import Engine
     from dlock_core.once import SlotSource
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
@@ -156,11 +153,7 @@ class AsyncLease(LeaseView):
     async def _converted(self, mode: Literal["read", "write"]) -> AsyncLease:
         self._alive()
         lease = AsyncLease(self._context, self._engine, self.key)
-        try:
-            await convert(self._engine, self, lease, mode)
-        except BaseException:
-            lease._leave_to_scheduler()
-            raise
+        await convert(self._engine, self, lease, mode)
         return lease
 
     async def __aenter__(self) -> Self:
@@ -232,11 +225,8 @@ class _Canceller:
             lease._cancel_body()  # its other half
 
 
-class AsyncLockClient:
+class AsyncLockClient(ClientView):
     """The twin of :class:`dlock_core.LockClient`, for an event loop. Opened by ``async with`` or ``await``; your own store stays open."""
-
-    options: ClientOptions
-    _clock: Clock = SYSTEM_CLOCK
 
     def __init__(
         self,
@@ -277,7 +267,7 @@ class AsyncLockClient:
         """As :meth:`dlock_core.LockClient.acquire`; cancelled at any point, it leaves no lock behind for longer than a lease."""
         context = self._context
         full = context.full_key(key)
-        call = context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        call = context.resolve(options)
         return await self._obtain(AsyncLease, key, full, call)
 
     async def try_acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> AsyncLease | None:
@@ -340,15 +330,6 @@ class AsyncLockClient:
 
         return AsyncOnce(self, key, slot, at_least_for, at_most_for, options)
 
-    def holds(self, key: str) -> bool:
-        """As :meth:`dlock_core.LockClient.holds`."""
-        return self._engine.holds(self._context.full_key(key))
-
-    def health(self) -> Health:
-        """As :meth:`dlock_core.LockClient.health`."""
-        self._context.check_process()
-        return self._engine.renewals.health(self._context.prefix)
-
     def cost(self) -> Cost:
         """As :meth:`dlock_core.LockClient.cost`."""
         return cost_of(self._engine.store)
@@ -365,28 +346,16 @@ class AsyncLockClient:
         async for record in engine.store.scan(
             self._context.full_prefix(prefix), timeout_s=self._context.store_timeout_s()
         ):
-            if record.state is not State.GONE and RESERVED not in record.key:
+            if is_listed(record):
                 yield self._context.strip(record)
 
     async def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:
         """As :meth:`dlock_core.LockClient.break_lock`."""
-        full = self._context.full_key(key)
-        broken = Broken(self._context.owner, time.time_ns() // 1_000_000)
-        timeout_s = self._context.store_timeout_s()
-        return await break_lock(
-            self._open_engine.driver,
-            full,
-            fencing_token=fencing_token,
-            rvn=rvn,
-            by=broken,
-            free_now=now,
-            timeout_s=timeout_s,
-        )
+        return await break_lock(self._open_engine.driver, self._context, key, fencing_token, rvn, free_now=now)
 
     async def break_session(self, session: str) -> bool:
         """As :meth:`dlock_core.LockClient.break_session`."""
-        by = Broken(self._context.owner, time.time_ns() // 1_000_000)
-        return await break_session(self._open_engine.driver, session, by, self._context.store_timeout_s())
+        return await break_session(self._open_engine.driver, self._context, session)
 
     async def prune(self, *, older_than: Seconds, prefix: str = "", dry_run: bool = False) -> Pruned:
         """As :meth:`dlock_core.LockClient.prune`."""
@@ -425,25 +394,12 @@ class AsyncLockClient:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close; where the body raised, that exception leaves, with what failed here as a note."""
-        try:
+        with noting_failures(exc):
             await self.close()
-        except ExceptionGroup as group:
-            error = exc[1] if len(exc) > 1 else None
-            if not isinstance(error, BaseException):
-                raise
-            error.add_note(f"closing the client failed too: {group.exceptions!r}")
 
     def __await__(self) -> Generator[Any, None, Self]:
         """Open the client and return it."""
         return self.__aenter__().__await__()
-
-    def __repr__(self) -> str:
-        """Name the store, without secrets, and the owner."""
-        return f"<AsyncLockClient {describe(self.options)} owner {self._context.owner!r}>"
-
-    def __reduce__(self) -> Any:
-        """Refuse: connections belong to one process."""
-        raise LeaseStateError("a client cannot be pickled or copied; send its URL, and aconnect() there")
 
     @property
     def _engine(self) -> Engine:
@@ -454,13 +410,6 @@ class AsyncLockClient:
             )
         check_loop(self._runtime, "the client")
         return self._opened
-
-    @property
-    def _open_engine(self) -> Engine:
-        engine = self._engine
-        if engine.closed:
-            raise closed_error()
-        return engine
 
     async def _open(self) -> None:
         self._context.check_process()
@@ -480,10 +429,7 @@ class AsyncLockClient:
                 await store.close()
             raise
         self._runtime = AsyncRuntime(self._clock)
-        engine = Engine(store, self._runtime, self._context.observed_in, self._context.keeping())
-        engine.driver.hook = hook_of(self.options.on_event)
-        self._runtime.engine = engine
-        self._opened = engine
+        self._opened = self._runtime.engine = self._new_engine(store, self._runtime)
 
     async def _obtain(self, kind: type[_L], key: str, full: str, call: CallOptions) -> _L:
         engine = self._engine
@@ -496,14 +442,7 @@ class AsyncLockClient:
         return lease
 
     async def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, AsyncLease]:
-        call = self._context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
         engine = self._engine
-        full_keys = [self._context.full_key(key) for key in keys]
         leases = {key: AsyncLease(self._context, engine, key) for key in keys}
-        try:
-            await acquire_all(engine, full_keys, list(leases.values()), call.options, call.timings)
-        except BaseException:
-            for lease in leases.values():
-                lease._leave_to_scheduler()
-            raise
+        await acquire_all(engine, self._context, leases, options)
         return leases

@@ -6,19 +6,16 @@ import atexit
 import inspect
 import logging
 import threading
-import time
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
-from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.cost import cost_of
 from dlock_core.engine.blocking_runtime import BlockingRuntime, run_blocking
 from dlock_core.engine.blocking_store import BlockingStore
 from dlock_core.engine.breaking import break_lock, break_session
-from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities, describe
+from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities
+from dlock_core.engine.client_view import ClientView, is_listed, noting_failures
 from dlock_core.engine.converting import convert
-from dlock_core.engine.engine import Engine
-from dlock_core.engine.event_hook import hook_of
 from dlock_core.engine.hints import check_event_loop, check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
@@ -26,12 +23,12 @@ from dlock_core.engine.lock_all import acquire_all
 from dlock_core.engine.opening import load_options, open_store, whole_commands
 from dlock_core.engine.process import generation, members
 from dlock_core.engine.pruning import Pruned, prune
-from dlock_core.engine.raised import closed_error, lost_error
+from dlock_core.engine.raised import lost_error
 from dlock_core.engine.with_blocks import Lock, LockAll, locked
-from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LeaseStateError, UnsupportedError
+from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, UnsupportedError
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
 from dlock_core.options import ClientOptions
-from dlock_core.record import RESERVED, Broken, LockRecord, State
+from dlock_core.record import LockRecord
 from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from dlock_core.client_election import Election
     from dlock_core.client_once import Once
     from dlock_core.cost import Cost
-    from dlock_core.health import Health
+    from dlock_core.engine.engine import Engine
     from dlock_core.once import SlotSource
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
@@ -165,11 +162,7 @@ class Lease(LeaseView):
     def _converted(self, mode: Literal["read", "write"]) -> Lease:
         self._alive()
         lease = Lease(self._context, self._engine, self.key)
-        try:
-            run_blocking(convert(self._engine, self, lease, mode))
-        except BaseException:
-            lease._leave_to_scheduler()
-            raise
+        run_blocking(convert(self._engine, self, lease, mode))
         return lease
 
     def __enter__(self) -> Self:
@@ -192,14 +185,14 @@ class Lease(LeaseView):
             raise leaving
 
 
-class LockClient:
+class LockClient(ClientView):
     """A client of one store: makes locks, and renews all that are held, on one thread. Thread-safe; cannot be pickled.
 
     A store that you opened and hand over stays yours to close; one that ``connect`` opened is closed with the client.
     """
 
     options: ClientOptions
-    _clock: Clock = SYSTEM_CLOCK
+    _engine: Engine
 
     def __init__(
         self, store: LockStore, options: ClientOptions | None = None, /, **keywords: Unpack[ClientKeywords]
@@ -218,13 +211,7 @@ class LockClient:
         self._owns_store = False
         self._context.learn(store.guarantees(), store)
         self._runtime = BlockingRuntime(self._clock)
-        self._engine = Engine(
-            cast("AsyncLockStore", BlockingStore(store)),
-            self._runtime,
-            self._context.observed_in,
-            self._context.keeping(),
-        )
-        self._engine.driver.hook = hook_of(self.options.on_event)
+        self._engine = self._new_engine(cast("AsyncLockStore", BlockingStore(store)), self._runtime)
         self._runtime.engine = self._engine
         # Whoever holds a lease keeps its client, which releases it at exit.
         self._runtime.client = self
@@ -245,7 +232,7 @@ class LockClient:
         """
         context = self._context
         full = context.full_key(key)
-        call = context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+        call = context.resolve(options)
         return self._obtain(Lease, key, full, call)
 
     def try_acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> Lease | None:
@@ -322,18 +309,7 @@ class LockClient:
 
         Raises: ConfigurationError: an option or the slot is wrong.
         """
-        from dlock_core.client_once import Once
-
-        return Once(self, key, slot, at_least_for, at_most_for, options)
-
-    def holds(self, key: str) -> bool:
-        """Whether this client holds *key* now. No I/O."""
-        return self._engine.holds(self._context.full_key(key))
-
-    def health(self) -> Health:
-        """Say how the renewals of this client are doing: how late they are, which failed, and the last error. No I/O."""
-        self._context.check_process()
-        return self._engine.renewals.health(self._context.prefix)
+        return self._once_kind()(self, key, slot, at_least_for, at_most_for, options)
 
     def cost(self) -> Cost:
         """Say how many requests this client has sent, and what DynamoDB bills for them. No I/O."""
@@ -345,15 +321,14 @@ class LockClient:
         A record that says ``held`` may be that of a dead holder, which only time shows.
         """
         full = self._context.full_key(key)
-        self._check_open()
-        record = run_blocking(self._engine.read(full, self._context.store_timeout_s()))
+        record = run_blocking(self._open_engine.read(full, self._context.store_timeout_s()))
         return None if record is None else self._context.strip(record)
 
     def scan(self, prefix: str = "") -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*. For operators: it may be stale."""
         self._check_open()
         for record in self._store.scan(self._context.full_prefix(prefix), timeout_s=self._context.store_timeout_s()):
-            if record.state is not State.GONE and RESERVED not in record.key:
+            if is_listed(record):
                 yield self._context.strip(record)
 
     def break_lock(self, key: str, *, fencing_token: int, now: bool = False, rvn: str | None = None) -> bool:
@@ -365,21 +340,7 @@ class LockClient:
         token (``token = none``), only the RVN tells two grants apart.
         Returns: False if that grant is over, and nothing was broken.
         """
-        full = self._context.full_key(key)
-        self._check_open()
-        broken = Broken(self._context.owner, time.time_ns() // 1_000_000)
-        timeout_s = self._context.store_timeout_s()
-        return run_blocking(
-            break_lock(
-                self._engine.driver,
-                full,
-                fencing_token=fencing_token,
-                rvn=rvn,
-                by=broken,
-                free_now=now,
-                timeout_s=timeout_s,
-            )
-        )
+        return run_blocking(break_lock(self._open_engine.driver, self._context, key, fencing_token, rvn, free_now=now))
 
     def break_session(self, session: str) -> bool:
         """Break the session whose key is *session*, as the record of a lock that it keeps says (``record.session.key``).
@@ -387,9 +348,7 @@ class LockClient:
         All its locks are lost. Nobody has them before one lease of the session is over: by then its owner has heard of it. False: it is
         over, or was broken, already.
         """
-        self._check_open()
-        by = Broken(self._context.owner, time.time_ns() // 1_000_000)
-        return run_blocking(break_session(self._engine.driver, session, by, self._context.store_timeout_s()))
+        return run_blocking(break_session(self._open_engine.driver, self._context, session))
 
     def prune(self, *, older_than: Seconds, prefix: str = "", dry_run: bool = False) -> Pruned:
         """Remove the records under *prefix* that are free, carry no data, and were not written for *older_than* seconds (25 h or more).
@@ -398,18 +357,15 @@ class LockClient:
 
         Raises: ConfigurationError; UnsupportedError: the store needs the records, or the locks have no lease; StoreError: some may be gone.
         """
-        self._check_open()
-        return run_blocking(prune(self._engine.store, self._context, older_than, prefix, dry_run=dry_run))
+        return run_blocking(prune(self._open_engine.store, self._context, older_than, prefix, dry_run=dry_run))
 
     def guarantees(self) -> Guarantees:
         """Ask the store what it promises."""
-        self._check_open()
-        return self._store.guarantees()
+        return run_blocking(self._open_engine.store.guarantees())
 
     def provision(self) -> None:
         """Create what the store needs: table, index. May be repeated; no lock call ever does it."""
-        self._check_open()
-        self._store.provision()
+        run_blocking(self._open_engine.store.provision())
 
     def close(self) -> None:
         """Release all that is held, going on after an error, and end the renewals. May be repeated.
@@ -427,26 +383,14 @@ class LockClient:
 
     def __exit__(self, *exc: object) -> None:
         """Close; where the body raised, that exception leaves, with what failed here as a note."""
-        try:
+        with noting_failures(exc):
             self.close()
-        except ExceptionGroup as group:
-            error = exc[1] if len(exc) > 1 else None
-            if not isinstance(error, BaseException):
-                raise
-            error.add_note(f"closing the client failed too: {group.exceptions!r}")
 
-    def __repr__(self) -> str:
-        """Name the store, without secrets, and the owner."""
-        return f"<LockClient {describe(self.options)} owner {self._context.owner!r}>"
+    @staticmethod
+    def _once_kind() -> type[Once]:
+        from dlock_core.client_once import Once
 
-    def __reduce__(self) -> Any:
-        """Refuse: threads and connections belong to one process."""
-        raise LeaseStateError("a client cannot be pickled or copied; send its URL, and connect() there")
-
-    def _check_open(self) -> None:
-        self._context.check_process()
-        if self._engine.closed:
-            raise closed_error()
+        return Once
 
     def _obtain(self, kind: type[_L], key: str, full: str, call: CallOptions) -> _L:
         lease = kind(self._context, self._engine, key)
@@ -458,15 +402,8 @@ class LockClient:
         return lease
 
     def _acquire_all(self, keys: list[str], options: LockKeywords) -> dict[str, Lease]:
-        call = self._context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
-        full_keys = [self._context.full_key(key) for key in keys]
         leases = {key: Lease(self._context, self._engine, key) for key in keys}
-        try:
-            run_blocking(acquire_all(self._engine, full_keys, list(leases.values()), call.options, call.timings))
-        except BaseException:
-            for lease in leases.values():
-                lease._leave_to_scheduler()
-            raise
+        run_blocking(acquire_all(self._engine, self._context, leases, options))
         return leases
 
     def _close(self, until: int = NEVER) -> None:

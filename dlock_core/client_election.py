@@ -113,10 +113,9 @@ class Election:
 
         A leader that has died is named until another one leads: :meth:`observe` finds it *silent*.
         """
-        self._client._check_open()
-        context = self._client._context
-        read = self._client._engine.read(self._candidate.full_key, context.store_timeout_s())
-        return leader_of(self.key, run_blocking(read))
+        timeout_s = self._client._context.store_timeout_s()
+        record = run_blocking(self._client._open_engine.read(self._candidate.full_key, timeout_s))
+        return leader_of(self.key, record)
 
     def observe(self, *, poll_period: Seconds | None = None) -> Iterator[Leader]:
         """Yield who leads now, and then each change of the term, the value or the state; ends when the client is closed.
@@ -126,8 +125,7 @@ class Election:
 
         Raises: RecordError, StoreSetupError.
         """
-        self._client._check_open()
-        observer = Observer(self._client._context, self._client._engine, self._candidate, poll_period)
+        observer = Observer(self._client._context, self._client._open_engine, self._candidate, poll_period)
         while (leader := run_blocking(observer.next_change())) is not None:
             yield leader
 

@@ -52,9 +52,8 @@ class Once(JobRun):
         Raises: as :meth:`LockClient.acquire`; RecordError: the record carries what no job has left there. ConfigurationError: the slot is
             of another type than the last. LockLostError: the job was lost before the block began, as where the process stood still.
         """
-        client = self._client
-        client._check_open()
-        run_blocking(self._decide(client._engine, lambda: Lease(client._context, client._engine, self.key)))
+        client, engine = self._client, self._client._open_engine
+        run_blocking(self._decide(engine, lambda: Lease(client._context, engine, self.key)))
         return self
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:

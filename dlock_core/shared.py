@@ -17,8 +17,7 @@ from dlock_core.timings import NEVER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
-    from dlock_core.once import SlotSource
+    from dlock_core.keywords import AcquireKeywords, ClientKeywords
     from dlock_core.options import ClientOptions
 
 __all__ = ["shared_client"]
@@ -71,17 +70,9 @@ class _SharedClient(LockClient):
         """As the client's, without the store: functions are decorated where a module is imported."""
         return locked(self, ClientContext(self.options, blocking=True), key, options)
 
-    def once(
-        self,
-        key: str,
-        *,
-        slot: SlotSource,
-        at_least_for: Seconds = 0,
-        at_most_for: Seconds | None = None,
-        **options: Unpack[LockKeywords],
-    ) -> Once:
-        """As the client's, without the store."""
-        return _SharedOnce(self, key, slot, at_least_for, at_most_for, options)
+    @staticmethod
+    def _once_kind() -> type[Once]:
+        return _SharedOnce
 
     def leave_to_parent(self) -> None:
         """Forget the client of the process that was forked. It is kept: its end could close connections that are the parent's."""

@@ -4,23 +4,15 @@ All durations are nanoseconds, but for the lease in the record, which is whole m
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import LEASE_MAX_MS, Attributes, ProcessIdentity, SessionRef
 
-__all__ = [
-    "NANOS",
-    "NEVER",
-    "Early",
-    "Limits",
-    "Timings",
-    "Traits",
-    "Waiting",
-    "derive_timings",
-    "nanoseconds",
-    "slow_poll_ns",
-]
+if TYPE_CHECKING:
+    from dlock_core.options import ClientOptions
+
+__all__ = ["NANOS", "NEVER", "Early", "Timings", "Traits", "derive_timings", "nanoseconds", "slow_poll_ns"]
 
 NANOS = 1_000_000_000
 
@@ -43,33 +35,6 @@ _SLOW_POLL, _SLOW_POLL_MAX_NS = 4, 2 * NANOS
 _DOUBLINGS_MAX = 24
 
 
-class Waiting(NamedTuple):
-    """How a wait goes, beside its timeout: whether that counts after the first holder's lease, how many polls, how far apart (seconds).
-
-    *in_server*: claims may wait in the server, where the store can.
-    """
-
-    after_lease: bool = False
-    retries: int | None = None
-    poll_period: float | None = None
-    in_server: bool = False
-
-
-WAITING = Waiting()
-
-
-class Limits(NamedTuple):
-    """What bounds a hold beside its lease, in seconds; the options of these names say what each means."""
-
-    max_hold: float | None = None
-    stop_grace: float = 0.0
-    stall_timeout: float | None = None
-    lock_delay: float = 0.0
-
-
-LIMITS = Limits()
-
-
 class Early(NamedTuple):
     """What a waiter takes for the end of a holder's lease, beside one unchanged for a lease; all of it opt-in.
 
@@ -87,10 +52,17 @@ EARLY = Early()
 
 
 class Traits(NamedTuple):
-    """What the records of a store are like: whether a grant has a fencing token, and whether a key that exists may be absent again."""
+    """What timings need to know of the store.
+
+    Whether a grant has a fencing token, whether a key that exists may be absent again, whether waiters are notified of a release, whether
+    the record that refuses a request is the newest one, and whether a claim may wait in the server.
+    """
 
     has_tokens: bool = True
     deletes: bool = False
+    notify: bool = False
+    refusals_linearizable: bool = True
+    server_wait: bool = False
 
 
 TRAITS = Traits()
@@ -194,75 +166,41 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * NANOS)
 
 
-def derive_timings(  # the one place where all options meet
-    *,
-    owner: str,
-    lease_duration: float,
-    heartbeat_period: float | None,
-    timeout: float | None,
-    request_timeout: float | None,
-    drift_bound: float,
-    max_lease_duration: float,
-    fail_closed: bool,
-    auto_renew: bool,
-    data: bytes | None,
-    attributes: Attributes,
-    replace_data: bool,
-    only_if_exists: bool,
-    delete_on_release: bool,
-    notify: bool,
-    refusals_linearizable: bool,
-    waiting: Waiting = WAITING,
-    limits: Limits = LIMITS,
-    early: Early = EARLY,
-    token_floor: int = 1,
-    traits: Traits = TRAITS,
-) -> Timings:
-    """Return the timings of these options (seconds).
+def derive_timings(options: "ClientOptions", owner: str, traits: Traits = TRAITS, early: Early = EARLY) -> Timings:
+    """Return the timings of a lock with these *options*, on a store with these *traits*.
 
     Raises: ConfigurationError: they do not fit together; the message names the numbers and the option that breaks the rule.
     """
-    lease_ms = _lease_ms(lease_duration, limits.lock_delay, max_lease_duration)
+    lease_ms = _lease_ms(options.lease_duration, options.lock_delay, options.max_lease_duration)
     timings = Timings(
-        **_durations(lease_ms, heartbeat_period, request_timeout, drift_bound, limits, fail_closed=fail_closed),
-        **_polling(lease_ms, timeout, waiting, fail_closed=fail_closed),
+        **traits._asdict() | _durations(lease_ms, options) | _polling(lease_ms, options, traits),
         owner=owner,
-        auto_renew=auto_renew and not fail_closed,
-        data=data,
-        attributes=attributes,
-        keep_payload=not replace_data,
-        must_exist=only_if_exists,
-        hide_on_release=delete_on_release,
-        notify=notify,
-        refusals_linearizable=refusals_linearizable,
+        auto_renew=options.auto_renew and not options.fail_closed,
+        data=options.data,
+        attributes=tuple(sorted(options.attributes.items())),
+        keep_payload=not options.replace_data,
+        must_exist=options.only_if_exists,
+        hide_on_release=options.delete_on_release,
         early=early,
-        token_floor=token_floor,
-        **traits._asdict(),
+        token_floor=options.token_floor,
     )
     _check_limits_fit(timings)
     if timings.auto_renew:
-        _check_renewal_fits(timings, lease_duration, drift_bound, heartbeat_given=heartbeat_period is not None)
+        _check_renewal_fits(timings, options)
     return timings
 
 
-def _durations(
-    lease_ms: int,
-    heartbeat_period: float | None,
-    request_timeout: float | None,
-    drift_bound: float,
-    limits: Limits,
-    *,
-    fail_closed: bool,
-) -> dict[str, Any]:
+def _durations(lease_ms: int, options: "ClientOptions") -> dict[str, Any]:
     """Return the fields that follow from the lease; a fail-closed lock takes its time-outs from the lease that it would have.
 
     Waiters of any version wait for the whole of the lease that the record has, so a lock delay makes that longer, and not its use.
     """
-    lease_ns, delay_ms = lease_ms * _MILLI, 0 if fail_closed else _milliseconds(limits.lock_delay)
+    fail_closed, drift_bound = options.fail_closed, options.drift_bound
+    lease_ns, delay_ms = lease_ms * _MILLI, 0 if fail_closed else _milliseconds(options.lock_delay)
     whole_ns = lease_ns + delay_ms * _MILLI
     usable_ns = whole_ns * (_PPM - 2 * math.ceil(drift_bound * _PPM)) // _PPM - delay_ms * _MILLI
-    stop_grace_ns = nanoseconds(limits.stop_grace)
-    cap_ns = _REQUEST_MAX_NS if request_timeout is None else min(_REQUEST_MAX_NS, nanoseconds(request_timeout))
+    stop_grace_ns = _optional_ns(options.stop_grace) or 0
+    cap_ns = min(_REQUEST_MAX_NS, _optional_ns(options.request_timeout) or _REQUEST_MAX_NS)
     return {
         "lease_ms": None if fail_closed else lease_ms + delay_ms,
         "lease_ns": NEVER if fail_closed else whole_ns,
@@ -271,9 +209,9 @@ def _durations(
         # Half of the time in which the holder may work before it is told to stop.
         "handout_min_ns": 0 if fail_closed else (usable_ns + stop_grace_ns) // 2,
         "stop_grace_ns": stop_grace_ns,
-        "max_hold_ns": _optional_ns(limits.max_hold),
-        "stall_ns": _optional_ns(limits.stall_timeout),
-        "period_ns": lease_ns // _HEARTBEAT if heartbeat_period is None else nanoseconds(heartbeat_period),
+        "max_hold_ns": _optional_ns(options.max_hold),
+        "stall_ns": _optional_ns(options.stall_timeout),
+        "period_ns": _optional_ns(options.heartbeat_period) or lease_ns // _HEARTBEAT,
         "timeout_ns": min(lease_ns // _RENEWAL, cap_ns),
         "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
         "backoff_ns": lease_ns // _BACKOFF,
@@ -281,25 +219,28 @@ def _durations(
     }
 
 
-def _polling(lease_ms: int, timeout: float | None, waiting: Waiting, *, fail_closed: bool) -> dict[str, Any]:
+def _polling(lease_ms: int, options: "ClientOptions", traits: Traits) -> dict[str, Any]:
     """Return the fields that say how a wait goes."""
     lease_ns = lease_ms * _MILLI
-    poll_ns = None if waiting.poll_period is None else nanoseconds(waiting.poll_period)
+    poll_ns, wait_ns = _optional_ns(options.poll_period), _optional_ns(options.timeout)
     return {
         "poll_max_ns": poll_ns or min(lease_ns // _POLL, _POLL_MAX_NS),
-        "fallback_ns": poll_ns or slow_poll_ns(NEVER if fail_closed else lease_ns),
-        "wait_ns": NEVER if timeout is None else nanoseconds(timeout),
-        "wait_after_lease": waiting.after_lease,
+        "fallback_ns": poll_ns or slow_poll_ns(NEVER if options.fail_closed else lease_ns),
+        "wait_ns": NEVER if wait_ns is None else wait_ns,
+        "wait_after_lease": options.timeout_after_lease,
         # Each poll of a number that the options give is a request of its own.
-        "server_wait": waiting.in_server and waiting.retries is None and not fail_closed,
-        "retries_max": NEVER if waiting.retries is None else waiting.retries,
+        "server_wait": (
+            traits.server_wait and options.server_wait and options.retries is None and not options.fail_closed
+        ),
+        "retries_max": NEVER if options.retries is None else options.retries,
     }
 
 
-def _lease_ms(lease_duration: float, lock_delay: float, max_lease_duration: float) -> int:
+# Any: the durations of checked options are numbers, though their type says that they may be given as a timedelta.
+def _lease_ms(lease_duration: Any, lock_delay: Any, max_lease_duration: Any) -> int:
     """Return the lease in milliseconds, without the delay; what the record says is both together."""
     lease_ms, delay_ms = _milliseconds(lease_duration), _milliseconds(lock_delay)
-    if not 0 < lease_ms <= LEASE_MAX_MS:
+    if lease_ms > LEASE_MAX_MS:
         bounds = f"1 ms to {LEASE_MAX_MS} ms (24 h) are possible"
         raise ConfigurationError(f"lease_duration={lease_duration} s is {lease_ms} ms; {bounds}")
     if lease_ms > max_lease_duration * 1000:
@@ -311,11 +252,11 @@ def _lease_ms(lease_duration: float, lock_delay: float, max_lease_duration: floa
     return lease_ms
 
 
-def _milliseconds(seconds: float) -> int:
-    return round(seconds * 1000)
+def _milliseconds(seconds: Any) -> int:
+    return round(float(seconds) * 1000)
 
 
-def _optional_ns(seconds: float | None) -> int | None:
+def _optional_ns(seconds: Any) -> int | None:
     return None if seconds is None else nanoseconds(seconds)
 
 
@@ -343,8 +284,8 @@ def _check_limits_fit(timings: Timings) -> None:
             )
 
 
-def _check_renewal_fits(timings: Timings, lease_duration: float, drift_bound: float, *, heartbeat_given: bool) -> None:
-    lease_ns = timings.own_lease_ns
+def _check_renewal_fits(timings: Timings, options: "ClientOptions") -> None:
+    lease_ns, drift_bound = timings.own_lease_ns, options.drift_bound
     rest = (
         timings.lateness_ns
         + _ATTEMPTS * timings.timeout_ns
@@ -367,13 +308,13 @@ def _check_renewal_fits(timings: Timings, lease_duration: float, drift_bound: fl
         advice = f"lock_delay is what breaks it: at most {longest_s:g} s, or a longer lease_duration"
     elif room_for_grace >= 0 and timings.stop_grace_ns:
         advice = f"stop_grace is what breaks it: at most {room_for_grace / NANOS:g} s, or a longer lease_duration"
-    elif heartbeat_given and room > 0:
+    elif options.heartbeat_period is not None and room > 0:
         advice = f"heartbeat_period is what breaks it: at most {room / NANOS:g} s, or a longer lease_duration"
     else:
         advice = (
             f"drift_bound={drift_bound:g} is what breaks it: it leaves {timings.usable_ns / NANOS:g} s of the lease"
         )
     raise ConfigurationError(
-        f"the renewal does not fit lease_duration={lease_duration:g} s: {terms} = {(timings.period_ns + rest) / NANOS:g} s, "
+        f"the renewal does not fit lease_duration={options.lease_duration:g} s: {terms} = {(timings.period_ns + rest) / NANOS:g} s, "
         f"and {timings.usable_ns / NANOS:g} s can be used; {advice}"
     )

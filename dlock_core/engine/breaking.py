@@ -9,44 +9,40 @@ from dlock_core.engine.driver import new_rvn
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.events import EventKind, LockEvent
 from dlock_core.lease import BREAK_TRIES_MAX, break_step, note_request
-from dlock_core.record import RESERVED, BeatNote
+from dlock_core.record import RESERVED, BeatNote, Broken
 from dlock_core.states import Break
 
 if TYPE_CHECKING:
+    from dlock_core.engine.client_context import ClientContext
     from dlock_core.engine.driver import Driver
-    from dlock_core.record import Broken, Members, SessionRef
+    from dlock_core.record import Members, SessionRef
     from dlock_core.store import AsyncLockStore, Replace
 
 __all__ = ["break_grant", "break_lock", "break_session"]
 
 
 async def break_lock(
-    driver: Driver,
-    key: str,
-    *,
-    fencing_token: int,
-    rvn: str | None,
-    by: Broken,
-    free_now: bool,
-    timeout_s: float,
+    driver: Driver, context: ClientContext, key: str, fencing_token: int, rvn: str | None, *, free_now: bool
 ) -> bool:
     """Break the grant *fencing_token* of *key*, with *rvn* only that version of it; False if it does not stand any more.
 
     Raises: ConfigurationError: *fencing_token* cannot be a token. OutcomeUnknownError: the holder renewed between each read and write.
     """
+    full_key = context.full_key(key)
     given: object = fencing_token
     if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise ConfigurationError(
             f"fencing_token {fencing_token!r} is not a whole number, 0 or more; get({key!r}) shows it"
         )
-    is_broken = await break_grant(driver.store, Break(key, fencing_token, by, rvn, free_now), timeout_s)
+    attempt = Break(full_key, fencing_token, _by(driver, context), rvn, free_now)
+    is_broken = await break_grant(driver.store, attempt, context.store_timeout_s())
     if is_broken and driver.hook is not None:
-        driver.later(driver.hook.posting(LockEvent(EventKind.BROKEN, key, "", fencing_token)))
+        driver.later(driver.hook.posting(LockEvent(EventKind.BROKEN, full_key, "", fencing_token)))
         driver.tell()
     return is_broken
 
 
-async def break_session(driver: Driver, session: str, by: Broken, timeout_s: float) -> bool:
+async def break_session(driver: Driver, context: ClientContext, session: str) -> bool:
     """Break the session of the full key *session*; False if it is over, or was broken before.
 
     Raises: ConfigurationError: that is the key of no session. OutcomeUnknownError: as :func:`break_lock`.
@@ -55,10 +51,15 @@ async def break_session(driver: Driver, session: str, by: Broken, timeout_s: flo
         raise ConfigurationError(
             f"{session!r} is not the key of a session; the record of a lock that one keeps shows it, as get(key).session.key"
         )
+    timeout_s = context.store_timeout_s()
     record = await driver.store.read(session, timeout_s=timeout_s)
     if record is None or not record.held or record.broken is not None:
         return False
-    return await break_grant(driver.store, Break(session, record.fencing_token, by), timeout_s)
+    return await break_grant(driver.store, Break(session, record.fencing_token, _by(driver, context)), timeout_s)
+
+
+def _by(driver: Driver, context: ClientContext) -> Broken:
+    return Broken(context.owner, driver.runtime.wall_ms())
 
 
 async def _break_sessions(

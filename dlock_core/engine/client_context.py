@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import logging
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dlock_core.backend import redact
 from dlock_core.engine.hints import check_keywords, near, unknown_option
@@ -35,11 +35,12 @@ from dlock_core.store import (
     ServerClock,
     TokenOrder,
 )
-from dlock_core.timings import NANOS, Early, Limits, Timings, Traits, Waiting, derive_timings, nanoseconds
+from dlock_core.timings import NANOS, Early, Timings, Traits, derive_timings, nanoseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
 __all__ = ["CallOptions", "ClientContext"]
@@ -93,8 +94,6 @@ class ClientContext:
         self.generation = generation()
         self._blocking = blocking
         self._plans: dict[Any, CallOptions] = {}
-        self._notify = False
-        self._linearizable = True
         self.may_lose_grants = False
         self._traits = Traits()
         self._capabilities: frozenset[Capability] | None = None
@@ -124,10 +123,14 @@ class ClientContext:
         if "prefix" not in self.options.model_fields_set:
             self.prefix = getattr(store, "default_prefix", "")
         self._capabilities = capabilities = store.capabilities
-        self._notify = Capability.NOTIFY in capabilities
-        self._linearizable = guarantees.refusal_linearizable
         self.may_lose_grants = guarantees.grade is Grade.C
-        self._traits = Traits(guarantees.token is not TokenOrder.NONE, guarantees.deletes)
+        self._traits = Traits(
+            has_tokens=guarantees.token is not TokenOrder.NONE,
+            deletes=guarantees.deletes,
+            notify=Capability.NOTIFY in capabilities,
+            refusals_linearizable=guarantees.refusal_linearizable,
+            server_wait=Capability.CLAIM_WAIT in capabilities,
+        )
         self._refuses = dict(guarantees.refuses)
         if guarantees.token is not TokenOrder.ORDERED:
             self._refuses |= dict.fromkeys(
@@ -160,7 +163,7 @@ class ClientContext:
         if self.generation != generation():
             raise forked_error("this client")
 
-    def resolve(self, changes: dict[str, Any]) -> CallOptions:
+    def resolve(self, changes: Mapping[str, object]) -> CallOptions:
         """Return the options of one call, checked; the same keywords are checked once.
 
         Raises: ConfigurationError: a name is unknown, a value is out of bounds, or the values do not fit together.
@@ -179,14 +182,14 @@ class ClientContext:
             cached = self._plans[names] = self._call_options(self._changed(changes))
         return cached
 
-    def _changed(self, changes: dict[str, Any]) -> ClientOptions:
+    def _changed(self, changes: Mapping[str, object]) -> ClientOptions:
         unknown = sorted(set(changes) - set(LockOptions.model_fields))
         if unknown:
             raise ConfigurationError(
                 unknown_option(unknown[0], LockOptions.model_fields, others=ClientOptions.model_fields)
             )
         check_keywords(changes)
-        return self.options.with_(**changes)
+        return self.options.with_(**cast("ClientKeywords", changes))
 
     def _call_options(self, options: ClientOptions) -> CallOptions:
         if self._blocking and options.cancel_on_loss:
@@ -200,38 +203,10 @@ class ClientContext:
             check_kept(options, may_lose_grants=self.may_lose_grants)
         if self._refuses:
             self.check_supported(*_used(options))
-        attributes = tuple(sorted(options.attributes.items()))
-        timings = derive_timings(
-            owner=self.owner,
-            lease_duration=_s(options.lease_duration),
-            heartbeat_period=_optional_s(options.heartbeat_period),
-            timeout=_optional_s(options.timeout),
-            waiting=self._waiting(options),
-            early=self._early(options),
-            request_timeout=_optional_s(options.request_timeout),
-            drift_bound=options.drift_bound,
-            max_lease_duration=_s(options.max_lease_duration),
-            fail_closed=options.fail_closed,
-            auto_renew=options.auto_renew,
-            limits=Limits(
-                _optional_s(options.max_hold),
-                _s(options.stop_grace or 0.0),
-                _optional_s(options.stall_timeout),
-                _s(options.lock_delay),
-            ),
-            data=options.data,
-            attributes=attributes,
-            replace_data=options.replace_data,
-            only_if_exists=options.only_if_exists,
-            delete_on_release=options.delete_on_release,
-            notify=self._notify,
-            refusals_linearizable=self._linearizable,
-            token_floor=options.token_floor,
-            traits=self._traits,
-        )
+        timings = derive_timings(options, self.owner, self._traits, self._early(options))
         _check_texts({"owner": self.owner, **options.attributes})
         try:
-            LockRecord("options", State.HELD, "0", 1, self.owner, timings.lease_ms, options.data, attributes)
+            LockRecord("options", State.HELD, "0", 1, self.owner, timings.lease_ms, timings.data, timings.attributes)
         except RecordError as error:
             raise ConfigurationError(str(error).partition(": ")[2].partition(";")[0]) from None
         return CallOptions(options, timings)
@@ -262,14 +237,6 @@ class ClientContext:
             raise UnsupportedError(
                 f"owner_probe {probe!r} is a coroutine function, which only the asyncio client can await"
             )
-
-    def _waiting(self, options: ClientOptions) -> Waiting:
-        return Waiting(
-            options.timeout_after_lease,
-            options.retries,
-            _optional_s(options.poll_period),
-            in_server=options.server_wait and Capability.CLAIM_WAIT in (self._capabilities or ()),
-        )
 
     def _early(self, options: ClientOptions) -> Early:
         skew = options.clock_skew
@@ -394,7 +361,3 @@ def _check_texts(texts: dict[str, object]) -> None:
 
 def _s(value: Any) -> float:
     return float(value)
-
-
-def _optional_s(value: Any) -> float | None:
-    return None if value is None else float(value)

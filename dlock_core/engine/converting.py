@@ -16,7 +16,7 @@ from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
-    from dlock_core.engine.handle import Handle, View
+    from dlock_core.engine.handle import Handle
     from dlock_core.engine.lease_view import LeaseView
 
 __all__ = ["convert"]
@@ -24,7 +24,7 @@ __all__ = ["convert"]
 _log = guarded_logger("dlock.engine")
 
 
-async def convert(engine: Engine, old: LeaseView, view: View, mode: Literal["read", "write"]) -> None:
+async def convert(engine: Engine, old: LeaseView, view: LeaseView, mode: Literal["read", "write"]) -> None:
     """Obtain for *view* the lock that *old* holds, in the other *mode*, and end *old*. Nobody comes in between, and it waits for no holder.
 
     Raises: as :func:`share`, and *old* holds the lock still, unless it was lost, or it cannot be known whether the writer that it was to be
@@ -50,6 +50,7 @@ async def convert(engine: Engine, old: LeaseView, view: View, mode: Literal["rea
     except BaseException:
         if mode == WRITE and attempt.may_stand:
             old._leave_to_scheduler()
+        view._leave_to_scheduler()
         raise
     finally:
         handle.is_converting = False

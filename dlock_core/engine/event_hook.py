@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Hook = Callable[[LockEvent], object]
 
-__all__ = ["EventHook", "drain", "hook_of", "log_fields", "note_event", "note_shared", "note_wait"]
+__all__ = ["EventHook", "drain", "log_fields", "note_event", "note_shared", "note_wait"]
 
 _log = guarded_logger("dlock.client")
 _DRAIN_LOOKS = 25
@@ -79,11 +79,6 @@ class EventHook:
             )
         finally:
             self._began, self._is_told = None, False
-
-
-def hook_of(function: Hook | None) -> EventHook | None:
-    """Return the hook of a client that was given *function*."""
-    return None if function is None else EventHook(function)
 
 
 def note_event(

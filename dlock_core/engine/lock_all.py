@@ -16,10 +16,13 @@ from dlock_core.store import CLAIM_MANY_MAX, Capability
 from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from dlock_core.engine.client_context import ClientContext
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle, View
+    from dlock_core.engine.lease_view import LeaseView
+    from dlock_core.keywords import LockKeywords
     from dlock_core.options import LockOptions
     from dlock_core.store import Reply
     from dlock_core.timings import Timings
@@ -33,40 +36,44 @@ _log = logging.getLogger("dlock.engine")
 
 
 class _Wish(NamedTuple):
-    """What is asked for: *keys* for *views*, since *started* and until *give_up_at*."""
+    """What is asked for: *keys* for *leases*, since *started* and until *give_up_at*."""
 
     keys: Sequence[str]
-    views: Sequence[View]
+    leases: Sequence[LeaseView]
     options: LockOptions
     timings: Timings
     started: int
     give_up_at: int
 
-    def pairs(self) -> list[tuple[str, View]]:
-        return list(zip(self.keys, self.views, strict=True))
+    def pairs(self) -> list[tuple[str, LeaseView]]:
+        return list(zip(self.keys, self.leases, strict=True))
 
 
 async def acquire_all(
-    engine: Engine, keys: Sequence[str], views: Sequence[View], options: LockOptions, timings: Timings
+    engine: Engine, context: ClientContext, leases: Mapping[str, LeaseView], options: LockKeywords
 ) -> None:
-    """Obtain all of *keys* for *views*, or none: in one step where the store can and all are free, else one after the other, in this order.
+    """Obtain all keys of *leases*, or none: in one step where the store can and all are free, else one after the other, in this order.
 
     Those already won are renewed while the others are waited for.
 
     Raises: ConfigurationError: the options ask for a shared lock.
     """
-    check_exclusive(options, "lock_all")
+    call = context.resolve(options)
+    check_exclusive(call.options, "lock_all")
     started = engine.runtime.now()
-    wish = _Wish(keys, views, options, timings, started, started + timings.wait_ns)
+    keys = [context.full_key(key) for key in leases]
+    wish = _Wish(keys, list(leases.values()), call.options, call.timings, started, started + call.timings.wait_ns)
     begun: Attempts = {}
     try:
         if _may_be_one_step(engine, wish):
             await _claim_together(engine, wish, begun)
         await _acquire_each(engine, wish, begun)
     except BaseException:
-        for key, view in wish.pairs():
-            if key in begun and engine.part(begun[key][0], view):
+        for key, lease in wish.pairs():
+            if key in begun and engine.part(begun[key][0], lease):
                 engine.driver.give_up(begun[key][0])
+        for lease in wish.leases:
+            lease._leave_to_scheduler()
         raise
 
 
@@ -118,7 +125,7 @@ async def _acquire_each(engine: Engine, wish: _Wish, begun: Attempts) -> None:
     """Go on with the attempts that were begun, and obtain the other keys, in their order; begin again while keys are lost meanwhile."""
     keys, timings = wish.keys, wish.timings
     while True:
-        won: list[View] = []
+        won: list[LeaseView] = []
         try:
             for position, (key, view) in enumerate(wish.pairs(), start=1):
                 if key in begun:

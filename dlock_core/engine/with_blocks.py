@@ -182,7 +182,7 @@ def async_locked(
 
 def _check(context: ClientContext, key: str, options: AcquireKeywords) -> None:
     context.full_key(key)
-    context.resolve(options)  # type: ignore[arg-type]  # a TypedDict is a dict
+    context.resolve(options)
 
 
 class AsyncLockAll(_AsyncOneUse):

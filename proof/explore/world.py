@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from dlock_core import lease
 from dlock_core.errors import LeaseStateError
+from dlock_core.options import ClientOptions
 from dlock_core.record import LockRecord, LossReason, OwnerState, State, Version
 from dlock_core.states import (
     Abandon,
@@ -43,7 +44,7 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
-from dlock_core.timings import NEVER, Early, Timings, Waiting, derive_timings
+from dlock_core.timings import NEVER, Early, Timings, Traits, derive_timings
 from proof import watch
 
 if TYPE_CHECKING:
@@ -187,26 +188,11 @@ class Move(NamedTuple):
 
 def timings_of(rules: Rules, lease: int | None) -> Timings:
     """Return timings whose every duration is whole ticks, without any margin: what is safe here is safe with one."""
-    timings = derive_timings(
-        owner="o",
-        lease_duration=(lease or 1) / 1000,
-        heartbeat_period=None,
-        timeout=None,
-        request_timeout=None,
-        drift_bound=0.0,
-        max_lease_duration=3600,
-        fail_closed=lease is None,
-        auto_renew=rules.heartbeat,
-        data=None,
-        attributes=(),
-        replace_data=True,
-        only_if_exists=False,
-        delete_on_release=False,
-        notify=rules.notify,
-        refusals_linearizable=not rules.stale,
-        waiting=Waiting(in_server=rules.in_server),
-        early=Early(probes=rules.probes, server_clock=rules.aged),
+    options = ClientOptions(
+        lease_duration=(lease or 1) / 1000, drift_bound=0.0, fail_closed=lease is None, auto_renew=rules.heartbeat
     )
+    traits = Traits(notify=rules.notify, refusals_linearizable=not rules.stale, server_wait=rules.in_server)
+    timings = derive_timings(options, "o", traits, Early(probes=rules.probes, server_clock=rules.aged))
     return timings._replace(period_ns=TICK, timeout_ns=TICK, backoff_ns=0, patience_ns=NEVER, poll_max_ns=TICK)
 
 

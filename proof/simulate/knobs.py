@@ -7,7 +7,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from dlock_core.timings import NANOS, Timings, Waiting, derive_timings
+from dlock_core.options import ClientOptions
+from dlock_core.timings import NANOS, Timings, Traits, derive_timings
 
 __all__ = ["DRIFT", "LEASE_S", "RELET_S", "Knobs", "Mode", "draw", "extreme", "sim_timings"]
 
@@ -122,23 +123,7 @@ def sim_timings(lease_s: float, knobs: Knobs) -> Timings:
 
 @lru_cache(maxsize=256)
 def _plan(lease_s: float, poll_ns: int, *, stale: bool, notify: bool, waits: bool) -> Timings:
-    timings = derive_timings(
-        owner="o",
-        lease_duration=lease_s,
-        heartbeat_period=None,
-        timeout=None,
-        request_timeout=None,
-        drift_bound=DRIFT,
-        max_lease_duration=3600,
-        fail_closed=False,
-        auto_renew=True,
-        data=None,
-        attributes=(),
-        replace_data=True,
-        only_if_exists=False,
-        delete_on_release=False,
-        notify=notify,
-        refusals_linearizable=not stale,
-        waiting=Waiting(in_server=waits),
-    )
+    options = ClientOptions(lease_duration=lease_s, drift_bound=DRIFT)
+    traits = Traits(notify=notify, refusals_linearizable=not stale, server_wait=waits)
+    timings = derive_timings(options, "o", traits)
     return timings._replace(poll_max_ns=poll_ns, fallback_ns=poll_ns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dlock_core import lease
+from dlock_core.options import ClientOptions
 from dlock_core.record import Broken, LockRecord, LossReason, State, Version
 from dlock_core.states import (
     Answer,
@@ -34,7 +35,7 @@ from dlock_core.states import (
     Woken,
 )
 from dlock_core.store import Claim, Release, Replace, Reply
-from dlock_core.timings import Limits, Timings, derive_timings
+from dlock_core.timings import EARLY, Early, Timings, Traits, derive_timings
 
 __all__ = ["LEASE", "SECOND", "Attempt", "broken", "free", "held", "holding", "timings"]
 
@@ -42,28 +43,11 @@ SECOND = 1_000_000_000
 LEASE = 10.0
 
 
-def timings(**options: Any) -> Timings:
+def timings(early: Early = EARLY, /, **options: Any) -> Timings:
     """Return the timings of a lease of 10 s: used for 9.8 s, renewed every 2.5 s, asked after 1.67 s."""
-    settings: dict[str, Any] = {
-        "owner": "me",
-        "lease_duration": LEASE,
-        "heartbeat_period": None,
-        "timeout": None,
-        "request_timeout": None,
-        "drift_bound": 0.01,
-        "max_lease_duration": 3600,
-        "fail_closed": False,
-        "auto_renew": True,
-        "data": None,
-        "attributes": (),
-        "replace_data": True,
-        "only_if_exists": False,
-        "delete_on_release": False,
-        "notify": False,
-        "refusals_linearizable": True,
-    }
-    limits = Limits(**{name: options.pop(name) for name in Limits._fields if name in options})
-    return derive_timings(**settings | options, limits=limits)
+    traits = Traits(**{name: options.pop(name) for name in Traits._fields if name in options})
+    settings = {"lease_duration": LEASE, "max_lease_duration": 3600} | options
+    return derive_timings(ClientOptions(**settings), "me", traits, early)
 
 
 def held(rvn: str, token: int = 1, *, lease: float | None = LEASE, owner: str = "other") -> LockRecord:

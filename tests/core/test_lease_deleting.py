@@ -7,13 +7,12 @@ import pytest
 from dlock_core.record import State
 from dlock_core.states import Abandon, Cleaning, Ended, Seeking
 from dlock_core.store import Claim, Expect
-from dlock_core.timings import Traits
 from tests.core.attempts import Attempt, held, timings
 
 
 def attempt(*, deletes: bool = True) -> Attempt:
     """Begin an attempt at a lock without a lease, whose first claim gets no answer: claim f1 is unresolved, read f2 under way."""
-    return Attempt(timings(fail_closed=True, auto_renew=False, traits=Traits(deletes=deletes))).begin().unknown()
+    return Attempt(timings(fail_closed=True, auto_renew=False, deletes=deletes)).begin().unknown()
 
 
 @pytest.mark.parametrize("deletes", [True, False])
@@ -55,7 +54,7 @@ def test_late_claim_beside_the_one_that_was_granted_is_disowned(*, deletes: bool
 @pytest.mark.parametrize("deletes", [True, False])
 def test_claim_that_was_seen_and_freed_is_followed_where_a_copy_of_it_may_come(*, deletes: bool) -> None:
     """One that expects nothing lands on any free record, also twice; where records are deleted the clean-up ends with what it removed."""
-    cleaning = Attempt(timings(traits=Traits(deletes=deletes))).begin().give_up()
+    cleaning = Attempt(timings(deletes=deletes)).begin().give_up()
     cleaning.due().answer(held("f1", owner="me")).grant()
 
     assert isinstance(cleaning.state, Ended if deletes else Cleaning)

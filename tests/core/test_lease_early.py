@@ -28,7 +28,7 @@ def stamped(record: LockRecord, age_s: float, rvn: str | None = None) -> LockRec
 
 def seeking(trusted: Early, **options: Any) -> Attempt:
     """Return an attempt that has claimed, at 100 s."""
-    return Attempt(timings(early=trusted, **options)).at(100.0).begin(give_up=200.0)
+    return Attempt(timings(trusted, **options)).at(100.0).begin(give_up=200.0)
 
 
 def shown(attempt: Attempt, record: LockRecord | None, **clocks: Any) -> Attempt:
@@ -196,7 +196,7 @@ def test_owner_that_may_be_alive_is_waited_for(owner: OwnerState) -> None:
 
 def test_single_try_ends_where_the_owner_is_not_dead() -> None:
     """Nothing was left behind."""
-    attempt = Attempt(timings(early=PROBES, timeout=0.0)).begin(give_up=0.0)
+    attempt = Attempt(timings(PROBES, timeout=0.0)).begin(give_up=0.0)
 
     probed(shown(attempt, held("x")), OwnerState.UNKNOWN)
 

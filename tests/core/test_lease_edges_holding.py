@@ -291,7 +291,7 @@ def test_age_is_asked_for_by_who_seeks_under_that_option_alone() -> None:
     """A holder knows when it wrote, and nobody else trusts the store's clock."""
     trusting = Early(server_clock=True)
 
-    assert Attempt(timings(early=trusting)).begin().unknown().request.aged
+    assert Attempt(timings(trusting)).begin().unknown().request.aged
     assert not Attempt().begin().unknown().request.aged
-    holder = holding(timings(early=trusting, refusals_linearizable=False)).at(2.5).due().answer(held("b", 2))
+    holder = holding(timings(trusting, refusals_linearizable=False)).at(2.5).due().answer(held("b", 2))
     assert not holder.request.aged

@@ -7,7 +7,6 @@ import pytest
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.states import Abandon, Answer, Confirming, Ended, Failure, Observation, Outcome, Read, Seeking, Wait
 from dlock_core.store import Claim, Expect, Replace, Reply
-from dlock_core.timings import Waiting
 from tests.core.attempts import SECOND, Attempt, free, held, timings
 
 BACK_OFF = 10 / 24
@@ -132,7 +131,7 @@ def test_polls_come_at_twice_the_distance_each_time() -> None:
 
 def test_retries_end_the_attempt_when_they_are_used_up() -> None:
     """Two polls after the first refusal, and not one."""
-    attempt = Attempt(timings(waiting=Waiting(retries=2))).begin().answer(held("b")).due().answer(held("b"))
+    attempt = Attempt(timings(retries=2)).begin().answer(held("b")).due().answer(held("b"))
     assert attempt.wait_s is not None
 
     assert isinstance(attempt.due().answer(held("b")).state, Ended)
@@ -229,7 +228,7 @@ def test_way_back_of_a_late_grant_begins_anew() -> None:
 
 def test_wait_after_the_lease_is_extended_once() -> None:
     """By the lease of the first holder seen, and not by that of each."""
-    attempt = Attempt(timings(timeout=5.0, waiting=Waiting(after_lease=True))).begin(give_up=5).answer(held("b"))
+    attempt = Attempt(timings(timeout=5.0, timeout_after_lease=True)).begin(give_up=5).answer(held("b"))
     attempt.at(1).due().answer(held("c"))
 
     assert attempt.seeking.give_up_at == 15 * SECOND

@@ -7,7 +7,7 @@ import pytest
 from dlock_core.record import LockRecord, State, Version, newer_format
 from dlock_core.states import Abandon, Cleaning, Ended, Held, Observation, Outcome, Read, Releasing, Seeking, Wait
 from dlock_core.store import Claim, Expect, Replace
-from dlock_core.timings import NEVER, Waiting
+from dlock_core.timings import NEVER
 from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
 
 
@@ -424,7 +424,7 @@ def test_f11_takeover_writes_a_token_of_at_least_the_floor(seen: int, taken: int
 
 def test_wait_counts_on_top_of_the_lease_first_seen_where_it_is_asked_for() -> None:
     """Once: a holder that renews, or another one, does not make it longer."""
-    attempt = Attempt(timings(timeout=1.0, waiting=Waiting(after_lease=True))).begin(give_up=1.0)
+    attempt = Attempt(timings(timeout=1.0, timeout_after_lease=True)).begin(give_up=1.0)
 
     attempt.answer(held("x", lease=5.0))
     attempt.at(2.0).due().answer(held("y", lease=100.0))
@@ -436,14 +436,8 @@ def test_wait_counts_on_top_of_the_lease_first_seen_where_it_is_asked_for() -> N
 
 def test_wait_without_a_lease_to_count_is_not_made_longer() -> None:
     """Nobody knows when a lock without a lease ends; and a single try stays one."""
-    closed = (
-        Attempt(timings(timeout=1.0, waiting=Waiting(after_lease=True)))
-        .begin(give_up=1.0)
-        .answer(held("x", lease=None))
-    )
-    once = (
-        Attempt(timings(timeout=0.0, waiting=Waiting(after_lease=True))).begin(give_up=0.0).answer(held("x", lease=5.0))
-    )
+    closed = Attempt(timings(timeout=1.0, timeout_after_lease=True)).begin(give_up=1.0).answer(held("x", lease=None))
+    once = Attempt(timings(timeout=0.0, timeout_after_lease=True)).begin(give_up=0.0).answer(held("x", lease=5.0))
 
     assert closed.seeking.give_up_at == SECOND
     assert isinstance(once.state, Ended)
@@ -451,7 +445,7 @@ def test_wait_without_a_lease_to_count_is_not_made_longer() -> None:
 
 def test_retries_bound_how_often_it_is_asked() -> None:
     """After so many waits the next refusal is the last."""
-    attempt = Attempt(timings(waiting=Waiting(retries=1))).begin().answer(held("x"))
+    attempt = Attempt(timings(retries=1)).begin().answer(held("x"))
     assert attempt.wait_s is not None
 
     attempt.at(1.0).due().answer(held("y"))
@@ -462,7 +456,7 @@ def test_retries_bound_how_often_it_is_asked() -> None:
 
 def test_a_wake_up_uses_no_retry() -> None:
     """A store may wake at each renewal, and the options count waits to their end."""
-    attempt = Attempt(timings(notify=True, waiting=Waiting(retries=1))).begin().answer(held("x"))
+    attempt = Attempt(timings(notify=True, retries=1)).begin().answer(held("x"))
 
     attempt.at(1.0).woken().answer(held("y"))
 

@@ -6,14 +6,13 @@ import pytest
 
 from dlock_core.states import Abandon, Cleaning, Ended, Held, Outcome, Read, Wait
 from dlock_core.store import Claim, Expect, Replace
-from dlock_core.timings import Timings, Waiting
+from dlock_core.timings import Timings
 from tests.core.attempts import SECOND, Attempt, free, held, timings
 
 
 def in_server(**options: object) -> Timings:
     """Return timings of a lease of 10 s on a store that notifies, and in which claims may wait."""
-    waiting = Waiting(in_server=True, retries=options.pop("retries", None))  # type: ignore[arg-type]
-    return timings(notify=True, waiting=waiting, **options)
+    return timings(notify=True, server_wait=True, **options)
 
 
 def refused(terms: Timings | None = None, give_up: float = 30.0) -> Attempt:
@@ -67,7 +66,7 @@ def test_wait_is_a_quarter_of_the_lease_and_two_seconds_at_most(lease: float, wa
 
 def test_poll_period_makes_no_wait_longer() -> None:
     """Who wants to poll each 20 s still has a lease that counts from before the wait."""
-    attempt = refused(timings(notify=True, waiting=Waiting(in_server=True, poll_period=20.0)))
+    attempt = refused(timings(notify=True, server_wait=True, poll_period=20.0))
 
     assert attempt.request.wait_ns == 2 * SECOND
 
@@ -165,4 +164,4 @@ def test_number_of_tries_counts_requests() -> None:
     attempt = refused(in_server(retries=2))
 
     assert isinstance(attempt.effects[0], Wait)
-    assert refused(timings(notify=True, fail_closed=True, waiting=Waiting(in_server=True))).wait_s is not None
+    assert refused(timings(notify=True, fail_closed=True, server_wait=True)).wait_s is not None

@@ -7,7 +7,6 @@ from dataclasses import replace
 from dlock_core.record import NO_TOKEN, LockRecord, LossReason, State, Version
 from dlock_core.states import Ended, Held, Outcome, Releasing, Seeking
 from dlock_core.store import Replace
-from dlock_core.timings import Traits
 from tests.core.attempts import Attempt, held, holding, timings
 
 
@@ -34,7 +33,7 @@ def test_grant_without_a_token_is_renewed_before_it_is_handed_out() -> None:
 
 def test_grant_without_a_token_is_handed_out_where_there_are_none() -> None:
     """A store whose rows have no tokens never brings one."""
-    attempt = Attempt(timings(traits=Traits(has_tokens=False))).begin().unknown().answer(mine("f1"))
+    attempt = Attempt(timings(has_tokens=False)).begin().unknown().answer(mine("f1"))
 
     assert attempt.valid
 
@@ -108,7 +107,7 @@ def test_takeover_from_a_row_without_a_token_asks_for_the_first() -> None:
 
 def test_late_grant_without_a_token_is_handed_out_once_renewed_where_there_are_none() -> None:
     """It waits for nothing that will never come."""
-    attempt = Attempt(timings(traits=Traits(has_tokens=False))).begin().at(6).answer(mine("f1"), applied=True)
+    attempt = Attempt(timings(has_tokens=False)).begin().at(6).answer(mine("f1"), applied=True)
     assert not attempt.valid
 
     assert attempt.grant().valid

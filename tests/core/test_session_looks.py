@@ -17,7 +17,7 @@ from dlock_core.errors import AcquireTimeoutError, OutcomeUnknownError, StoreUna
 from dlock_core.record import LockRecord, OwnerState, SessionRef, State, newer_format
 from dlock_core.states import Observation
 from dlock_core.store import Claim, Release, Replace
-from dlock_core.timings import Early, Timings, Waiting
+from dlock_core.timings import Early, Timings
 from tests.core.attempts import SECOND, timings
 from tests.core.test_sessions import KEEPS, moved
 from tests.core.worlds import both_colours
@@ -163,12 +163,12 @@ def test_session_is_taken_over_once_it_was_seen_unchanged_for_its_lease(early: E
     engine = OneSession(ALIVE)
     engine.fails = HELD_BY_ANOTHER if asks else None
     engine.at = engine.seen_at + LEASE_MS * 1_000_000 - 1
-    assert not engine.is_over(began=engine.at, by=timings(early=early))
+    assert not engine.is_over(began=engine.at, by=timings(early))
     assert bool(engine.acquired) == asks
 
     engine.at += 1
     engine.fails = None
-    assert engine.is_over(began=engine.at, by=timings(early=early))
+    assert engine.is_over(began=engine.at, by=timings(early))
     assert engine.ended == ["release the handle None"]
 
 
@@ -244,13 +244,13 @@ def test_errand_has_the_lease_of_the_session_and_one_try_and_leaves_nothing() ->
     engine.at += 100 * SECOND
     rich: dict[str, Any] = {
         "data": b"x",
-        "attributes": (("a", 1),),
+        "attributes": {"a": 1},
         "replace_data": False,
         "timeout": 50.0,
         "max_hold": 5.0,
         "stall_timeout": 3.0,
         "lock_delay": 2.0,
-        "waiting": Waiting(retries=7),
+        "retries": 7,
     }
 
     before = timings(**rich)._replace(server_wait=True)
