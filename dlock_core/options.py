@@ -75,25 +75,18 @@ def _data(value: object) -> object:
 
 
 def _count(value: object) -> object:
-    if value is not None and (type(value) is not int or value < 0):
+    if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is not a number of tries; give a whole number, 0 or more")
     return value
 
 
-def _permits(value: object) -> object:
-    return value if value is None else _weight(value)
+def _number_of(what: str) -> BeforeValidator:
+    def check(value: object) -> object:
+        if type(value) is not int or not 0 < value <= _NUMBER_MAX:
+            raise ValueError(f"{value!r} is not a number of {what}; give a whole number from 1 to {_NUMBER_MAX}")
+        return value
 
-
-def _weight(value: object) -> object:
-    if type(value) is not int or not 0 < value <= _PERMITS_MAX:
-        raise ValueError(f"{value!r} is not a number of permits; give a whole number from 1 to {_PERMITS_MAX}")
-    return value
-
-
-def _locks(value: object) -> object:
-    if type(value) is not int or not 0 < value <= _PERMITS_MAX:
-        raise ValueError(f"{value!r} is not a number of locks; give a whole number from 1 to {_PERMITS_MAX}")
-    return value
+    return BeforeValidator(check)
 
 
 def _probe(value: object) -> object:
@@ -132,13 +125,14 @@ _SHORTEST_S = 0.001
 # Somewhat more than timedelta.max: a number with which one can still calculate.
 _LONGEST_S = 1e14
 _DELAY_MAX_S = 60.0
-_PERMITS_MAX = 1_000_000
+_NUMBER_MAX = 1_000_000
 # At a half, nothing of a lease could be used.
 _DRIFT_END = 0.5
 
 _Duration = Annotated[Seconds, BeforeValidator(_positive)]
 _Wait = Annotated[Seconds, BeforeValidator(to_seconds)]
 _Timeout = Annotated[Seconds, BeforeValidator(_timeout)]
+_Permits = Annotated[int, _number_of("permits")]
 
 
 class _Options(CheckedModel):
@@ -168,7 +162,7 @@ class _PlainLockOptions(_Options):
         default=False,
         description="Whether the timeout starts only after the lease of the holder that was met first; off by default.",
     )
-    retries: Annotated[int | None, BeforeValidator(_count)] = Field(
+    retries: Annotated[int, BeforeValidator(_count)] | None = Field(
         default=None, description="Number of tries after the first one; as many as the timeout allows by default."
     )
     poll_period: _Duration | None = Field(
@@ -237,11 +231,11 @@ class _PlainLockOptions(_Options):
         default="exclusive",
         description="Whether many readers or one writer may hold the key together; one holder alone by default.",
     )
-    permits: Annotated[int | None, BeforeValidator(_permits)] = Field(
+    permits: _Permits | None = Field(
         default=None,
         description="How many holders the key may have at once, as a semaphore; an exclusive lock by default.",
     )
-    weight: Annotated[int, BeforeValidator(_weight)] = Field(
+    weight: _Permits = Field(
         default=1, description="How many of the permits this holder takes, all or none; 1 by default."
     )
 
@@ -315,7 +309,7 @@ class ClientOptions(LockOptions):
     audit_period: _Duration = Field(
         default=900.0, description="Seconds in which each lock that a session keeps is read once; 900 by default."
     )
-    session_locks_max: Annotated[int, BeforeValidator(_locks)] = Field(
+    session_locks_max: Annotated[int, _number_of("locks")] = Field(
         default=10_000, description="How many locks one session keeps at most, all lost if it is; 10000 by default."
     )
     token_floor: int = Field(default=1, description="Lowest fencing token that is granted; 1 by default.")
