@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from dlock_core.aio import AsyncLease
 from dlock_core.engine.jobs import JobRun
 from dlock_core.engine.user_calls import check_colour
-from dlock_core.errors import DLockError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,16 +54,11 @@ class AsyncOnce(JobRun):
         lease = self.lease
         if lease is None:
             return
-        error: DLockError | None = None
         if body_error is None and not lease._closed:
-            try:
-                await self.finish()
-            except DLockError as failure:
-                error = failure
-            body_error = lease._leaving(None, lease.loss, error)
+            leaving = await self._end(self._client, lease)
             await lease.__aexit__(None, None, None)  # what is left of a cancellation of the body
-            if body_error is not None:
-                raise body_error
+            if leaving is not None:
+                raise leaving
             return
         await lease.__aexit__(kind, body_error, trace)
 

@@ -9,7 +9,6 @@ from dlock_core.client import Lease
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.jobs import JobRun
 from dlock_core.engine.user_calls import check_colour
-from dlock_core.errors import DLockError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,12 +63,7 @@ class Once(JobRun):
         if body_error is not None:
             lease.__exit__(kind, body_error, trace)
             return
-        error: DLockError | None = None
-        try:
-            self.finish()
-        except DLockError as failure:
-            error = failure
-        leaving = lease._leaving(None, lease.loss, error)
+        leaving = run_blocking(self._end(self._client, lease))
         if leaving is not None:
             raise leaving
 

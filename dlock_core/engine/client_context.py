@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dlock_core.backend import redact
 from dlock_core.engine.hints import check_keywords, near, unknown_option
-from dlock_core.engine.keeper import Keeping, check_kept
+from dlock_core.engine.keeper import check_kept
 from dlock_core.engine.membership import check_shared
 from dlock_core.engine.observations import observation_store
 from dlock_core.engine.owner_probe import SAME_HOST, identity
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds, trusts_server_clock
-from dlock_core.record import LockRecord, State, check_key
+from dlock_core.record import DATA_MAX_BYTES, LockRecord, State, check_key
 from dlock_core.store import (
     AsyncAtomicMulti,
     AsyncBatchRenew,
@@ -98,6 +98,7 @@ class ClientContext:
         self._traits = Traits()
         self._capabilities: frozenset[Capability] | None = None
         self._group: int | None = None
+        self.audit_ns = nanoseconds(_s(options.audit_period))
         self.observed_in = observation_store(options.observations)
         self._refuses: dict[str, str] = {}
         # Options that cannot work are refused before anything is opened.
@@ -268,10 +269,6 @@ class ClientContext:
         """Return how long a request about no lock in particular may take."""
         return self.default.timings.acquire_timeout_ns / NANOS
 
-    def keeping(self) -> Keeping:
-        """Return how this client uses sessions."""
-        return Keeping(self.prefix, nanoseconds(_s(self.options.audit_period)), self.options.session_locks_max)
-
     def strip(self, record: LockRecord) -> LockRecord:
         """Return *record* as the caller knows it: under the key without the client's prefix."""
         prefix = self.prefix
@@ -316,6 +313,13 @@ def check_seconds(value: Any, name: str) -> float:
         return to_seconds(value)
     except ValueError as error:
         raise ConfigurationError(f"{name}: {error}") from None
+
+
+def check_bytes(data: Any, name: str) -> None:
+    """Raise ConfigurationError where *data* is neither None nor bytes that a record can carry; the message says *name*."""
+    if data is not None and (type(data) is not bytes or len(data) > DATA_MAX_BYTES):
+        what = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
+        raise ConfigurationError(f"{name} is {what}; at most {DATA_MAX_BYTES} bytes are possible, or None")
 
 
 def describe(options: ClientOptions) -> str:

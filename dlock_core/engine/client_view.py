@@ -67,7 +67,7 @@ class ClientView:
         return self._engine
 
     def _new_engine(self, store: AsyncLockStore, runtime: Runtime) -> Engine:
-        engine = Engine(store, runtime, self._context.observed_in, self._context.keeping())
+        engine = Engine(store, runtime, self._context)
         if self.options.on_event is not None:
             engine.driver.hook = EventHook(self.options.on_event)
         return engine

@@ -18,9 +18,9 @@ from dlock_core.engine.closing import release_all
 from dlock_core.engine.driver import Driver, id_of, new_rvn
 from dlock_core.engine.event_hook import note_event, note_wait
 from dlock_core.engine.handle import Handle, Runtime, View, Watch
-from dlock_core.engine.keeper import DEFAULT_KEEPING, Keepers, Keeping, end_with_session
+from dlock_core.engine.keeper import Keepers, end_with_session
 from dlock_core.engine.membership import leave_members
-from dlock_core.engine.observations import Observations, ObservationStore
+from dlock_core.engine.observations import Observations
 from dlock_core.engine.progress import tell_wait
 from dlock_core.engine.raised import closed_error, lost_error, refused_error
 from dlock_core.engine.renewals import Renewals
@@ -65,6 +65,7 @@ from dlock_core.timings import NANOS, NEVER, Timings
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from dlock_core.engine.client_context import ClientContext
     from dlock_core.options import LockOptions
     from dlock_core.store import AsyncLockStore
 
@@ -80,21 +81,15 @@ _RENEWAL_TRIES = 2
 class Engine:
     """Drives all locks of one client. *store* is the async face; the runtime decides the colour."""
 
-    def __init__(
-        self,
-        store: AsyncLockStore,
-        runtime: Runtime,
-        observed_in: ObservationStore | None = None,
-        keeping: Keeping = DEFAULT_KEEPING,
-    ) -> None:
+    def __init__(self, store: AsyncLockStore, runtime: Runtime, context: ClientContext) -> None:
         self.store = store
         self.runtime = runtime
         self.driver = Driver(store, runtime)
         self.sessions = self.driver.sessions = Sessions(self)
-        self.keepers = self.driver.keepers = Keepers(self, keeping)
+        self.keepers = self.driver.keepers = Keepers(self, context)
         self.renewals = Renewals(self.driver, self.keepers)
         self.closed = False
-        self._observations = Observations(runtime, observed_in)
+        self._observations = Observations(runtime, context.observed_in)
 
     # ---- acquiring
 
@@ -155,7 +150,10 @@ class Engine:
         started = self.runtime.now()
         wall_ns = self.runtime.wall_ms() * 1_000_000 - started
         ticket = new_rvn()  # names the attempt, and its first write
-        return Handle(key, options, New(Terms(key, ticket, timings, wall_ns)), started, view)
+        state = New(Terms(key, ticket, timings, wall_ns))
+        handle = Handle(key, options, state, asked_at=started, granted_at=started, tell_at=started + NANOS)
+        handle.attach(view)
+        return handle
 
     def _begin(self, handle: Handle, give_up_at: int) -> Any:
         handle.seen = self._observations.get(handle.key)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dlock_core.lease import is_valid, timings_of
 from dlock_core.members import shared_key
 from dlock_core.record import RESERVED, Loss, LossReason
 from dlock_core.states import NOTHING, Ended, Held, LeaseState, Lost, Observation, Payload, Releasing
-from dlock_core.timings import NANOS, NEVER, Timings
+from dlock_core.timings import NEVER, Timings
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -130,15 +130,14 @@ class Handle:
     options: LockOptions
     state: LeaseState
     asked_at: int
-    view: InitVar[View]
-    granted_at: int = 0
+    granted_at: int
+    tell_at: int
     line: Line | None = None  # while it waits
     # What it is for, where it is the session of a member of a shared lock.
     membership: Membership | None = None
     # The session that keeps this lock, or may do so by a write without a known outcome; and what is kept, where this is a session.
     keeper: Keeper | None = None
     keeps: Keeper | None = None
-    tell_at: int = 0
     has_waited: bool = False
     due: int = NEVER
     busy: bool = True
@@ -166,11 +165,6 @@ class Handle:
     lost_callbacks: tuple[Callable[[Loss], object], ...] = ()
     watches: tuple[Watch, ...] = ()
     wanted_watches: tuple[Watch, ...] = ()
-
-    def __post_init__(self, view: View) -> None:
-        self.granted_at = self.asked_at
-        self.tell_at = self.asked_at + NANOS
-        self.attach(view)
 
     def attach(self, view: View) -> None:
         """Let *view* be one of the leases by which callers hold this."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.engine.client_context import check_seconds
+from dlock_core.engine.client_context import check_bytes, check_seconds
 from dlock_core.engine.raised import lost_error
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
@@ -16,13 +16,14 @@ from dlock_core.errors import (
     StoreUnavailableError,
 )
 from dlock_core.once import NOTHING, Finished, SlotSource, Verdict, check_slot, finished_in, judge, mark
-from dlock_core.record import DATA_MAX_BYTES, Loss, LossReason
+from dlock_core.record import Loss, LossReason
 from dlock_core.states import Ended, Outcome, Seeking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlock_core.engine.client_context import ClientContext
+    from dlock_core.engine.client_view import ClientView
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle
     from dlock_core.engine.lease_view import LeaseView
@@ -178,17 +179,22 @@ class JobRun:
             raise LeaseStateError(
                 f"job {self.key!r} is not running here: it was not due, or it was finished or released before"
             )
-        if result is not None and (type(result) is not bytes or len(result) > DATA_MAX_BYTES):
-            what = f"{len(result)} bytes" if type(result) is bytes else type(result).__name__
-            raise ConfigurationError(
-                f"the result of job {self.key!r} is {what}; at most {DATA_MAX_BYTES} bytes are possible, or None"
-            )
+        check_bytes(result, f"the result of job {self.key!r}")
         lease._alive()  # its other half
         handle, not_before_ms = lease._handle, self._began_ms + self._at_least_ms
         payload = mark(self._slot, result, at_ms=engine.runtime.wall_ms(), not_before_ms=not_before_ms)
         await engine.release(handle, payload, lease)
         self._check_written(handle, payload)
         self._finished = Finished(self._slot, result, not_before_ms)
+
+    async def _end(self, client: ClientView, lease: LeaseView) -> Exception | None:
+        """Finish the slot after a body that ended well; return what leaves the block."""
+        error: DLockError | None = None
+        try:
+            await self._finish(client._engine, None)
+        except DLockError as failure:
+            error = failure
+        return lease._leaving(None, lease.loss, error)
 
     def _check_written(self, handle: Handle, written: Payload) -> None:
         """Check that the release has left *written*. For a plain lock a release that finds another holder has done its work.

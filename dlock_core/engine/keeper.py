@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
 from dlock_core.engine.driver import jitter
@@ -25,13 +25,14 @@ from dlock_core.timings import NANOS, NEVER, Timings
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from dlock_core.engine.client_context import ClientContext
     from dlock_core.engine.driver import Driver
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle
     from dlock_core.options import ClientOptions
     from dlock_core.record import BeatNote, LockRecord
 
-__all__ = ["DEFAULT_KEEPING", "Keeper", "Keepers", "Keeping", "end_with_session"]
+__all__ = ["Keeper", "Keepers", "end_with_session"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -41,17 +42,6 @@ AUTO_MIN = 16  # a client that holds so many locks gains by a session
 _NUMBERS, _NUMBERS_GROW, _TRIES_MAX = 8, 4, 12
 _SLICE = 100  # so many locks are told of the end of their session before others have the mutex
 _HELD_MIN = {"lock": NEVER, "session": 0, "auto": AUTO_MIN}
-
-
-class Keeping(NamedTuple):
-    """How sessions are used: the *prefix* of their keys, how often each lock is read, and how many locks one session keeps."""
-
-    prefix: str = ""
-    audit_ns: int = 900 * NANOS
-    locks_max: int = 10_000
-
-
-DEFAULT_KEEPING = Keeping()
 
 
 def check_kept(options: ClientOptions, *, may_lose_grants: bool) -> None:
@@ -127,10 +117,12 @@ class Keeper(Errand):
 class Keepers:
     """All sessions of a client. Private calls are made under the engine's mutex, but for those that await."""
 
-    def __init__(self, engine: Engine, keeping: Keeping) -> None:
+    def __init__(self, engine: Engine, context: ClientContext) -> None:
         self._engine = engine
         self._driver: Driver = engine.driver
-        self._keeping = keeping
+        self._prefix = context.prefix
+        self._locks_max = context.options.session_locks_max
+        self._audit_ns = context.audit_ns  # in which each lock is read once
         self._keepers: list[Keeper] = []
         # By what a session is for: when one may be opened next, and the tries.
         self._opening: dict[Timings, tuple[int, int]] = {}
@@ -163,7 +155,7 @@ class Keepers:
         """Return a session for locks of these *timings* that has room, and more than half of its use left."""
         wanted = _session_timings(timings)
         for keeper in self._keepers:
-            fits = keeper.timings == wanted and len(keeper.kept) < self._keeping.locks_max and not keeper._closed
+            fits = keeper.timings == wanted and len(keeper.kept) < self._locks_max and not keeper._closed
             if fits and keeper.deadline - now > wanted.usable_ns // 2 and keeper.is_valid(now):
                 return keeper
         return None
@@ -189,7 +181,7 @@ class Keepers:
         # One of a few numbers, of more where they were taken: the keys are used again, and so their records stay few.
         number = int(jitter() * _NUMBERS * _NUMBERS_GROW ** min(tries, _TRIES_MAX))
         options = handle.options
-        key = session_key(self._keeping.prefix, number)
+        key = session_key(self._prefix, number)
         opening = wanted.opening_session(self._engine.runtime.wall_ms())
         session, claim = self._engine.begin(key, options, opening, now, keeper)
         session.keeps = keeper
@@ -248,8 +240,8 @@ class Keepers:
 
     async def _audit(self, keeper: Keeper) -> None:
         """Read the next few locks: one that a failover has rolled back, or that somebody has changed, is lost (Q8)."""
-        period_ns = min(keeper.timings.period_ns, self._keeping.audit_ns)
-        for _ in range(math.ceil(len(keeper.kept) * period_ns / self._keeping.audit_ns)):
+        period_ns = min(keeper.timings.period_ns, self._audit_ns)
+        for _ in range(math.ceil(len(keeper.kept) * period_ns / self._audit_ns)):
             handle = _next_kept(keeper)
             if handle is None:
                 return

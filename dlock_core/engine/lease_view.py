@@ -6,14 +6,14 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dlock_core.engine.callers import calling_place
-from dlock_core.engine.client_context import check_seconds, forked_error
+from dlock_core.engine.client_context import check_bytes, check_seconds, forked_error
 from dlock_core.engine.handle import Watch
 from dlock_core.engine.process import generation
 from dlock_core.engine.raised import closed_error, lost_error
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.engine.wanting import watch_wanted
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
-from dlock_core.record import DATA_MAX_BYTES, Loss
+from dlock_core.record import Loss
 from dlock_core.states import Payload
 from dlock_core.timings import NANOS, NEVER, Timings, nanoseconds
 
@@ -227,11 +227,7 @@ class LeaseView:
             self._context.check_supported("data")
         if data is not None and self._handle.is_session:
             raise ConfigurationError(f"lock {self.key!r} is a shared one, whose record has no place for data")
-        if data is not None and (type(data) is not bytes or len(data) > DATA_MAX_BYTES):
-            what = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
-            raise ConfigurationError(
-                f"data for lock {self.key!r} is {what}; at most {DATA_MAX_BYTES} bytes are possible, or None"
-            )
+        check_bytes(data, f"data for lock {self.key!r}")
         return Payload(data, self._handle.payload.attributes)
 
     def _check_callback(self, callback: object) -> None:
