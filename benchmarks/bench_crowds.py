@@ -31,7 +31,6 @@ _WAITERS_MAX = {"dynamodb": 200}
 _WAITERS_WEIGHED = 200
 """Of fewer the growth is that of a process and not of its waiters."""
 _NAMES = {"redis": "Redis", "postgres": "PostgreSQL", "dynamodb": "DynamoDB Local"}
-_TRAITS = frozenset({"redis-no-persistence", "redis-weak-persistence"})
 
 
 class Refusals:
@@ -52,7 +51,7 @@ async def crowd(
 ) -> tuple[list[int], list[float], float, Refusals, float]:
     """Have so many *tasks* acquire and release until the window is over."""
     waits: list[float] = []
-    async with await aconnect(url, lease_duration=20, allow_unsafe=_TRAITS, provision=True) as client:
+    async with await aconnect(url, lease_duration=20, provision=True) as client:
         await (await client.acquire("bench/warm")).release()
         refusals = Refusals(client._engine.store.replace)
         client._engine.store.replace = refusals  # type: ignore[method-assign]  # counted on its way

@@ -193,6 +193,11 @@ def _scheme(url: str) -> str:
     return scheme.lower()
 
 
+def is_own(url: str) -> bool:
+    """Whether this distribution has the store of *url*; what its stores are like is known before one is opened."""
+    return _own_entry(_scheme(url)) is not None
+
+
 def _own_entry(scheme: str) -> EntryPoint | None:
     """Return this distribution's entry point for *scheme*; None if it has none, or is not installed as a distribution."""
     from importlib.metadata import PackageNotFoundError, distribution

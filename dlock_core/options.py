@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Private
 
 from dlock_core.backend import CheckedModel, split_url
 from dlock_core.engine.option_sources import from_environment, from_toml, parse_option
+from dlock_core.engine.texts import owner_text, prefix_text, trait_names
 from dlock_core.errors import ConfigurationError
 from dlock_core.events import LockEvent
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, OwnerProbe, Seconds
@@ -108,16 +109,6 @@ def _hook(value: object) -> object:
     if value is not None and not callable(value):
         raise ValueError(f"{value!r} is not a function of an event; give one in the program")
     return value
-
-
-def _names(value: object) -> object:
-    if isinstance(value, str):
-        raise ValueError(f"it takes several names; {value!r} is one text: write [{value!r}]")  # noqa: TRY004  # pydantic wants it
-    if isinstance(value, Mapping) or not isinstance(value, Collection):
-        raise ValueError("it takes a collection of names")  # noqa: TRY004  # as above
-    if not all(isinstance(name, str) for name in value):
-        raise ValueError("each name must be a str, such as 'redis-replica'")
-    return frozenset(value)
 
 
 # The unit of the lease in a record.
@@ -285,8 +276,10 @@ class ClientOptions(LockOptions):
     """
 
     url: SecretStr | None = Field(default=None, description="URL of the store; its query may hold any other option.")
-    prefix: str = Field(default="", description="Text before every key; dlock: by default on Redis, elsewhere empty.")
-    owner: str | None = Field(
+    prefix: Annotated[str, BeforeValidator(prefix_text)] = Field(
+        default="", description="Text before every key; dlock: by default on Redis, elsewhere empty."
+    )
+    owner: Annotated[str | None, BeforeValidator(owner_text)] = Field(
         default=None, description="Label that tells people who holds a lock; host:process:random digits by default."
     )
     request_timeout: _Duration | None = Field(
@@ -300,7 +293,7 @@ class ClientOptions(LockOptions):
         default=86400.0,
         description="Longest lease, in seconds, of own locks and of other holders' records; 86400 by default.",
     )
-    allow_unsafe: Annotated[Collection[str], PlainValidator(_names)] = Field(
+    allow_unsafe: Annotated[Collection[str], PlainValidator(trait_names)] = Field(
         default=frozenset(), description="Names of the store's unsafe traits to accept; none by default."
     )
     provision: bool = Field(

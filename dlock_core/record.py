@@ -65,7 +65,7 @@ NOTES_MAX = 64
 _RVN_MAX_CHARS = 64
 _INTEGER_MAX = 2**63 - 1
 _ATTRIBUTES_MAX_BYTES = 64 * 1024
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _MEMBER_ID = re.compile(r"[0-9a-f]{16}")
 _NOTE_KINDS = ("break", "yield")
 _MEMBERS_KINDS = ("rw", "permits")
@@ -388,7 +388,7 @@ def check_key(key: str) -> str:
         raise ConfigurationError(
             f"key {key!r} holds {RESERVED!r}, which is reserved for records of dlock's own; take another key"
         )
-    if found := _CONTROL.search(key):
+    if found := CONTROL.search(key):
         raise ConfigurationError(
             f"key {key!r} holds the control character {found.group()!r} at position {found.start()}"
         )

@@ -199,6 +199,7 @@ class Guarantees:
 
     *refusal_linearizable* is false where a refusal may show an older record: the core then confirms a loss by a read.
     *unsafe* holds (name, reason) of each trait that must be accepted by name in ``allow_unsafe`` before a client is built.
+    A store's attribute ``unsafe_traits`` names those that it may have on another day.
     *refuses* holds (lock option, reason) of each option that the store has no place for: whoever sets it is refused before anything is
     sent. ``lease_duration`` there means any lock that is not ``fail_closed``, ``attributes.NAME`` an attribute of that name, and
     ``owner_probe`` the one that needs the process in the record.

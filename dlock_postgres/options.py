@@ -62,7 +62,7 @@ def conninfo_of(source: Any) -> Callable[[], str]:
         conninfo = source if "://" not in source else PostgresStoreOptions.from_url(source).conninfo.get_secret_value()
         try:
             conninfo_to_dict(conninfo)
-        except psycopg.Error:
+        except (psycopg.Error, UnicodeError):
             raise ConfigurationError(
                 f"the DSN is malformed, or has an option that libpq does not know; {_FORM}"
             ) from None
@@ -99,7 +99,7 @@ class PostgresStoreOptions(StoreOptions):
             # SQLAlchemy's URLs differ in the scheme only.
             given = conninfo_to_dict("postgresql://" + rest.partition("://")[2])
             conninfo = make_conninfo(**{**settings, **given})
-        except (psycopg.Error, TypeError) as error:
+        except (psycopg.Error, TypeError, AttributeError, UnicodeError) as error:
             # Without its cause: the driver repeats values, and one of them may be a secret.
             unknown = re.search(r'(?:URI query parameter: |connection option )"(\w+)"', str(error))
             fault = f"neither dlock nor libpq knows its option {unknown[1]!r}" if unknown else "it is malformed"

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from dlock_core import ClientOptions
 from dlock_core.backend import backend_for
 from dlock_core.command.doctor import policy as policy_of
+from dlock_core.engine.texts import TRAITS
 from dlock_core.kit import Backend
 from dlock_core.memory import MemoryStore
 from dlock_core.store import ServerClock
@@ -46,6 +47,11 @@ def test_each_refused_topology_is_named() -> None:
 
     assert len(found) >= 8, found
     assert {name for name in _TRAIT.findall(PAGE) if f"`{name}`" in PAGE} == found
+
+
+def test_core_knows_the_traits_of_all_stores() -> None:
+    """A name in ``allow_unsafe`` that is none of these is a mistake, whichever store is opened."""
+    assert set(TRAITS) == refused_names() | {"session-rollback"}
 
 
 def test_doctor_has_a_remedy_for_each_refused_topology() -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dlock_core.engine.driver import new_rvn
+from dlock_core.engine.texts import shown
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.events import EventKind, LockEvent
 from dlock_core.lease import BREAK_TRIES_MAX, break_step, note_request
@@ -32,7 +33,7 @@ async def break_lock(
     given: object = fencing_token
     if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise ConfigurationError(
-            f"fencing_token {fencing_token!r} is not a whole number, 0 or more; get({key!r}) shows it"
+            f"fencing_token {shown(given)} is not a whole number, 0 or more; get({key!r}) shows it"
         )
     attempt = Break(full_key, fencing_token, _by(driver, context), rvn, free_now)
     is_broken = await break_grant(driver.store, attempt, context.store_timeout_s())
@@ -49,7 +50,7 @@ async def break_session(driver: Driver, context: ClientContext, session: str) ->
     """
     if type(session) is not str or RESERVED not in session:
         raise ConfigurationError(
-            f"{session!r} is not the key of a session; the record of a lock that one keeps shows it, as get(key).session.key"
+            f"{shown(session)} is not the key of a session; the record of a lock that one keeps shows it, as get(key).session.key"
         )
     timeout_s = context.store_timeout_s()
     record = await driver.store.read(session, timeout_s=timeout_s)

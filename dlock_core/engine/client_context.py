@@ -8,13 +8,14 @@ import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from dlock_core.backend import redact
+from dlock_core.backend import backend_for, redact
 from dlock_core.engine.hints import check_keywords, near, unknown_option
 from dlock_core.engine.keeper import check_kept
 from dlock_core.engine.membership import check_shared
 from dlock_core.engine.observations import observation_store
 from dlock_core.engine.owner_probe import SAME_HOST, identity
 from dlock_core.engine.process import generation
+from dlock_core.engine.texts import check_texts, check_traits, shown
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds, trusts_server_clock
 from dlock_core.record import DATA_MAX_BYTES, LockRecord, State, check_key
@@ -121,6 +122,8 @@ class ClientContext:
                     name=name,
                 )
             _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)
+        if self.options.allow_unsafe:
+            check_traits(self.options.allow_unsafe, _traits_of(self.options, guarantees, store))
         if "prefix" not in self.options.model_fields_set:
             self.prefix = getattr(store, "default_prefix", "")
         self._capabilities = capabilities = store.capabilities
@@ -147,7 +150,7 @@ class ClientContext:
         """
         self.check_process()
         if type(key) is not str or not key:
-            raise ConfigurationError(f"a key must be a str of one character or more, not {key!r}")
+            raise ConfigurationError(f"a key must be a str of one character or more, not {shown(key)}")
         return check_key(self.prefix + key)
 
     def full_prefix(self, prefix: str) -> str:
@@ -156,7 +159,7 @@ class ClientContext:
         Raises: ConfigurationError: no key can begin so.
         """
         if type(prefix) is not str:
-            raise ConfigurationError(f"prefix {prefix!r} is not a text")
+            raise ConfigurationError(f"prefix {shown(prefix)} is not a text")
         return check_key(self.prefix + prefix) if prefix else self.prefix
 
     def check_process(self) -> None:
@@ -205,7 +208,7 @@ class ClientContext:
         if self._refuses:
             self.check_supported(*_used(options))
         timings = derive_timings(options, self.owner, self._traits, self._early(options))
-        _check_texts({"owner": self.owner, **options.attributes})
+        check_texts({"owner": self.owner, **options.attributes})
         try:
             LockRecord("options", State.HELD, "0", 1, self.owner, timings.lease_ms, timings.data, timings.attributes)
         except RecordError as error:
@@ -283,7 +286,10 @@ class ClientContext:
         """
         if isinstance(keys, str):
             raise ConfigurationError(f"lock_all takes several keys; {keys!r} is one text: write [{keys!r}]")
-        listed = list(keys)
+        try:
+            listed = list(keys)
+        except TypeError:
+            raise ConfigurationError(f"lock_all takes a collection of keys, not {type(keys).__name__}") from None
         if not listed:
             raise ConfigurationError("lock_all needs at least one key")
         doubled = next((key for position, key in enumerate(listed) if key in listed[:position]), None)
@@ -327,6 +333,14 @@ def describe(options: ClientOptions) -> str:
     return "no URL" if options.url is None else redact(options.url.get_secret_value())
 
 
+def _traits_of(options: ClientOptions, guarantees: Guarantees, store: object) -> set[str]:
+    """Return the traits that the store has, or may have: those it names itself, and those its backend has a remedy for."""
+    traits = {name for name, _ in guarantees.unsafe} | set(getattr(store, "unsafe_traits", ()))
+    if options.url is None or traits.issuperset(options.allow_unsafe):
+        return traits
+    return traits | set(getattr(backend_for(options.url.get_secret_value()), "remedies", ()))
+
+
 def _used(options: ClientOptions) -> list[str]:
     """Return the names under which a store may refuse what *options* ask for."""
     asked = {
@@ -345,22 +359,6 @@ def _used(options: ClientOptions) -> list[str]:
         "renewal": options.renewal != "lock",
     }
     return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
-
-
-def _check_texts(texts: dict[str, object]) -> None:
-    """Refuse what no store can keep.
-
-    Raises: ConfigurationError: a name or a value has no UTF-8 form.
-    """
-    for name, value in texts.items():
-        for text in (name, value):
-            try:
-                if isinstance(text, str):
-                    text.encode()
-            except UnicodeEncodeError as error:
-                raise ConfigurationError(
-                    f"{name!r}: {text!r} holds a lone surrogate at position {error.start}; it has no UTF-8 form"
-                ) from None
 
 
 def _s(value: Any) -> float:

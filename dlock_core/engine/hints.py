@@ -31,8 +31,8 @@ _HINTS = {
     **dict.fromkeys(("reentrance", "recursive", "rlock"), "reentrant=True lets the same thread or task acquire again"),
 }  # fmt: skip
 _NEAR = 0.75
-# A longer lease, given as a number, was probably meant in milliseconds.
-_LEASE_WARNED_S = 3600
+# A longer lease, given as a number, was probably meant in milliseconds; from here on it is refused, whatever the unit.
+_LEASE_WARNED_S, _LEASE_REFUSED_S = 3600, 1e14
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -60,7 +60,7 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             "fail_closed and lease_duration exclude each other: a fail-closed lock has no lease, it is held until it is released or broken"
         )
-    if isinstance(lease, (int, float)) and _LEASE_WARNED_S < lease < float("inf"):
+    if isinstance(lease, (int, float)) and _LEASE_WARNED_S < lease < _LEASE_REFUSED_S:
         warn(
             f"lease_duration={lease} is {lease / 3600:.1f} hours, for which a crashed holder keeps the lock; durations are seconds, "
             f"not milliseconds. If it is meant, write timedelta(seconds={lease})"

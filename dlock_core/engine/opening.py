@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from dlock_core.backend import backend_for
+from dlock_core.backend import backend_for, is_own
 from dlock_core.engine.client_context import describe
-from dlock_core.engine.hints import check_keywords, near
+from dlock_core.engine.hints import check_keywords
+from dlock_core.engine.texts import check_traits
 from dlock_core.errors import ConfigurationError, StoreSetupError
 from dlock_core.options import ClientOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.keywords import ClientKeywords
@@ -39,23 +40,9 @@ def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> C
         raise ConfigurationError(
             "no store is named; give connect() a URL, set DLOCK_URL, or name a TOML file that has url in DLOCK_CONFIG"
         )
-    if loaded.allow_unsafe:
-        _check_traits(loaded)
+    if loaded.allow_unsafe and is_own(loaded.url.get_secret_value()):
+        check_traits(loaded.allow_unsafe)  # before anything is opened
     return loaded
-
-
-def _check_traits(options: ClientOptions) -> None:
-    """Refuse a misspelt trait; that of another store is none, since stores may share their options.
-
-    Raises: ConfigurationError: ``allow_unsafe`` has a name that resembles a trait of the store.
-    """
-    assert options.url is not None  # asked by the caller
-    known: Collection[str] = getattr(backend_for(options.url.get_secret_value()), "remedies", ())
-    for name in options.allow_unsafe:
-        if name not in known and (meant := near(name, known)):
-            raise ConfigurationError(
-                f"allow_unsafe: the store has no trait {name!r}; perhaps {meant!r} is meant; it has {', '.join(known)}"
-            )
 
 
 def open_store(options: ClientOptions) -> LockStore:

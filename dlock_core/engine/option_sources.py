@@ -124,7 +124,7 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
         table = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigurationError(f"the configuration file {str(file)!r} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of a number that Python does not read
         raise ConfigurationError(f"the configuration file {str(file)!r} is not TOML: {error}") from None
     store = table.pop("store", {})
     if not isinstance(store, dict):

@@ -19,12 +19,20 @@ _PORT_MAX = 65535
 
 def _endpoints(value: tuple[str, ...]) -> tuple[str, ...]:
     for each in value:
-        if (
-            not re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}", each)
-            or int(each.rpartition(":")[2]) > _PORT_MAX
-        ):
+        if not _is_endpoint(each):
             raise ValueError(f"{each!r} is not HOST:PORT")
     return value
+
+
+def _is_endpoint(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}", text) or int(port) > _PORT_MAX:
+        return False
+    try:
+        host.encode("idna")  # as Python does when it looks the host up
+    except UnicodeError:
+        return False
+    return True
 
 
 class EndpointOptions(StoreOptions):

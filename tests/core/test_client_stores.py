@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from dlock_core import (
+    ConfigurationError,
     StoreUnavailableError,
     UnsafeStoreError,
     UnsupportedError,
@@ -104,15 +105,39 @@ async def test_unsafe_store_is_refused_unless_it_is_accepted_by_name(
         async with world.client(store, **options) as client, client.lock("k"):
             pass
 
-    for allowed in (set(), {"something-else"}):
+    for allowed in (set(), {"redis-replica"}):
         with pytest.raises(
             UnsafeStoreError, match=r"memory store refused: it may grant twice; .*put 'no-replica' into allow_unsafe"
         ) as caught:
             await use(allow_unsafe=allowed)
         assert caught.value.name == "no-replica"
 
-    await use(allow_unsafe={"no-replica", "something-else"})
+    await use(allow_unsafe={"no-replica", "redis-replica"})
     assert "accepted trait 'no-replica'" in caplog.text
+
+
+def test_unknown_name_of_a_trait_is_refused_with_those_that_there_are() -> None:
+    """A misspelt name would accept nothing, and would be noticed only on the day of the failover that it was meant for."""
+    with pytest.raises(
+        ConfigurationError, match=r"no trait 'redis-replcia'; perhaps 'redis-replica' is meant; the names are .*redis-"
+    ):
+        connect("memory://", allow_unsafe={"redis-replcia"})
+    with pytest.raises(
+        ConfigurationError, match=r"no trait 'nonsense'; the names are .*redis-cluster.*, session-rollback"
+    ):
+        LockClient(MemoryStore(), allow_unsafe={"nonsense"})
+    with pytest.raises(ConfigurationError, match=r"no trait 'nonsense'; the names are .*no-replica"):
+        LockClient(cast("Any", _Unsafe()), allow_unsafe={"no-replica", "nonsense"})
+
+
+def test_store_may_name_a_trait_that_it_has_on_another_day() -> None:
+    """Who accepts it must not be refused as long as all is well."""
+
+    class Sometimes(MemoryStore):
+        unsafe_traits = ("no-replica",)
+
+    with LockClient(Sometimes(), allow_unsafe={"no-replica"}, timeout=0) as client, client.lock("k"):
+        pass
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
