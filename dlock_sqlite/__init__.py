@@ -12,5 +12,6 @@ __all__ = ["SqliteOptions", "SqliteStore", "backend"]
 backend = Backend(
     SqliteOptions,
     open_store=lambda options: SqliteStore(options.path, synchronous=options.synchronous),
+    look_store=lambda options: SqliteStore(options.path, synchronous=options.synchronous, creates=False),
     remedies={"sqlite-network-filesystem": "put the file on a local disk, or use a store that is a server"},
 )

@@ -37,6 +37,7 @@ from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, Stor
 from dlock_core.kit import watch_forks, watched
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._clock import HostClock
+from dlock_sqlite._rights import missing_right
 from dlock_sqlite._wake import WakeUps
 
 if TYPE_CHECKING:
@@ -62,8 +63,9 @@ class SqliteFile:
 
     clock: HostClock
 
-    def __init__(self, path: str, synchronous: str) -> None:
+    def __init__(self, path: str, synchronous: str, *, creates: bool = True) -> None:
         self.path = path
+        self._creates = creates
         self._synchronous = synchronous
         self._mutex = threading.RLock()
         # The thread that uses the connection, and how often the connection was given to a call, or closed for a fork.
@@ -148,6 +150,20 @@ class SqliteFile:
                     mutex.release()
                 except RuntimeError:  # this thread did not get it
                     pass
+
+    def is_unmade(self) -> bool:
+        """Return whether nobody has made the file yet: it is not there, or is empty.
+
+        Raises: StoreSetupError: it is not there, and cannot be made.
+        """
+        try:
+            return not os.stat(self.path).st_size
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) or not os.path.isdir(os.path.dirname(self.path)):
+                raise self._system_error(error, None) from error
+            if advice := missing_right(self.path):
+                raise self._error(StoreSetupError, f"it cannot be made; {advice}", None) from error
+            return True
 
     def close(self) -> None:
         """Close the connection, after the call that runs just now; one that goes on for too long does it at its own end."""
@@ -268,6 +284,8 @@ class SqliteFile:
     def _create(self) -> None:
         if self._identity is not None:
             return
+        if not self._creates and self.is_unmade():
+            raise self._error(StoreSetupError, "it is not there; 'dlock init --url URL' makes it", None)
         try:
             if sys.platform == "linux":
                 os.mknod(self.path, stat.S_IFREG | 0o600)
@@ -349,9 +367,8 @@ class SqliteFile:
         if error.errno == errno.ENOENT:
             return self._misfit("the file was removed while it was open; put it back, or start all its users anew")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return self._misfit(
-                f"it cannot be made or read ({what}); give this user write permission on the directory {directory!r}"
-            )
+            advice = missing_right(self.path) or f"give this user write permission on the directory {directory!r}"
+            return self._misfit(f"it cannot be made or read ({what}); {advice}")
         return self._error(StoreUnavailableError, f"it cannot be made or read ({what}); check the disk")
 
     def _misfit(self, what: str) -> StoreError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import Plain, damaged, plain_of, record_of
+from dlock_sqlite._rights import missing_right
 
 if TYPE_CHECKING:
     from dlock_core.errors import StoreError
@@ -85,6 +86,8 @@ def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool
     code = _code(error)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     reason, advice, setup = _ADVICE.get(code, (str(error), "try again; if it stays, open the store again", False))
+    if code in _DENIED:
+        advice = missing_right(path) or advice
     if _is_unreadable(error):
         return damaged("?" if key is None else key, f"text that is not UTF-8, {error}", where=f"SQLite file {path!r}")
     if code == sqlite3.SQLITE_ERROR and "no such" in str(error):
@@ -106,13 +109,14 @@ def _code(error: sqlite3.Error) -> int | None:
     return None if code is None else code & 0xFF
 
 
+_DENIED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 _DAMAGED = "keep a copy and check it with: sqlite3 FILE 'PRAGMA integrity_check'"
 # For each primary result code: what it means here, what to do, and whether the set-up has to be mended.
 _ADVICE: dict[int | None, tuple[str, str, bool]] = {
     sqlite3.SQLITE_BUSY: ("another process kept it locked", "find out which with fuser, or allow more time", False),
     sqlite3.SQLITE_FULL: ("the disk is full", "free some space", False),
     sqlite3.SQLITE_IOERR: ("the disk or the file system reported an error", "check them (dmesg)", False),
-    sqlite3.SQLITE_READONLY: ("the file cannot be written", "give this user write permission on it: chmod u+w", True),
+    sqlite3.SQLITE_READONLY: ("the file cannot be written", "mount its file system for writing", True),
     sqlite3.SQLITE_PERM: ("access was denied", "give this user read and write permission on it", True),
     sqlite3.SQLITE_CANTOPEN: (
         "it or its -wal and -shm files cannot be opened",

@@ -41,9 +41,13 @@ def unsafe_traits(path: str, kind: str | None) -> tuple[tuple[str, str], ...]:
     return (("sqlite-network-filesystem", reason),)
 
 
-def guarantees_of(synchronous: str, kind: str | None, unsafe: tuple[tuple[str, str], ...]) -> Guarantees:
+def guarantees_of(
+    synchronous: str, kind: str | None, unsafe: tuple[tuple[str, str], ...], *, is_unmade: bool = False
+) -> Guarantees:
     """Return what a file promises on a file system of this *kind*."""
     notes = ["one host only: its processes exclude each other, and nobody else"]
+    if is_unmade:
+        notes.append("the file is not there yet: the first program that opens it makes it, with mode 0600")
     if synchronous == "normal":
         notes.append("synchronous=normal: a power cut can take back the last grants, whose tokens are then given again")
     if kind in _VOLATILE:

@@ -45,6 +45,7 @@ class SqliteStore:
     """The store for threads, in the file at *path*. *synchronous* is SQLite's setting: ``full``, ``extra``, or ``normal``.
 
     ``normal`` spares the sync at each commit: a power cut may then take back the last grants, and their tokens are given again.
+    Without *creates* a file that is not there stays so: :meth:`guarantees` tells what the file would promise, and each verb is refused.
 
     Raises: ConfigurationError: *path* or *synchronous* is wrong. Nothing is opened before the first call.
     """
@@ -52,12 +53,15 @@ class SqliteStore:
     capabilities = frozenset(set(Capability) - {Capability.CLAIM_WAIT})
     batch_limit = 500
 
-    def __init__(self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, synchronous: Synchronous = "full", creates: bool = True
+    ) -> None:
         if synchronous not in SYNCHRONOUS:
             raise ConfigurationError(f"synchronous {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
         self.path = os.path.realpath(checked_path(os.fspath(path)))
-        self._file = SqliteFile(self.path, synchronous)
+        self._creates = creates
+        self._file = SqliteFile(self.path, synchronous, creates=creates)
 
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Create the record if nobody holds the key."""
@@ -144,9 +148,17 @@ class SqliteStore:
         """Say what this file promises where it is; makes it, unless it would be refused there."""
         kind = kind_of_file_system(self.path)
         unsafe = unsafe_traits(self.path, kind)
-        if not unsafe:
+        if not unsafe and not self.is_unmade:
             self.provision()
-        return guarantees_of(self.synchronous, kind, unsafe)
+        return guarantees_of(self.synchronous, kind, unsafe, is_unmade=self.is_unmade)
+
+    @property
+    def is_unmade(self) -> bool:
+        """Whether the file is not there yet, and this store does not make it.
+
+        Raises: StoreSetupError: it cannot be made there.
+        """
+        return not self._creates and self._file.is_unmade()
 
     def provision(self) -> None:
         """Make the file, as every verb does."""

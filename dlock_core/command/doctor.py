@@ -6,23 +6,24 @@ import json
 import platform
 import sys
 import time
+from contextlib import closing
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.backend import backend_for, check_claims
-from dlock_core.client import connect
+from dlock_core.client import LockClient
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.engine.client_context import describe
-from dlock_core.engine.opening import open_store, whole_commands
+from dlock_core.engine.client_context import describe, traits_of
+from dlock_core.engine.opening import whole_commands
+from dlock_core.engine.texts import check_traits
 from dlock_core.errors import UnsupportedError
 from dlock_core.options import to_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dlock_core.client import LockClient
     from dlock_core.options import ClientOptions
-    from dlock_core.store import Guarantees
+    from dlock_core.store import Guarantees, LockStore
 
 _READS = 21
 _CLOCK_S = 0.25
@@ -42,7 +43,16 @@ _TOKENS = {
 
 
 def policy(options: ClientOptions) -> str:
-    """Return the rights that the store's user needs, as its backend states them.
+    """Return the rights that the store's user needs, for people: a document as JSON.
+
+    Raises: UnsupportedError: the store has none.
+    """
+    stated = stated_policy(options)
+    return stated if isinstance(stated, str) else json.dumps(stated, indent=2)
+
+
+def stated_policy(options: ClientOptions) -> object:
+    """Return the rights that the store's user needs, as its backend states them: a text, or a document.
 
     Raises: UnsupportedError: it states none.
     """
@@ -56,7 +66,7 @@ def policy(options: ClientOptions) -> str:
         )
     if callable(stated):
         stated = stated(backend.options.from_url(url, **options._store_settings))  # the loader's own
-    return stated if isinstance(stated, str) else json.dumps(stated, indent=2)
+    return stated
 
 
 def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
@@ -72,23 +82,27 @@ def _examined(options: ClientOptions, configuration: str) -> dict[str, Any]:
     assert options.url is not None  # asked before
     url = options.url.get_secret_value()
     check_claims(url)
-    store = open_store(options)
-    try:
+    backend: Any = backend_for(url)
+    look = getattr(backend, "look", backend.open)
+    with closing(look(backend.options.from_url(url, **options._store_settings))) as store:  # the loader's own
         guarantees = store.guarantees()
-    finally:
-        store.close()
-    remedies: Mapping[str, str] = getattr(backend_for(url), "remedies", {})
-    traits = [
-        {"name": name, "reason": reason, "remedy": remedies.get(name), "accepted": name in options.allow_unsafe}
-        for name, reason in guarantees.unsafe
-    ]
-    refused = not all(trait["accepted"] for trait in traits)
+        check_traits(options.allow_unsafe, traits_of(options, guarantees, store))
+        remedies: Mapping[str, str] = getattr(backend, "remedies", {})
+        traits = [
+            {"name": name, "reason": reason, "remedy": remedies.get(name), "accepted": name in options.allow_unsafe}
+            for name, reason in guarantees.unsafe
+        ]
+        refused = not all(trait["accepted"] for trait in traits)
+        why_unread = "the store is refused" if refused else ""
+        if getattr(store, "is_unmade", False):
+            why_unread = "the store is made when a program first opens it"
+        measured = _measured(options, store, why_unread)
     return {
         **_promises(guarantees, options),
         "configuration": configuration,
         "refused": refused,
         "unsafe": traits,
-        **_measured(options, refused=refused),
+        **measured,
         "versions": {
             "dlock-core": version("dlock-core"),
             "python": platform.python_version(),
@@ -113,11 +127,11 @@ def _promises(guarantees: Guarantees, options: ClientOptions) -> dict[str, Any]:
     }
 
 
-def _measured(options: ClientOptions, *, refused: bool) -> dict[str, Any]:
-    """Return what a clock can tell; a store that is *refused* is not read."""
+def _measured(options: ClientOptions, store: LockStore, why_unread: str) -> dict[str, Any]:
+    """Return what a clock can tell; the *store* is not read where *why_unread* says so."""
     reads_ms: list[float] = []
-    if not refused:
-        with connect(options) as client:
+    if not why_unread:
+        with LockClient(store, options) as client:
             reads_ms = sorted(_reads_ms(client))
     lease_s = to_seconds(options.lease_duration)
     request_s = min(lease_s / 6, 10.0, to_seconds(options.request_timeout or 10.0))
@@ -128,6 +142,7 @@ def _measured(options: ClientOptions, *, refused: bool) -> dict[str, Any]:
         "read_ms_median": reads_ms[_READS // 2] if reads_ms else None,
         "read_ms_max": reads_ms[-1] if reads_ms else None,
         "reads": len(reads_ms),
+        "unread": why_unread or None,
         "request_timeout_ms": round(request_s * 1000),
         "lease_s": lease_s,
     }
@@ -169,7 +184,7 @@ def _trait(trait: Mapping[str, Any]) -> list[str]:
 
 def _round_trip(facts: Mapping[str, Any]) -> str:
     if not facts["reads"]:
-        return "not measured: the store is refused"
+        return f"not measured: {facts['unread']}"
     slow = facts["read_ms_max"] > facts["request_timeout_ms"] / 2
     return (
         f"{facts['read_ms_median']:.2f} ms median, {facts['read_ms_max']:.2f} ms at most of {facts['reads']} reads; a renewal may take "

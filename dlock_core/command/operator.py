@@ -357,7 +357,10 @@ def doctor(policy: bool, workload: str | None, prices: str | None, output: str, 
     """
     options = client_options(**given)
     if policy:
-        print_text(diagnosis.policy(options))
+        if output == "json":
+            print_json({"policy": diagnosis.stated_policy(options)})
+        else:
+            print_text(diagnosis.policy(options))
         return 0
     if workload is not None:
         estimate = estimated(options, workload, prices)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
-__all__ = ["CallOptions", "ClientContext"]
+__all__ = ["CallOptions", "ClientContext", "traits_of"]
 
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
@@ -123,7 +123,7 @@ class ClientContext:
                 )
             _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)
         if self.options.allow_unsafe:
-            check_traits(self.options.allow_unsafe, _traits_of(self.options, guarantees, store))
+            check_traits(self.options.allow_unsafe, traits_of(self.options, guarantees, store))
         if "prefix" not in self.options.model_fields_set:
             self.prefix = getattr(store, "default_prefix", "")
         self._capabilities = capabilities = store.capabilities
@@ -333,7 +333,7 @@ def describe(options: ClientOptions) -> str:
     return "no URL" if options.url is None else redact(options.url.get_secret_value())
 
 
-def _traits_of(options: ClientOptions, guarantees: Guarantees, store: object) -> set[str]:
+def traits_of(options: ClientOptions, guarantees: Guarantees, store: object) -> set[str]:
     """Return the traits that the store has, or may have: those it names itself, and those its backend has a remedy for."""
     traits = {name for name, _ in guarantees.unsafe} | set(getattr(store, "unsafe_traits", ()))
     if options.url is None or traits.issuperset(options.allow_unsafe):

@@ -19,6 +19,8 @@ __all__ = ["Backend"]
 class Backend:
     """A :class:`~dlock_core.backend.StoreBackend`. The functions get an instance of *options*; *extra* names the pip extra of the driver.
 
+    *look_store* opens a store that creates nothing, for ``dlock doctor``, where *open_store* opens one that would; its ``is_unmade`` says
+    that there is nothing to read yet.
     Without *aopen_store* asyncio clients use the store of *open_store* through threads. *policy* states the rights that the server's
     user needs, for ``dlock doctor --policy``: text, or a function that returns what is printed as JSON. *remedies* says by the name of an
     unsafe trait what to do about it, for ``dlock doctor``. With *learns* a store is asked for its guarantees when it is opened, since only
@@ -31,6 +33,7 @@ class Backend:
         *,
         open_store: Callable[[Any], LockStore],
         aopen_store: Callable[[Any], AsyncLockStore] | None = None,
+        look_store: Callable[[Any], LockStore] | None = None,
         learns: bool = False,
         extra: str = "",
         policy: str | Callable[[Any], object] | None = None,
@@ -42,12 +45,17 @@ class Backend:
         self.remedies = remedies or {}
         self._open = open_store
         self._aopen = aopen_store
+        self._look = look_store
         self._learns = learns
 
     def open(self, options: Any) -> LockStore:
         """Open the store for threads."""
         store: LockStore = perform(self._opening(self._open, options))
         return store
+
+    def look(self, options: Any) -> LockStore:
+        """Open the store for threads, for a look at it that creates nothing."""
+        return self.open(options) if self._look is None else self._look(options)
 
     def aopen(self, options: Any) -> Awaitable[AsyncLockStore] | None:
         """Open the store for asyncio; None where there is none."""

@@ -153,6 +153,16 @@ def test_runs_that_try_once_keep_what_they_see_for_the_user(shell: Shell) -> Non
     assert len(list(folder.glob("observations-*.json"))) == 1
 
 
+def test_home_that_is_not_there_is_not_made(shell: Shell) -> None:
+    """An account of a service may have none, and a folder that root makes in its place would be in the way."""
+    home = shell.folder / "nobody"
+    shell.environment |= {"HOME": str(home), "XDG_STATE_HOME": ""}
+
+    assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 0
+
+    assert not home.exists()
+
+
 def test_cron_that_keeps_nothing_never_takes_over(shell: Shell) -> None:
     """The negative control: six leases pass."""
     code, tries = cron(shell, 0.5, "nothing")

@@ -248,6 +248,7 @@ def test_init_provisions_and_may_be_repeated(dlock: Command, url: str) -> None:
 
 def test_doctor_reports_what_is_known(dlock: Command, url: str) -> None:
     """The store, its promises, the clock and the way there."""
+    dlock("init")
     facts = dlock.json("doctor")
 
     assert (facts["store"], facts["grade"], facts["token"]) == ("sqlite", "A", "ordered")
@@ -259,6 +260,7 @@ def test_doctor_reports_what_is_known(dlock: Command, url: str) -> None:
 
 def test_doctor_speaks_to_people(dlock: Command, url: str) -> None:
     """Guarantees in words."""
+    dlock("init")
     code, out, err = dlock("doctor")
 
     assert (code, err) == (0, "")
@@ -316,6 +318,15 @@ def test_doctor_prints_the_policy_of_the_backend(
 
     assert code == 0
     assert out in ("text\n", '{\n  "Version": 1\n}\n', "for SqliteOptions\n")
+    assert dlock.json("doctor", "--policy")["policy"] in ("text", {"Version": 1}, "for SqliteOptions")
+
+
+def test_doctor_refuses_a_trait_that_no_store_has(dlock: Command, url: str) -> None:
+    """The name is checked where it is first tried."""
+    code, _, err = dlock("doctor", "--allow-unsafe", "redis-replcia")
+
+    assert code == 64
+    assert "no trait 'redis-replcia'; perhaps 'redis-replica' is meant" in err
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["show", "k"], ["doctor"], ["init"]])

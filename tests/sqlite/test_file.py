@@ -18,7 +18,7 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_sqlite import SqliteStore
+from dlock_sqlite import SqliteStore, _rights
 from tests.sqlite.support import SOON_S, free, mode_of, output, read, sql, start, take
 
 if TYPE_CHECKING:
@@ -204,7 +204,25 @@ store.close()
             path.parent.chmod(0o755)
 
         assert str(path) in said
-        assert "write permission" in said
+        right = {
+            "file": f"give this user read and write permission on '{path}', or run as its owner",
+            "directory": f"give this user write permission on the directory '{path.parent}'",
+        }
+        assert right[protected.partition(" ")[0]] in said
+
+    @pytest.mark.parametrize("lacking", ["-wal", "way"])
+    def test_what_stands_in_the_way_is_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: str
+    ) -> None:
+        """SQLite says of each that it cannot be opened; rights mean nothing to root, so the system's answer stands in."""
+        path = tmp_path / "inner" / "locks.db"
+        path.parent.mkdir()
+        for name in (path, Path(f"{path}-wal")):
+            name.touch()
+        refused = f"{path}-wal" if lacking == "-wal" else str(tmp_path)
+        monkeypatch.setattr(_rights, "_may", lambda name, _: name != refused)
+
+        assert refused in str(_rights.missing_right(str(path)))
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of somebody else")
     def test_an_empty_file_of_somebody_else_is_refused(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from dlock_core.errors import (
     StoreSetupError,
 )
 from dlock_core.store import Grade
-from dlock_sqlite import SqliteStore, provision
+from dlock_sqlite import SqliteStore, _rights, provision
 from tests.cli.operator_support import Command
 
 if TYPE_CHECKING:
@@ -74,6 +75,47 @@ class TestGuarantees:
         assert (code, err) == (1, "")
         for words in ("REFUSED", "sqlite-network-filesystem: ", "remedy: put the file on a local disk", "-> C:"):
             assert words in out
+        assert not path.exists()
+
+    def test_doctor_makes_no_file(
+        self, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A check leaves all as it is, whoever runs it and whatever the options say; what the file would promise is told."""
+        monkeypatch.setenv("DLOCK_PROVISION", "true")
+        dlock = Command(capsys)
+
+        code, out, err = dlock("doctor", "--url", f"sqlite:///{path}")
+
+        assert (code, err) == (0, "")
+        assert "the file is not there yet" in out
+        assert "not measured: the store is made when a program first opens it" in out
+        assert not path.parent.is_dir() or not list(path.parent.iterdir())
+        path.touch()
+        assert "the file is not there yet" in dlock("doctor", "--url", f"sqlite:///{path}")[1]
+        assert not path.stat().st_size
+
+    def test_doctor_says_why_a_file_cannot_be_made(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It does not have to try."""
+        dlock = Command(capsys)
+
+        code, _, err = dlock("doctor", "--url", f"sqlite:///{tmp_path}/no/locks.db")
+        monkeypatch.setattr(_rights, "_may", lambda name, mode: name != str(tmp_path))
+        denied = dlock("doctor", "--url", f"sqlite:///{tmp_path}/locks.db")
+
+        assert (code, denied[0]) == (69, 69)
+        assert f"mkdir -p {tmp_path}/no" in err
+        assert f"it cannot be made; give this user the right to enter the directory '{tmp_path}'" in denied[2]
+
+    def test_store_that_makes_nothing_refuses_its_verbs(self, path: Path) -> None:
+        """As long as there is no file."""
+        with (
+            closing(SqliteStore(path, creates=False)) as store,
+            pytest.raises(StoreSetupError, match="'dlock init --url URL' makes it"),
+        ):
+            store.read("k", timeout_s=1)
+
         assert not path.exists()
 
     def test_a_file_in_memory_is_not_durable(

@@ -1,0 +1,31 @@
+"""Which permission of the file system this user lacks, where SQLite says only that something cannot be opened or written."""
+
+# A path is text here, as in _file.py.
+# ruff: noqa: PTH110, PTH120
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["missing_right"]
+
+
+def missing_right(path: str) -> str | None:
+    """Return what to do so that this user can use the SQLite file *path* (absolute), as far as permissions tell; None if they allow it."""
+    directory = os.path.dirname(path)
+    above, folders = directory, [directory]
+    while (above := os.path.dirname(above)) != folders[-1]:
+        folders.append(above)
+    for folder in reversed(folders):
+        if os.path.exists(folder) and not _may(folder, os.X_OK):
+            return f"give this user the right to enter the directory {folder!r}: chmod +x"
+    for name in (path, f"{path}-wal", f"{path}-shm"):
+        if os.path.exists(name) and not _may(name, os.R_OK | os.W_OK):
+            return f"give this user read and write permission on {name!r}, or run as its owner"
+    if not _may(directory, os.W_OK):
+        return f"give this user write permission on the directory {directory!r}, where SQLite makes the -wal and -shm files"
+    return None
+
+
+def _may(path: str, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
