@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import time
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import redis.asyncio
+from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.exceptions import InvalidResponse
 
-from dlock_core.kit import AsyncLendingPool, AsyncWatch, News, is_ready
+from dlock_core.errors import StoreError
+from dlock_core.kit import AsyncLendingPool, AsyncWatch, News, in_own_thread, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node
 from dlock_redis._resp import IncompleteError, answers_in, pack
@@ -119,13 +123,48 @@ async def aconnected(source: Source, deadline: float) -> _AsyncLink:
     with errors.unsent(None):
         timeout_s = deadline - time.monotonic()
         connection = source.connection(timeout_s)
+        made: list[socket.socket] = []
         try:
             async with asyncio.timeout(timeout_s):
+                if not isinstance(connection, SentinelManagedConnection):  # which asks for its address first
+                    await _reach(connection, made, deadline)
                 await connection.connect()
         except BaseException:
             connection._close()  # as in _AsyncLink
+            for unused in made:
+                unused.close()
             raise
     return _AsyncLink(connection)
+
+
+async def _reach(connection: Any, made: list[socket.socket], deadline: float) -> None:
+    """Make the socket of *connection* on a thread of dlock's own if its host is a name; it is in *made* until the connection takes it.
+
+    The event loop would look the name up on the threads of its executor. Those are the user's, whose work may have all of them.
+    """
+    arguments: dict[str, Any] = getattr(connection, "_connection_arguments", dict)()
+    host = arguments.pop("host", None)
+    if host is None or _is_address(host):
+        return
+    port = arguments.pop("port")
+    connect = partial(socket.create_connection, (host, port), max(deadline - time.monotonic(), 0.001))
+    try:
+        made.append(await in_own_thread(connect, socket.socket.close))
+    except TimeoutError:
+        raise
+    except (OSError, UnicodeError) as error:  # the latter for a name that no name server can be asked about
+        raise redis.exceptions.ConnectionError(f"connecting to {host}:{port} failed: {error}") from error
+    made[0].settimeout(0)
+    tls = {"server_hostname": host} if arguments.get("ssl") else {}
+    connection._connection_arguments = lambda: {**arguments, **tls, "sock": made.pop()}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 class _AsyncSubscription:

@@ -118,13 +118,20 @@ def connected(source: Source, deadline: float) -> _Link:
     with errors.unsent(None):
         connection = source.connection(max(deadline - time.monotonic(), 0.001))
         try:
-            connection.connect()
+            _connect(connection)
             if time.monotonic() >= deadline:
                 raise redis.TimeoutError("connecting took all of the time")
         except BaseException:
             connection.disconnect()
             raise
     return _Link(connection)
+
+
+def _connect(connection: Any) -> None:
+    try:
+        connection.connect()
+    except UnicodeError as error:  # of a client of the user's own, for a name that no name server can be asked about
+        raise redis.ConnectionError(f"the name of the server cannot be looked up: {error}") from error
 
 
 class _Subscription:

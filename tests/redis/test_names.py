@@ -1,0 +1,98 @@
+"""A server that is named, not numbered: who looks the name up, and what comes of a wrong one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+import redis.asyncio
+
+from dlock_core import StoreUnavailableError, aconnect
+from dlock_redis import AsyncRedisStore, RedisStore
+from tests.redis.support import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+UNKNOWN = "a..b"
+
+
+def with_busy_executor(work: Coroutine[Any, Any, str]) -> str:
+    """Return what *work* gives in a loop whose executor has no thread free until it is over."""
+
+    async def scene() -> str:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        over = threading.Event()
+        busy = asyncio.create_task(asyncio.to_thread(over.wait))
+        await asyncio.sleep(0)
+        try:
+            return await work
+        finally:
+            over.set()
+            await busy
+
+    return asyncio.run(scene())
+
+
+def test_name_is_looked_up_without_a_thread_of_the_loop(url: str, key: str) -> None:
+    """Those are the user's, whose work may have all of them for longer than a lease."""
+    named = f"redis://localhost:{urlsplit(url).port}"
+
+    async def work() -> str:
+        async with aconnect(named, request_timeout=5) as client, client.lock(key, timeout=0) as lease:
+            return lease.key
+
+    assert with_busy_executor(work()) == key
+
+
+def test_name_under_which_nothing_listens_is_told() -> None:
+    """The message has the name and the port."""
+    unused_port = free_port()
+
+    async def work() -> str:
+        async with aconnect(f"redis://localhost:{unused_port}", request_timeout=5):
+            return ""
+
+    with pytest.raises(StoreUnavailableError, match=f"connecting to localhost:{unused_port} failed: .*refused"):
+        with_busy_executor(work())
+
+
+def test_socket_of_a_server_that_refuses_the_password_is_closed(url: str) -> None:
+    """A warning of Python's would tell of one that is not."""
+
+    async def work() -> str:
+        async with aconnect(f"redis://:wrong@localhost:{urlsplit(url).port}", request_timeout=5):
+            return ""
+
+    with pytest.raises(Exception, match="password"):
+        with_busy_executor(work())
+    gc.collect()
+
+
+def test_name_that_nobody_can_be_asked_about_is_an_error_of_the_library() -> None:
+    """Python raises UnicodeError for it, which redis-py lets through; a client of one's own is not checked before."""
+    with (
+        redis.Redis(host=UNKNOWN) as client,
+        closing(RedisStore(client)) as store,
+        pytest.raises(StoreUnavailableError, match="cannot be looked up"),
+    ):
+        store.read("k", timeout_s=5)
+
+    async def work() -> str:
+        async with redis.asyncio.Redis(host=UNKNOWN) as client:
+            store = AsyncRedisStore(client)
+            try:
+                await store.read("k", timeout_s=5)
+            finally:
+                await store.close()
+            return ""
+
+    with pytest.raises(StoreUnavailableError, match=f"connecting to {UNKNOWN}:6379 failed"):
+        with_busy_executor(work())
