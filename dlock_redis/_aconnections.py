@@ -15,7 +15,6 @@ import redis.asyncio
 from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.exceptions import InvalidResponse
 
-from dlock_core.errors import StoreError
 from dlock_core.kit import AsyncLendingPool, AsyncWatch, News, in_own_thread, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node

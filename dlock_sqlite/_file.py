@@ -160,9 +160,9 @@ class SqliteFile:
             return not os.stat(self.path).st_size
         except OSError as error:
             if not isinstance(error, FileNotFoundError) or not os.path.isdir(os.path.dirname(self.path)):
-                raise self._system_error(error, None) from error
+                raise self._system_error(error) from error
             if advice := missing_right(self.path):
-                raise self._error(StoreSetupError, f"it cannot be made; {advice}", None) from error
+                raise self._misfit(f"it cannot be made; {advice}") from error
             return True
 
     def close(self) -> None:

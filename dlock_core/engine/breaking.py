@@ -9,8 +9,9 @@ from dlock_core.engine.driver import new_rvn
 from dlock_core.engine.texts import shown
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.events import EventKind, LockEvent
+from dlock_core.kit.outcome import tokens_exhausted
 from dlock_core.lease import BREAK_TRIES_MAX, break_step, note_request
-from dlock_core.record import RESERVED, BeatNote, Broken
+from dlock_core.record import RESERVED, TOKEN_MAX, BeatNote, Broken
 from dlock_core.states import Break
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ async def break_grant(store: AsyncLockStore, attempt: Break, timeout_s: float) -
             and record.fencing_token == attempt.fencing_token
             and attempt.rvn in (None, record.rvn)
         ):
+            if record.fencing_token == TOKEN_MAX:
+                raise tokens_exhausted(record.key)  # a break raises the token
             if record.members is not None:
                 longest_ms, evicts = await _break_sessions(store, record.members, attempt, timeout_s)
                 was_broken |= evicts

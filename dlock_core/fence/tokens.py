@@ -53,7 +53,7 @@ class SQLTokens:
         """Create the table, unless there is one."""
         columns = "resource CHAR(64) NOT NULL PRIMARY KEY, token BIGINT NOT NULL"
         with self._mutex:
-            self._execute(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})")
+            self._run(f"CREATE TABLE IF NOT EXISTS {self._table} ({columns})")
 
     def admit(self, resource: str, token: int) -> int:
         """Keep *token* if it is the greatest so far; return the greatest.
@@ -75,27 +75,32 @@ class SQLTokens:
 
     def _raise(self, name: str, token: int) -> bool:
         text = f"UPDATE {self._table} SET token = {{}} WHERE resource = {{}} AND token < {{}}"  # noqa: S608  # a checked name
-        return bool(self._execute(text, token, name, token).rowcount == 1)
+        count, _ = self._run(text, token, name, token)
+        return count == 1
 
     def _read(self, name: str) -> int:
-        rows = self._execute(f"SELECT token FROM {self._table} WHERE resource = {{}}", name).fetchall()  # noqa: S608  # a checked name
+        text = f"SELECT token FROM {self._table} WHERE resource = {{}}"  # noqa: S608  # a checked name
+        _, rows = self._run(text, name, reads=True)
         return int(rows[0][0]) if rows else 0
 
     def _insert(self, name: str, token: int) -> bool:
         text = f"INSERT INTO {self._table} (resource, token) VALUES ({{}}, {{}})"  # noqa: S608  # a checked name
         try:
-            self._execute(text, name, token)
+            self._run(text, name, token)
         except self._connection.IntegrityError:
             return False
         return True
 
-    def _execute(self, text: str, *values: object) -> Any:
+    def _run(self, text: str, *values: object, reads: bool = False) -> tuple[int, list[Any]]:
+        """Return how many rows the statement has changed, and those that it *reads*."""
         # Each statement is a transaction of its own: in one transaction, update and insert of two servers could end in a deadlock.
         cursor = self._connection.cursor()
         try:
             cursor.execute(*sql(text, list(values), self._paramstyle))
+            # Before the commit: the DB-API lets a driver drop a cursor's result, and its count, at the end of the transaction.
+            result = cursor.rowcount, list(cursor.fetchall()) if reads else []
             self._connection.commit()
         except BaseException:
             self._connection.rollback()
             raise
-        return cursor
+        return result

@@ -53,18 +53,22 @@ def _claim(standing: LockRecord | None, request: Claim, floor: int) -> Reply:
     if standing is None:
         if request.must_exist or (expect is not Expect.ANY and expect is not Expect.ABSENT):
             return Reply(applied=False, record=None)
-        return Reply(applied=True, record=written(record, least, None))
+        return Reply(applied=True, record=written(record, _within(least, record.key), None))
     if (
         standing.state is _HELD
         or (expect is not Expect.ANY and expect != standing.version)
         or (request.must_exist and standing.state is _GONE)
     ):
         return Reply(applied=False, record=standing)
-    token = max(standing.fencing_token + 1, least)
-    if token > TOKEN_MAX:
-        raise tokens_exhausted(record.key)
+    token = _within(max(standing.fencing_token + 1, least), record.key)
     keeps = request.keep_payload and standing.state is not _GONE
     return Reply(applied=True, record=written(record, token, standing if keeps else None))
+
+
+def _within(token: int, key: str) -> int:
+    if token > TOKEN_MAX:  # also where a pruned record had the last one, and the floor is above it
+        raise tokens_exhausted(key)
+    return token
 
 
 def written(record: LockRecord, token: int, kept: LockRecord | None) -> LockRecord:

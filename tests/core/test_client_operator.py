@@ -12,9 +12,11 @@ from dlock_core import (
     EventKind,
     Grade,
     LossReason,
+    State,
+    StoreUnavailableError,
     TokenOrder,
 )
-from dlock_core.record import NO_TOKEN
+from dlock_core.record import NO_TOKEN, TOKEN_MAX, Broken, LockRecord
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ async def test_break_closes_the_key_for_one_lease_and_raises_the_token(world: Wo
         assert record is not None
         assert (record.state, record.fencing_token) == ("held", 2)
         assert record.broken is not None
-        assert record.broken.by == "op"
+        assert record.broken == Broken("op", world.clock.wall_ms())
         assert await operator.try_acquire("k") is None
         await world.live(2.5)
         assert lease.loss is not None
@@ -120,6 +122,18 @@ async def test_break_closes_the_key_for_one_lease_and_raises_the_token(world: Wo
         again = await operator.try_acquire("k")
         assert again is not None
         assert again.fencing_token == 3
+
+
+@both_colours
+async def test_break_of_the_last_token_says_that_there_is_no_greater_one(world: World) -> None:
+    """The record stays: a break raises the token, which has reached its end."""
+    last = LockRecord("k", State.HELD, "r", TOKEN_MAX, "a", 8000)
+    world.space.records["k"] = last
+    async with world.client() as operator:
+        with pytest.raises(StoreUnavailableError, match=f"'k' has reached its end, {TOKEN_MAX}"):
+            await operator.break_lock("k", fencing_token=TOKEN_MAX)
+
+    assert world.space.records["k"] == last
 
 
 @both_colours

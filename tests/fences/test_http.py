@@ -178,6 +178,36 @@ def test_tokens_only_rise(opened: tuple[TokenStore, TokenStore]) -> None:
     assert [one.admit("A", 1), one.admit("ä" * 500, 2), other.admit("a", 7)] == [1, 2, 7]
 
 
+def test_driver_that_drops_a_result_at_the_commit_keeps_tokens_all_the_same() -> None:
+    """The DB-API lets it: what a statement has found must be taken before."""
+
+    class Cursor(sqlite3.Cursor):
+        rowcount = -1
+
+        def execute(self, *given: Any) -> Cursor:
+            super().execute(*given)
+            self.rowcount = super().rowcount
+            cursors.append(self)
+            return self
+
+    class Connection(sqlite3.Connection):
+        def cursor(self, *_: Any) -> Any:
+            return super().cursor(Cursor)
+
+        def commit(self) -> None:
+            super().commit()
+            for cursor in cursors:
+                cursor.rowcount = -1
+                cursor.close()
+
+    cursors: list[Cursor] = []
+    with closing(sqlite3.connect(":memory:", factory=Connection)) as connection:
+        tokens = SQLTokens(connection)
+        tokens.create_table()
+
+        assert [tokens.admit("a", token) for token in (5, 4, 7, 6)] == [5, 5, 7, 7]
+
+
 def test_two_servers_that_see_a_resource_first_agree(opened: tuple[TokenStore, TokenStore]) -> None:
     """At once: each gets its own token or a greater one, and the greatest stays."""
     with ThreadPoolExecutor(2) as pool:

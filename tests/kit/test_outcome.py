@@ -84,6 +84,12 @@ def test_claim_without_a_greater_token_grants_nothing() -> None:
     assert caught.value.key == "k"
 
 
+def test_claim_of_a_key_whose_last_token_was_pruned_grants_nothing() -> None:
+    """The floor is then above the end, which is the same error as where the record still stands."""
+    with pytest.raises(StoreUnavailableError, match="'k' has reached its end"):
+        outcome(None, Claim(NEW, Expect.ANY), floor=TOKEN_MAX + 1)
+
+
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("state", [None, State.FREE, State.GONE])
 def test_claim_keeps_the_payload_of_what_is_not_gone(state: State | None, *, keep: bool) -> None:
