@@ -51,7 +51,7 @@ _KINDS = {
     "a valid dictionary": "a dict",
 }
 
-_building = threading.Lock()
+_building = threading.RLock()  # a signal handler may build a model while its own thread builds one
 
 
 def _without_report(name: str) -> Any:

@@ -28,14 +28,14 @@ class Units:
     """The units billed so far, by verb and by kind; any thread may add to them."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may send a request while its thread counts one
         self._billed: dict[str, dict[str, float]] = {}
 
     @property
     def billed(self) -> dict[str, dict[str, float]]:
         """A copy: for each verb the units of each kind."""
         with self._mutex:
-            return {verb: dict(kinds) for verb, kinds in self._billed.items()}
+            return {verb: dict(kinds) for verb, kinds in list(self._billed.items())}
 
     def question(self, operation: str) -> dict[str, str]:
         """Return the argument that asks DynamoDB for the units of *operation*, if it bills any."""

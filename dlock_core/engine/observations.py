@@ -102,8 +102,8 @@ class ObservationFile:
                     Path(temporary).unlink()
 
 
-# Clients of one process may share a mapping.
-_mapping_mutex = threading.Lock()
+# Clients of one process may share a mapping; one of a signal handler may save while its own thread does.
+_mapping_mutex = threading.RLock()
 
 
 class ObservationMapping:

@@ -48,10 +48,13 @@ class News(NamedTuple):
 
 
 class Queues:
-    """The waiters of each key, first come first woken."""
+    """The waiters of each key, first come first woken.
+
+    A signal handler may wait while its thread is anywhere in here: the mutex lets it in, and it may empty the queue that was looked at.
+    """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._queues: dict[str, deque[Wake]] = {}
 
     def enter(self, key: str, wake: Wake) -> None:
@@ -63,25 +66,25 @@ class Queues:
         """Take *wake* out of the queue; if it was woken and has not *used* that, wake the next one."""
         with self._mutex:
             queue = self._queues.get(key, deque())
-            if wake in queue:
+            try:
                 queue.remove(wake)
-            elif not used and queue:
-                queue.popleft()()
+            except ValueError:
+                if not used:
+                    _wake_first(queue)
             if not queue:
                 self._queues.pop(key, None)
 
     def wake(self, key: str) -> None:
         """Wake the first who waits for *key*."""
         with self._mutex:
-            if queue := self._queues.get(key):
-                queue.popleft()()
+            _wake_first(self._queues.get(key))
 
     def wake_all(self) -> None:
         """Wake everybody."""
         with self._mutex:
-            for queue in self._queues.values():
+            for queue in list(self._queues.values()):
                 while queue:
-                    queue.popleft()()
+                    _wake_first(queue)
 
     def __contains__(self, key: str) -> bool:
         """Whether anybody waits for *key*."""
@@ -90,6 +93,12 @@ class Queues:
     def __bool__(self) -> bool:
         """Whether anybody waits."""
         return bool(self._queues)
+
+
+def _wake_first(queue: deque[Wake] | None) -> None:
+    if queue:
+        with suppress(IndexError):  # a signal handler has emptied it in between
+            queue.popleft()()
 
 
 class _Run:
@@ -113,7 +122,7 @@ class _Stream(BeginsAnew):
     def after_fork_in_child(self) -> None:
         """Begin without a stream: the thread that follows it is the parent's, and so is its connection."""
         self.queues = Queues()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._run: _Run | None = None
 
     def _follow(self, run: _Run) -> Generator[Any, Any, None]:
@@ -140,7 +149,8 @@ class _Stream(BeginsAnew):
     def _forget(self, run: _Run) -> None:
         """Let the next waiter open another stream, and those who wait for this one ask again."""
         with self._mutex:
-            self._run = None
+            if self._run is run:
+                self._run = None
         run.opened.set()
         self.queues.wake_all()
 
@@ -153,8 +163,8 @@ class Watch(_Stream):
         end = time.monotonic() + timeout_s
         woken = threading.Event()
         wake, used = woken.set, False
-        self.queues.enter(key, wake)
         try:
+            self.queues.enter(key, wake)
             used = (self._open(end) and is_free()) or woken.wait(_left(end))
         finally:
             self.queues.leave(key, wake, used=used)
@@ -177,7 +187,9 @@ class Watch(_Stream):
                     worker.start()
                 except RuntimeError as error:
                     raise StoreUnavailableError(f"the process gets no thread to wait for news: {error}") from error
-                run.worker, self._run = worker, run
+                run.worker = worker
+                if self._run is None:  # a signal handler may have opened another meanwhile
+                    self._run = run
         opened: bool = run.opened.wait(_left(end))
         if run.error is not None:
             raise run.error
