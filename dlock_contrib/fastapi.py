@@ -31,7 +31,10 @@ class Locks(starlette.Locks):
         """Return a dependency: the operation runs while it holds *key*, with the names of path parameters in braces, and gets the lease.
 
         The lock is released before the answer is sent, so a lock that was lost meanwhile is an error of the request.
+
+        Raises: ConfigurationError: no lock can have the key or the options.
         """
+        self.check(key, **options)
 
         async def dependency(request: Request) -> AsyncIterator[AsyncLease]:
             async with self.hold(request, key, **options) as lease:

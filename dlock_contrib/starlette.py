@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Locks"]
 
+_STATUSES = range(400, 600)
+
 
 class Locks:
     """The locks of an application; safe to make where a module is imported.
 
-    It takes what :func:`dlock_core.aconnect` takes. A request whose lock is held by another one is answered with *status*, 409 or 423, and
-    with *retry_after* seconds as ``Retry-After``.
+    It takes what :func:`dlock_core.aconnect` takes, and gathers the options now, as :meth:`dlock_core.ClientOptions.load` says. A request
+    whose lock is held by another one is answered with *status*, 409 or 423, and with *retry_after* seconds as ``Retry-After``.
+
+    Raises: ConfigurationError: an option is wrong, or no store is named.
     """
 
     def __init__(
@@ -45,7 +49,11 @@ class Locks:
         retry_after: float = 1,
         **options: Unpack[ClientKeywords],
     ) -> None:
-        self._url, self._options = url, options
+        self._unopened = aconnect(url, **options)  # it checks the options
+        if status not in _STATUSES:
+            raise ConfigurationError(f"status={status!r} is not the status of an answer that refuses; give 409 or 423")
+        if not 0 <= retry_after < math.inf:
+            raise ConfigurationError(f"retry_after={retry_after!r} is not a number of seconds, 0 or more")
         self._status, self._retry_after = status, retry_after
         self._client: AsyncLockClient | None = None
 
@@ -55,7 +63,7 @@ class Locks:
 
         Raises: as :func:`dlock_core.aconnect`.
         """
-        async with aconnect(self._url, **self._options) as client:
+        async with aconnect(self._unopened.options) as client:
             self._client = client
             yield
         self._client = None
@@ -71,6 +79,13 @@ class Locks:
                 "the locks are not open; give the application their lifespan: FastAPI(lifespan=locks.lifespan), or Starlette"
             )
         return self._client
+
+    def check(self, key: str, **options: Unpack[AcquireKeywords]) -> None:
+        """Check a *key* and options as they will be given to :meth:`hold`; a key with names in braces is not known yet.
+
+        Raises: ConfigurationError: no lock can have them.
+        """
+        self._unopened.locked("path" if "{" in key else key, **options)
 
     @asynccontextmanager
     async def hold(

@@ -3,6 +3,7 @@
 # No postponed annotations: FastAPI could not resolve the local names in them.
 
 import asyncio
+import math
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -97,6 +98,50 @@ def test_path_of_which_no_key_can_be_made_is_an_error_of_the_request(other: Any,
 
     assert answer.status_code == 400
     assert answer.json()["detail"].startswith("key 'order/")
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        (None, {}),
+        ("memoryy://", {}),
+        (URL, {"lease": 5}),
+        (URL, {"lease_duration": -1}),
+        (URL, {"status": 200}),
+        (URL, {"status": "409"}),
+        (URL, {"retry_after": -1}),
+        (URL, {"retry_after": math.nan}),
+    ],
+)
+def test_locks_that_cannot_work_are_refused_when_they_are_built(
+    monkeypatch: pytest.MonkeyPatch, url: str | None, options: dict[str, Any]
+) -> None:
+    """A program with a mistake does not start: it must not be found by the first request."""
+    monkeypatch.delenv("DLOCK_URL", raising=False)
+
+    with pytest.raises(ConfigurationError):
+        Locks(url, **options)
+
+
+@pytest.mark.parametrize(
+    ("key", "options"), [("k", {"lease": 5}), ("k/{order}", {"timeout": -1}), ("", {}), ("k", {"heartbeat_period": 19})]
+)
+def test_dependency_that_cannot_work_is_refused_when_it_is_built(key: str, options: dict[str, Any]) -> None:
+    """As where a function is decorated."""
+    with pytest.raises(ConfigurationError):
+        Locks(URL).held(key, **options)
+
+
+def test_locks_can_be_opened_again_as_they_were_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the options of the environment at that time; those that are built and not opened leave nothing behind."""
+    monkeypatch.setenv("DLOCK_PREFIX", "then/")
+    app = application(locks := Locks(URL))
+    monkeypatch.setenv("DLOCK_PREFIX", "now/")
+
+    for _ in range(2):
+        with TestClient(app) as client:
+            assert client.post("/orders/5/pay").status_code == 200
+            assert locks.client.options.prefix == "then/"
 
 
 def test_permits_let_several_requests_of_a_key_in(other: Any) -> None:
