@@ -271,8 +271,8 @@ class LockOptions(EarlyTakeover, _PlainLockOptions):
 class ClientOptions(LockOptions):
     """A client's options: the defaults of its locks, and the options that all of its locks share.
 
-    Leases, records and scans show keys without the *prefix*, errors and the log with it. Set *token_floor* in every client of a fleet that
-    moves to another store, above the highest token of the old one.
+    Leases, records and scans show keys without the *prefix*, and so do errors of wrong use; those about a record, and the log, with it.
+    Set *token_floor* in every client of a fleet that moves to another store, above the highest token of the old one.
     """
 
     url: SecretStr | None = Field(default=None, description="URL of the store; its query may hold any other option.")

@@ -34,7 +34,7 @@ async def break_lock(
     given: object = fencing_token
     if not isinstance(given, int) or isinstance(given, bool) or given < 0:
         raise ConfigurationError(
-            f"fencing_token {shown(given)} is not a whole number, 0 or more; get({key!r}) shows it"
+            f"fencing_token {shown(given)} is not a whole number, 0 or more; the record of lock {key!r} shows it"
         )
     attempt = Break(full_key, fencing_token, _by(driver, context), rvn, free_now)
     is_broken = await break_grant(driver.store, attempt, context.store_timeout_s())

@@ -19,7 +19,7 @@ from dlock_core.early import stamped
 from dlock_core.engine.event_hook import EventHook, note_event
 from dlock_core.engine.lines import Lines
 from dlock_core.engine.owner_probe import owner_of
-from dlock_core.engine.progress import is_told, tell_grant, tell_loss, tell_release, tell_risk
+from dlock_core.engine.progress import in_short, is_told, tell_grant, tell_loss, tell_release, tell_risk
 from dlock_core.engine.timers import TimerQueue
 from dlock_core.engine.turns import Turns
 from dlock_core.engine.user_calls import guarded_logger
@@ -410,7 +410,7 @@ class Driver:
         state = handle.state
         left = (state.deadline - self.runtime.now()) / NANOS if isinstance(state, Held) else 0.0
         if not effect.at_risk:
-            self.later(_log.info, "lock %r is safe again, %.1f s left", handle.name, left)
+            self.later(_log.info, "%s is safe again, %.1f s left", in_short(handle), left)
             return
         until = self.runtime.now() + int(left * NANOS)
         note_event(self, EventKind.AT_RISK, handle, self.runtime.now(), until, error=handle.trouble or None)

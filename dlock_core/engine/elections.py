@@ -120,7 +120,7 @@ class Candidate:
             except StoreError as error:
                 if not rejoin or isinstance(error, (RecordError, StoreSetupError)):
                     raise
-                _log.warning("election %r: the campaign failed, and is tried again: %s", self.key, error)
+                _log.warning("election %r: the campaign failed, and is tried again: %s", self.full_key, error)
                 await engine.runtime.sleep(_pause_s(self.resolve({}).timings.lease_ns, None))
 
     async def _lead(self, term: _Term, lead: Callable[[_Term], Awaitable[object]], *, rejoin: bool) -> None:
@@ -131,7 +131,7 @@ class Candidate:
             is_of_term = (loss.key, loss.fencing_token) == (self.full_key, term.fencing_token)
             if not rejoin or not is_of_term:
                 raise
-            _log.info("election %r: term %d has ended, campaigning again: %s", self.key, term.fencing_token, error)
+            _log.info("election %r: term %d has ended, campaigning again: %s", self.full_key, term.fencing_token, error)
 
 
 class _OverdueBody:
@@ -155,7 +155,7 @@ class _OverdueBody:
             "term %d of election %r is over (%s) and %s still runs; %s. Another leader may begin beside it; this election campaigns "
             "again only after it has ended",
             term.fencing_token,
-            term.key,
+            term._handle.name,
             term.loss.reason.value,
             self._body,
             told,
@@ -204,7 +204,7 @@ class Observer:
         except StoreError as error:
             level = _log.debug if self._trouble else _log.warning
             self._trouble = not self._engine.closed
-            level("election %r cannot be observed at present: %s", self._seen.key, error)
+            level("election %r cannot be observed at present: %s", self._full_key, error)
             self._seen = look(self._seen, self._engine.runtime.now())
             return
         self._trouble = False
@@ -214,7 +214,7 @@ class Observer:
         if may_fall and record is not None and record.fencing_token < before.term:
             _log.warning(
                 "election %r: the store shows term %d after term %d; it has lost the later one in a failover",
-                before.key,
+                self._full_key,
                 record.fencing_token,
                 before.term,
             )

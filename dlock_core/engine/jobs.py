@@ -85,7 +85,12 @@ class JobRun:
         self._at_least_ms = round(at_least_s * 1000)
         waits = {"timeout": options.get("timeout")}
         self._until_renewed = "timeout" not in options
-        self._call = context.resolve({**options, **_OWN, **waits, "max_hold": at_most_s})
+        try:
+            self._call = context.resolve({**options, **_OWN, **waits, "max_hold": at_most_s})
+        except ConfigurationError as error:
+            if at_most_s is None or type(error) is not ConfigurationError:
+                raise
+            raise ConfigurationError(str(error).replace("max_hold", "at_most_for")) from None  # as it was given
         self._began_ms = 0
         self._finished: Finished = NOTHING
         self._lease: LeaseView | None = None
@@ -156,14 +161,14 @@ class JobRun:
             await self._give_back(engine, lease)
 
     def _is_due(self, engine: Engine, payload: Payload | LockRecord | None) -> bool:
-        self._finished = finished_in(self.key, payload)
+        self._finished = finished_in(self._full_key, payload)
         last = self._finished.slot
         verdict = judge(self.key, self._finished, self._slot, engine.runtime.wall_ms())
         if verdict is Verdict.DONE and last != self._slot:
             _log.warning(
                 "slot %r of job %r lies before %r, which was finished, so it is not run; slots must grow",
                 self._slot,
-                self.key,
+                self._full_key,
                 last,
             )
         return verdict is Verdict.DUE
@@ -208,13 +213,13 @@ class JobRun:
         record = state.holder if type(state) is Ended else None
         if ended and (record is None or (record.data, record.attributes) == written):
             return
-        last = None if record is None else finished_in(self.key, record).slot
+        last = None if record is None else finished_in(self._full_key, record).slot
         if record is not None and (last is None or last <= self._slot):  # type: ignore[operator]  # of one type, or no job
             raise lost_error(handle, Loss(record.key, handle.token, LossReason.STOLEN, record))
         why = "the store did not answer in time" if record is None else f"slot {last!r} was finished meanwhile"
         raise OutcomeUnknownError(
-            f"it is not known whether slot {self._slot!r} of job {self.key!r} was finished by this run: {why}",
-            key=self.key,
+            f"it is not known whether slot {self._slot!r} of job {self._full_key!r} was finished by this run: {why}",
+            key=self._full_key,
         )
 
 

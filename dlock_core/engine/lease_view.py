@@ -197,7 +197,7 @@ class LeaseView:
         self._closed = handle.dropped = True
         _log.warning(
             "the lease of lock %r was dropped unreleased; it is not renewed any more and lapses in %.1f s",
-            self.key,
+            handle.name,
             left,
         )
         warnings.warn(
@@ -301,7 +301,9 @@ class LeaseView:
             return error
         if error is not None:
             _log.warning(
-                "the release of lock %r was not confirmed; it is followed up, and lapses at worst: %s", self.key, error
+                "the release of lock %r was not confirmed; it is followed up, and lapses at worst: %s",
+                self._handle.name,
+                error,
             )
         return None
 

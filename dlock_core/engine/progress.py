@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "at_in_words",
     "holder_in_words",
+    "in_short",
     "is_told",
     "tell_grant",
     "tell_loss",
@@ -98,18 +99,26 @@ def tell_release(handle: Handle, now: int) -> None:
     """Log a release, and how long the lock was held."""
     held_s = (now - handle.granted_at) / NANOS
     fields = log_fields(EventKind.RELEASED, handle, held_s)
-    _log.debug("lock %r released, token %d, held for %.3f s", handle.name, handle.token, held_s, extra=fields)
+    _log.debug("%s released, token %d, held for %.3f s", in_short(handle), handle.token, held_s, extra=fields)
 
 
 def tell_risk(handle: Handle, left_s: float, trouble: str) -> None:
     """Log that a renewal failed, and how long the lock still lasts."""
     why = f" ({trouble})" if trouble else ""
     fields = log_fields(EventKind.AT_RISK, handle, left_s, error=trouble or None)
-    _log.warning("lock %r is at risk: a renewal failed, %.1f s left%s", handle.name, left_s, why, extra=fields)
+    _log.warning("%s is at risk: a renewal failed, %.1f s left%s", in_short(handle), left_s, why, extra=fields)
 
 
 def tell_loss(handle: Handle, loss: Loss, now: int) -> None:
     """Log a loss and its reason."""
     reason, held_s = loss.reason.value, (now - handle.granted_at) / NANOS
     fields = log_fields(EventKind.LOST, handle, held_s, record=loss.record, error=reason)
-    _log.warning("lock %r is lost (%s), token %d", handle.name, reason, loss.fencing_token, extra=fields)
+    _log.warning("%s is lost (%s), token %d", in_short(handle), reason, loss.fencing_token, extra=fields)
+
+
+def in_short(handle: Handle) -> str:
+    """Name what *handle* holds: a lock, a session that keeps locks, or the session of a waiter, who does not have the lock yet."""
+    if handle.keeps is not None:
+        return f"session {handle.key!r}"
+    waits = handle.is_session and handle.membership is None
+    return f"the session of a waiter for lock {handle.name!r}" if waits else f"lock {handle.name!r}"

@@ -31,7 +31,7 @@ LOSS_REASONS = {
     LossReason.STOLEN: "another holder took it over",
     LossReason.BROKEN: "an operator broke it",
     LossReason.UNREACHABLE: "the store could not be reached before its lease ran out",
-    LossReason.OVERRUN: "it was held longer than max_hold",
+    LossReason.OVERRUN: "it was held longer than max_hold, or at_most_for of a job, allows",
     LossReason.STALLED: "its holder made no progress for stall_timeout",
 }
 

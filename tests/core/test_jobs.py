@@ -295,7 +295,8 @@ async def test_slot_is_computed_when_the_run_begins(world: World) -> None:
         ({"slot": 1, "max_hold": 5}, "once.. takes no max_hold"),
         ({"slot": 1, "at_least_for": 5, "at_most_for": 4}, "at_least_for=5 s exceeds at_most_for=4 s"),
         ({"slot": 1, "at_least_for": -1}, "at_least_for: -1"),
-        ({"slot": 1, "at_most_for": 2, "stop_grace": 2}, "stop_grace=2 s must be shorter than max_hold"),
+        ({"slot": 1, "at_most_for": 2, "stop_grace": 2}, "stop_grace=2 s must be shorter than at_most_for, 2 s"),
+        ({"slot": 1, "at_most_for": 0}, "at_most_for: 0 s is too short"),
         ({"slot": 1, "colour": "red"}, "unknown option 'colour'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import re
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from dlock_core import LockClient, LockLostError
+from dlock_core import AcquireTimeoutError, LockClient, LockLostError
 from dlock_core.memory import MemorySpace, MemoryStore
+from tests.core.test_shared_locks import lived
 from tests.core.worlds import World, both_colours, raw
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,43 @@ def test_records_of_a_grant_and_a_release_carry_their_facts(caplog: pytest.LogCa
     assert [fields["dlock_kind"] for fields in facts] == ["granted", "released"]
     assert all((fields["dlock_key"], fields["dlock_fencing_token"]) == ("k", token) for fields in facts)
     assert all(fields["dlock_duration"] >= 0 for fields in facts)
+
+
+def drop(client: LockClient) -> None:
+    """Acquire a lock, and forget it."""
+    client.acquire("k")
+    gc.collect()
+
+
+def test_log_names_the_key_as_the_store_has_it(caplog: pytest.LogCaptureFixture) -> None:
+    """One log may tell of clients with several prefixes, and who reads it looks into the store."""
+    with LockClient(MemoryStore(), prefix="p/") as client:
+        with client.once("job", slot=2):
+            pass
+        with client.once("job", slot=1) as late:
+            assert not late.due
+        with pytest.warns(ResourceWarning, match="unreleased lease of lock 'k'"):
+            drop(client)
+
+    assert "slot 1 of job 'p/job' lies before 2" in caplog.text
+    assert "the lease of lock 'p/k' was dropped unreleased" in caplog.text
+
+
+@both_colours
+async def test_session_of_a_waiter_is_not_told_of_as_the_lock(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """It never had the lock, so the lock is not released with it."""
+    with caplog.at_level(logging.DEBUG, "dlock.engine"):
+        async with (
+            world.client(lease_duration=8) as one,
+            world.client(lease_duration=8) as other,
+            one.lock("k", mode="read"),
+        ):
+            waiting = world.spawn(other.acquire("k", mode="write", timeout=3))
+            with pytest.raises(AcquireTimeoutError):
+                await lived(world, waiting, 5)
+            told_before = [message for message in caplog.messages if " released" in message]
+
+    assert [message.partition(" released")[0] for message in told_before] == ["the session of a waiter for lock 'k'"]
 
 
 @both_colours
