@@ -72,6 +72,7 @@ class Timings(NamedTuple):
     """The numbers of one lock; shared by all locks of a client with the same options.
 
     *lease_ms* and *lease_ns* are the lease in the record: that of the options plus *delay_ms*, in which the holder no longer uses the lock.
+    *acquire_timeout_ns* is for a request of an acquire, *idle_timeout_ns* for one about no lock that this client asks for or holds.
     *session*: the lock has no lease of its own, and lasts as long as that session does.
     """
 
@@ -84,6 +85,7 @@ class Timings(NamedTuple):
     period_ns: int
     timeout_ns: int
     acquire_timeout_ns: int
+    idle_timeout_ns: int
     backoff_ns: int
     patience_ns: int
     poll_max_ns: int
@@ -185,9 +187,19 @@ def derive_timings(options: "ClientOptions", owner: str, traits: Traits = TRAITS
         token_floor=options.token_floor,
     )
     _check_limits_fit(timings)
+    timings = _bounded_by_wait(timings)
     if timings.auto_renew:
         _check_renewal_fits(timings, options)
     return timings
+
+
+def _bounded_by_wait(timings: Timings) -> Timings:
+    """Return *timings* whose requests of an acquire take no longer than the wait, or than a renewal, which has to do with no more time.
+
+    Who waits for a short time does not mean to wait longer for a server that hangs.
+    """
+    longest_ns = max(timings.wait_ns, timings.timeout_ns)
+    return timings._replace(acquire_timeout_ns=min(timings.acquire_timeout_ns, longest_ns))
 
 
 def _durations(lease_ms: int, options: "ClientOptions") -> dict[str, Any]:
@@ -214,6 +226,7 @@ def _durations(lease_ms: int, options: "ClientOptions") -> dict[str, Any]:
         "period_ns": _optional_ns(options.heartbeat_period) or lease_ns // _HEARTBEAT,
         "timeout_ns": min(lease_ns // _RENEWAL, cap_ns),
         "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
+        "idle_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
         "backoff_ns": lease_ns // _BACKOFF,
         "patience_ns": min(lease_ns, _REQUEST_MAX_NS),
     }

@@ -270,7 +270,7 @@ class ClientContext:
 
     def store_timeout_s(self) -> float:
         """Return how long a request about no lock in particular may take."""
-        return self.default.timings.acquire_timeout_ns / NANOS
+        return self.default.timings.idle_timeout_ns / NANOS
 
     def strip(self, record: LockRecord) -> LockRecord:
         """Return *record* as the caller knows it: under the key without the client's prefix."""

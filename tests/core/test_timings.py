@@ -185,6 +185,28 @@ def test_fail_closed_lock_has_no_lease_and_is_not_renewed() -> None:
     assert made.timeout_ns == 1_666_666_666
 
 
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({"timeout": 0.0}, 10 / 6),
+        ({"timeout": 1.0}, 10 / 6),
+        ({"timeout": 3.0}, 3.0),
+        ({"timeout": 60.0}, 5.0),
+        ({"timeout": None}, 5.0),
+        ({"timeout": 0.0, "request_timeout": 1.0}, 1.0),
+    ],
+    ids=str,
+)
+def test_request_of_an_acquire_takes_no_longer_than_its_wait_or_a_renewal(
+    options: dict[str, Any], seconds: float
+) -> None:
+    """A single try of a server that hangs is not meant to take half of a lease; what is about no lock is not shortened."""
+    made = timings(lease_duration=10, **options)
+
+    assert made.acquire_timeout_ns == int(seconds * SECOND)
+    assert made.idle_timeout_ns == int(min(5.0, options.get("request_timeout", 5.0)) * SECOND)
+
+
 @pytest.mark.parametrize("request_timeout", [None, 30.0])
 def test_requests_end_within_ten_seconds_whatever_the_lease(request_timeout: float | None) -> None:
     """Nobody waits a minute for one answer."""
