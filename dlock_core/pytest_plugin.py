@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,10 +32,12 @@ def worker_locks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     ``with worker_locks.lock("database"):`` lets one worker in at a time; ``worker_locks.once("database", slot=1, timeout=60)`` is due in
     one worker of the run.
     """
+    from urllib.parse import quote
+
     from dlock_core.client import connect  # as above
 
     folder = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         folder = folder.parent  # each worker has a folder within that of the run
-    with connect(f"sqlite:///{folder}/worker_locks.db") as client:
+    with connect(f"sqlite:///{quote(os.fsencode(folder / 'worker_locks.db'))}") as client:
         yield client

@@ -218,7 +218,12 @@ def command() -> None:
     help="End the command before the lease ends, which is the default, or only print a warning.",
 )
 @grace_option
-@option("--observations", "observations", metavar="FILE")
+@click.option(
+    "--observations",
+    metavar="FILE",
+    help="File in which a run that ends keeps for the next one since when it has seen each holder unchanged, so that a dead one is found; "
+    "by default in the user's state directory where the wait may end, '' for none.",
+)
 @option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
 @option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
 @option("--server-clock/--no-server-clock", "server_clock", default=None)

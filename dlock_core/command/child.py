@@ -61,7 +61,7 @@ def signal_group(group: int, number: int) -> bool:
 def environment(leases: Mapping[str, AsyncLease]) -> dict[str, str]:
     """Return what the command is told. Keys hold no control characters, so that lines separate them without doubt.
 
-    An owner may hold some, and NUL, which no environment can carry.
+    What does not print in an owner is written out.
     """
     slots = [lease.slot for lease in leases.values() if lease.slot is not None]
     return {
@@ -162,13 +162,23 @@ def _become(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if order := _read_all(orders):
             try:
-                os.execvpe(argv[0], list(argv), {**os.environ, **json.loads(order)})  # noqa: S606  # no shell is the point
+                os.execvpe(argv[0], list(argv), {**_inherited(), **json.loads(order)})  # noqa: S606  # no shell is the point
             except OSError as error:
                 os.write(trouble, str(error.errno).encode())
             except ValueError:  # a name of no character
                 os.write(trouble, str(errno.ENOENT).encode())
     finally:
         os._exit(127)
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment that dlock was started with: in the locale C, Python sets LC_CTYPE for itself (PEP 538)."""
+    inherited = dict(os.environ)
+    with suppress(OSError):  # only Linux tells
+        begun_with = Path("/proc/self/environ").read_bytes()
+        if begun_with and not any(each.startswith(b"LC_CTYPE=") for each in begun_with.split(b"\0")):
+            inherited.pop("LC_CTYPE", None)
+    return inherited
 
 
 def _die_with(parent: int) -> None:

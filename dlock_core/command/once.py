@@ -16,13 +16,16 @@ from dlock_core.command.app import BUSY, CommandBehindDashes
 from dlock_core.command.options import DURATION, client_options, connection_options, grace_option, option
 from dlock_core.command.run import Request, Run, grace_within, hold
 from dlock_core.command.show import writing_output
-from dlock_core.errors import LockLostError
+from dlock_core.errors import ConfigurationError, LockLostError
 from dlock_core.record import DATA_MAX_BYTES
 
 if TYPE_CHECKING:
     from dlock_core.aio import AsyncLockClient
     from dlock_core.aio_once import AsyncOnce
     from dlock_core.command.show import Say
+
+
+_LONGEST = "--at-most-for"
 
 
 @click.command("once", cls=CommandBehindDashes, example='dlock once KEY --slot "$(date +%F)" -- make report')
@@ -70,8 +73,13 @@ def once(  # click hands the options over by name
     process is at it, else that of COMMAND. A COMMAND that ends with another code than 0 leaves the slot due. The other exit codes are those
     of 'dlock run'.
     """
-    options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
-    request = Request((key,), ctx.obj, grace_within(options, grace), warn_only=False, held_code=BUSY)
+    try:
+        options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
+        request = Request((key,), ctx.obj, grace_within(options, grace), warn_only=False, held_code=BUSY)
+    except ConfigurationError as error:
+        if at_most_for is None or type(error) is not ConfigurationError:
+            raise
+        raise ConfigurationError(str(error).replace("max_hold", _LONGEST)) from None  # as it was given
     with tempfile.TemporaryFile() as output:
         job = _Job(slot, timeout, at_least_for, at_most_for, output if keep_output else None)
         stdout = output.fileno() if keep_output else None
@@ -99,6 +107,8 @@ class _OnceRun(Run):
     def __init__(self, job: _Job, *run: Any) -> None:
         super().__init__(*run)
         self._job = job
+        if job.at_most_for is not None:
+            self._longest = _LONGEST
 
     async def _locked(self, client: AsyncLockClient) -> int:
         [key] = self._request.keys

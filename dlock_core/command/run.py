@@ -123,6 +123,8 @@ def hold(
 class Run:
     """One run, from the wait to the release."""
 
+    _longest = "max_hold"  # the name of the option that bounds the hold
+
     def __init__(  # noqa: PLR0917  # called by hold() alone
         self,
         request: Request,
@@ -336,6 +338,10 @@ class Run:
     def _guard_acted(self) -> None:
         if self._guard.look():
             self._wake.set()
+        elif not self._over:
+            self._say.warning(
+                "the guard process is gone: if dlock is stopped or killed from now on, the command may outlive its lock"
+            )
         asyncio.get_running_loop().remove_reader(self._guard.acts)
 
     def _note_progress(self, progress: Progress, leases: Mapping[str, AsyncLease]) -> None:
@@ -387,11 +393,11 @@ class Run:
             return
         state = lease._handle.state
         if type(state) is Held and state.hold_until <= state.deadline:
-            self._limit = "max_hold" if state.hold_until == state.overrun_at else "stall_timeout"
+            self._limit = self._longest if state.hold_until == state.overrun_at else "stall_timeout"
         if lease.loss is not None:
             why = f"{what} was lost ({lease.loss.reason.value})"
         elif lease.is_valid and self._limit:
-            limit_s = self._hold_s if self._limit == "max_hold" else self._stall_s
+            limit_s = self._hold_s if self._limit == self._longest else self._stall_s
             why = f"{what} must be released within {lease.remaining:.1f} s: its {self._limit} of {limit_s:g} s ends"
         elif lease.is_valid:
             why = f"{what} could not be renewed and ends in {lease.remaining:.1f} s"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dlock_core.clock import NANOS, now_ns
-from tests.cli.support import PATIENCE_S, Shell, finish, line
+from tests.cli.support import PATIENCE_S, Shell, finish, finish_with_line, line
 
 LEASE_S = 2.0
 # Writes down when it was asked to end, by the clock that leases are measured with, and goes on.
@@ -92,6 +92,19 @@ def test_grace_must_fit_max_hold(shell: Shell) -> None:
     assert (
         done.stderr == "dlock: a grace of 3 s does not fit a max_hold of 1 s; give 0 to 0.5 s, or a longer max_hold\n"
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the guard is found in /proc")
+def test_guard_that_has_died_is_told(shell: Shell) -> None:
+    """From then on nothing ends the command where dlock itself is stopped or killed; the run goes on."""
+    process = shell.holding()
+    command = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    [guard] = [int(pid) for pid in command if os.getsid(int(pid)) != os.getsid(process.pid)]
+
+    os.kill(guard, signal.SIGKILL)
+
+    assert "the guard process is gone" in line(process.stderr)
+    assert finish_with_line(process) == 0
 
 
 def test_an_outage_that_ends_in_time_is_survived(shell: Shell) -> None:

@@ -116,8 +116,26 @@ def test_run_of_a_job_is_ended_at_its_longest_time(shell: Shell) -> None:
     done = shell.run("once", "--at-most-for", "1", "job", "--slot", "1", "--", "sleep", "60")
 
     assert done.returncode == 76
-    assert "its max_hold of 1 s ends" in done.stderr
+    assert "its --at-most-for of 1 s ends" in done.stderr
     assert shell.run("once", "job", "--slot", "1", "--", "echo", "again").stdout == "again\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("--at-most-for", "1", "--grace", "3"),
+            "does not fit a --at-most-for of 1 s; give 0 to 0.5 s, or a longer --at-most-for",
+        ),
+        (("--at-most-for", "0"), "dlock: --at-most-for: 0 s is too short"),
+    ],
+)
+def test_longest_time_that_cannot_be_is_told_by_its_own_name(shell: Shell, options: tuple[str, ...], told: str) -> None:
+    """Nobody has written ``max_hold``."""
+    done = shell.run("once", *options, "job", "--slot", "1", "--", "true")
+
+    assert done.returncode == 64
+    assert told in done.stderr
 
 
 def test_no_run_begins_too_soon_after_the_last(shell: Shell) -> None:

@@ -10,7 +10,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -295,38 +295,6 @@ def test_doctor_says_which_file_was_taken(
 
     assert str(file) in facts["configuration"]
     assert facts["lease_s"] == 5
-
-
-def test_doctor_policy_of_a_store_without_one_says_so(dlock: Command, url: str) -> None:
-    """A file needs no rights that a server would grant."""
-    code, out, err = dlock("doctor", "--policy")
-
-    assert (code, out) == (64, "")
-    assert "no policy" in err
-
-
-@pytest.mark.parametrize("policy", ["text", {"Version": 1}, lambda options: f"for {type(options).__name__}"])
-def test_doctor_prints_the_policy_of_the_backend(
-    dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch, policy: Any
-) -> None:
-    """Text as it is, a document as JSON, a function of the store's options as what it gives."""
-    from dlock_sqlite import backend
-
-    monkeypatch.setattr(backend, "policy", policy)
-
-    code, out, _ = dlock("doctor", "--policy")
-
-    assert code == 0
-    assert out in ("text\n", '{\n  "Version": 1\n}\n', "for SqliteOptions\n")
-    assert dlock.json("doctor", "--policy")["policy"] in ("text", {"Version": 1}, "for SqliteOptions")
-
-
-def test_doctor_refuses_a_trait_that_no_store_has(dlock: Command, url: str) -> None:
-    """The name is checked where it is first tried."""
-    code, _, err = dlock("doctor", "--allow-unsafe", "redis-replcia")
-
-    assert code == 64
-    assert "no trait 'redis-replcia'; perhaps 'redis-replica' is meant" in err
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["show", "k"], ["doctor"], ["init"]])

@@ -64,14 +64,12 @@ def test_run_where_standard_files_are_closed(shell: Shell, closed: tuple[int, ..
     assert not shell.held()
 
 
-def test_owner_of_characters_that_no_environment_holds_is_written_out(shell: Shell) -> None:
-    """It is a label: nothing may keep the command from running."""
-    done = shell.run(
-        "run", "--url", f"{shell.url}?owner=a%00b%0Ac", "k", "--", "sh", "-c", 'printf "%s\\n" "$DLOCK_OWNER"'
-    )
+def test_owner_that_no_environment_can_hold_is_refused(shell: Shell) -> None:
+    """It is a label for people, on one line."""
+    done = shell.run("run", "--url", f"{shell.url}?owner=a%00b%0Ac", "k", "--", "echo", "ran")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "a\\x00b\\nc\n"
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "owner: 'a\\x00b\\nc' holds the control character '\\x00' at position 1" in done.stderr
 
 
 @pytest.mark.parametrize("content", ["data", "#!/bin/sh\n"])
@@ -383,3 +381,16 @@ import json, os
 names = ("DLOCK_KEY", "DLOCK_OWNER", "DLOCK_FENCING_TOKEN", "DLOCK_FENCING_TOKENS")
 print(json.dumps({name: os.environ[name] for name in names}))
 """
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell what a process was started with")
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C.UTF-8"}], ids=["unset", "set"])
+def test_command_has_the_locale_that_dlock_was_started_with(shell: Shell, given: dict[str, str]) -> None:
+    """Python sets LC_CTYPE for itself where the locale is C; a command that sorts or compares text must not notice."""
+    for name in ("LC_ALL", "LANG", "LC_CTYPE"):
+        shell.environment.pop(name, None)
+    shell.environment |= given
+
+    done = shell.run("run", "k", "--", "sh", "-c", "echo ${LC_CTYPE-unset}")
+
+    assert done.stdout.strip() == given.get("LC_CTYPE", "unset")

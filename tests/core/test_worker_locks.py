@@ -37,7 +37,7 @@ def test_one_worker_is_inside_at_a_time(workers: str, tmp_path: Path) -> None:
     (tmp_path / "test_shared.py").write_text(TESTS, encoding="utf-8")
     plugins = ["-p", "xdist", "-p", "dlock_core.pytest_plugin", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, "-n", workers, "--basetemp", "temp", "."],
+        [sys.executable, "-m", "pytest", "-q", *plugins, "-n", workers, "--basetemp", "100 % of #1 ?", "."],
         cwd=tmp_path,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
