@@ -119,7 +119,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from dlock_core.record import LockRecord, Version
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.record import TOKEN_MAX, LockRecord, Version
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -152,6 +153,7 @@ __all__ = [
     "ServerClock",
     "TokenOrder",
     "Version",
+    "tokens_exhausted",
 ]
 
 
@@ -444,3 +446,10 @@ class AsyncPrune(Protocol):
 
     async def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
         """As :meth:`Prune.prune`."""
+
+
+def tokens_exhausted(key: str) -> StoreUnavailableError:
+    """Return the error of a claim for which no greater token can be stored (clause S3)."""
+    return StoreUnavailableError(
+        f"the fencing token of key {key!r} has reached its end, {TOKEN_MAX}; use another key", key=key
+    )

@@ -9,10 +9,10 @@ from dlock_core.engine.driver import new_rvn
 from dlock_core.engine.texts import shown
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.events import EventKind, LockEvent
-from dlock_core.kit.outcome import tokens_exhausted
 from dlock_core.lease import BREAK_TRIES_MAX, break_step, note_request
 from dlock_core.record import RESERVED, TOKEN_MAX, BeatNote, Broken
 from dlock_core.states import Break
+from dlock_core.store import tokens_exhausted
 
 if TYPE_CHECKING:
     from dlock_core.engine.client_context import ClientContext

@@ -46,7 +46,7 @@ from dlock_core.kit.exchange import (
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.lane import Lane, in_own_thread
-from dlock_core.kit.outcome import kept, matches, outcome, tokens_exhausted, written
+from dlock_core.kit.outcome import kept, matches, outcome, written
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncLendingPool, AsyncPooledLink, LendingPool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
@@ -55,6 +55,7 @@ from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
 from dlock_core.kit.trouble import named, unanswered, unfit
 from dlock_core.kit.watch import AsyncWatch, News, Waits, Watch
+from dlock_core.store import tokens_exhausted
 
 if TYPE_CHECKING:
     from dlock_core.kit.deadlines import DeadlineSocket, DeadlineTLSSocket

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError
 from dlock_core.kit.codec import CONTEXT_OF, UNREADABLE, read_payload
 from dlock_core.record import TOKEN_MAX, LockRecord, NewerRecord, State
-from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_core.store import Claim, Expect, Release, Replace, Reply, tokens_exhausted
 
 if TYPE_CHECKING:
     from dlock_core.record import Attributes, Version
 
-__all__ = ["kept", "matches", "outcome", "tokens_exhausted", "written"]
+__all__ = ["kept", "matches", "outcome", "written"]
 
 _HELD, _GONE = State.HELD, State.GONE
 
@@ -94,10 +94,3 @@ def _changed(record: LockRecord, token: int, data: bytes | None, attributes: Att
         return record
     named = (record.key, record.state, record.rvn, token, record.owner, record.lease_ms)
     return LockRecord(*named, data, attributes, *CONTEXT_OF(record))
-
-
-def tokens_exhausted(key: str) -> StoreUnavailableError:
-    """Return the error of a claim for which no greater token can be stored (clause S3)."""
-    return StoreUnavailableError(
-        f"the fencing token of key {key!r} has reached its end, {TOKEN_MAX}; use another key", key=key
-    )

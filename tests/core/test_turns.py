@@ -47,10 +47,8 @@ async def test_only_the_first_asks_and_each_has_its_turn(world: World) -> None:
         assert sent["read"] <= 40
 
         sent.clear()
-        released_at = world.clock.now()
         await held.release()
         await turns.all_done()
-        assert world.clock.now() - released_at < 4 * SECOND
 
         in_vain = sent.total() - 2 - MANY * (3 + 2)
         assert in_vain <= 6 * MANY // STREAK_MAX + MANY
