@@ -12,49 +12,35 @@ from dlock_core.kit import named, unanswered, unfit
 misfit = partial(unfit, "etcd")
 TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
-_RIGHT = "its user lacks a right; see `dlock doctor --policy --url URL`"
+_NO_LOGIN = "leave user and password out, or enable authentication"
 
 # What says that a request was certainly not applied, now or later: the code, and a part of the text. What is not here is unknown:
 # "etcdserver: request timed out", since etcd may apply the write when a majority is back; and "etcdserver: mvcc: database space exceeded",
 # which is also the answer to the write that has filled the space, and was applied.
-REFUSED: tuple[tuple[grpc.StatusCode, str, type[StoreError], str], ...] = (
-    (
-        _Code.UNAVAILABLE,
-        "Failed parsing HTTP/2",
-        StoreUnavailableError,
-        "no gRPC is spoken there; is it etcd's client port?",
+_REFUSALS: dict[type[StoreError], tuple[tuple[grpc.StatusCode, str, str], ...]] = {
+    StoreUnavailableError: (
+        (_Code.UNAVAILABLE, "Failed parsing HTTP/2", "no gRPC is spoken there; is it etcd's client port?"),
+        (_Code.UNAVAILABLE, "failed to connect to all addresses", "check host, port and TLS"),
+        (_Code.UNAVAILABLE, "DNS resolution failed", "check the host's name"),
+        (_Code.UNAVAILABLE, "errors resolving", "check the host's name"),
+        (_Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", "name a voting member"),
+        (_Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", "etcd is overloaded"),
+        (_Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", "users were changed"),
+        (_Code.NOT_FOUND, "etcdserver: requested lease not found", "the place in the queue was lost"),
     ),
-    (_Code.UNAVAILABLE, "failed to connect to all addresses", StoreUnavailableError, "check host, port and TLS"),
-    (_Code.UNAVAILABLE, "DNS resolution failed", StoreUnavailableError, "check the host's name"),
-    (_Code.UNAVAILABLE, "errors resolving", StoreUnavailableError, "check the host's name"),
-    (_Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", StoreUnavailableError, "name a voting member"),
-    (_Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", StoreUnavailableError, "etcd is overloaded"),
-    (_Code.INVALID_ARGUMENT, "etcdserver: request is too large", RecordError, "raise --max-request-bytes"),
-    (_Code.INVALID_ARGUMENT, "etcdserver: too many operations", StoreSetupError, "leave --max-txn-ops at 128 or more"),
-    (
-        _Code.INVALID_ARGUMENT,
-        "etcdserver: user name is empty",
-        StoreSetupError,
-        "etcd asks for a user: etcd://USER:PASSWORD@HOST",
+    StoreSetupError: (
+        (_Code.INVALID_ARGUMENT, "etcdserver: too many operations", "leave --max-txn-ops at 128 or more"),
+        (_Code.INVALID_ARGUMENT, "etcdserver: user name is empty", "etcd asks for a user: etcd://USER:PASSWORD@HOST"),
+        (_Code.INVALID_ARGUMENT, "etcdserver: authentication failed", "check user and password"),
+        (_Code.FAILED_PRECONDITION, "etcdserver: authentication is not enabled", _NO_LOGIN),
+        (_Code.PERMISSION_DENIED, "", "its user lacks a right; see `dlock doctor --policy --url URL`"),
+        (_Code.UNAUTHENTICATED, "", "check user and password"),
+        (_Code.UNIMPLEMENTED, "", "what answers there has no API of etcd 3.4 or newer"),
     ),
-    (_Code.INVALID_ARGUMENT, "etcdserver: authentication failed", StoreSetupError, "check user and password"),
-    (_Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", StoreUnavailableError, "users were changed"),
-    (
-        _Code.FAILED_PRECONDITION,
-        "etcdserver: authentication is not enabled",
-        StoreSetupError,
-        "leave user and password out, or enable authentication",
-    ),
-    (
-        _Code.NOT_FOUND,
-        "etcdserver: requested lease not found",
-        StoreUnavailableError,
-        "the place in the queue was lost",
-    ),
-    (_Code.PERMISSION_DENIED, "", StoreSetupError, _RIGHT),
-    (_Code.UNAUTHENTICATED, "", StoreSetupError, "check user and password"),
-    (_Code.UNIMPLEMENTED, "", StoreSetupError, "what answers there has no API of etcd 3.4 or newer"),
-)
+    RecordError: ((_Code.INVALID_ARGUMENT, "etcdserver: request is too large", "raise --max-request-bytes"),),
+}
+_ROWS = [(*row, kind) for kind, rows in _REFUSALS.items() for row in rows]
+_NEVER_SENT = _ROWS[:4]
 _TOKEN_TROUBLE = (
     "etcdserver: invalid auth token",
     "etcdserver: user name is empty",
@@ -62,17 +48,16 @@ _TOKEN_TROUBLE = (
 )
 
 
-def _row(error: Exception) -> tuple[grpc.StatusCode, str, type[StoreError], str] | None:
+def _row(error: Exception) -> tuple[grpc.StatusCode, str, str, type[StoreError]] | None:
     if not isinstance(error, grpc.RpcError):
         return None
     said = _said(error)
-    return next((row for row in REFUSED if error.code() is row[0] and row[1] in said), None)
+    return next((row for row in _ROWS if error.code() is row[0] and row[1] in said), None)
 
 
 def was_never_sent(error: Exception) -> bool:
     """Whether there was no connection that a request could have been sent on."""
-    row = _row(error)
-    return row is not None and row in REFUSED[:4]
+    return _row(error) in _NEVER_SENT
 
 
 def no_token(error: Exception) -> bool:
@@ -93,7 +78,7 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
     row, said = _row(error), _told(error)
     if row is None:
         return unanswered("etcd", said, key, writes=writes)
-    kind, hint = row[2:]
+    hint, kind = row[2:]
     return kind(f"etcd was not asked, or refused, nothing was written to {named(key)}: {said}; {hint}", key=key)
 
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
+from dlock_core.kit import BeginsAnew, Lane, aperform, leave_behind, perform, watch_forks
 from dlock_etcd._errors import was_never_sent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dlock_core.kit import Exchange
     from dlock_etcd._schema import Request
 
 # Read by gRPC before its first channel. Its handlers of forks stop and start its threads, also in the parent, where a request then may get
@@ -48,6 +50,7 @@ class _Link(BeginsAnew):
 
     watch: Any = None
     _grpc: Any
+    _sleep: Callable[[float], Any]
 
     def __init__(self, targets: tuple[str, ...], credentials: Any, channel: Any) -> None:
         self._targets, self._credentials, self._owned = targets, credentials, channel is None
@@ -83,6 +86,30 @@ class _Link(BeginsAnew):
             channel = self._channels.setdefault(member, channel)
         return channel
 
+    def _sending(self, request: Request, timeout_s: float, deadline: float) -> Exchange[Any]:
+        """Send *request*, as steps, until a member has taken it."""
+        patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
+        asked: list[int] = []
+        while True:
+            try:
+                return (yield self._call(request, deadline))
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                raise ConnectionAbortedError("the channel was closed") from error
+            except grpc.RpcError as error:
+                pause_s = self._turn(request, asked, error, patience)
+                if pause_s is None:
+                    raise
+            yield self._sleep(pause_s)
+
+    def _closing(self) -> Exchange[None]:
+        if self.watch is not None:
+            yield self.watch.close()
+        for channel in list(self._channels.values()) if self._owned else ():
+            yield channel.close()
+
     def _call(self, request: Request, deadline: float) -> Any:
         method = request.method
         ask = self._channel(self._member if request.member is None else request.member).unary_unary(
@@ -114,6 +141,7 @@ class ThreadLink(_Link):
     """The link for threads."""
 
     _grpc = grpc
+    _sleep = staticmethod(time.sleep)
 
     def __init__(self, targets: tuple[str, ...], credentials: Any, channel: Any) -> None:
         super().__init__(targets, credentials, channel)
@@ -121,58 +149,24 @@ class ThreadLink(_Link):
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* once."""
-        return self._lane.aside(partial(self._send, request, timeout_s, time.monotonic() + timeout_s), timeout_s)
-
-    def _send(self, request: Request, timeout_s: float, deadline: float) -> Any:
-        patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
-        asked: list[int] = []
-        while True:
-            try:
-                return self._call(request, deadline)
-            except grpc.RpcError as error:
-                pause_s = self._turn(request, asked, error, patience)
-                if pause_s is None:
-                    raise
-            time.sleep(pause_s)
+        deadline = time.monotonic() + timeout_s
+        return self._lane.aside(lambda: perform(self._sending(request, timeout_s, deadline)), timeout_s)
 
     def close(self) -> None:
         """Close all channels but that of the user."""
-        self._lane.aside(self._close, _CLOSE_S)
-
-    def _close(self) -> None:
-        if self.watch is not None:
-            self.watch.close()
-        for channel in list(self._channels.values()) if self._owned else ():
-            channel.close()
+        self._lane.aside(lambda: perform(self._closing()), _CLOSE_S)
 
 
 class AsyncLink(_Link):
     """The link for the tasks of one event loop."""
 
     _grpc = grpc.aio
+    _sleep = staticmethod(asyncio.sleep)
 
-    async def send(self, request: Request, timeout_s: float) -> Any:
-        """As :meth:`ThreadLink.send`."""
-        deadline = time.monotonic() + timeout_s
-        patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
-        asked: list[int] = []
-        while True:
-            try:
-                return await self._call(request, deadline)
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                raise ConnectionAbortedError("the channel was closed") from error
-            except grpc.RpcError as error:
-                pause_s = self._turn(request, asked, error, patience)
-                if pause_s is None:
-                    raise
-            await asyncio.sleep(pause_s)
+    def send(self, request: Request, timeout_s: float) -> Any:
+        """As :meth:`ThreadLink.send`; what this returns is awaited."""
+        return aperform(self._sending(request, timeout_s, time.monotonic() + timeout_s))
 
     async def close(self) -> None:
         """As :meth:`ThreadLink.close`."""
-        if self.watch is not None:
-            await self.watch.close()
-        for channel in list(self._channels.values()) if self._owned else ():
-            await channel.close()
+        await aperform(self._closing())

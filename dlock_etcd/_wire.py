@@ -29,20 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dlock_core.kit import Plain, damaged, kept, payload_of, plain_of, record_of, written
 from dlock_core.record import FORMAT_VERSION, State
 from dlock_core.store import Claim, Expect, Reply
-from dlock_etcd._schema import (
-    CREATED,
-    EQUAL,
-    GREATER,
-    LESS,
-    MODIFIED,
-    VALUE,
-    Compare,
-    DeleteRange,
-    Op,
-    Put,
-    Range,
-    Txn,
-)
+from dlock_etcd._schema import CREATED, EQUAL, GREATER, LESS, MODIFIED, VALUE, Compare, DeleteRange, Op, Put, Range, Txn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

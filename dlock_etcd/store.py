@@ -28,10 +28,11 @@ class _Store(Batches, Queues):
     capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
     _channel_class: Any
     _link_class: Any
+    _watch: Any
     _link: Any
     _verbs: Any
 
-    def _prepared(self, source: Any, root: str | None, user: str, password: str) -> tuple[EtcdVerbs, Any]:
+    def __init__(self: Any, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
         if isinstance(source, str):
             source = EtcdStoreOptions.from_url(source)
         if isinstance(source, EtcdStoreOptions):
@@ -50,7 +51,8 @@ class _Store(Batches, Queues):
             raise ConfigurationError(
                 f"{type(self).__name__} works with a URL or a {kind}, not with {type(source).__name__}"
             )
-        return verbs, link
+        super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
+        link.watch = self._watch(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
 
 
 class EtcdStore(_Store, ExchangeStore):
@@ -61,23 +63,11 @@ class EtcdStore(_Store, ExchangeStore):
     """
 
     _channel_class, _link_class = grpc.Channel, ThreadLink
-
-    def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
-        verbs, link = self._prepared(source, root, user, password)
-        super().__init__(verbs, link)
-        link.watch = Watch(
-            news_of(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
-        )
+    _watch = staticmethod(lambda *calls: Watch(news_of(*calls)))
 
 
 class AsyncEtcdStore(_Store, AsyncExchangeStore):
     """As :class:`EtcdStore`, for the tasks of one event loop, with a ``grpc.aio.Channel``."""
 
     _channel_class, _link_class = grpc.aio.Channel, AsyncLink
-
-    def __init__(self, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
-        verbs, link = self._prepared(source, root, user, password)
-        super().__init__(verbs, link)
-        link.watch = AsyncWatch(
-            anews_of(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
-        )
+    _watch = staticmethod(lambda *calls: AsyncWatch(anews_of(*calls)))
