@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -20,65 +19,55 @@ from dlock_core.errors import (
 )
 from dlock_core.kit import named, unanswered, unfit
 
-
-class Kind(Enum):
-    """What an error says about the write that it answers, as the error that dlock raises.
-
-    ``NOT_APPLIED``: certainly not, now or later; ``UNKNOWN``: anything less certain; ``SETUP``: not applied, and an operator must
-    mend something; ``RECORD``: not applied, since a document cannot be written or read.
-    """
-
-    NOT_APPLIED = StoreUnavailableError
-    UNKNOWN = OutcomeUnknownError
-    SETUP = StoreSetupError
-    RECORD = RecordError
-
+# What an error says about the write that it answers is the error that dlock raises. StoreUnavailableError: certainly not applied, now or
+# later; OutcomeUnknownError: anything less certain; StoreSetupError: not applied, and an operator must mend something; RecordError: not
+# applied, since a document cannot be written or read.
 
 # The class, or its nearest base, decides where there is no code of the server in CODES.
-CLASSES: dict[type[BaseException], Kind] = {
+CLASSES: dict[type[BaseException], type[StoreError]] = {
     # Also a broken connection, which cannot be told from one that was never made: both are AutoReconnect.
-    errors.PyMongoError: Kind.UNKNOWN,
-    errors.WaitQueueTimeoutError: Kind.NOT_APPLIED,
-    errors.ServerSelectionTimeoutError: Kind.NOT_APPLIED,
-    errors.ConfigurationError: Kind.SETUP,
-    errors.InvalidURI: Kind.SETUP,
+    errors.PyMongoError: OutcomeUnknownError,
+    errors.WaitQueueTimeoutError: StoreUnavailableError,
+    errors.ServerSelectionTimeoutError: StoreUnavailableError,
+    errors.ConfigurationError: StoreSetupError,
+    errors.InvalidURI: StoreSetupError,
     # The client was closed.
-    errors.InvalidOperation: Kind.NOT_APPLIED,
-    errors.InvalidName: Kind.SETUP,
-    errors.CollectionInvalid: Kind.SETUP,
-    errors.DocumentTooLarge: Kind.RECORD,
-    errors.EncryptionError: Kind.SETUP,
-    errors.EncryptedCollectionError: Kind.SETUP,
-    BSONError: Kind.RECORD,
-    UnicodeError: Kind.RECORD,
-    OverflowError: Kind.RECORD,
+    errors.InvalidOperation: StoreUnavailableError,
+    errors.InvalidName: StoreSetupError,
+    errors.CollectionInvalid: StoreSetupError,
+    errors.DocumentTooLarge: RecordError,
+    errors.EncryptionError: StoreSetupError,
+    errors.EncryptedCollectionError: StoreSetupError,
+    BSONError: RecordError,
+    UnicodeError: RecordError,
+    OverflowError: RecordError,
     # An AsyncMongoClient in another event loop, or an interpreter that is going down.
-    RuntimeError: Kind.UNKNOWN,
-    OSError: Kind.UNKNOWN,
+    RuntimeError: OutcomeUnknownError,
+    OSError: OutcomeUnknownError,
 }
 
 # Codes of a command that failed as a whole; after any other its outcome is unknown. In a writeConcernError every code means that the write
 # may stand or be rolled back.
-CODES: dict[int, Kind] = {
-    112: Kind.NOT_APPLIED,  # WriteConflict: rolled back
-    10107: Kind.NOT_APPLIED,  # NotWritablePrimary: refused at the door
-    13435: Kind.NOT_APPLIED,  # NotPrimaryNoSecondaryOk: likewise
-    2: Kind.SETUP,  # BadValue
-    9: Kind.SETUP,  # FailedToParse
-    13: Kind.SETUP,  # Unauthorized
-    14: Kind.SETUP,  # TypeMismatch
-    18: Kind.SETUP,  # AuthenticationFailed
-    26: Kind.SETUP,  # NamespaceNotFound
-    59: Kind.SETUP,  # CommandNotFound
-    61: Kind.SETUP,  # ShardKeyNotFound
-    72: Kind.SETUP,  # InvalidOptions
-    73: Kind.SETUP,  # InvalidNamespace
-    121: Kind.SETUP,  # DocumentValidationFailure
-    123: Kind.SETUP,  # NotAReplicaSet
-    166: Kind.SETUP,  # CommandNotSupportedOnView
-    238: Kind.SETUP,  # NotImplemented
-    323: Kind.SETUP,  # APIStrictError
-    8000: Kind.SETUP,  # AtlasError
+CODES: dict[int, type[StoreError]] = {
+    112: StoreUnavailableError,  # WriteConflict: rolled back
+    10107: StoreUnavailableError,  # NotWritablePrimary: refused at the door
+    13435: StoreUnavailableError,  # NotPrimaryNoSecondaryOk: likewise
+    2: StoreSetupError,  # BadValue
+    9: StoreSetupError,  # FailedToParse
+    13: StoreSetupError,  # Unauthorized
+    14: StoreSetupError,  # TypeMismatch
+    18: StoreSetupError,  # AuthenticationFailed
+    26: StoreSetupError,  # NamespaceNotFound
+    59: StoreSetupError,  # CommandNotFound
+    61: StoreSetupError,  # ShardKeyNotFound
+    72: StoreSetupError,  # InvalidOptions
+    73: StoreSetupError,  # InvalidNamespace
+    121: StoreSetupError,  # DocumentValidationFailure
+    123: StoreSetupError,  # NotAReplicaSet
+    166: StoreSetupError,  # CommandNotSupportedOnView
+    238: StoreSetupError,  # NotImplemented
+    323: StoreSetupError,  # APIStrictError
+    8000: StoreSetupError,  # AtlasError
 }
 
 misfit = partial(unfit, "MongoDB")
@@ -98,7 +87,7 @@ _DNS_MEND = "see that the host of a mongodb+srv URL is right, and that this mach
 _MEND = "see `dlock doctor --url URL`"
 
 
-def kind_of(error: BaseException) -> Kind | None:
+def kind_of(error: BaseException) -> type[StoreError] | None:
     """Return what *error* says about the command that raised it, or None if it is not the driver's."""
     if isinstance(error, errors.NotPrimaryError | errors.OperationFailure):
         kind = CODES.get(_code(error))
@@ -112,12 +101,12 @@ def error_of(error: BaseException, key: str | None, *, writes: bool) -> StoreErr
     kind = kind_of(error)
     if kind is None or isinstance(error, DLockError):
         return None
-    if kind is Kind.SETUP:
+    if kind is StoreSetupError:
         mend = _DNS_MEND if _unresolved(error) else _MENDS.get(_code(error), _MEND)
         return misfit(_said(error), mend, key=key)
-    if kind is Kind.RECORD:
+    if kind is RecordError:
         return RecordError(f"the record of {named(key)} has no form in BSON: {type(error).__name__}", key=key)
-    return unanswered("MongoDB", _said(error), key, writes=writes and kind is Kind.UNKNOWN)
+    return unanswered("MongoDB", _said(error), key, writes=writes and kind is OutcomeUnknownError)
 
 
 def check_concern(answer: Any, key: str | None) -> None:

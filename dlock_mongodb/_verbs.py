@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError, WriteError
 
-from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import BatchResults, pages
 from dlock_core.store import Reply
 from dlock_mongodb import _wire
-from dlock_mongodb._errors import CLASSES, CREATE_IT, Kind, check_concern, error_of, kind_of, misfit
+from dlock_mongodb._errors import CLASSES, CREATE_IT, check_concern, error_of, kind_of, misfit
 from dlock_mongodb._wire import Command
 from dlock_mongodb.provision import inspection, provisioning
 
@@ -75,7 +75,7 @@ class MongoDBVerbs:
             answer = yield from self._send(_wire.changes(self._names.collection, requests), urgent=True)
         except (NotPrimaryError, OperationFailure) as error:
             # The refusal of a single command comes before it runs. Nobody promises that for a later statement of a batch.
-            if len(requests) > 1 and kind_of(error) is Kind.NOT_APPLIED:
+            if len(requests) > 1 and kind_of(error) is StoreUnavailableError:
                 raise OutcomeUnknownError(
                     f"MongoDB ended a batch with {error_of(error, None, writes=False)}"
                 ) from error
@@ -111,7 +111,7 @@ class MongoDBVerbs:
             record = _wire.found((yield from self._send(_wire.find(self._names.collection, [key], "local"))))
         except (PyMongoError, OSError) as error:
             # The wait goes on without the mark.
-            if kind_of(error) is Kind.SETUP:
+            if kind_of(error) is StoreSetupError:
                 raise
             return False
         return record is None or not record.held

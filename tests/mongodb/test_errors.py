@@ -16,7 +16,7 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_mongodb._errors import CLASSES, CODES, Kind, check_concern, error_of, kind_of
+from dlock_mongodb._errors import CLASSES, CODES, check_concern, error_of, kind_of
 
 SECRET = "hunter2"
 PUBLIC = [each for _, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == errors.__name__]
@@ -48,7 +48,7 @@ def test_every_error_class_of_pymongo_is_decided(kind: type[BaseException]) -> N
     """A class that a later pymongo adds fails here, and is of unknown outcome until somebody has thought about it."""
     assert (kind in CLASSES) is not (kind in UNDECIDED)
     if kind in UNDECIDED:
-        assert kind_of(kind.__new__(kind)) is Kind.UNKNOWN
+        assert kind_of(kind.__new__(kind)) is OutcomeUnknownError
 
 
 def test_every_error_class_of_bson_means_a_record_without_a_form() -> None:
@@ -70,7 +70,7 @@ def test_a_class_that_nobody_knows_is_of_unknown_outcome() -> None:
     class NewError(errors.PyMongoError):
         pass
 
-    assert kind_of(NewError()) is Kind.UNKNOWN
+    assert kind_of(NewError()) is OutcomeUnknownError
 
 
 def test_what_is_not_the_drivers_is_nobodys() -> None:
@@ -167,7 +167,7 @@ def test_what_an_operator_must_mend_names_the_remedy(error: Exception) -> None:
 
 def test_no_code_is_certain_but_those_of_a_refusal() -> None:
     """Whoever adds a code to the certain ones has to say so here."""
-    certain = {code for code, kind in CODES.items() if kind is Kind.NOT_APPLIED}
+    certain = {code for code, kind in CODES.items() if kind is StoreUnavailableError}
 
     assert certain == {112, 10107, 13435}
 
