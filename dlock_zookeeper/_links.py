@@ -111,7 +111,7 @@ class ThreadLink(BeginsAnew):
 
     def _send(self, request: Request, deadline: float) -> list[Any]:
         client = self._ready(deadline - time.monotonic())
-        answers = request.begin(client, self.news.put)
+        answers = request(client, self.news.put)
         return [answer.get(timeout=max(deadline - time.monotonic(), 0)) for answer in answers]
 
     def looks(self, timeout_s: float) -> list[Look]:
@@ -146,20 +146,17 @@ class ThreadLink(BeginsAnew):
             if client.client_state == KeeperState.AUTH_FAILED:
                 raise StoreSetupError("ZooKeeper refused user and password, nothing was written")
             if time.monotonic() > until:
-                problem = f"ZooKeeper was not asked, nothing was written: {self._why(asking_s)}"
-                raise StoreUnavailableError(problem) from ConnectionLoss(client.client_state)
+                raise _unasked(self._why(asking_s)) from ConnectionLoss(client.client_state)
             time.sleep(_LOOK_EVERY_S)
         if client.client_state == KeeperState.CONNECTED_RO:
-            problem = "the server is read-only: it has lost its majority"
-            raise StoreUnavailableError(f"ZooKeeper was not asked, nothing was written: {problem}")
+            raise _unasked("the server is read-only: it has lost its majority")
         return client
 
     def _started(self, timeout_s: float) -> Any:
         if self._forked:
-            problem = "a client of ZooKeeper does not survive a fork; make it in the child"
-            raise StoreUnavailableError(f"ZooKeeper was not asked, nothing was written: {problem}")
+            raise _unasked("a client of ZooKeeper does not survive a fork; make it in the child")
         if not self._mutex.acquire(timeout=timeout_s):
-            raise StoreUnavailableError("ZooKeeper was not asked, nothing was written: another thread still connects")
+            raise _unasked("another thread still connects")
         try:
             if self._client is None:
                 self._client = _client_of(self._options)
@@ -175,6 +172,10 @@ class ThreadLink(BeginsAnew):
         if self._options is not None and self._options.tls and any(look.mode for look in looks):
             told.append("they answer without TLS, which was asked for")
         return "; ".join(told)
+
+
+def _unasked(why: str) -> StoreUnavailableError:
+    return StoreUnavailableError(f"ZooKeeper was not asked, nothing was written: {why}")
 
 
 def _client_of(options: Any) -> Any:

@@ -17,8 +17,8 @@ key was deleted. A renewal writes the token as a number.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from kazoo.exceptions import NoNodeError
@@ -27,18 +27,13 @@ from dlock_core.errors import RecordError
 from dlock_core.kit import Plain, damaged, plain_of, record_of
 from dlock_core.record import FORMAT_VERSION, LockRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 # The server's own limit for a request (jute.maxbuffer) is 1 MiB; at a larger one it ends the connection, and tells nothing.
 _VALUE_BYTES = 1_000_000
 _WHERE = "ZooKeeper"
 
 
-class Request(NamedTuple):
-    """What is sent at once: *begin* is given the client and what a watch calls, and returns what will have the answers."""
-
-    begin: Callable[[Any, Callable[[Any], object]], Sequence[Any]]
+# What is sent at once: it is given the client and what a watch calls, and returns what will have the answers.
+Request: TypeAlias = Callable[[Any, Callable[[Any], object]], Sequence[Any]]
 
 
 class Standing(NamedTuple):
@@ -137,7 +132,7 @@ def transactions(parts: Iterable[Sequence[Step]]) -> Request:
             begun.append(transaction.commit_async())
         return begun
 
-    return Request(begin)
+    return begin
 
 
 class _Found(NamedTuple):
@@ -154,26 +149,24 @@ class _Found(NamedTuple):
 
 def looks(paths: Sequence[str]) -> Request:
     """Return the request for many nodes as the whole ensemble has them; the first answer is nothing, a node that is not there is None."""
-    return Request(lambda client, _: [client.sync_async(paths[0]), *(_Found(client.get_async(path)) for path in paths)])
+    return lambda client, _: [client.sync_async(paths[0]), *(_Found(client.get_async(path)) for path in paths)]
 
 
 def read(path: str, *, watch: bool = False) -> Request:
     """Return the request for a node as the whole ensemble has it: a follower first waits for what the leader has done."""
-    return Request(
-        lambda client, news: [client.sync_async(path), client.get_async(path, watch=news if watch else None)]
-    )
+    return lambda client, news: [client.sync_async(path), client.get_async(path, watch=news if watch else None)]
 
 
 def reads(paths: Sequence[str]) -> Request:
     """Return the request for many nodes, as the server has them."""
-    return Request(lambda client, _: [client.get_async(path) for path in paths])
+    return lambda client, _: [client.get_async(path) for path in paths]
 
 
 def listing(root: str) -> Request:
     """Return the request for the names of all records."""
-    return Request(lambda client, _: [client.get_children_async(f"/{root}")])
+    return lambda client, _: [client.get_children_async(f"/{root}")]
 
 
 def making(path: str) -> Request:
     """Return the request that makes an empty node."""
-    return Request(lambda client, _: [client.create_async(path)])
+    return lambda client, _: [client.create_async(path)]
