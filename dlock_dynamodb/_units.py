@@ -55,10 +55,7 @@ class Units:
         """
         if code_of(error) != "ConditionalCheckFailed":
             return
-        sent = {
-            **request.get("Key", {}),
-            **request.get("Item", request.get("ExpressionAttributeValues", {})),
-        }
+        sent = {**request.get("Key", {}), **request.get("Item", request.get("ExpressionAttributeValues", {}))}
         larger = max(_size(sent), _size(error.response.get("Item") or {}))
         self._add(verb, operation, max(-(-larger // _WRITE_UNIT_BYTES), 1))
 

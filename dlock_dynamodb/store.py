@@ -59,11 +59,7 @@ class DynamoDBVerbs:
     def __init__(self, options: DynamoDBStoreOptions, endpoint: str) -> None:
         self.options = options
         self.table = Table(
-            options.table,
-            options.partition_key,
-            options.sort_key,
-            options.sort_key_value,
-            options.sort_key_separator,
+            options.table, options.partition_key, options.sort_key, options.sort_key_value, options.sort_key_separator
         )
         self.rows = rows = _rows_of(options, self.table)
         self.counts = Counts(self.table, rows) if isinstance(rows, AwslabsRows) and options.token_row else None

@@ -228,7 +228,7 @@ class SqliteFile:
         if (status.st_dev, status.st_ino) != self._identity:
             # Programs that have the old file open would not see the locks in the new one, whose tokens begin again.
             raise self._misfit(
-                "the file was removed or replaced while it was open; put it back, or stop all its users and start anew",
+                "the file was removed or replaced while it was open; put it back, or stop all its users and start anew"
             )
 
     def _settle(self) -> None:
@@ -362,7 +362,7 @@ class SqliteFile:
             return self._misfit(f"there is no directory {directory!r}; make it: mkdir -p {directory}")
         if error.errno == errno.ENOENT and self._identity is None:
             return self._misfit(
-                f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk",
+                f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk"
             )
         if error.errno == errno.ENOENT:
             return self._misfit("the file was removed while it was open; put it back, or start all its users anew")

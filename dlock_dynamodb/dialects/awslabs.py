@@ -23,15 +23,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core.errors import UnsupportedError
-from dlock_core.record import (
-    DATA_MAX_BYTES,
-    LEASE_MAX_MS,
-    NO_TOKEN,
-    AttributeValue,
-    LockRecord,
-    State,
-    Version,
-)
+from dlock_core.record import DATA_MAX_BYTES, LEASE_MAX_MS, NO_TOKEN, AttributeValue, LockRecord, State, Version
 from dlock_core.store import Claim, Release, Replace
 from dlock_dynamodb._wire import ABSENT, Table, field, number, text
 from dlock_dynamodb.dialects.token_rows import TOKEN, takes, token_of, token_value
@@ -219,11 +211,7 @@ class AwslabsRows(NamedTuple):
     def _mark(self, change: Replace | Release, token: int, condition: str, values: Item) -> Write:
         """Mark the row released, under a fresh number; owner and lease stay, as the Java client wants them to."""
         record, removed = change.record, list(_TIMES)
-        attributes = {
-            _RELEASED: _MARK,
-            _RVN: text(to_text(record.rvn)),
-            **self._token(record.rvn, token),
-        }
+        attributes = {_RELEASED: _MARK, _RVN: text(to_text(record.rvn)), **self._token(record.rvn, token)}
         if not change.keep_payload:
             attributes |= self._payload(record)
             if record.data is None:
