@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from botocore.exceptions import ClientError
 
+from dlock_core.clock import wall_ms
 from dlock_core.errors import DLockError, OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
 from dlock_core.kit import Batches, Call, Exchange, ExchangeStore, outcome, pages
 from dlock_core.record import TOKEN_MAX
@@ -372,12 +373,8 @@ def _rows_of(options: DynamoDBStoreOptions, table: Table) -> Rows:
         case "awslabs":
             return AwslabsRows(table, options.trust_release_mark, options.token_row)
         case "node-fail-open":
-            return NodeOpenRows(table, _wall_ms)
+            return NodeOpenRows(table, wall_ms)
         case "node-fail-closed":
             return NodeClosedRows(table)
         case _:
             assert_never(options.dialect)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -124,9 +124,8 @@ WALL_CLOCK = {
 }
 # Wall-clock time is for people. Each module that reads it, and what for.
 WALL_CLOCK_READERS: dict[str, str] = {
-    "dlock_core/clock.py": "for the option clock_skew, whose user has said how far two wall clocks are apart",
+    "dlock_core/clock.py": "for the option clock_skew, whose user has said how far two are apart, and for rows of Node clients",
     "dlock_core/slots.py": "names the runs of a schedule, in the schedule's time zone",
-    "dlock_dynamodb/store.py": "writes the time by which some Node clients judge our rows",
 }
 
 FORBIDDEN_IMPORTS = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
