@@ -25,6 +25,7 @@ from dlock_core import (
     LockStore,
     Once,
     Term,
+    store,
 )
 from tests.update_public_api import member_names
 
@@ -168,3 +169,15 @@ def test_keywords_are_the_options(keywords: type, options: type[BaseModel]) -> N
     assert set(offered) == set(fields)
     assert vars(keywords)["__required_keys__"] == frozenset()
     assert {name for name in offered if offered[name] != fields[name]} <= set(KEYWORD_DIFFERS)
+
+
+@pytest.mark.parametrize("name", ["AtomicMulti", "BatchRenew", "ClaimWait", "Notify", "Prune", "ServerClock"])
+def test_a_capability_has_the_same_names_in_both_colours(name: str) -> None:
+    """A store of either colour is asked for the names of the blocking one."""
+    blocking, asynchronous = (
+        {each for each in (*dir(port), *get_type_hints(port)) if not each.startswith("_")}
+        for port in (getattr(store, name), getattr(store, f"Async{name}"))
+    )
+
+    assert blocking
+    assert asynchronous == blocking

@@ -20,12 +20,6 @@ from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, 
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds, trusts_server_clock
 from dlock_core.record import DATA_MAX_BYTES, LockRecord, State, check_key
 from dlock_core.store import (
-    AsyncAtomicMulti,
-    AsyncBatchRenew,
-    AsyncClaimWait,
-    AsyncNotify,
-    AsyncPrune,
-    AsyncServerClock,
     AtomicMulti,
     BatchRenew,
     Capability,
@@ -48,13 +42,14 @@ __all__ = ["CallOptions", "ClientContext", "traits_of"]
 
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
+# The protocols of both colours have the same names, and nothing but names can be looked for.
 _METHODS = {
-    Capability.BATCH_RENEW: (BatchRenew, AsyncBatchRenew),
-    Capability.NOTIFY: (Notify, AsyncNotify),
-    Capability.SERVER_CLOCK: (ServerClock, AsyncServerClock),
-    Capability.PRUNE: (Prune, AsyncPrune),
-    Capability.ATOMIC_MULTI: (AtomicMulti, AsyncAtomicMulti),
-    Capability.CLAIM_WAIT: (ClaimWait, AsyncClaimWait),
+    Capability.BATCH_RENEW: BatchRenew,
+    Capability.NOTIFY: Notify,
+    Capability.SERVER_CLOCK: ServerClock,
+    Capability.PRUNE: Prune,
+    Capability.ATOMIC_MULTI: AtomicMulti,
+    Capability.CLAIM_WAIT: ClaimWait,
 }
 
 
@@ -72,8 +67,8 @@ def check_capabilities(store: Any) -> None:
             f"{type(store).__name__} is not a store; a URL goes to connect() or aconnect(), a driver's client into its store: "
             "LockClient(RedisStore(client))"
         )
-    for capability, protocols in _METHODS.items():
-        present, declared = isinstance(store, protocols), capability in store.capabilities
+    for capability, protocol in _METHODS.items():
+        present, declared = isinstance(store, protocol), capability in store.capabilities
         if present != declared:
             fault = (
                 "declares {0!r} but lacks its methods"
