@@ -31,9 +31,8 @@ class _Queue:
 
     def tell_first(self) -> None:
         """Have the first one go on."""
-        for signal in self.waiting.values():
+        for signal in list(self.waiting.values())[:1]:
             signal.set()
-            break
 
 
 class Turns:
@@ -76,13 +75,13 @@ class Turns:
             queue.tell_first()
             if failed or not queue.waiting:
                 del self._queues[_asked(attempt)]
-            for signal in queue.waiting.values() if failed else ():
+            for signal in list(queue.waiting.values()) if failed else ():
                 signal.set()
 
     def note_leaving(self, key: str) -> None:
         """Tell the first in each queue that this client has given back a place of *key*; not always, since other clients wait, too."""
         with self._runtime.mutex:
-            for asked, queue in self._queues.items():
+            for asked, queue in list(self._queues.items()):  # a signal handler may enter one meanwhile
                 if asked[0] == key:
                     queue.streak = (queue.streak + 1) % STREAK_MAX
                     if queue.streak:
