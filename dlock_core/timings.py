@@ -68,6 +68,10 @@ class Traits(NamedTuple):
 TRAITS = Traits()
 
 
+# One try, which waits for nobody.
+_ONCE: dict[str, Any] = {"wait_ns": 0, "retries_max": 0, "server_wait": False, "must_exist": False}
+
+
 class Timings(NamedTuple):
     """The numbers of one lock; shared by all locks of a client with the same options.
 
@@ -120,22 +124,19 @@ class Timings(NamedTuple):
     def of_session(self) -> "Timings":
         """Return these timings for a session's record: asked for once, without an end or data of its own, and left behind for nobody."""
         return self._replace(
-            wait_ns=0,
-            retries_max=0,
-            server_wait=False,
+            **_ONCE,
             max_hold_ns=None,
             stall_ns=None,
             data=None,
             attributes=(),
             keep_payload=False,
-            must_exist=False,
             hide_on_release=True,
         )
 
     def opening_session(self, wall_ms: int) -> "Timings":
         """Return these timings for one claim of a session: behind a row that was deleted, it gets no token that was granted there."""
         floor = max(self.token_floor, wall_ms)
-        return self._replace(wait_ns=0, retries_max=0, server_wait=False, must_exist=False, token_floor=floor)
+        return self._replace(**_ONCE, token_floor=floor)
 
     @property
     def own_lease_ns(self) -> int:
@@ -174,8 +175,11 @@ def derive_timings(options: "ClientOptions", owner: str, traits: Traits = TRAITS
     Raises: ConfigurationError: they do not fit together; the message names the numbers and the option that breaks the rule.
     """
     lease_ms = _lease_ms(options.lease_duration, options.lock_delay, options.max_lease_duration)
+    derived = _durations(lease_ms, options) | _polling(lease_ms, options, traits)
     timings = Timings(
-        **traits._asdict() | _durations(lease_ms, options) | _polling(lease_ms, options, traits),
+        **traits._asdict() | derived,
+        # Who waits for a short time does not mean to wait longer for a server that hangs; a renewal has to do with no more time, either.
+        acquire_timeout_ns=min(derived["idle_timeout_ns"], max(derived["wait_ns"], derived["timeout_ns"])),
         owner=owner,
         auto_renew=options.auto_renew and not options.fail_closed,
         data=options.data,
@@ -187,19 +191,9 @@ def derive_timings(options: "ClientOptions", owner: str, traits: Traits = TRAITS
         token_floor=options.token_floor,
     )
     _check_limits_fit(timings)
-    timings = _bounded_by_wait(timings)
     if timings.auto_renew:
         _check_renewal_fits(timings, options)
     return timings
-
-
-def _bounded_by_wait(timings: Timings) -> Timings:
-    """Return *timings* whose requests of an acquire take no longer than the wait, or than a renewal, which has to do with no more time.
-
-    Who waits for a short time does not mean to wait longer for a server that hangs.
-    """
-    longest_ns = max(timings.wait_ns, timings.timeout_ns)
-    return timings._replace(acquire_timeout_ns=min(timings.acquire_timeout_ns, longest_ns))
 
 
 def _durations(lease_ms: int, options: "ClientOptions") -> dict[str, Any]:
@@ -225,7 +219,6 @@ def _durations(lease_ms: int, options: "ClientOptions") -> dict[str, Any]:
         "stall_ns": _optional_ns(options.stall_timeout),
         "period_ns": _optional_ns(options.heartbeat_period) or lease_ns // _HEARTBEAT,
         "timeout_ns": min(lease_ns // _RENEWAL, cap_ns),
-        "acquire_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
         "idle_timeout_ns": min(lease_ns // _ACQUIRE, cap_ns),
         "backoff_ns": lease_ns // _BACKOFF,
         "patience_ns": min(lease_ns, _REQUEST_MAX_NS),

@@ -52,9 +52,8 @@ class RedisStoreOptions(StoreOptions):
                     f"{redact(url)!r} cannot be used: its path is not the number of a database; "
                     "a prefix of all keys goes into the query, ?prefix=locks:"
                 )
-            (parts.hostname or "").encode(
-                "idna"
-            )  # as Python does when it looks the host up; UnicodeError is a ValueError
+            # As Python does when it looks the host up; UnicodeError is a ValueError.
+            (parts.hostname or "").encode("idna")
             options = cls(url=SecretStr(url), settings=settings)
             pool = options.client(redis).connection_pool
             pool.connection_class(**pool.connection_kwargs)

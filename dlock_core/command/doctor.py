@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.backend import backend_for, check_claims
 from dlock_core.client import LockClient
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.engine.client_context import describe, traits_of
+from dlock_core.engine.client_context import check_accepted, describe
 from dlock_core.engine.opening import whole_commands
-from dlock_core.engine.texts import check_traits
 from dlock_core.errors import UnsupportedError
 from dlock_core.options import to_seconds
 
@@ -86,7 +85,7 @@ def _examined(options: ClientOptions, configuration: str) -> dict[str, Any]:
     look = getattr(backend, "look", backend.open)
     with closing(look(backend.options.from_url(url, **options._store_settings))) as store:  # the loader's own
         guarantees = store.guarantees()
-        check_traits(options.allow_unsafe, traits_of(options, guarantees, store))
+        check_accepted(options, guarantees, store)
         remedies: Mapping[str, str] = getattr(backend, "remedies", {})
         traits = [
             {"name": name, "reason": reason, "remedy": remedies.get(name), "accepted": name in options.allow_unsafe}

@@ -16,7 +16,8 @@ from dlock_core.command.app import BUSY, CommandBehindDashes
 from dlock_core.command.options import DURATION, client_options, connection_options, grace_option, option
 from dlock_core.command.run import Request, Run, grace_within, hold
 from dlock_core.command.show import writing_output
-from dlock_core.errors import ConfigurationError, LockLostError
+from dlock_core.engine.hints import naming
+from dlock_core.errors import LockLostError
 from dlock_core.record import DATA_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -73,13 +74,9 @@ def once(  # click hands the options over by name
     process is at it, else that of COMMAND. A COMMAND that ends with another code than 0 leaves the slot due. The other exit codes are those
     of 'dlock run'.
     """
-    try:
+    with naming("max_hold", None if at_most_for is None else _LONGEST):
         options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
         request = Request((key,), ctx.obj, grace_within(options, grace), warn_only=False, held_code=BUSY)
-    except ConfigurationError as error:
-        if at_most_for is None or type(error) is not ConfigurationError:
-            raise
-        raise ConfigurationError(str(error).replace("max_hold", _LONGEST)) from None  # as it was given
     with tempfile.TemporaryFile() as output:
         job = _Job(slot, timeout, at_least_for, at_most_for, output if keep_output else None)
         stdout = output.fileno() if keep_output else None

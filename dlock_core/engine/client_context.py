@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, Guarantees, LockStore
 
-__all__ = ["CallOptions", "ClientContext", "traits_of"]
+__all__ = ["CallOptions", "ClientContext", "check_accepted"]
 
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
@@ -117,8 +117,7 @@ class ClientContext:
                     name=name,
                 )
             _log.warning("%s store with the accepted trait %r: %s", guarantees.store, name, reason)
-        if self.options.allow_unsafe:
-            check_traits(self.options.allow_unsafe, traits_of(self.options, guarantees, store))
+        check_accepted(self.options, guarantees, store)
         if "prefix" not in self.options.model_fields_set:
             self.prefix = getattr(store, "default_prefix", "")
         self._capabilities = capabilities = store.capabilities
@@ -328,12 +327,15 @@ def describe(options: ClientOptions) -> str:
     return "no URL" if options.url is None else redact(options.url.get_secret_value())
 
 
-def traits_of(options: ClientOptions, guarantees: Guarantees, store: object) -> set[str]:
-    """Return the traits that the store has, or may have: those it names itself, and those its backend has a remedy for."""
+def check_accepted(options: ClientOptions, guarantees: Guarantees, store: object) -> None:
+    """Refuse a name in ``allow_unsafe`` of no trait: neither of a store of ours, nor of *store*, by itself or its backend's remedies.
+
+    Raises: ConfigurationError: the message lists the names that there are.
+    """
     traits = {name for name, _ in guarantees.unsafe} | set(getattr(store, "unsafe_traits", ()))
-    if options.url is None or traits.issuperset(options.allow_unsafe):
-        return traits
-    return traits | set(getattr(backend_for(options.url.get_secret_value()), "remedies", ()))
+    if options.url is not None and not traits.issuperset(options.allow_unsafe):
+        traits |= set(getattr(backend_for(options.url.get_secret_value()), "remedies", ()))
+    check_traits(options.allow_unsafe, traits)
 
 
 def _used(options: ClientOptions) -> list[str]:

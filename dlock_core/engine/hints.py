@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ from dlock_core.engine.callers import calling_line
 from dlock_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
-__all__ = ["check_event_loop", "check_keywords", "check_variables", "near", "unknown_option", "warn"]
+__all__ = ["check_event_loop", "check_keywords", "check_variables", "naming", "near", "unknown_option", "warn"]
 
 _LEASE = "lease_duration is how long the lock of a holder that died stays taken; that of a living one is renewed"
 _POLL = "poll_period is the longest pause between two tries"
@@ -65,6 +66,17 @@ def check_keywords(keywords: Mapping[str, Any]) -> None:
             f"lease_duration={lease} is {lease / 3600:.1f} hours, for which a crashed holder keeps the lock; durations are seconds, "
             f"not milliseconds. If it is meant, write timedelta(seconds={lease})"
         )
+
+
+@contextmanager
+def naming(option: str, given: str | None) -> Iterator[None]:
+    """Have an error of *option* name it as it was *given*, by another option; None: it was not."""
+    try:
+        yield
+    except ConfigurationError as error:
+        if given is None or type(error) is not ConfigurationError:
+            raise
+        raise ConfigurationError(str(error).replace(option, given)) from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

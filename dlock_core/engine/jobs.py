@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.client_context import check_bytes, check_seconds
+from dlock_core.engine.hints import naming
 from dlock_core.engine.raised import lost_error
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
@@ -85,12 +86,8 @@ class JobRun:
         self._at_least_ms = round(at_least_s * 1000)
         waits = {"timeout": options.get("timeout")}
         self._until_renewed = "timeout" not in options
-        try:
+        with naming("max_hold", None if at_most_s is None else "at_most_for"):
             self._call = context.resolve({**options, **_OWN, **waits, "max_hold": at_most_s})
-        except ConfigurationError as error:
-            if at_most_s is None or type(error) is not ConfigurationError:
-                raise
-            raise ConfigurationError(str(error).replace("max_hold", "at_most_for")) from None  # as it was given
         self._began_ms = 0
         self._finished: Finished = NOTHING
         self._lease: LeaseView | None = None

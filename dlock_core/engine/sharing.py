@@ -90,11 +90,12 @@ class Attempt:
             key, mode, new_rvn()[:16], timings.owner, options.permits or 0, options.weight, timings.token_floor
         )
         self._engine, self._view, self._options, self._own = engine, view, options, own
-        mine = self._own_modes()
+        waits = timings.wait_ns > 0 < timings.retries_max and own is None
+        mine = self._own_modes() if waits or mode == READ else set()
         if mode == READ:
             self.wish = self.wish._replace(reads_already=READ in mine)
         # Whoever has a place already must not wait behind those that wait for it.
-        self._takes_turns = timings.wait_ns > 0 < timings.retries_max and own is None and not mine
+        self._takes_turns = waits and not mine
         # The session's record is no lock that anybody asks for by its name: nobody shall see what is left of it.
         self._timings = timings._replace(hide_on_release=True)
         self._began = engine.runtime.now()

@@ -61,11 +61,18 @@ def owner_text(value: object) -> object:
 def _printable(text: str) -> str:
     if found := CONTROL.search(text):
         raise ValueError(f"{text!r} holds the control character {found.group()!r} at position {found.start()}")
+    if flaw := _unencodable(text):
+        raise ValueError(f"{text!r} {flaw}")
+    return text
+
+
+def _unencodable(text: str) -> str:
+    """Say what in *text* has no UTF-8 form; nothing where it has one."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{text!r} holds a lone surrogate at position {error.start}; it has no UTF-8 form") from None
-    return text
+        return f"holds a lone surrogate at position {error.start}; it has no UTF-8 form"
+    return ""
 
 
 def trait_names(value: object) -> object:
@@ -104,10 +111,5 @@ def check_texts(texts: dict[str, object]) -> None:
     """
     for name, value in texts.items():
         for text in (name, value):
-            try:
-                if isinstance(text, str):
-                    text.encode()
-            except UnicodeEncodeError as error:
-                raise ConfigurationError(
-                    f"{name!r}: {text!r} holds a lone surrogate at position {error.start}; it has no UTF-8 form"
-                ) from None
+            if isinstance(text, str) and (flaw := _unencodable(text)):
+                raise ConfigurationError(f"{name!r}: {text!r} {flaw}")

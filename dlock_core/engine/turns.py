@@ -29,9 +29,9 @@ class _Queue:
         self.waiting: dict[Attempt, Signal] = {}
         self.streak = 0
 
-    def tell_first(self) -> None:
-        """Have the first one go on."""
-        for signal in list(self.waiting.values())[:1]:
+    def tell(self, most: int | None = 1) -> None:
+        """Have the first ones go on, so many at *most*; None: all."""
+        for signal in list(self.waiting.values())[:most]:
             signal.set()
 
 
@@ -72,11 +72,9 @@ class Turns:
             queue = self._queues.get(_asked(attempt))
             if queue is None or queue.waiting.pop(attempt, None) is None:
                 return
-            queue.tell_first()
+            queue.tell(None if failed else 1)
             if failed or not queue.waiting:
                 del self._queues[_asked(attempt)]
-            for signal in list(queue.waiting.values()) if failed else ():
-                signal.set()
 
     def note_leaving(self, key: str) -> None:
         """Tell the first in each queue that this client has given back a place of *key*; not always, since other clients wait, too."""
@@ -85,7 +83,7 @@ class Turns:
                 if asked[0] == key:
                     queue.streak = (queue.streak + 1) % STREAK_MAX
                     if queue.streak:
-                        queue.tell_first()
+                        queue.tell()
 
 
 def _asked(attempt: Attempt) -> _Asked:

@@ -14,9 +14,8 @@ def is_ready(peer: Any, timeout_s: float = 0.0, *, writes: bool = False) -> bool
     What is idle on a connection to a server can be read once the server has said something unasked, or has closed it.
     """
     timeout_s = max(timeout_s, 0)  # less would be for ever
-    if not hasattr(
-        select, "poll"
-    ):  # on Windows; and eventlet takes it away: its own select() lets other green threads run
+    # Windows has no poll, and eventlet takes it away: its own select() lets other green threads run.
+    if not hasattr(select, "poll"):
         return any(select.select([peer], [peer] if writes else [], [], timeout_s))
     poll = select.poll()
     poll.register(peer, select.POLLIN | select.POLLOUT if writes else select.POLLIN)
