@@ -29,8 +29,8 @@ from proof.interrupts import __main__ as interrupts
 from proof.jobs import runner as jobs
 from proof.mutate import by_file, covering, general, product, simulated
 from proof.mutate import runner as mutants
-from proof.mutate.catalogue import MUTANTS
 from proof.mutate.explained import EXPLAINED
+from proof.mutate.mutant import MUTANTS, SLIPS, Mutant
 from proof.simulate import runner as simulation
 from proof.simulate.knobs import DRIFT, Mode
 
@@ -103,7 +103,7 @@ def _mutants(options: argparse.Namespace) -> dict[str, Any]:
 
 def _slips(options: argparse.Namespace) -> dict[str, Any]:
     """The named mutants of all of the product but the machine."""
-    return _by_file("slips", product.slips()[:: 150 if options.quick else 1], options)
+    return _by_file("slips", SLIPS[:: 150 if options.quick else 1], options)
 
 
 def _sweep(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _sweep(options: argparse.Namespace) -> dict[str, Any]:
 
 def _by_file(
     stage: str,
-    mutants: Sequence[product.Slip | product.Sweep],
+    mutants: Sequence[Mutant | product.Sweep],
     options: argparse.Namespace,
     covered_by: Sequence[str] = covering.TESTS,
 ) -> dict[str, Any]:

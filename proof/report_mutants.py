@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from proof.mutate import product
+from proof.mutate.mutant import SLIPS
 from proof.mutate.product import SWEPT
 from proof.standing import rows_of
 from proof.tables import table
@@ -54,7 +54,7 @@ def slips(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
         "the file, of its mutants and of these tests.",
         "",
         *table(_HEAD_OF_SLIPS, rows),
-        *_told_missing("judged", [slip.file for slip in product.slips()], {str(row[1]) for row in rows}),
+        *_told_missing("judged", [slip.file for slip in SLIPS], {str(row[1]) for row in rows}),
         *_survivors(result, stands),
     ]
 

@@ -13,29 +13,31 @@ from typing import TYPE_CHECKING, Any
 
 from proof.mutate.covering import TESTS
 from proof.mutate.explained import EXPLAINED
+from proof.mutate.mutant import ROOT
 from proof.mutate.product import judge
-from proof.mutate.runner import ROOT, Verdict
+from proof.mutate.runner import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from proof.mutate.product import Slip, Sweep
+    from proof.mutate.mutant import Mutant
+    from proof.mutate.product import Sweep
 
 __all__ = ["judge_files", "result_of", "version_of"]
 
 
-def version_of(mutants: Sequence[Slip | Sweep]) -> str:
+def version_of(mutants: Sequence[Mutant | Sweep]) -> str:
     """Return a name for what the mutants of one file show: their file, what they are, and the tests that are named beside them."""
     digest = hashlib.blake2b(repr(mutants).encode(), digest_size=4)
-    tests = {test.partition("::")[0] for mutant in mutants for test in mutant.tests}
+    tests = {test.partition("::")[0] for mutant in mutants for test in mutant.by}
     for path in sorted({mutants[0].file, "proof/mutate/general.py", *tests}):
         digest.update((ROOT / path).read_bytes())
     return digest.hexdigest()
 
 
 def judge_files(
-    mutants: Iterable[Slip | Sweep],
+    mutants: Iterable[Mutant | Sweep],
     kept: Path,
     processes: int,
     *,
@@ -51,7 +53,7 @@ def judge_files(
     Raises: RuntimeError: as :func:`~proof.mutate.product.judge`.
     """
     kept.mkdir(parents=True, exist_ok=True)
-    groups: dict[str, list[Slip | Sweep]] = {}
+    groups: dict[str, list[Mutant | Sweep]] = {}
     for mutant in mutants:
         groups.setdefault(mutant.file, []).append(mutant)
     files = {file: kept / f"{file.replace('/', '.')}.json" for file in groups}
@@ -80,7 +82,7 @@ def judge_files(
 
 
 def _complete(
-    groups: dict[str, list[Slip | Sweep]], processes: int, covered_by: Sequence[str]
+    groups: dict[str, list[Mutant | Sweep]], processes: int, covered_by: Sequence[str]
 ) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield what each file showed, as soon as all of its mutants are judged."""
     verdicts: dict[str, list[Verdict]] = {file: [] for file in groups}

@@ -1,6 +1,6 @@
 """Mutation of the machine in general: each comparison, constant, condition, argument and statement of ``lease.py`` changed, one at a time.
 
-``python -m proof.mutate.general``. Nobody lists these changes, unlike the named mutants (``catalogue.py``), so they also ask about lines
+``python -m proof.mutate.general``. Nobody lists these changes, unlike the named mutants (``mutants.txt``), so they also ask about lines
 that nobody thought of. A forked process judges each, which costs a fraction of a new interpreter: first the tests of the machine, then
 explorations of small worlds, then the simulation. ``EXPLAINED`` explains a survivor; any other survivor is a finding.
 """
@@ -15,12 +15,11 @@ import multiprocessing
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from proof.explore import search
 from proof.mutate.explained import EXPLAINED
-from proof.mutate.mutant import WORLDS
+from proof.mutate.mutant import ROOT, WORLDS
 from proof.mutate.runner import failing
 from proof.simulate import runner as simulation
 
@@ -29,22 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["MACHINE", "Change", "Judged", "changes", "judge_all", "main", "mutated"]
 
-ROOT = Path(__file__).parents[2]
-TESTS = (
-    "test_lease_tokenless.py",
-    "test_lease_deleting.py",
-    "test_lease_seeking.py",
-    "test_lease_edges_seeking.py",
-    "test_lease_edges_holding.py",
-    "test_lease_early.py",
-    "test_lease_holding.py",
-    "test_lease_release.py",
-    "test_lease_transitions.py",
-    "test_lease_stalling.py",
-    "test_lease_stopping.py",
-    "test_lease_times.py",
-    "test_timings.py",
+_OF_LEASE = (
+    "tokenless deleting seeking edges_seeking edges_holding early holding release transitions stalling stopping times"
 )
+TESTS = (*(f"tests/core/test_lease_{name}.py" for name in _OF_LEASE.split()), "tests/core/test_timings.py")
 _WORLDS = ("plain", "faults", "abandon-fault", "closed", "stale", "break", "shorter")
 _WORLD_S = 8.0
 _SEEDS = 1_500

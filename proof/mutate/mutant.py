@@ -1,28 +1,51 @@
-"""A mutant: one line of the protocol changed, the rule that it breaks, and what must notice.
+"""The named mutants: each one place of the product changed, a rule left out or the slip of a careful programmer, and what must notice.
 
-*within* names the function in whose text *old* is looked for; an empty one is the whole file. *by* is a world of ``WORLDS``, explored until
-an invariant is violated, or a test of ``tests/core``.
+``mutants.txt`` has those that :mod:`proof.mutate.runner` plants, each under the file that it is made in: ``name :: rule :: within :: before
+:: after :: what must notice``, which is a test or one of :data:`WORLDS`. ``slips.txt`` has those that :mod:`proof.mutate.product` writes
+to a disk: ``name :: before :: after :: the tests that must notice``. A line break is ⏎.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from proof.explore.world import Rules
+from proof.mutate.explained import rows_of
 
-__all__ = ["DELETING", "HOLDING", "RELEASE", "SEEKING", "TIMINGS", "TOKENLESS", "WORLDS", "Mutant"]
+__all__ = ["MUTANTS", "ROOT", "SLIPS", "WORLDS", "Mutant"]
+
+ROOT = Path(__file__).parents[2]
 
 
 class Mutant(NamedTuple):
-    """One line changed."""
+    """One place of *file* changed, and the tests that must notice, or the world whose exploration must violate an invariant.
+
+    *within* names the function in whose text *old* is looked for; an empty one is the whole file.
+    """
 
     name: str
-    rule: str
-    within: str
+    file: str
     old: str
     new: str
-    by: str
-    file: str = "lease"
+    by: tuple[str, ...]
+    rule: str = ""
+    within: str = ""
+
+    @property
+    def text(self) -> str:
+        """The changed file.
+
+        Raises: ValueError: the text is not there exactly once any more; the mutant must follow the code.
+        """
+        source = (ROOT / self.file).read_text()
+        begin = source.index(f"\ndef {self.within}(") if self.within else 0
+        end = source.find("\ndef ", begin + 1) if self.within else -1
+        body = source[begin : end if end > 0 else len(source)]
+        if (found := body.count(self.old)) != 1:
+            where = f"{self.file} {self.within}".rstrip()
+            raise ValueError(f"mutant {self.name!r}: {self.old!r} is {found} times in {where}, not once")
+        return source[:begin] + body.replace(self.old, self.new) + source[begin + len(body) :]
 
 
 WORLDS: dict[str, Rules] = {
@@ -48,11 +71,11 @@ WORLDS: dict[str, Rules] = {
     "waits": Rules(ticks=3, faults=0, notify=True, in_server=True, copies=False),
 }
 
-HOLDING, SEEKING, RELEASE = (
-    "test_lease_holding.py::test_",
-    "test_lease_seeking.py::test_",
-    "test_lease_release.py::test_",
+MUTANTS = tuple(
+    Mutant(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), (by,), rule, within)
+    for file, (name, rule, within, old, new, by) in rows_of("mutants.txt")
 )
-DELETING = "test_lease_deleting.py::test_"
-TOKENLESS = "test_lease_tokenless.py::test_"
-TIMINGS = "test_timings.py::test_"
+SLIPS = tuple(
+    Mutant(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), tuple(tests.split()))
+    for file, (name, old, new, tests) in rows_of("slips.txt")
+)

@@ -1,8 +1,7 @@
 """Mutation of the whole product: its shell, its clients, its command and its adapters. ``python -m proof.mutate.product``.
 
 A mutant is a file of a copy of the project changed on disk, so that it also reaches what tests start; tests in an interpreter of its own
-judge it, and the file is put back. The named ones are in ``slips.txt``, each the slip of a careful programmer, under the file that it is
-made in: ``name :: text before :: text after :: the tests that must notice``, where ⏎ is a line break. The sweep changes the files of
+judge it, and the file is put back. The named ones are in ``slips.txt`` (:mod:`proof.mutate.mutant`). The sweep changes the files of
 :data:`SWEPT` by all operators of :mod:`proof.mutate.general`; the tests that run a changed line judge it (:mod:`proof.mutate.covering`).
 """
 
@@ -24,14 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from proof.mutate.covering import OF_INTERRUPTS, TESTS, Covering, cover
-from proof.mutate.explained import EXPLAINED, rows_of
+from proof.mutate.explained import EXPLAINED
 from proof.mutate.general import changes, mutated
-from proof.mutate.runner import QUIET, ROOT, Verdict
+from proof.mutate.mutant import ROOT, SLIPS, Mutant
+from proof.mutate.runner import QUIET, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["SWEPT", "Slip", "Sweep", "judge", "main", "slips", "swept"]
+__all__ = ["SWEPT", "Sweep", "judge", "main", "swept"]
 
 # A test may take so long, and all that are asked together four times as long: a change may loop for ever, and catch what would end it.
 _TEST_S, _QUICK_TEST_S, _ALL = 60, 15, 4
@@ -44,31 +44,6 @@ SWEPT = (
 )
 
 
-class Slip(NamedTuple):
-    """One place of *file* changed, and the tests that must notice."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-
-    @property
-    def text(self) -> str:
-        """The changed file.
-
-        Raises: ValueError: the text is not there exactly once any more; the slip must follow the code.
-        """
-        source = (ROOT / self.file).read_text()
-        if (found := source.count(self.old)) != 1:
-            raise ValueError(f"slip {self.name!r}: {self.old!r} is {found} times in {self.file}, not once")
-        return source.replace(self.old, self.new)
-
-    def rounds(self, _: Covering) -> Iterator[tuple[Sequence[str], int]]:
-        """Yield the tests that are asked, with the seconds that each of them may take."""
-        yield self.tests, _TEST_S
-
-
 class Sweep(NamedTuple):
     """The general change *number* of *file*, at *line*; a test that runs this line must notice."""
 
@@ -76,7 +51,7 @@ class Sweep(NamedTuple):
     file: str
     number: int
     line: int
-    tests: tuple[str, ...] = ()
+    by: tuple[str, ...] = ()
 
     def rounds(self, covering: Covering) -> Iterator[tuple[Sequence[str], int]]:
         """Yield the tests that are asked, one lot after the other, with the seconds that each of them may take."""
@@ -89,14 +64,6 @@ class Sweep(NamedTuple):
     def text(self) -> str:
         """The changed file."""
         return ast.unparse(mutated(self.number, self.file)[0])
-
-
-def slips() -> list[Slip]:
-    """Return the named mutants."""
-    return [
-        Slip(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), tuple(tests.split()))
-        for file, (name, old, new, tests) in rows_of("slips.txt")
-    ]
 
 
 def swept(every: int = 1, *, only: Sequence[str] = ("",)) -> list[Sweep]:
@@ -143,35 +110,35 @@ def _failing(copy: Path, tests: Sequence[str], most_s: int = _TEST_S) -> str | N
     return failed[1]
 
 
-def _judge(slip: Slip | Sweep, covering: Covering, copies: queue.SimpleQueue[Path]) -> Verdict:
+def _judge(mutant: Mutant | Sweep, covering: Covering, copies: queue.SimpleQueue[Path]) -> Verdict:
     began, copy = time.monotonic(), copies.get()
-    rounds = slip.rounds(covering)
-    file = copy / slip.file
+    rounds = mutant.rounds(covering) if isinstance(mutant, Sweep) else [(mutant.by, _TEST_S)]
+    file = copy / mutant.file
     before, status = file.read_text(), file.stat()
     try:
-        file.write_text(slip.text)
+        file.write_text(mutant.text)
         by = next((by for tests, most_s in rounds if tests and (by := _failing(copy, tests, most_s)) is not None), None)
     finally:
         file.write_text(before)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
         copies.put(copy)
-    return Verdict(slip.name, slip.file.removesuffix(".py"), by, time.monotonic() - began, 0)
+    return Verdict(mutant.name, mutant.file.removesuffix(".py"), by, time.monotonic() - began, 0)
 
 
-def judge(chosen: Sequence[Slip | Sweep], processes: int = 2, covered_by: Sequence[str] = TESTS) -> Iterator[Verdict]:
+def judge(chosen: Sequence[Mutant | Sweep], processes: int = 2, covered_by: Sequence[str] = TESTS) -> Iterator[Verdict]:
     """Judge each of *chosen*; the verdicts come as they are found. *covered_by* are the tests that may notice the general ones.
 
     Raises: RuntimeError: the tests that must notice fail of themselves, or cannot be run.
     """
-    swept_files = sorted({slip.file for slip in chosen if isinstance(slip, Sweep)})
-    named = sorted({test for slip in chosen for test in slip.tests})
+    swept_files = sorted({mutant.file for mutant in chosen if isinstance(mutant, Sweep)})
+    named = sorted({test for mutant in chosen for test in mutant.by})
     with _copies(processes) as copies, ThreadPoolExecutor(processes) as pool:
         copy = copies.get()
         covering = cover(copy, swept_files, covered_by, processes) if swept_files else Covering({}, {})
         if named and (by := _failing(copy, named)) is not None:
             raise RuntimeError(f"{by} fails without any mutant")
         copies.put(copy)
-        for done in as_completed([pool.submit(_judge, slip, covering, copies) for slip in chosen]):
+        for done in as_completed([pool.submit(_judge, mutant, covering, copies) for mutant in chosen]):
             yield done.result()
 
 
@@ -189,11 +156,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(argv)
     names = options.names or [""]
-    chosen: Sequence[Slip | Sweep]
+    chosen: Sequence[Mutant | Sweep]
     if options.sweep:
         chosen = swept(options.every, only=names)
     else:
-        chosen = [each for each in slips() if any(name in each.name or name in each.file for name in names)]
+        chosen = [each for each in SLIPS if any(name in each.name or name in each.file for name in names)]
     verdicts = []
     for verdict in judge(chosen, options.processes):
         verdicts.append(verdict)

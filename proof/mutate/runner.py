@@ -1,7 +1,7 @@
 """Break the protocol one line at a time, and see that it is noticed: ``python -m proof.mutate``.
 
 Each mutant is the shipped source with one text replaced, executed in place of the module in a process of its own. What must notice is
-named beside it (``catalogue.py``): an exploration that violates an invariant, or a test. A survivor fails the run.
+named beside it (``mutants.txt``): an exploration that violates an invariant, or a test. A survivor fails the run.
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ import multiprocessing
 import sys
 import time
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from proof.explore import search
-from proof.mutate.catalogue import MUTANTS, WORLDS, Mutant
+from proof.mutate.mutant import MUTANTS, ROOT, WORLDS, Mutant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["QUIET", "ROOT", "Verdict", "failing", "main", "mutated", "plant", "run_mutants"]
+__all__ = ["QUIET", "Verdict", "failing", "main", "plant", "run_mutants"]
 
-ROOT = Path(__file__).parents[2]
 SECONDS_MAX = 30.0
 # Loading hypothesis and rewriting assertions would take five times as long as the rest.
 QUIET = ("-x", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--assert=plain")
@@ -44,29 +42,12 @@ class Verdict(NamedTuple):
     states: int
 
 
-def mutated(mutant: Mutant) -> str:
-    """Return the source with the one text replaced.
-
-    Raises: ValueError: the text is not there exactly once any more; the mutant must follow the code.
-    """
-    source = (ROOT / "dlock_core" / f"{mutant.file.replace('.', '/')}.py").read_text()
-    begin = source.index(f"\ndef {mutant.within}(") if mutant.within else 0
-    end = source.find("\ndef ", begin + 1) if mutant.within else len(source)
-    body = source[begin : end if end > 0 else len(source)]
-    found = body.count(mutant.old)
-    if found != 1:
-        raise ValueError(
-            f"mutant {mutant.name!r}: {mutant.old!r} is {found} times in {mutant.within or mutant.file}, not once"
-        )
-    return source[:begin] + body.replace(mutant.old, mutant.new) + source[begin + len(body) :]
-
-
 def plant(mutant: Mutant) -> None:
     """Change the module for good: for a process of its own."""
     if any(part in mutant.file for part in _NAMES_TAKEN_FROM):
         _forget_importers()
-    module = importlib.import_module(f"dlock_core.{mutant.file}")
-    exec(compile(mutated(mutant), f"{mutant.file}.py", "exec"), module.__dict__)  # noqa: S102  # our own source, one text replaced
+    module = importlib.import_module(mutant.file.removesuffix(".py").replace("/", "."))
+    exec(compile(mutant.text, mutant.file, "exec"), module.__dict__)  # noqa: S102  # our own source, one text replaced
 
 
 def _forget_importers() -> None:
@@ -79,14 +60,14 @@ def _forget_importers() -> None:
 def _judge(mutant: Mutant) -> Verdict:
     plant(mutant)
     began = time.process_time()
-    if mutant.by in WORLDS:
-        report = search.explore(WORLDS[mutant.by], seconds_max=SECONDS_MAX, traced=False)
+    if (world := WORLDS.get(mutant.by[0])) is not None:
+        report = search.explore(world, seconds_max=SECONDS_MAX, traced=False)
         return Verdict(mutant.name, mutant.rule, report.violation, time.process_time() - began, report.states)
-    return Verdict(mutant.name, mutant.rule, failing(mutant.by), time.process_time() - began, 0)
+    return Verdict(mutant.name, mutant.rule, failing(*mutant.by), time.process_time() - began, 0)
 
 
 def failing(*tests: str) -> str | None:
-    """Return the first of *tests*, of ``tests/core``, if one fails. The process that asks runs no other test."""
+    """Return the first of *tests* if one fails. The process that asks runs no other test."""
     import pytest
 
     # A run of all tests has them loaded already, bound to what is not mutated.
@@ -94,7 +75,7 @@ def failing(*tests: str) -> str | None:
         del sys.modules[name]
     output = io.StringIO()
     with redirect_stdout(output):
-        status = pytest.main([*QUIET, "--rootdir", str(ROOT), *(str(ROOT / "tests" / "core" / test) for test in tests)])
+        status = pytest.main([*QUIET, "--rootdir", str(ROOT), *(str(ROOT / test) for test in tests)])
     if status == pytest.ExitCode.TESTS_FAILED:
         return tests[0].split("::")[-1]
     if status != pytest.ExitCode.OK:

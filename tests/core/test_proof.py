@@ -12,7 +12,8 @@ from proof import report, tables
 from proof.mutate import by_file, general
 from proof.mutate.covering import Covering, cover
 from proof.mutate.explained import EXPLAINED
-from proof.mutate.product import SWEPT, Slip
+from proof.mutate.mutant import Mutant
+from proof.mutate.product import SWEPT
 from proof.mutate.runner import Verdict
 
 if TYPE_CHECKING:
@@ -153,11 +154,11 @@ def test_mutants_are_judged_by_file_and_what_is_complete_is_kept(
     """A run that is stopped goes on with the files that it had not done; one that is the same is not judged again."""
     files = ("proof/report.py", "proof/tables.py")
     mutants = [
-        Slip(name, file, "old", name, ("tests/core/test_proof.py::a",)) for file in files for name in ("one", "two")
+        Mutant(name, file, "old", name, ("tests/core/test_proof.py::a",)) for file in files for name in ("one", "two")
     ]
     asked: list[str] = []
 
-    def judge(chosen: Sequence[Slip], *_: object) -> Iterator[Verdict]:
+    def judge(chosen: Sequence[Mutant], *_: object) -> Iterator[Verdict]:
         for each in chosen:
             if len(asked) == 3:
                 asked.clear()
@@ -188,10 +189,10 @@ def test_mutants_are_judged_by_file_and_what_is_complete_is_kept(
 
 def test_changes_of_one_name_are_asked_about_again_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that nothing has noticed does not pass for its namesake."""
-    twins = [Slip("twin", "proof/report.py", old, "new", ("tests/core/test_proof.py::a",)) for old in ("one", "two")]
+    twins = [Mutant("twin", "proof/report.py", old, "new", ("tests/core/test_proof.py::a",)) for old in ("one", "two")]
     answers: list[str | None] = ["a", None, "a", None]
 
-    def judge(chosen: Sequence[Slip], *_: object) -> Iterator[Verdict]:
+    def judge(chosen: Sequence[Mutant], *_: object) -> Iterator[Verdict]:
         for each in chosen:
             yield Verdict(each.name, "proof/report", answers.pop(0), 1.5, 0)
 
@@ -211,7 +212,7 @@ def test_version_of_a_files_mutants_is_that_of_the_file_and_of_its_tests(
     for path in paths:
         (tmp_path / path).write_text("before")
     monkeypatch.setattr(by_file, "ROOT", tmp_path)
-    mutant = Slip("name", "code.py", "old", "new", ("tests.py::test",))
+    mutant = Mutant("name", "code.py", "old", "new", ("tests.py::test",))
     found = [by_file.version_of([mutant])]
 
     for path in paths:
