@@ -9,11 +9,11 @@ from urllib.parse import quote
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
     StoreHarness,
-    Way,
 )
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
@@ -112,31 +112,9 @@ class TestDynamoDBStore(LockStoreConformance):
 class TestDynamoDBClient(LockClientConformance):
     """Both clients over ``dynamodb://``."""
 
+    ways = WAYS
+
     @pytest.fixture
     def harness(self, dynamodb_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return dynamodb_harness
-
-
-class TestDynamoDBElection(TestDynamoDBClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestDynamoDBJobs(TestDynamoDBClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestDynamoDBPermits(TestDynamoDBClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestDynamoDBSessions(TestDynamoDBClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

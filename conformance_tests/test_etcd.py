@@ -14,11 +14,11 @@ from urllib.request import urlopen
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
     StoreHarness,
-    Way,
 )
 from dlock_conformance.proxy import FaultProxy, has_headers
 from dlock_conformance.servers import Server
@@ -136,32 +136,9 @@ class TestEtcdClient(LockClientConformance):
     """Both clients over ``etcd://``."""
 
     lacks = ("server_clock", "prune", "claim_wait", "atomic_multi")
+    ways = WAYS
 
     @pytest.fixture
     def harness(self, etcd_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the root."""
         return etcd_harness
-
-
-class TestEtcdElection(TestEtcdClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestEtcdJobs(TestEtcdClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestEtcdPermits(TestEtcdClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestEtcdSessions(TestEtcdClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

@@ -75,6 +75,7 @@ class TestMemoryClient(LockClientConformance):
     """Both clients over ``memory://``."""
 
     lacks = ("several_processes", "lose_reply")
+    ways = tuple(Way)
 
     @pytest.fixture
     def harness(self) -> StoreHarness:
@@ -84,33 +85,3 @@ class TestMemoryClient(LockClientConformance):
             capabilities={"batch_renew", "notify", "server_clock", "prune", "claim_wait", "atomic_multi"},
             lease_s=0.6,
         )
-
-
-class TestMemoryElection(TestMemoryClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestMemoryJobs(TestMemoryClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestMemoryPermits(TestMemoryClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestMemorySessions(TestMemoryClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION
-
-
-class TestMemoryWriters(TestMemoryClient):
-    """The same by the writer of a read/write lock."""
-
-    way = Way.WRITE

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
     StoreHarness,
-    Way,
 )
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
@@ -111,31 +111,9 @@ class TestMongoDBStore(LockStoreConformance):
 class TestMongoDBClient(LockClientConformance):
     """Both clients over ``mongodb://``."""
 
+    ways = WAYS
+
     @pytest.fixture
     def harness(self, mongodb_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return mongodb_harness
-
-
-class TestMongoDBElection(TestMongoDBClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestMongoDBJobs(TestMongoDBClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestMongoDBPermits(TestMongoDBClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestMongoDBSessions(TestMongoDBClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
     StoreHarness,
-    Way,
 )
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
@@ -148,31 +148,9 @@ class TestMySQLStoreWithoutReturning(LockStoreConformance):
 class TestMySQLClient(LockClientConformance):
     """Both clients over ``mysql://``."""
 
+    ways = WAYS
+
     @pytest.fixture
     def harness(self, mysql_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return mysql_harness
-
-
-class TestMySQLElection(TestMySQLClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestMySQLJobs(TestMySQLClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestMySQLPermits(TestMySQLClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestMySQLSessions(TestMySQLClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

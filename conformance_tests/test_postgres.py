@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
     StoreHarness,
-    Way,
 )
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
@@ -114,6 +114,8 @@ class TestPostgresStore(LockStoreConformance):
 class TestPostgresClient(LockClientConformance):
     """Both clients over ``postgresql://``."""
 
+    ways = WAYS
+
     @pytest.fixture
     def harness(self, postgres_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the table."""
@@ -129,27 +131,3 @@ class TestPostgres18Store(LockStoreConformance):
     def harness(self, postgres18_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the table."""
         return postgres18_harness
-
-
-class TestPostgresElection(TestPostgresClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestPostgresJobs(TestPostgresClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestPostgresPermits(TestPostgresClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestPostgresSessions(TestPostgresClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     LockClientConformance,
     LockStoreConformance,
     StoreHarness,
-    Way,
 )
 from dlock_conformance.servers import Server
 from redis_servers import redis_harness_on
@@ -36,31 +36,9 @@ class TestRedisStore(LockStoreConformance):
 class TestRedisClient(LockClientConformance):
     """Both clients over ``redis://``."""
 
+    ways = WAYS
+
     @pytest.fixture
     def harness(self, redis_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return redis_harness
-
-
-class TestRedisElection(TestRedisClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestRedisJobs(TestRedisClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestRedisPermits(TestRedisClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestRedisSessions(TestRedisClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

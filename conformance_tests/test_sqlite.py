@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     Fault,
     LockClientConformance,
     LockStoreConformance,
     StoreHarness,
-    Way,
 )
 from thorough import rounds
 
@@ -91,32 +91,9 @@ class TestSqliteClient(LockClientConformance):
     """Both clients over ``sqlite:///path``."""
 
     lacks = ("lose_reply",)
+    ways = WAYS
 
     @pytest.fixture
     def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:
         """As above."""
         return sqlite_harness
-
-
-class TestSqliteElection(TestSqliteClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestSqliteJobs(TestSqliteClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestSqlitePermits(TestSqliteClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestSqliteSessions(TestSqliteClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import pytest
 from dlock_conformance import (
+    WAYS,
     LockClientConformance,
     LockStoreConformance,
     Opening,
     StoreHarness,
-    Way,
 )
 from dlock_conformance.proxy import FaultProxy
 from dlock_conformance.servers import Server
@@ -169,32 +169,9 @@ class TestZooKeeperClient(LockClientConformance):
     """Both clients over ``zookeeper://``."""
 
     lacks = ("server_clock", "prune", "claim_wait", "atomic_multi")
+    ways = WAYS
 
     @pytest.fixture
     def harness(self, zookeeper_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the root."""
         return zookeeper_harness
-
-
-class TestZooKeeperElection(TestZooKeeperClient):
-    """The same by election."""
-
-    way = Way.ELECTION
-
-
-class TestZooKeeperJobs(TestZooKeeperClient):
-    """The same by a job, whose runs have later and later slots."""
-
-    way = Way.JOB
-
-
-class TestZooKeeperPermits(TestZooKeeperClient):
-    """The same by the only permit of a semaphore."""
-
-    way = Way.PERMIT
-
-
-class TestZooKeeperSessions(TestZooKeeperClient):
-    """The same by locks that a session keeps."""
-
-    way = Way.SESSION

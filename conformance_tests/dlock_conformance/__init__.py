@@ -3,10 +3,11 @@
 from dlock_conformance.client_suite import LockClientConformance
 from dlock_conformance.faults import Fault, Faults
 from dlock_conformance.harness import Opening, StoreHarness
-from dlock_conformance.parties import Way
+from dlock_conformance.parties import WAYS, Way
 from dlock_conformance.suite import LockStoreConformance
 
 __all__ = [
+    "WAYS",
     "Fault",
     "Faults",
     "LockClientConformance",

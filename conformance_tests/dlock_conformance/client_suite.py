@@ -17,7 +17,7 @@ from dlock_conformance._sharing import SharedScenarios
 from dlock_conformance.faults import Fault
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.holder_process import holder
-from dlock_conformance.needs import needs
+from dlock_conformance.needs import name_of, needs
 from dlock_conformance.parties import Parties, Party, Way
 from dlock_conformance.report import PROPERTY
 from dlock_conformance.suite import overridden, skip_inapplicable, story_of
@@ -36,13 +36,13 @@ class LockClientConformance(EndlessScenarios, JobScenarios, SharedScenarios):
     """The scenarios of the lock API over a store, for both clients, from one text.
 
     A subclass gives *lacks* and the fixture ``harness`` as for :class:`LockStoreConformance`; *lease_s* in it says how short leases may be.
-    *way* says how locks are had: a term of an election has to do all that a lease does, and so has the run of a job, but for what
+    *ways* say how locks are had: a term of an election has to do all that a lease does, and so has the run of a job, but for what
     :data:`~dlock_conformance.parties.NOT_PROMISED` names.
     """
 
     colours: ClassVar[tuple[str, ...]] = tuple(Colour)
     lacks: ClassVar[Collection[str]] = ()
-    way: ClassVar[Way] = Way.LOCK
+    ways: ClassVar[Collection[Way]] = (Way.LOCK,)
 
     @pytest.fixture
     def harness(self) -> StoreHarness:
@@ -50,21 +50,25 @@ class LockClientConformance(EndlessScenarios, JobScenarios, SharedScenarios):
         raise NotImplementedError(f"{type(self).__name__} needs a fixture 'harness' that returns a StoreHarness")
 
     @pytest.fixture
-    def parties(self, harness: StoreHarness, colour: str, request: pytest.FixtureRequest) -> Iterator[Parties]:
+    def parties(
+        self, harness: StoreHarness, colour: str, way: Way, request: pytest.FixtureRequest
+    ) -> Iterator[Parties]:
         """The clients of one test."""
-        facts: dict[str, Any] = {"suite": type(self).__name__, "colour": colour, "test": request.function.__name__}
+        suite = name_of(type(self), {"way": way})
+        facts: dict[str, Any] = {"suite": suite, "colour": colour, "test": request.function.__name__}
         request.node.user_properties.append(
             (PROPERTY, {**facts, "found": harness.found, **story_of(type(self), harness)})
         )
         skip_inapplicable(self, harness, request)
         if harness.reset is not None:
             harness.reset()
-        with Parties(harness, Colour(colour), way=self.way) as parties:
+        with Parties(harness, Colour(colour), way=way) as parties:
             yield parties
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Run every test once for each colour."""
+        """Run every test once for each colour and each way."""
         if "parties" in metafunc.fixturenames:
+            metafunc.parametrize("way", self.ways, ids=str)
             metafunc.parametrize("colour", [str(Colour(colour)) for colour in self.colours])
 
     def test_no_overrides(self) -> None:

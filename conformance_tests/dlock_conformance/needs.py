@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.parties import NOT_PROMISED, Way
 
-__all__ = ["inapplicable", "needed_for", "needs", "not_given"]
+__all__ = ["inapplicable", "name_of", "needed_for", "needs", "not_given"]
 
 _CAPABILITIES = {
     "replace_many": ("batch_renew",),
@@ -40,15 +40,21 @@ def inapplicable(suite: type, test: Any, name: str, parameters: Mapping[str, Any
     """Return why *test* does not apply to the store that *suite* tries; None if it does.
 
     The suite's ``lacks`` names what the harness does not give, its ``cannot_carry`` what the records cannot carry, by patterns of names;
-    its ``way`` of having locks may not promise all either.
+    the way in which locks are had may not promise all either.
     """
     for need in _needs_of(test, parameters):
         if need in tuple(Colour) and need != parameters["colour"]:
             return f"only the {need} store is tried in this way"
         if need in getattr(suite, "lacks", ()):
             return f"the harness gives no {need!r}"
-    patterns: dict[str, str] = {**getattr(suite, "cannot_carry", {}), **NOT_PROMISED[getattr(suite, "way", Way.LOCK)]}
+    patterns: dict[str, str] = {**getattr(suite, "cannot_carry", {}), **NOT_PROMISED[parameters.get("way", Way.LOCK)]}
     return next((reason for pattern, reason in patterns.items() if re.search(pattern, name)), None)
+
+
+def name_of(suite: type, parameters: Mapping[str, Any]) -> str:
+    """Return what the report calls *suite*: its name, with the way in which locks are had where that is not the plain one."""
+    way = parameters.get("way", Way.LOCK)
+    return suite.__name__ if way is Way.LOCK else f"{suite.__name__}, {way}"
 
 
 def not_given(harness: StoreHarness, test: Any, parameters: Mapping[str, Any]) -> list[str]:

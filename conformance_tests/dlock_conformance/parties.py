@@ -22,6 +22,7 @@ from dlock_core.testing import AsyncFaultyStore, FaultyStore
 
 __all__ = [
     "NOT_PROMISED",
+    "WAYS",
     "Hold",
     "Parties",
     "Party",
@@ -48,6 +49,9 @@ class Way(StrEnum):
     WRITE = "write"
     SESSION = "session"
 
+
+WAYS = tuple(way for way in Way if way is not Way.WRITE)
+"""All but the writer's, who goes the way of a permit."""
 
 _TRIED = {"each_slot_of_a_job|a_run_that_died|shared": "the suite of the locks tries it"}
 _OF_SHARED_LOCKS = {

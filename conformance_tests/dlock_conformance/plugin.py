@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that do not apply to their store, and keep the reasons."""
-    from dlock_conformance.needs import inapplicable  # pytest has rewritten the suite's assertions by now
+    from dlock_conformance.needs import inapplicable, name_of  # pytest has rewritten the suite's assertions by now
 
     left_out: dict[pytest.Item, tuple[str, str, str, str]] = {}
     for item in items:
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             reason = inapplicable(item.cls, item.function, item.name, parameters)
             if reason is not None:
                 colour = str(parameters["colour"])
-                left_out[item] = (item.cls.__name__, colour, item.function.__name__, reason)
+                left_out[item] = (name_of(item.cls, parameters), colour, item.function.__name__, reason)
     if not left_out:
         return
     items[:] = [item for item in items if item not in left_out]

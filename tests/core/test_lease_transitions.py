@@ -26,7 +26,6 @@ from dlock_core.states import (
     Failure,
     Free,
     GiveUp,
-    Held,
     LeaseState,
     New,
     Outcome,
@@ -207,14 +206,17 @@ def test_what_was_heard_is_handed_on_with_what_the_client_knows() -> None:
 
 def test_what_a_scheduler_asks_of_a_held_lock() -> None:
     """Which of its writes was applied, what may be sent when, and by which timings."""
-    state = holding().state
-    assert isinstance(state, Held)
+    attempt = holding().at(2).renew()
+    state, renewal = attempt.holder, attempt.request
     renewed = state._replace(timings=timings(lease_duration=20.0))
 
     assert lease.is_applied(state, [state.version.rvn, "x"])
     assert not lease.is_applied(state, ["x"])
     assert not lease.is_applied(Attempt().state, [state.version.rvn])
     assert lease.may_be_sent(state, Read("k", "r", aged=False), state.deadline)
+    assert lease.may_be_sent(state, renewal, state.deadline - 1)
+    assert not lease.may_be_sent(state, renewal, state.deadline)
+    assert not lease.may_be_sent(Attempt().state, renewal, 0)
     assert lease.timings_of(renewed) is renewed.timings
     assert lease.timings_of(Attempt().state) == timings()
 
