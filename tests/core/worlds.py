@@ -146,7 +146,7 @@ class _ParkingClock(FakeClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self._parked: dict[int, int] = {}
+        self._parked: dict[int, tuple[int, threading.Condition]] = {}
         # Called ahead of each wait; what is true makes it return at once.
         self.on_wait: Callable[[float], object] = _nothing
 
@@ -154,15 +154,19 @@ class _ParkingClock(FakeClock):
         if self.on_wait(seconds):
             return
         me = threading.get_ident()
-        self._parked[me] = self.now() + nanoseconds(seconds)
+        self._parked[me] = self.now() + nanoseconds(seconds), condition
         try:
             super().wait(condition, seconds)
         finally:
             del self._parked[me]
 
     def parks(self, thread: int | None) -> bool:
-        """Whether the thread of this id waits for an instant that is yet to come."""
-        return self._parked.get(thread or 0, 0) > self.now()
+        """Whether the thread of this id waits for an instant that is yet to come; one that was notified will run."""
+        due, condition = self._parked.get(thread or 0, (0, None))
+        if condition is None or due <= self.now():
+            return False
+        here = sum(other is condition for _, other in list(self._parked.values()))
+        return len(condition._waiters) >= here  # type: ignore[attr-defined]  # a notify takes one out at once
 
 
 class _Base:
