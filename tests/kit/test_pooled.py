@@ -110,12 +110,29 @@ def test_a_connection_is_used_again(links: Links) -> None:
 
 
 def test_urgent_requests_have_connections_of_their_own(links: Links) -> None:
-    """Whatever the others do."""
+    """Where the others are lent out."""
     link = links.link()
+    usual = sent(links, link, Request(lambda connection: connection))
+    assert link.pools[0].shelf.take() is usual
 
-    found = {sent(links, link, Request(lambda connection: connection, urgent=urgent)) for urgent in (False, True)}
+    assert sent(links, link, Request(lambda connection: connection, urgent=True)) is not usual
+    assert link.pools[1].connections == (0, 1, 1)
 
-    assert len(found) == 2
+
+def test_an_urgent_request_borrows_an_idle_connection(links: Links) -> None:
+    """A server that grants no second one must not cost a lock. The connection goes back to where it was."""
+
+    def connect(deadline: float) -> Connection:
+        if links.made:
+            raise ConnectionError("too many connections")
+        return links.connect(deadline)
+
+    link = links.link(connect)
+    usual = sent(links, link, Request(lambda connection: connection))
+
+    assert sent(links, link, Request(lambda connection: connection, urgent=True)) is usual
+    assert [pool.connections for pool in link.pools] == [(0, 1, 2), (0, 0, 1)]
+    assert sent(links, link, Request(lambda connection: connection)) is usual
 
 
 @pytest.mark.parametrize("what", ["fit", "alive"])
