@@ -51,13 +51,19 @@ def on_lane(
     """Return what makes a connection by a deadline, up to *width* at once; one that comes too late is put on the shelf, if it is empty."""
     lane = Lane(width)
 
-    def connected(shelf: Shelf[Any], deadline: float) -> Any:
-        patient = max(deadline, time.monotonic() + _CONNECT_S)
+    def made(deadline: float) -> Any:
         try:
-            return lane.run(partial(connect, patient), deadline - time.monotonic(), shelf.keep_one)
+            return connect(deadline)
         except StoreError:
             raise
         except Exception as error:  # a server of another kind may have a driver raise anything; no request was sent
+            raise unconnected(error) from error
+
+    def connected(shelf: Shelf[Any], deadline: float) -> Any:
+        patient = max(deadline, time.monotonic() + _CONNECT_S)
+        try:  # what else comes out here is of a signal handler
+            return lane.run(partial(made, patient), deadline - time.monotonic(), shelf.keep_one)
+        except TimeoutError as error:
             raise unconnected(error) from error
 
     return connected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -179,6 +180,31 @@ def test_a_connection_that_cannot_be_made_is_told_as_the_store_says(links: Links
         sent(links, links.link(known), Request(lambda _: 1))
 
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="there are no such signals here")
+def test_what_a_signal_handler_raises_while_a_connection_is_made_comes_out() -> None:
+    """As the time limit of a worker does: it is no trouble of the server."""
+    links, told = Links(PooledLink, Connection), threading.Event()
+
+    class TimeLimitError(Exception):
+        pass
+
+    def handle(*_: object) -> None:
+        told.set()
+        raise TimeLimitError
+
+    def connect(deadline: float) -> Connection:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        told.wait(TIMEOUT_S)
+        return links.connect(deadline)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(TimeLimitError):
+            links.link(connect).send(Request(id), TIMEOUT_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_request_without_a_seat_is_not_sent(links: Links) -> None:
