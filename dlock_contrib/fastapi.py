@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack
 
-from fastapi import Depends, Request
+from fastapi import Depends
+from fastapi.requests import HTTPConnection
 
 from dlock_contrib import starlette
 from dlock_core import AsyncLease
@@ -36,7 +37,7 @@ class Locks(starlette.Locks):
         """
         self.check(key, **options)
 
-        async def dependency(request: Request) -> AsyncIterator[AsyncLease]:
+        async def dependency(request: HTTPConnection) -> AsyncIterator[AsyncLease]:
             async with self.hold(request, key, **options) as lease:
                 yield lease
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from contextlib import asynccontextmanager
+from string import Formatter
 from typing import TYPE_CHECKING, Unpack
 
 from starlette.exceptions import HTTPException
@@ -83,9 +84,19 @@ class Locks:
     def check(self, key: str, **options: Unpack[AcquireKeywords]) -> None:
         """Check a *key* and options as they will be given to :meth:`hold`; a key with names in braces is not known yet.
 
-        Raises: ConfigurationError: no lock can have them.
+        Raises: ConfigurationError: no lock can have them, or the braces cannot be read.
         """
-        self._unopened.locked("path" if "{" in key else key, **options)
+        try:
+            names = [name for _, name, _, _ in Formatter().parse(key) if name is not None]
+        except ValueError as error:
+            raise ConfigurationError(
+                f"key {key!r} cannot be read: {error}; write {{{{ for a brace of the key itself"
+            ) from error
+        if not all(name[:1].isidentifier() for name in names):
+            raise ConfigurationError(
+                f"key {key!r} has braces without a name; write that of a path parameter, as {{order}}"
+            )
+        self._unopened.locked("path" if names else key, **options)
 
     @asynccontextmanager
     async def hold(
@@ -105,6 +116,8 @@ class Locks:
             raise ConfigurationError(
                 f"key {key!r} names {error}, which is not a path parameter of {request.url.path}"
             ) from None
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"key {key!r} does not fit {request.path_params}: {error}") from error
         if full != key:
             try:
                 client.holds(full)  # checks the key, and asks nobody

@@ -10,7 +10,7 @@ from dlock_core.client import LockClient, connect
 from dlock_core.client_once import Once
 from dlock_core.engine.client_context import ClientContext, describe
 from dlock_core.engine.jobs import JobRun
-from dlock_core.engine.opening import load_options
+from dlock_core.engine.opening import load_options, named_store
 from dlock_core.engine.with_blocks import locked
 from dlock_core.timings import NEVER
 
@@ -38,6 +38,7 @@ def shared_client(url: str | ClientOptions | None = None, /, **options: Unpack[C
     """
     loaded = load_options(url, options)
     ClientContext(loaded, blocking=True)  # options that cannot work are refused now
+    named_store(loaded)
     with _mutex:
         for client in _clients:
             if client.options == loaded:

@@ -93,10 +93,10 @@ class Direct:
         seat = pool.seats.take(deadline - time.monotonic())
         if seat is None:
             raise StoreUnavailableError("other requests had all connections all the time; nothing was sent")
-        connection: DeadlineSocket | None = None
+        connection, shelf = pool.idle()
         usable = False
         try:
-            connection = pool.shelf.take() or pool.opened(partial(in_time, self._connected, pool.shelf.keep_one))
+            connection = connection or pool.opened(partial(in_time, self._connected, pool.shelf.keep_one))
             connection.deadline = deadline
             connection.sendall(message)
             answer, usable = _answer(partial(_received, connection))
@@ -107,7 +107,7 @@ class Direct:
             raise StrangeAnswerError(f"the answer cannot be read ({type(error).__name__})") from error
         finally:
             if connection is not None:
-                pool.shelf.put(connection) if usable else connection.close()
+                shelf.put(connection) if usable else connection.close()
             pool.seats.leave(seat)
 
     def close(self) -> None:

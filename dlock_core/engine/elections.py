@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.election import Observed, look, observe
-from dlock_core.engine.client_context import check_seconds
+from dlock_core.engine.client_context import check_bytes
 from dlock_core.engine.driver import jitter
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
@@ -17,7 +17,7 @@ from dlock_core.errors import (
     StoreError,
     StoreSetupError,
 )
-from dlock_core.timings import NANOS, NEVER, nanoseconds, slow_poll_ns
+from dlock_core.timings import NANOS, NEVER, slow_poll_ns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -49,6 +49,7 @@ class Candidate:
         self.key = key
         self.full_key = context.full_key(key)
         self._context = context
+        check_bytes(value, "value")
         self._options = {**options, "value": value}
         self._campaigns = False
         self._term: weakref.ref[LeaseView] | None = None
@@ -167,8 +168,9 @@ class Observer:
 
     def __init__(self, context: ClientContext, engine: Engine, candidate: Candidate, poll_period: Any) -> None:
         self._context, self._engine, self._full_key = context, engine, candidate.full_key
-        self._poll_ns = None if poll_period is None else nanoseconds(check_seconds(poll_period, "poll_period"))
-        self._lease_ns = candidate.resolve({}).timings.lease_ns
+        timings = candidate.resolve({} if poll_period is None else {"poll_period": poll_period}).timings
+        self._poll_ns = None if poll_period is None else timings.fallback_ns
+        self._lease_ns = timings.lease_ns
         self._seen = Observed(candidate.key)
         self._has_read = False
         self._trouble = False

@@ -41,6 +41,7 @@ _OWN: dict[str, Any] = {
     "data": None,
     "attributes": {},
     "replace_data": False,
+    "only_if_exists": False,
     "delete_on_release": False,
     "reentrant": False,
     "fail_closed": False,

@@ -15,11 +15,12 @@ from dlock_core.options import ClientOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dlock_core.backend import StoreBackend, StoreOptions
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, LockStore
 
-__all__ = ["learn_store", "load_options", "open_store", "whole_commands"]
+__all__ = ["learn_store", "load_options", "named_store", "open_store", "whole_commands"]
 
 
 def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> ClientOptions:
@@ -45,15 +46,24 @@ def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> C
     return loaded
 
 
+def named_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
+    """Return the backend of the store that *options* name, and the store's own options; nothing is opened.
+
+    Raises: ConfigurationError: the URL is wrong, or the driver is not installed.
+    """
+    assert options.url is not None  # checked where the options were loaded
+    url = options.url.get_secret_value()
+    backend = backend_for(url)
+    return backend, backend.options.from_url(url, **options._store_settings)  # the loader's own
+
+
 def open_store(options: ClientOptions) -> LockStore:
     """Open the store of *options* for threads, and create what it lacks if they say so.
 
     Raises: ConfigurationError: the URL is wrong, or the store is for asyncio alone. StoreError: it cannot be reached.
     """
-    assert options.url is not None  # checked where the options were loaded
-    url = options.url.get_secret_value()
-    backend = backend_for(url)
-    store = backend.open(backend.options.from_url(url, **options._store_settings))  # the loader's own
+    backend, store_options = named_store(options)
+    store = backend.open(store_options)
     try:
         if options.provision:
             store.provision()

@@ -75,10 +75,10 @@ def parse_option(name: str, fields: Fields, text: str, where: str) -> Any:
     Raises: ConfigurationError: the text is no such value; the message says *where* it stands.
     """
     types = _types(fields[name].annotation)
-    words = [kind for kind in types if isinstance(kind, str)]
+    words = sorted(kind for kind in types if isinstance(kind, str))
     if text in words:
         return text
-    advice = [f"write {word}" for word in words]
+    advice = [f"write {word!r}" for word in words]
     reader = next((_READERS[kind] for kind in _READERS if kind in types), None)
     try:
         if NoneType in types and reader in (int, float) and text.lower() in ("", "none"):

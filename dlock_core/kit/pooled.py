@@ -51,13 +51,19 @@ def on_lane(
     """Return what makes a connection by a deadline, up to *width* at once; one that comes too late is put on the shelf, if it is empty."""
     lane = Lane(width)
 
-    def connected(shelf: Shelf[Any], deadline: float) -> Any:
-        patient = max(deadline, time.monotonic() + _CONNECT_S)
+    def made(deadline: float) -> Any:
         try:
-            return lane.run(partial(connect, patient), deadline - time.monotonic(), shelf.keep_one)
+            return connect(deadline)
         except StoreError:
             raise
         except Exception as error:  # a server of another kind may have a driver raise anything; no request was sent
+            raise unconnected(error) from error
+
+    def connected(shelf: Shelf[Any], deadline: float) -> Any:
+        patient = max(deadline, time.monotonic() + _CONNECT_S)
+        try:  # what else comes out here is of a signal handler
+            return lane.run(partial(made, patient), deadline - time.monotonic(), shelf.keep_one)
+        except TimeoutError as error:
             raise unconnected(error) from error
 
     return connected
@@ -77,10 +83,10 @@ class _Lending:
         self._connect = connect
         self.lent: set[PooledConnection] = set()
 
-    def _take_back(self: Any, connection: PooledConnection | None) -> None:
+    def _take_back(self, connection: PooledConnection | None, shelf: Shelf[Any]) -> None:
         if connection is not None:
             self.lent.discard(connection)
-            self.shelf.put(connection) if connection.fit else connection.close()
+            shelf.put(connection) if connection.fit else connection.close()
 
 
 class LendingPool(_Lending, Pool[Any]):
@@ -92,13 +98,13 @@ class LendingPool(_Lending, Pool[Any]):
         seat = self.seats.take(timeout_s if waits else 0)
         if seat is None:
             raise _crowded()
-        connection: PooledConnection | None = None
+        connection, shelf = self.idle()
         try:
-            connection = self.shelf.take() or self.opened(partial(self._connect, self.shelf, deadline))
+            connection = connection or self.opened(partial(self._connect, self.shelf, deadline))
             self.lent.add(connection)
             return connection.send(request, deadline)
         finally:
-            self._take_back(connection)
+            self._take_back(connection, shelf)
             self.seats.leave(seat)
 
 
@@ -110,13 +116,13 @@ class AsyncLendingPool(_Lending, AsyncPool[Any]):
         deadline = time.monotonic() + timeout_s
         if not await self.seats.take(timeout_s if waits else 0):
             raise _crowded()
-        connection: PooledConnection | None = None
+        connection, shelf = self.idle()
         try:
-            connection = self.shelf.take() or await self.opened(partial(self._connect, self.shelf, deadline))
+            connection = connection or await self.opened(partial(self._connect, self.shelf, deadline))
             self.lent.add(connection)
             return await connection.send(request, deadline)
         finally:
-            self._take_back(connection)
+            self._take_back(connection, shelf)
             self.seats.leave()
 
 

@@ -148,12 +148,25 @@ class _Reserving(Generic[_SeatsT, _T]):
         self.shelf: Shelf[_T] = shelf
         self._reserve = reserve
         self._fills_reserve = False
+        self._shelves = [shelf]
+        if reserve is not None:
+            reserve._shelves.append(shelf)
         self.close = shelf.close
 
     @property
     def connections(self) -> Connections:
         """Count them."""
         return Connections(self.seats.taken, len(self.shelf), self.seats.count)
+
+    def idle(self) -> tuple[_T | None, Shelf[_T]]:
+        """Return a connection that no request uses, if there is one, and the shelf to which it goes back.
+
+        A reserve has those of its pools as well: a server that grants no more connections ends no lock while one of them is idle.
+        """
+        for shelf in self._shelves:
+            if (connection := shelf.take()) is not None:
+                return connection, shelf
+        return None, self.shelf
 
     @contextmanager
     def _filling(self) -> Iterator[Shelf[_T] | None]:

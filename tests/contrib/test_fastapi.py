@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, WebSocket
 from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.testclient import WebSocketDenialResponse
 
 from dlock_contrib.fastapi import Locks
 from dlock_contrib.starlette import Locks as StarletteLocks
@@ -124,7 +125,17 @@ def test_locks_that_cannot_work_are_refused_when_they_are_built(
 
 
 @pytest.mark.parametrize(
-    ("key", "options"), [("k", {"lease": 5}), ("k/{order}", {"timeout": -1}), ("", {}), ("k", {"heartbeat_period": 19})]
+    ("key", "options"),
+    [
+        ("k", {"lease": 5}),
+        ("k/{order}", {"timeout": -1}),
+        ("", {}),
+        ("k", {"heartbeat_period": 19}),
+        ("k/{order", {}),
+        ("k/order}", {}),
+        ("k/{}", {}),
+        ("k/{0}", {}),
+    ],
 )
 def test_dependency_that_cannot_work_is_refused_when_it_is_built(key: str, options: dict[str, Any]) -> None:
     """As where a function is decorated."""
@@ -192,6 +203,42 @@ def test_a_wrong_key_names_the_path() -> None:
         ),
     ):
         client.post("/wrong")
+
+
+def test_a_key_that_does_not_fit_the_path_is_a_mistake_of_the_program() -> None:
+    """Braces may ask for more than the text of a parameter has."""
+    locks = Locks(URL)
+    app = FastAPI(lifespan=locks.lifespan)
+
+    @app.get("/{order}")
+    def show(order: str, lease: Annotated[AsyncLease, locks.held("{order.id}")]) -> None: ...
+
+    with (
+        TestClient(app) as client,
+        pytest.raises(ConfigurationError, match=r"key '\{order.id\}' does not fit \{'order'"),
+    ):
+        client.get("/17")
+
+
+def test_a_web_socket_holds_its_lock_while_it_is_open(other: Any) -> None:
+    """Another one of the same key is refused at its handshake, as a request is."""
+    locks = Locks(URL)
+    app = FastAPI(lifespan=locks.lifespan)
+
+    @app.websocket("/{order}")
+    async def follow(socket: WebSocket, lease: Annotated[AsyncLease, locks.held("socket/{order}")]) -> None:
+        await socket.accept()
+        await socket.send_text(lease.key)
+        await socket.receive_text()
+
+    with TestClient(app) as client:
+        with client.websocket_connect("/17") as socket:
+            assert socket.receive_text() == "socket/17"
+            with pytest.raises(WebSocketDenialResponse) as denial, client.websocket_connect("/17"):
+                pass
+            assert denial.value.status_code == 409
+            socket.send_text("over")
+        other.acquire("socket/17", timeout=5).release()
 
 
 def test_an_application_without_the_lifespan_is_told() -> None:

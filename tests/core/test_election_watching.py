@@ -115,9 +115,11 @@ async def test_an_observer_reads_a_quarter_of_the_lease_apart_and_two_seconds_at
 
 
 @both_colours
-async def test_a_wrong_poll_period_is_refused(world: World) -> None:
-    """As any other duration."""
+@pytest.mark.parametrize(("period", "told"), [(-1, "not a finite number"), (0, "0 s is too short")])
+@pytest.mark.timeout(20)
+async def test_a_wrong_poll_period_is_refused(world: World, period: float, told: str) -> None:
+    """As where it is an option: without a pause the store would be asked all the time."""
     async with world.client() as client:
-        with pytest.raises(ConfigurationError, match="poll_period"):
-            async for _ in client.election("k").observe(poll_period=-1):
+        with pytest.raises(ConfigurationError, match=f"poll_period: .*{told}"):
+            async for _ in client.election("k").observe(poll_period=period):
                 pass

@@ -293,6 +293,7 @@ async def test_slot_is_computed_when_the_run_begins(world: World) -> None:
         ({"slot": 1.5}, "neither a text"),
         ({"slot": 1, "data": b"x"}, "once.. takes no data"),
         ({"slot": 1, "max_hold": 5}, "once.. takes no max_hold"),
+        ({"slot": 1, "only_if_exists": True}, "once.. takes no only_if_exists"),
         ({"slot": 1, "at_least_for": 5, "at_most_for": 4}, "at_least_for=5 s exceeds at_most_for=4 s"),
         ({"slot": 1, "at_least_for": -1}, "at_least_for: -1"),
         ({"slot": 1, "at_most_for": 2, "stop_grace": 2}, "stop_grace=2 s must be shorter than at_most_for, 2 s"),
@@ -308,6 +309,13 @@ async def test_job_that_cannot_be_is_refused_before_any_request(
         with pytest.raises(ConfigurationError, match=told):
             client.once("k", **options)
         assert not world.store.requests
+
+
+@both_colours
+async def test_job_makes_its_record_whatever_the_locks_of_its_client_do(world: World) -> None:
+    """A client whose locks wait for a record that exists would wait for that of a new job for ever."""
+    async with world.client(only_if_exists=True) as client, client.once("k", slot=1, timeout=0) as job:
+        assert job.due
 
 
 @both_colours

@@ -135,6 +135,12 @@ def test_bad_text_is_told_with_its_place(name: str, tmp_path: Path, monkeypatch:
         ClientOptions.load(toml(tmp_path, f'{name} = "{"x" if name != "allow_unsafe" else "y"}"\n'))
 
 
+def test_words_that_an_option_takes_are_told_in_order() -> None:
+    """As words, and the same in each process."""
+    with pytest.raises(ConfigurationError, match=r"mode \(write 'exclusive' or write 'read' or write 'write'\)"):
+        ClientOptions.load(url="memory://x?mode=ro")
+
+
 @pytest.mark.parametrize("text", ["", "none", "None", "NONE"])
 def test_optional_durations_can_be_taken_back(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A stronger source may say that there is no limit after all."""

@@ -54,6 +54,10 @@ def test_wrong_options_are_refused_at_once() -> None:
         shared_client("memory://", lease_duration=-1)
     with pytest.raises(ConfigurationError, match="no store is named"):
         shared_client()
+    with pytest.raises(ConfigurationError, match="unknown store scheme 'rediss3'"):
+        shared_client("rediss3://locks")
+    with pytest.raises(ConfigurationError, match="SQLite path '' is no file"):
+        shared_client("sqlite:///")
     with pytest.raises(ConfigurationError, match="poll_perod"):
         shared_client("memory://").once("k", slot=1, poll_perod=1)  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="poll_perod"):

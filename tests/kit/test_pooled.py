@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -110,12 +111,29 @@ def test_a_connection_is_used_again(links: Links) -> None:
 
 
 def test_urgent_requests_have_connections_of_their_own(links: Links) -> None:
-    """Whatever the others do."""
+    """Where the others are lent out."""
     link = links.link()
+    usual = sent(links, link, Request(lambda connection: connection))
+    assert link.pools[0].shelf.take() is usual
 
-    found = {sent(links, link, Request(lambda connection: connection, urgent=urgent)) for urgent in (False, True)}
+    assert sent(links, link, Request(lambda connection: connection, urgent=True)) is not usual
+    assert link.pools[1].connections == (0, 1, 1)
 
-    assert len(found) == 2
+
+def test_an_urgent_request_borrows_an_idle_connection(links: Links) -> None:
+    """A server that grants no second one must not cost a lock. The connection goes back to where it was."""
+
+    def connect(deadline: float) -> Connection:
+        if links.made:
+            raise ConnectionError("too many connections")
+        return links.connect(deadline)
+
+    link = links.link(connect)
+    usual = sent(links, link, Request(lambda connection: connection))
+
+    assert sent(links, link, Request(lambda connection: connection, urgent=True)) is usual
+    assert [pool.connections for pool in link.pools] == [(0, 1, 2), (0, 0, 1)]
+    assert sent(links, link, Request(lambda connection: connection)) is usual
 
 
 @pytest.mark.parametrize("what", ["fit", "alive"])
@@ -162,6 +180,31 @@ def test_a_connection_that_cannot_be_made_is_told_as_the_store_says(links: Links
         sent(links, links.link(known), Request(lambda _: 1))
 
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="there are no such signals here")
+def test_what_a_signal_handler_raises_while_a_connection_is_made_comes_out() -> None:
+    """As the time limit of a worker does: it is no trouble of the server."""
+    links, told = Links(PooledLink, Connection), threading.Event()
+
+    class TimeLimitError(Exception):
+        pass
+
+    def handle(*_: object) -> None:
+        told.set()
+        raise TimeLimitError
+
+    def connect(deadline: float) -> Connection:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        told.wait(TIMEOUT_S)
+        return links.connect(deadline)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with pytest.raises(TimeLimitError):
+            links.link(connect).send(Request(id), TIMEOUT_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_request_without_a_seat_is_not_sent(links: Links) -> None:

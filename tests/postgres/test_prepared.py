@@ -14,9 +14,9 @@ from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, released, renewed
 
 
-def planned(store: PostgresStore, *, urgent: bool) -> list[str]:
-    """Return what the session of the claims has prepared, or that of the *urgent* steps."""
-    asked = statement("SELECT statement FROM pg_prepared_statements ORDER BY 1", urgent=urgent)
+def planned(store: PostgresStore) -> list[str]:
+    """Return what the session has prepared: with one request at a time there is one."""
+    asked = statement("SELECT statement FROM pg_prepared_statements ORDER BY 1")
     return [text for (text,) in store._link.send(asked, TIMEOUT_S).rows]
 
 
@@ -37,8 +37,7 @@ def test_each_statement_is_planned_once_by_a_session(store: PostgresStore, key: 
     for _ in range(3):
         cycle(store, key)
 
-    assert len(planned(store, urgent=False)) == 1  # the claim
-    assert len(planned(store, urgent=True)) == 2  # the renewal keeps the payload, the release does not
+    assert len(planned(store)) == 3  # the claim, the renewal, which keeps the payload, and the release, which does not
 
 
 @pytest.mark.parametrize(
@@ -52,8 +51,7 @@ def test_a_plan_that_is_gone_costs_no_answer(
     """The session runs the statement anew, as it did before it prepared any."""
     store.guarantees()
     first = cycle(store, key)
-    for urgent in (False, True):
-        store._link.send(statement(meanwhile, urgent=urgent), TIMEOUT_S)
+    store._link.send(statement(meanwhile), TIMEOUT_S)
 
     tokens = [cycle(store, key), cycle(store, key)]
 
@@ -65,8 +63,10 @@ def test_a_name_that_the_session_has_already_costs_no_answer(store: PostgresStor
     """As where a pooler would give a session of somebody else."""
     store.guarantees()
     first = cycle(store, key)
-    for urgent in (False, True):
-        _forget(store, urgent=urgent)
+    pool = store._link.pools[False]
+    session = pool.shelf.take()
+    session.prepared = set()  # the client believes that it has prepared nothing
+    pool.shelf.put(session)
 
     assert cycle(store, key) == first + 1
 
@@ -86,11 +86,3 @@ def test_a_session_that_was_interrupted_while_it_prepared_is_not_used_again(
 
     assert session.pg.status == ConnStatus.BAD  # closed
     assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
-
-
-def _forget(store: PostgresStore, *, urgent: bool) -> None:
-    """Make the client believe that it has prepared nothing on its session."""
-    pool = store._link.pools[urgent]
-    session = pool.shelf.take()
-    session.prepared = set()
-    pool.shelf.put(session)

@@ -84,3 +84,21 @@ def test_a_server_whose_connections_are_all_taken_may_be_asked_again(strict: Scr
 
     for connection in taken:
         connection.close()
+
+
+def test_a_full_server_costs_no_lock(strict: ScriptedServer) -> None:
+    """The connection on which it was claimed renews and releases it."""
+    connect(strict.told, provision=True).close()
+    with psycopg.connect(strict.told, autocommit=True) as admin:
+        admin.execute("GRANT SELECT, INSERT, UPDATE ON public.dlock TO plain")
+    url = url_for("plain", strict.told)
+    with connect(url) as client:
+        lease = client.acquire("k")
+        taken = [psycopg.connect(url) for _ in range(CONNECTIONS - 4)]
+        with pytest.raises(psycopg.OperationalError):
+            psycopg.connect(url)
+
+        lease.renew()
+        lease.release()
+    for connection in taken:
+        connection.close()
