@@ -115,7 +115,9 @@ def test_both_locks_are_held_while_programs_change_over(url: str, raw: redis.Red
 
 
 def test_a_missing_password_is_said_first(admin: redis.Redis, server: Server) -> None:
-    """The rest of the message is for whoever set up the rights."""
+    """So is one that is wrong, or too much."""
+    with pytest.raises(StoreSetupError, match=r"^Redis knows no password; take it out of the URL"):
+        connect(server.url.replace("redis://", "redis://:needless@"))
     admin.config_set("requirepass", secrets.token_hex(8))
 
     with pytest.raises(StoreSetupError, match=r"^Redis wants a password; write it into the URL"):
