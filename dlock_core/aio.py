@@ -9,7 +9,6 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
-from dlock_core.backend import backend_for
 from dlock_core.cost import cost_of
 from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
 from dlock_core.engine.breaking import break_lock, break_session
@@ -20,7 +19,7 @@ from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
 from dlock_core.engine.lock_all import acquire_all
-from dlock_core.engine.opening import learn_store, load_options
+from dlock_core.engine.opening import chosen_store, learn_store, load_options
 from dlock_core.engine.process import generation
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.raised import closed_error, interrupted_error, lost_error
@@ -57,10 +56,7 @@ def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[Client
     Raises: as :func:`dlock_core.connect`: for wrong options at once, for trouble with the store when it is opened.
     """
     loaded = load_options(url, options)
-    assert loaded.url is not None  # load_options sees to it
-    text = loaded.url.get_secret_value()
-    backend = backend_for(text)
-    store_options = backend.options.from_url(text, **loaded._store_settings)  # the loader's own
+    backend, store_options = chosen_store(loaded)
 
     async def open_store() -> AsyncLockStore:
         opening = backend.aopen(store_options)

@@ -14,7 +14,7 @@ from dlock_core.backend import backend_for, check_claims
 from dlock_core.client import LockClient
 from dlock_core.clock import NANOS, now_ns
 from dlock_core.engine.client_context import check_accepted, describe
-from dlock_core.engine.opening import whole_commands
+from dlock_core.engine.opening import chosen_store, whole_commands
 from dlock_core.errors import UnsupportedError
 from dlock_core.options import to_seconds
 
@@ -81,9 +81,9 @@ def _examined(options: ClientOptions, configuration: str) -> dict[str, Any]:
     assert options.url is not None  # asked before
     url = options.url.get_secret_value()
     check_claims(url)
-    backend: Any = backend_for(url)
+    backend, chosen = chosen_store(options)
     look = getattr(backend, "look", backend.open)
-    with closing(look(backend.options.from_url(url, **options._store_settings))) as store:  # the loader's own
+    with closing(look(chosen)) as store:
         guarantees = store.guarantees()
         check_accepted(options, guarantees, store)
         remedies: Mapping[str, str] = getattr(backend, "remedies", {})

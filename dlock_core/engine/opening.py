@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from dlock_core.backend import backend_for, is_own
+from dlock_core.backend import StoreOptions, backend_for, is_own
 from dlock_core.engine.client_context import describe
 from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.texts import check_traits
@@ -15,11 +15,12 @@ from dlock_core.options import ClientOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dlock_core.backend import StoreBackend
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, LockStore
 
-__all__ = ["learn_store", "load_options", "open_store", "whole_commands"]
+__all__ = ["chosen_store", "learn_store", "load_options", "open_store", "whole_commands"]
 
 
 def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> ClientOptions:
@@ -45,15 +46,27 @@ def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> C
     return loaded
 
 
+def chosen_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
+    """Return the backend that *options* name, and its options.
+
+    Raises: ConfigurationError: the URL is wrong.
+    """
+    assert options.url is not None  # checked where the options were loaded
+    url = options.url.get_secret_value()
+    backend = backend_for(url)
+    chosen = backend.options.from_url(url, **options._store_settings)  # the loader's own
+    if options.request_timeout is not None and isinstance(chosen, StoreOptions):
+        chosen._inspect_timeout_s = float(options.request_timeout)  # type: ignore[arg-type]  # checked: seconds
+    return backend, chosen
+
+
 def open_store(options: ClientOptions) -> LockStore:
     """Open the store of *options* for threads, and create what it lacks if they say so.
 
     Raises: ConfigurationError: the URL is wrong, or the store is for asyncio alone. StoreError: it cannot be reached.
     """
-    assert options.url is not None  # checked where the options were loaded
-    url = options.url.get_secret_value()
-    backend = backend_for(url)
-    store = backend.open(backend.options.from_url(url, **options._store_settings))  # the loader's own
+    backend, chosen = chosen_store(options)
+    store = backend.open(chosen)
     try:
         if options.provision:
             store.provision()
