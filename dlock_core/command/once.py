@@ -24,7 +24,7 @@ from dlock_core.command.options import (
 from dlock_core.command.run import Request, Run, grace_within, hold
 from dlock_core.command.show import writing_output
 from dlock_core.engine.hints import naming
-from dlock_core.errors import LockLostError
+from dlock_core.errors import ConfigurationError, LockLostError
 from dlock_core.record import DATA_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -85,15 +85,25 @@ def once(  # click hands the options over by name
         options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
         check_shared(options)
         request = Request((key,), ctx.obj, grace_within(options, grace), warn_only=False, held_code=BUSY)
-    with tempfile.TemporaryFile() as output:
-        job = _Job(slot, timeout, at_least_for, at_most_for, output if keep_output else None)
-        stdout = output.fileno() if keep_output else None
-        code = hold(request, options, say, partial(_OnceRun, job), stdout=stdout)
+    job = _Job(slot, timeout, at_least_for, at_most_for, None)
+    if not keep_output:
+        return hold(request, options, say, partial(_OnceRun, job))
+    with _temporary_file() as output:
+        code = hold(request, options, say, partial(_OnceRun, job._replace(output=output)), stdout=output.fileno())
         output.seek(0)
         with writing_output():
             shutil.copyfileobj(output, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         return code
+
+
+def _temporary_file() -> BinaryIO:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise ConfigurationError(
+            f"--keep-output needs a place for the output while the command runs; set TMPDIR to a directory: {error.strerror}"
+        ) from error
 
 
 class _Job(NamedTuple):
