@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from dlock_core.engine.hints import unknown_option
 from dlock_core.errors import ConfigurationError, MissingDriverError, StoreUnavailableError
@@ -106,6 +106,8 @@ class CheckedModel(BaseModel):
 
 class StoreOptions(CheckedModel):
     """The base class of an adapter's options: frozen, unknown names are refused, and no error shows a value."""
+
+    _inspect_timeout_s: float | None = PrivateAttr(default=None)  # how long guarantees() may take, if less than usual
 
     @classmethod
     def _subject(cls) -> str:

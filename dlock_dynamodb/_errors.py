@@ -95,6 +95,9 @@ DRIVER_ERRORS: dict[type[Exception], Verdict] = {
 }
 
 
+NOT_DYNAMODBS = "the answer is not DynamoDB's"
+
+
 class StrangeAnswerError(Exception):
     """DynamoDB, or a gateway before it, gave an answer that says nothing."""
 

@@ -25,7 +25,7 @@ from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
 from dlock_dynamodb._credentials import SteadyCredentials
 from dlock_dynamodb._direct import CLAIMING, KEEPING, Ask, check_whole, direct_of, is_patched
-from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError
+from dlock_dynamodb._errors import NOT_DYNAMODBS, TROUBLE, StrangeAnswerError
 from dlock_dynamodb._units import Units
 
 if TYPE_CHECKING:
@@ -87,6 +87,8 @@ class DynamoDBLink(BeginsAnew):
         except ClientError as error:
             self.units.refused(verb, operation, ask.request, error)
             raise
+        if not isinstance(answer, dict):  # botocore takes a null for an answer
+            raise StrangeAnswerError(NOT_DYNAMODBS)
         self.units.answered(verb, operation, answer)
         return answer
 

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade, Guarantees, TokenOrder
 from dlock_dynamodb._direct import Ask
-from dlock_dynamodb._errors import code_of
+from dlock_dynamodb._errors import NOT_DYNAMODBS, StrangeAnswerError, code_of
 from dlock_dynamodb.dialects.limits import limited
 from dlock_dynamodb.options import RECORD_ATTRIBUTES, DynamoDBStoreOptions
 
@@ -120,10 +120,13 @@ def _described(options: DynamoDBStoreOptions) -> Exchange[dict[str, Any] | None]
         if code_of(error) != "ResourceNotFound":
             raise
         return None
-    table: dict[str, Any] = answer["Table"]
     wanted = {kind: (name, "S") for kind, name in _keys(options).items()}
-    types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
-    found = {key["KeyType"]: (key["AttributeName"], types[key["AttributeName"]]) for key in table["KeySchema"]}
+    try:
+        table: dict[str, Any] = answer["Table"]
+        types = {attribute["AttributeName"]: attribute["AttributeType"] for attribute in table["AttributeDefinitions"]}
+        found = {key["KeyType"]: (key["AttributeName"], types[key["AttributeName"]]) for key in table["KeySchema"]}
+    except LookupError as error:
+        raise StrangeAnswerError(NOT_DYNAMODBS) from error
     if found != wanted:
         raise StoreSetupError(
             f"DynamoDB table {options.table!r} has the keys {_in_words(found)}, but the options say {_in_words(wanted)}; "
@@ -155,6 +158,8 @@ def _see_time_to_live(options: DynamoDBStoreOptions, unsafe: list[tuple[str, str
             raise
         notes.append(f"whether time to live is on can't be seen ({code_of(error)}): it would delete fencing tokens")
         return
+    if "TimeToLiveDescription" not in answer:
+        raise StrangeAnswerError(NOT_DYNAMODBS)
     found = answer["TimeToLiveDescription"]
     name = found.get("AttributeName")
     if found.get("TimeToLiveStatus") not in {"ENABLED", "ENABLING"}:

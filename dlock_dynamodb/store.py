@@ -23,7 +23,7 @@ from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
 from dlock_dynamodb._credentials import given
 from dlock_dynamodb._direct import Ask, has_handlers
-from dlock_dynamodb._errors import TROUBLE, StrangeAnswerError, code_of, statement_error, translate
+from dlock_dynamodb._errors import NOT_DYNAMODBS, TROUBLE, StrangeAnswerError, code_of, statement_error, translate
 from dlock_dynamodb._link import DynamoDBLink
 from dlock_dynamodb._wire import DlockRows, Table
 from dlock_dynamodb.dialects.awslabs import AwslabsRows
@@ -133,7 +133,7 @@ class DynamoDBVerbs:
         def page(after: Item | None) -> Exchange[Any]:
             answer = yield Ask("scan", request if after is None else request | {"ExclusiveStartKey": after})
             if "Items" not in answer:
-                raise StrangeAnswerError("the answer is not DynamoDB's")
+                raise StrangeAnswerError(NOT_DYNAMODBS)
             return map(self._reading, answer["Items"]), answer.get("LastEvaluatedKey")
 
         return pages(page)
@@ -363,7 +363,7 @@ class DynamoDBStore(Batches, ExchangeStore):
 def _check_origin(answer: dict[str, Any]) -> None:
     """Raise for the page of a gateway, which says nothing about the key: DynamoDB signs its answers with an id."""
     if "RequestId" not in answer.get("ResponseMetadata", {}):
-        raise StrangeAnswerError("the answer is not DynamoDB's")
+        raise StrangeAnswerError(NOT_DYNAMODBS)
 
 
 def _rows_of(options: DynamoDBStoreOptions, table: Table) -> Rows:

@@ -20,9 +20,6 @@ ACL_RULES = (
     "+blpop +rpush +pexpire "  # claims that wait in the server
     "+auth +select +client|setname +scan +info +config|get"  # connecting, listing, guarantees
 )
-_SETUP_HINT = (
-    f"see that the URL names a user with the right password, the key pattern ~prefix* and the rights {ACL_RULES}"
-)
 
 # What an error code of the server means. Scripts fail before they write, so what is refused was not applied.
 CODES: dict[str, tuple[type[StoreError], str]] = {
@@ -36,8 +33,12 @@ CODES: dict[str, tuple[type[StoreError], str]] = {
     "MASTERDOWN": (StoreUnavailableError, "a replica without its primary"),
     "MISCONF": (StoreUnavailableError, "the server cannot write its data to disk and refuses writes"),
     "MOVED": (StoreUnavailableError, "the slot has moved; on a Cluster bring a RedisCluster client"),
-    "NOAUTH": (StoreSetupError, _SETUP_HINT),
-    "NOPERM": (StoreSetupError, _SETUP_HINT),
+    "NOAUTH": (StoreSetupError, ""),
+    "NOPASS": (StoreSetupError, ""),  # none of Redis: its words for this have no code
+    "NOPERM": (
+        StoreSetupError,
+        f"see that the URL names a user with the key pattern ~prefix* and the rights {ACL_RULES}",
+    ),
     "NOPROTO": (StoreSetupError, "the server is older than Redis 6"),
     "NOREPLICAS": (StoreUnavailableError, "fewer replicas than min-replicas-to-write"),
     "OOM": (StoreUnavailableError, "the server is at its maxmemory"),
@@ -45,12 +46,13 @@ CODES: dict[str, tuple[type[StoreError], str]] = {
     "TRYAGAIN": (StoreUnavailableError, "the slot is being moved"),
     "UNBLOCKED": (StoreUnavailableError, "the server was made a replica meanwhile"),
     "UNKILLABLE": (StoreUnavailableError, "another script has been running for too long"),
-    "WRONGPASS": (StoreSetupError, _SETUP_HINT),
+    "WRONGPASS": (StoreSetupError, ""),
     "WRONGTYPE": (RecordError, "the key holds something else than a record of dlock"),
 }
-# What a person has to know first.
+# What a person has to know first, in the place of a hint.
 _FIRST = {
     "NOAUTH": "Redis wants a password; write it into the URL: redis://:PASSWORD@HOST:6379/0, or redis://USER:PASSWORD@HOST:6379/0. ",
+    "NOPASS": "Redis knows no password; take it out of the URL. ",
     "WRONGPASS": "Redis refuses this user or password; see the URL, where special characters of a password are percent-encoded. ",
 }
 # The values of other programs' locks.
@@ -148,8 +150,8 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
         known = code.group(1)
     elif re.search("user executing the script|acl failure in script", str(error), re.IGNORECASE):
         known = "NOPERM"
-    if known == "NOAUTH" and "invalid" in str(error):
-        known = "WRONGPASS"  # redis-py has one class for both
+    if known == "NOAUTH":  # redis-py has one class for all three
+        known = "WRONGPASS" if "invalid" in str(error) else "NOPASS" if "without any password" in str(error) else known
     if isinstance(known, str):
         kind, hint = CODES[known]
     elif "unknown command" in str(error):
@@ -163,10 +165,8 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
         kind, hint = StoreUnavailableError, "nothing was applied"
     where = "" if key is None else f" for key {key!r}"
     first = _FIRST.get(known, "") if isinstance(known, str) else ""
-    return kind(
-        f"{first}the request{where} failed at Redis: {str(error) or f'{type(error).__name__}, no answer'} ({hint})",
-        key=key,
-    )
+    said = str(error) or f"{type(error).__name__}, no answer"
+    return kind(f"{first}the request{where} failed at Redis: {said}" + (f" ({hint})" if hint else ""), key=key)
 
 
 def as_result(error: Exception, key: str | None = None) -> StoreError:

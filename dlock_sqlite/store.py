@@ -18,11 +18,11 @@ import sqlite3
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dlock_core.clock import NANOS, now_ns, wall_ms
 from dlock_core.errors import ConfigurationError, RecordError, StoreError
-from dlock_core.kit import may_be_removed, outcome
+from dlock_core.kit import may_be_removed, outcome, pages, perform
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
 from dlock_sqlite import _wire as wire
@@ -32,6 +32,8 @@ from dlock_sqlite.provision import guarantees_of, kind_of_file_system, unsafe_tr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from dlock_core.kit import Exchange
 
 __all__ = ["SqliteStore"]
 
@@ -86,17 +88,16 @@ class SqliteStore:
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*, in the order of their bytes; each page is a transaction of its own."""
-        sql, start = wire.PAGE_FIRST, prefix
-        while True:
-            page: list[wire.Row] = self._file.run(partial(_rows, sql, start), None, timeout_s)
-            for row in page:
-                # Bytes sort after all text: such a key is nobody's, and the end.
-                if type(row[0]) is not str or not row[0].startswith(prefix):
-                    return
-                yield wire.decode(row)
-            if len(page) < wire.PAGE_ROWS:
-                return
-            sql, start = wire.PAGE_NEXT, page[-1][0]
+
+        def page(after: str | None) -> Exchange[Any]:
+            sql, start = (wire.PAGE_FIRST, prefix) if after is None else (wire.PAGE_NEXT, after)
+            rows: list[wire.Row] = yield self._file.run(partial(_rows, sql, start), None, timeout_s)
+            # Bytes sort after all text: such a key is nobody's, and the end.
+            ours = [row for row in rows if type(row[0]) is str and row[0].startswith(prefix)]
+            return [partial(wire.decode, row) for row in ours], ours[-1][0] if len(ours) == wire.PAGE_ROWS else None
+
+        for each in pages(page):
+            yield from perform(each)
 
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float) -> Sequence[Reply | StoreError]:
         """Do each replace, all in one transaction: what is applied is written together, what is not touches no other."""

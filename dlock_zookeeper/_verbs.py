@@ -241,8 +241,8 @@ class ZooKeeperVerbs:
                 keys.extend(sorted(key for key in map(_wire.key_of, found) if key.startswith(prefix)))
                 return [], 0 if keys else None
             part, more = keys[after : after + _PAGE], after + _PAGE
-            nodes = yield _wire.reads([_wire.path_of(self._root, key) for key in part])
-            found = [partial(_wire.record, key, *node) for key, node in zip(part, nodes, strict=True)]
+            nodes = yield _wire.page([_wire.path_of(self._root, key) for key in part])
+            found = [partial(_wire.listed, key, node) for key, node in zip(part, nodes, strict=True)]
             return found, more if more < len(keys) else None
 
         return pages(page)

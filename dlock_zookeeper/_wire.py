@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from dlock_core.errors import RecordError
 from dlock_core.kit import Plain, damaged, plain_of, record_of
@@ -41,6 +41,18 @@ class Standing(NamedTuple):
 
     record: LockRecord | None
     mzxid: int
+
+
+def listed(key: str, node: Any) -> LockRecord | None:
+    """Return the record that a scan has found in *node*, or None where that was deleted meanwhile.
+
+    Raises: RecordError: it is not dlock's, damaged, or of another user.
+    """
+    if isinstance(node, NoAuthError):
+        raise RecordError(
+            f"{_WHERE} has under key {key!r} what this user may not read; look at it as the user who made it", key=key
+        ) from node
+    return None if node is None else record(key, *node)
 
 
 def _name(text: str) -> str:
@@ -136,15 +148,18 @@ def transactions(parts: Iterable[Sequence[Step]]) -> Request:
 
 
 class _Found(NamedTuple):
-    """An answer that has None where there is no node."""
+    """An answer that has None where there is no node, and an error of kind *kept* as it is."""
 
     answer: Any
+    kept: type[Exception] | tuple[()] = ()
 
     def get(self, timeout: float) -> Any:
         try:
             return self.answer.get(timeout=timeout)
         except NoNodeError:
             return None
+        except self.kept as error:
+            return error
 
 
 def looks(paths: Sequence[str]) -> Request:
@@ -160,6 +175,11 @@ def read(path: str, *, watch: bool = False) -> Request:
 def reads(paths: Sequence[str]) -> Request:
     """Return the request for many nodes, as the server has them."""
     return lambda client, _: [client.get_async(path) for path in paths]
+
+
+def page(paths: Sequence[str]) -> Request:
+    """Return the request for many nodes, as the server has them; those of :func:`listed`."""
+    return lambda client, _: [_Found(client.get_async(path), NoAuthError) for path in paths]
 
 
 def listing(root: str) -> Request:

@@ -28,7 +28,7 @@ from dlock_core.command.show import escape
 from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from dlock_core.aio import AsyncLease
 
@@ -117,6 +117,14 @@ class Child:
             os.close(self._start)
             self._start = -1
             os.waitpid(self.pid, 0)
+
+    def changes(self) -> Iterator[int]:
+        """Yield what ``waitpid`` says anew of the command. A container's first process is given orphans, and buries those of the group."""
+        for whose in (self.pid, -self.pid):
+            with suppress(ChildProcessError):
+                while (change := os.waitpid(whose, os.WNOHANG | os.WUNTRACED))[0]:
+                    if change[0] == self.pid:
+                        yield change[1]
 
     def signal(self, number: int) -> bool:
         """Send a signal to the command and all of its group."""

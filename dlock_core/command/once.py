@@ -13,11 +13,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import click
 
 from dlock_core.command.app import BUSY, CommandBehindDashes
-from dlock_core.command.options import DURATION, client_options, connection_options, grace_option, option
+from dlock_core.command.options import (
+    DURATION,
+    check_shared,
+    client_options,
+    connection_options,
+    grace_option,
+    option,
+)
 from dlock_core.command.run import Request, Run, grace_within, hold
 from dlock_core.command.show import writing_output
 from dlock_core.engine.hints import naming
-from dlock_core.errors import LockLostError
+from dlock_core.errors import ConfigurationError, LockLostError
 from dlock_core.record import DATA_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -47,7 +54,7 @@ _LONGEST = "--at-most-for"
     metavar="TIME",
     help="No other run begins so soon after the beginning of this one, by the wall clocks.",
 )
-@click.option("--at-most-for", type=DURATION, metavar="TIME", help="Longest time of a run; without limit by default.")
+@click.option("--at-most-for", type=DURATION, metavar="TIME", help="Longest time of a run; max_hold by default.")
 @click.option(
     "--keep-output", is_flag=True, help="Keep stdout of COMMAND, at most 64 KiB, and print it where the slot is done."
 )
@@ -76,16 +83,27 @@ def once(  # click hands the options over by name
     """
     with naming("max_hold", None if at_most_for is None else _LONGEST):
         options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
+        check_shared(options)
         request = Request((key,), ctx.obj, grace_within(options, grace), warn_only=False, held_code=BUSY)
-    with tempfile.TemporaryFile() as output:
-        job = _Job(slot, timeout, at_least_for, at_most_for, output if keep_output else None)
-        stdout = output.fileno() if keep_output else None
-        code = hold(request, options, say, partial(_OnceRun, job), stdout=stdout)
+    job = _Job(slot, timeout, at_least_for, at_most_for, None)
+    if not keep_output:
+        return hold(request, options, say, partial(_OnceRun, job))
+    with _temporary_file() as output:
+        code = hold(request, options, say, partial(_OnceRun, job._replace(output=output)), stdout=output.fileno())
         output.seek(0)
         with writing_output():
             shutil.copyfileobj(output, sys.stdout.buffer)
             sys.stdout.buffer.flush()
         return code
+
+
+def _temporary_file() -> BinaryIO:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise ConfigurationError(
+            f"--keep-output needs a place for the output while the command runs; set TMPDIR to a directory: {error.strerror}"
+        ) from error
 
 
 class _Job(NamedTuple):

@@ -65,7 +65,7 @@ def ls(prefix_of_key: str, everything: bool, output: str, **given: Any) -> None:
 
 
 def looked_up(client: LockClient, prefix: str, *, everything: bool) -> tuple[list[Aged], RecordError | None]:
-    """Return the records in the order of their keys, each with its age in ms where the store tells it, and what ended the list early."""
+    """Return the records in the order of their keys, each with its age in ms if known, and the first that cannot be read."""
     records: list[Aged] = []
     foreign = None
     try:
@@ -75,7 +75,7 @@ def looked_up(client: LockClient, prefix: str, *, everything: bool) -> tuple[lis
                 if record is not None:
                     records.append((record, age_ms))
     except RecordError as error:
-        what = f"{error}; the list ends before it and is NOT complete: narrow the PREFIX to see the others"
+        what = f"{error}; the list is NOT complete: it has what could be read"
         foreign = RecordError(what, key=error.key)
         foreign.__cause__ = error
     return sorted(records, key=lambda aged: aged[0].key), foreign

@@ -263,13 +263,7 @@ class Run:
 
     def _child_changed(self) -> None:
         """Take note of what became of the child; a stop by the terminal's job control stops this process too."""
-        while self._status is None:
-            try:
-                pid, status = os.waitpid(self._child.pid, os.WNOHANG | os.WUNTRACED)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for status in self._child.changes():
             if not os.WIFSTOPPED(status):
                 self._status = os.waitstatus_to_exitcode(status)
                 self._wake.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -18,6 +19,9 @@ from dlock_core.errors import StoreError
 if TYPE_CHECKING:
     from dlock_core.client import LockClient
     from dlock_core.record import LockRecord
+
+
+_CANNOT_REDRAW = ("dumb", "unknown")  # of which rich shows nothing until the end
 
 
 class Board:
@@ -63,7 +67,7 @@ class Board:
 @click.argument("prefix_of_key", default="", metavar="[PREFIX]")
 @connection_options
 @click.option("--every", type=DURATION, default=2.0, metavar="TIME", help="Pause between two looks; 2s.")
-@click.option("--once", is_flag=True, help="Look once, as in a pipe or with -o json.")
+@click.option("--once", is_flag=True, help="Look once, as in a pipe, on a dumb terminal, or with -o json.")
 @output_option
 def top(prefix_of_key: str, every: float, once: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # as ls
     """Show the held locks whose key begins with PREFIX, and look again and again, until Ctrl-C. Each look reads all of them."""
@@ -71,7 +75,7 @@ def top(prefix_of_key: str, every: float, once: bool, output: str, **given: Any)
         raise click.BadParameter("must be from 100ms to 1d", param_hint="'--every'")
     with connect(client_options(**given)) as client:
         board = Board(client, prefix_of_key)
-        if not (once or output == "json" or not sys.stdout.isatty()):
+        if not (once or output == "json") and sys.stdout.isatty() and os.environ.get("TERM") not in _CANNOT_REDRAW:
             _follow(board, every)
         board.look()
         if output == "json":

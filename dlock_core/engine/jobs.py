@@ -85,10 +85,10 @@ class JobRun:
         if at_most_s is not None and at_least_s > at_most_s:
             raise ConfigurationError(f"at_least_for={at_least_s:g} s exceeds at_most_for={at_most_s:g} s")
         self._at_least_ms = round(at_least_s * 1000)
-        waits = {"timeout": options.get("timeout")}
+        given = {"timeout": options.get("timeout")} | ({} if at_most_s is None else {"max_hold": at_most_s})
         self._until_renewed = "timeout" not in options
         with naming("max_hold", None if at_most_s is None else "at_most_for"):
-            self._call = context.resolve({**options, **_OWN, **waits, "max_hold": at_most_s})
+            self._call = context.resolve({**options, **_OWN, **given})
         self._began_ms = 0
         self._finished: Finished = NOTHING
         self._lease: LeaseView | None = None

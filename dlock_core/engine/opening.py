@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from dlock_core.backend import backend_for, is_own
+from dlock_core.backend import StoreOptions, backend_for, is_own
 from dlock_core.engine.client_context import describe
 from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.texts import check_traits
@@ -15,7 +15,7 @@ from dlock_core.options import ClientOptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dlock_core.backend import StoreBackend, StoreOptions
+    from dlock_core.backend import StoreBackend
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, LockStore
@@ -54,7 +54,10 @@ def named_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
     assert options.url is not None  # checked where the options were loaded
     url = options.url.get_secret_value()
     backend = backend_for(url)
-    return backend, backend.options.from_url(url, **options._store_settings)  # the loader's own
+    chosen = backend.options.from_url(url, **options._store_settings)  # the loader's own
+    if options.request_timeout is not None and isinstance(chosen, StoreOptions):
+        chosen._inspect_timeout_s = float(options.request_timeout)  # type: ignore[arg-type]  # checked: seconds
+    return backend, chosen
 
 
 def open_store(options: ClientOptions) -> LockStore:

@@ -63,6 +63,9 @@ class Backend:
 
     def _opening(self, open_store: Callable[[Any], Any], options: Any) -> Exchange[Any]:
         store = open_store(options)
+        longest_s = getattr(options, "_inspect_timeout_s", None)
+        if longest_s is not None and hasattr(store, "inspect_timeout_s"):
+            store.inspect_timeout_s = min(store.inspect_timeout_s, longest_s)
         try:
             if self._learns:
                 yield store.guarantees()

@@ -125,6 +125,8 @@ class _Face:
     _link: Any
     _open = True
     _link_closed = False
+    inspect_timeout_s = ADMIN_TIMEOUT_S
+    """How long ``guarantees`` may take. Whoever opens the store for a client with a ``request_timeout`` lowers it."""
 
     def __init__(self, verbs: Verbs, link: Any) -> None:
         self._verbs = verbs
@@ -258,7 +260,7 @@ class ExchangeStore(_Face):
 
     def guarantees(self) -> Guarantees:
         """Ask the server what it promises."""
-        return self._run(self._verbs.guarantees(), Call("inspect", None, ADMIN_TIMEOUT_S))
+        return self._run(self._verbs.guarantees(), Call("inspect", None, self.inspect_timeout_s))
 
     def provision(self) -> None:
         """Create what the store needs; may be repeated."""
@@ -308,7 +310,7 @@ class AsyncExchangeStore(_Face):
 
     async def guarantees(self) -> Guarantees:
         """As :meth:`ExchangeStore.guarantees`."""
-        return await self._run(self._verbs.guarantees(), Call("inspect", None, ADMIN_TIMEOUT_S))
+        return await self._run(self._verbs.guarantees(), Call("inspect", None, self.inspect_timeout_s))
 
     async def provision(self) -> None:
         """As :meth:`ExchangeStore.provision`."""

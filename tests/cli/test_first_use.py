@@ -8,9 +8,10 @@ from dlock_core.command.options import DURATION
 from tests.cli.support import Shell, line
 
 
-def test_run_on_the_memory_store_is_refused(shell: Shell) -> None:
+@pytest.mark.parametrize("words", ["run k", "elect --once k", "once --slot 1 k"])
+def test_command_on_the_memory_store_is_refused(shell: Shell, words: str) -> None:
     """Every run would have a store of its own, and exclude nobody."""
-    done = shell.run("run", "--url", "memory://", "k", "--", "echo", "ran")
+    done = shell.run(*words.split(), "--url", "memory://", "--", "echo", "ran")
 
     assert (done.returncode, done.stdout) == (64, "")
     assert "protects nothing" in done.stderr

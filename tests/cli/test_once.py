@@ -58,6 +58,26 @@ def test_output_that_has_no_place_is_an_error_of_the_output_alone(shell: Shell, 
     assert (shell.folder / "runs").read_text() == "ran\n"
 
 
+# As where every file system is read-only, but for the store's.
+NOWHERE = """
+import tempfile
+tempfile._candidate_tempdir_list = lambda: ["/proc"]
+from dlock_core.__main__ import main
+main()
+"""
+
+
+def test_only_output_that_is_kept_needs_a_temporary_file(shell: Shell) -> None:
+    """A container whose files are read-only has no place for one, which is told as what it is."""
+    nowhere = ("-c", NOWHERE)
+    ran = shell.run("once", "job", "--slot", "1", "--", "echo", "ran", program=nowhere)
+    kept = shell.run("once", "--keep-output", "job", "--slot", "2", "--", "echo", "ran", program=nowhere)
+
+    assert (ran.returncode, ran.stdout) == (0, "ran\n")
+    assert (kept.returncode, kept.stdout) == (64, "")
+    assert "--keep-output needs a place for the output while the command runs; set TMPDIR" in kept.stderr
+
+
 def test_command_that_fails_leaves_the_slot_due(shell: Shell) -> None:
     """Its code is the exit code, and the next run runs it again."""
     failed = shell.run("once", "job", "--slot", "1", "--", "sh", "-c", "exit 3")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.support import finish
+from tests.cli.support import PATIENCE_S, finish, finish_with_line, line
 
 if TYPE_CHECKING:
     from tests.cli.support import Shell
@@ -102,3 +104,27 @@ def test_start_loads_only_what_is_used() -> None:
     assert not loaded["import dlock_core"] & {"pydantic", "asyncio", "dlock_core.client"}
     assert not loaded["from dlock_core import connect"] & {"asyncio", "ssl", "tomllib", "json.tool", "subprocess"}
     assert not loaded["import dlock_core.command.app"] & {"asyncio", "rich", "statistics", "dlock_core.client"}
+
+
+# Adopts orphans, as the first process of a container does.
+AS_FIRST_PROCESS = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+from dlock_core.__main__ import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has containers")
+def test_first_process_of_a_container_buries_the_orphans_of_the_command(shell: Shell) -> None:
+    """Else each would take a number of the container's for as long as the command runs."""
+    script = "sh -c 'sleep 0.1 & echo $!'; read line; exit 3"
+    process = shell.start("run", "k", "--", "sh", "-c", script, program=("-c", AS_FIRST_PROCESS))
+    orphan = Path("/proc", line(process.stdout))
+
+    until = time.monotonic() + PATIENCE_S
+    while orphan.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
+    assert not orphan.exists()
+    assert finish_with_line(process) == 3

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 
 import pytest
@@ -12,6 +14,7 @@ from dlock_core.command.top import Board
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.testing import FakeClock, FaultyStore
 from tests.cli.operator_support import Command
+from tests.cli.support import PATIENCE_S, Shell
 
 
 def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> None:
@@ -25,6 +28,19 @@ def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> Non
     assert table[0] == 0
     assert table[1].split()[:7] == listed[1].split()[:7]
     assert (code, err, [each["key"] for each in json.loads(out)]) == (0, "", ["app/held"])
+
+
+def test_a_dumb_terminal_has_one_look(shell: Shell) -> None:
+    """It cannot be written over, and would show nothing."""
+    shell.environment["TERM"] = "dumb"
+    mine, its = pty.openpty()
+    process = shell.start("top", stdout=its)
+    code = process.wait(PATIENCE_S)
+    os.close(its)
+
+    assert code == 0
+    assert os.read(mine, 4096).startswith(b"KEY")
+    os.close(mine)
 
 
 def test_renewals_are_counted_under_one_grant() -> None:

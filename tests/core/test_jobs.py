@@ -245,10 +245,11 @@ async def test_no_run_begins_under_a_lease_that_is_over(world: World, monkeypatc
 
 
 @both_colours
-async def test_at_most_for_bounds_a_run(world: World) -> None:
-    """As ``max_hold``."""
-    async with world.client(lease_duration=20) as client:
-        job = await enter(client, slot=1, at_most_for=10)
+@pytest.mark.parametrize(("of_client", "of_job"), [({}, {"at_most_for": 10}), ({"max_hold": 10}, {})])
+async def test_at_most_for_bounds_a_run(world: World, of_client: dict[str, int], of_job: dict[str, int]) -> None:
+    """As ``max_hold``, which counts where the client has one and the job says nothing."""
+    async with world.client(lease_duration=20, **of_client) as client:
+        job = await enter(client, slot=1, **of_job)
         await world.live(9.5)
         assert job.lease.is_valid
         await world.live(0.5)

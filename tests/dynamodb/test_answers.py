@@ -167,6 +167,17 @@ class TestAnswers:
 
         assert scripted.asked <= 3  # a connection may end before its second request is read
 
+    @pytest.mark.parametrize("body", [b"null", b"{}", b'{"Table": {}}'])
+    def test_an_answer_that_describes_nothing_is_no_answer(self, scripted: Scripted, body: bytes) -> None:
+        """Who opens a store, or lists what is in it, behind a gateway that says something else."""
+        scripted.answers = [http(body).replace(b"x-amzn-RequestId: r\r\n", b"")]
+        store = DynamoDBStore(session(), table="locks", endpoint_url=scripted.endpoint)
+
+        for ask in (store.guarantees, lambda: list(store.scan("", timeout_s=10))):
+            with pytest.raises(StoreUnavailableError, match="the answer is not DynamoDB's"):
+                ask()
+        store.close()
+
     @pytest.mark.parametrize("pause_s", [0.05, 60.0], ids=["trickles", "hangs"])
     def test_an_answer_that_is_not_there_in_time_is_unknown(self, scripted: Scripted, key: str, pause_s: float) -> None:
         """Each byte comes in time, the last one would not; and the time-out of a socket is not that of a request never sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import socket
 import time
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 import redis
 
 from dlock_core import Cost, LockClient, aconnect, connect
-from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError
+from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError, StoreUnavailableError
 from dlock_redis import RedisStore
 from tests.cli.operator_support import Command
 from tests.redis.support import Server
@@ -115,13 +116,33 @@ def test_both_locks_are_held_while_programs_change_over(url: str, raw: redis.Red
 
 
 def test_a_missing_password_is_said_first(admin: redis.Redis, server: Server) -> None:
-    """The rest of the message is for whoever set up the rights."""
+    """So is one that is wrong, or too much."""
+    with pytest.raises(StoreSetupError, match=r"^Redis knows no password; take it out of the URL"):
+        connect(server.url.replace("redis://", "redis://:needless@"))
     admin.config_set("requirepass", secrets.token_hex(8))
 
     with pytest.raises(StoreSetupError, match=r"^Redis wants a password; write it into the URL"):
         connect(server.url)
     with pytest.raises(StoreSetupError, match=r"^Redis refuses this user or password"):
         connect(server.url.replace("redis://", "redis://:wrong@"))
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_server_that_hangs_is_given_up_within_the_request_time_out(colour: str) -> None:
+    """Also by the look at it with which a client opens, which may take 10 s otherwise."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailableError):
+            connect(url, request_timeout=0.3) if colour == "sync" else asyncio.run(opened(url))
+        took_s = time.monotonic() - began
+
+    assert took_s < 6
+
+
+async def opened(url: str) -> None:
+    """Open a client for asyncio."""
+    await aconnect(url, request_timeout=0.3)
 
 
 def test_a_bad_port_is_named() -> None:

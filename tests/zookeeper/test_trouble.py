@@ -252,6 +252,19 @@ def test_nodes_of_a_user_are_for_no_other(address: str, key: str) -> None:
     store.close()
 
 
+def test_scan_goes_on_past_nodes_of_another_user(store: ZooKeeperStore, address: str, key: str) -> None:
+    """What a stranger may not read is an error that names it, behind all that he may."""
+    other = ZooKeeperStore(f"zookeeper://locker:{PASSWORD}@{address}/tests")
+    granted(other, f"{key}-1")
+    other.close()
+    ours = granted(store, f"{key}-2")
+    scan = store.scan(key, timeout_s=TIMEOUT_S)
+
+    assert next(scan) == ours
+    with pytest.raises(RecordError, match=f"key '{key}-1' what this user may not read"):
+        next(scan)
+
+
 @pytest.mark.parametrize(
     "url",
     [
