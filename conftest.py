@@ -90,7 +90,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Have botocore read its descriptions of AWS once, not for each session: it is most of what opening a store of DynamoDB costs."""
+    """Have botocore read its descriptions of AWS once, not for each session: it is most of what opening a store of DynamoDB costs.
+
+    The collector leaves alone what has been loaded: a test that calls it would have it go over all tests, and a forked child copy them.
+    """
+    gc.collect()
+    gc.freeze()
     botocore: Any = sys.modules.get("botocore.session")
     if botocore is not None:
         botocore.create_loader = functools.cache(botocore.create_loader)
