@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+# The tests of `make check`, which `make test` does not repeat.
+RULES := tests/test_architecture.py tests/test_public_api.py tests/test_colours_match.py
 # A run of all tests fails where one of these was not tried.
 STORES := memory,sqlite,redis,redis6,valkey,dynamodb,etcd,mongodb,mysql,postgres,postgres18,zookeeper
 # Processes that run tests side by side, each with servers of its own: more than processors, since most tests wait most of their time.
@@ -28,7 +30,7 @@ check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(TYPED)
-	$(BIN)/pytest tests/test_architecture.py tests/test_public_api.py tests/test_colours_match.py
+	$(BIN)/pytest $(RULES)
 
 format: venv
 	$(BIN)/ruff format .
@@ -43,7 +45,7 @@ conformance: venv
 # The tests start some thousand processes: what they load is compiled once, also where the environment asks for no compiled files.
 test: check
 	unset PYTHONDONTWRITEBYTECODE; export DLOCK_TEST_DATA=$(IN_MEMORY); \
-		$(BIN)/pytest --cache-clear --numprocesses=$(JOBS) --dlock-require=$(STORES) || $(BIN)/python -m tests.alone $$?
+		$(BIN)/pytest --cache-clear --numprocesses=$(JOBS) --dlock-require=$(STORES) $(RULES:%=--ignore=%) || $(BIN)/python -m tests.alone $$?
 
 # Tests drawn by chance, each as if it were the only one: finds those that pass only in company. Not a part of `make test`.
 TESTS ?= 200
@@ -93,6 +95,7 @@ explore: venv
 	$(BIN)/python -m proof.explore
 	$(BIN)/python -m proof.explore.members
 	$(BIN)/python -m proof.explore.sessions
+	$(BIN)/python -m proof.simulate --count 16000
 	$(BIN)/python -m proof.simulate.walks
 
 # The named mutants of the shell and the adapters, and the sweep: half an hour and more, with servers. Not a part of `make test`.

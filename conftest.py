@@ -89,8 +89,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: order.index(_group_of(item.nodeid)))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Keep the collector off while tests are collected: next to nothing of that is garbage, and each process goes over all of it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """Have botocore read its descriptions of AWS once, not for each session: it is most of what opening a store of DynamoDB costs."""
+    """Have botocore read its descriptions of AWS once, not for each session: it is most of what opening a store of DynamoDB costs.
+
+    The collector leaves alone what has been loaded: a test that calls it would have it go over all tests, and a forked child copy them.
+    """
+    gc.collect()
+    gc.freeze()
     botocore: Any = sys.modules.get("botocore.session")
     if botocore is not None:
         botocore.create_loader = functools.cache(botocore.create_loader)

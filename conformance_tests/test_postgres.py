@@ -123,8 +123,9 @@ class TestPostgresClient(LockClientConformance):
 
 
 class TestPostgres18Store(LockStoreConformance):
-    """The newest PostgreSQL."""
+    """The newest PostgreSQL; the other colour sends the same words."""
 
+    colours = ("sync",)
     lacks = ("busy", "own_client", "token_floor", "prune", "claim_wait", "expires")
 
     @pytest.fixture

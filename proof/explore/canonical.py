@@ -8,6 +8,7 @@ are dead.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from operator import attrgetter, is_not
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ from dlock_core.record import LockRecord, State
 from dlock_core.states import Cleaning, Confirming, Held, Lost, Outcome, Read, Releasing, Seeking, Sent, Verb
 from dlock_core.store import Claim, Expect
 from dlock_core.timings import NEVER, Timings
-from proof.explore.world import KEY, NOW, TICK, Client, Ghost, Removal, Request, Slot, expects_absence, rvn_of
+from proof.explore.world import KEY, NOW, TICK, Client, Removal, Request, Slot, expects_absence, rvn_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -57,6 +58,7 @@ _AHEAD = {
 }
 _BEHIND = {"absent_at", "sent_at", "seen_at", "written_at"}
 _TRIES_MAX = 2
+_WITHOUT_RVNS = frozenset((int, bool, type(None), Timings))
 _RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord) if each.compare)
 _FIELDS_OF = attrgetter(*_RECORD_FIELDS)
 
@@ -96,8 +98,17 @@ def _rebuilt(value: Any, leaf: Callable[[str, Any], Any], field: str = "") -> An
 def rvns_in(value: Any) -> tuple[str, ...]:
     """Return the RVNs in *value*, by first occurrence."""
     found: dict[str, None] = {}
-    _gather((value,), found)
+    for part in value:
+        if type(part) not in _WITHOUT_RVNS:
+            found.update(_in_part(part))
     return tuple(found)
+
+
+@functools.lru_cache(100_000)
+def _in_part(part: Any) -> dict[str, None]:
+    found: dict[str, None] = {}
+    _gather((part,), found)
+    return found
 
 
 def _gather(values: tuple[Any, ...], found: dict[str, None]) -> None:
@@ -108,7 +119,7 @@ def _gather(values: tuple[Any, ...], found: dict[str, None]) -> None:
                 found[each] = None
         elif kind is LockRecord:
             _gather(_FIELDS_OF(each), found)
-        elif kind is not int and kind is not Timings and isinstance(each, tuple):
+        elif kind not in _WITHOUT_RVNS and isinstance(each, tuple):
             _gather(each, found)
 
 
@@ -117,8 +128,27 @@ def renamed(value: T, names: dict[str, str]) -> T:
     others = {name: other for name, other in names.items() if name != other}
     if not others:
         return value
-    result: T = _rebuilt(value, lambda _, each: others.get(each, each) if type(each) is str else each)
+    result: T = _renamed(value, others)
     return result
+
+
+def _renamed(value: Any, others: dict[str, str]) -> Any:
+    """Do as :func:`_rebuilt`, for strings alone, which are few."""
+    kind = type(value)
+    if kind is str:
+        return others.get(value, value)
+    if kind in _WITHOUT_RVNS:
+        return value
+    if kind is LockRecord:
+        before: tuple[Any, ...] = _FIELDS_OF(value)
+        after = [_renamed(each, others) for each in before]
+        return LockRecord(*after) if any(map(is_not, before, after)) else value
+    if not isinstance(value, tuple) or not value:
+        return value
+    after = [_renamed(each, others) for each in value]
+    if not any(map(is_not, value, after)):
+        return value
+    return tuple(after) if kind is tuple else kind(*after)
 
 
 def aged(value: T, ticks: int, span_ns: int) -> T:
@@ -150,18 +180,19 @@ def rebased(value: T, rise: int) -> T:
 
 def tidied(client: Client) -> Client:
     """Reset what no later step reads."""
-    slots = tuple(_tidy_slot(slot) for slot in client.slots)
-    ghosts = tuple(sorted(client.ghosts, key=lambda ghost: (ghost.number, ghost.copy, _shape(ghost))))
-    order = {rvn: place for place, rvn in enumerate(rvns_in((slots, ghosts)))}
-    abandoned = tuple(sorted(client.abandoned, key=lambda rvn: order.get(rvn, len(order))))
+    slots, ghosts, abandoned = tuple(map(_tidy_slot, client.slots)), client.ghosts, client.abandoned
+    if len(ghosts) > 1:
+        ghosts = tuple(sorted(ghosts, key=lambda ghost: (ghost.number, ghost.copy, _shape(ghost.request))))
+    if len(abandoned) > 1:
+        order = {rvn: place for place, rvn in enumerate(rvns_in((slots, ghosts)))}
+        abandoned = tuple(sorted(abandoned, key=lambda rvn: order.get(rvn, len(order))))
     return client._replace(
         slots=slots, ghosts=ghosts, abandoned=abandoned, cache=client.cache if client.attempts else None
     )
 
 
-def _shape(ghost: Ghost) -> str:
-    request = renamed(ghost.request, dict.fromkeys(rvns_in(ghost.request), "#"))
-    return repr(request)
+def _shape(request: Request) -> str:
+    return repr(renamed(request, dict.fromkeys(rvns_in(request), "#")))
 
 
 def _tidy_slot(slot: Slot) -> Slot:

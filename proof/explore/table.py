@@ -79,6 +79,7 @@ class Table:
         self._joints: dict[tuple[int, Op, int, Names], _Joint | None] = {}
         self._olders: dict[int, Part] = {}
         self._older_stores: dict[int, int] = {}
+        self._moving: dict[int, tuple[int, tuple[str, ...]] | None] = {}  # the operator's form, by the store's
         self._rebased: dict[tuple[int, int], Part] = {}
         self._swept: dict[tuple[int, bool, Names], Part] = {}
         self._orphans: list[bool] = []  # of each form: has it anything that a change of the store may make dead
@@ -142,9 +143,12 @@ class Table:
         if operator:
             yield from self._by_store(here, -1, operator)
         if breaks and not operator:
-            moving = store_model.operator_move(self.stores[store[0]], self.rules)
-            if moving is not None:
-                number, names = self.form(moving)
+            if store[0] not in self._moving:
+                moving = store_model.operator_move(self.stores[store[0]], self.rules)
+                self._moving[store[0]] = None if moving is None else self.form(moving)
+            form = self._moving[store[0]]
+            if form is not None:
+                number, names = form
                 sources = tuple(_NEW if name == NEW_RVN else store[1][int(name[1:])] for name in names)
                 yield Step(
                     "operator.break" if self.rules.late is None else "operator.list",

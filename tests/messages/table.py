@@ -101,7 +101,6 @@ def _read(stream: io.TextIOWrapper) -> str:
 
 def _executed(text: str) -> str:
     logged: list[str] = []
-    gc.freeze()  # what was there before the mistake is not looked through for garbage, once for each of them
     untold = mock.patch.object(hints, "_told", set[str]())
     with warnings.catch_warnings(record=True) as warned, untold, _Log(logged), _Clients() as names:
         warnings.simplefilter("always")
@@ -112,7 +111,6 @@ def _executed(text: str) -> str:
             ended = f"{type(error).__name__}: {error}"
         names.clear()
         gc.collect()
-    gc.unfreeze()
     told = [f"warns: {warning.message}" for warning in warned] + [f"logs: {line}" for line in logged]
     return "\n".join([ended, *dict.fromkeys(told)])
 
