@@ -133,10 +133,10 @@ def test_key_with_other_data_is_refused(shell: Shell) -> None:
 
 def test_run_of_a_job_is_ended_at_its_longest_time(shell: Shell) -> None:
     """Exit code 76, and the slot stays due."""
-    done = shell.run("once", "--at-most-for", "1", "job", "--slot", "1", "--", "sleep", "60")
+    done = shell.run("once", "--at-most-for", "3", "job", "--slot", "1", "--", "sleep", "60")
 
     assert done.returncode == 76
-    assert "its --at-most-for of 1 s ends" in done.stderr
+    assert "its --at-most-for of 3 s ends" in done.stderr
     assert shell.run("once", "job", "--slot", "1", "--", "echo", "again").stdout == "again\n"
 
 
