@@ -95,7 +95,6 @@ explore: venv
 	$(BIN)/python -m proof.explore
 	$(BIN)/python -m proof.explore.members
 	$(BIN)/python -m proof.explore.sessions
-	$(BIN)/python -m proof.simulate --count 16000
 	$(BIN)/python -m proof.simulate.walks
 
 # The named mutants of the shell and the adapters, and the sweep: half an hour and more, with servers. Not a part of `make test`.

@@ -37,19 +37,19 @@ def without_seconds(totals: Totals) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_simulate_within_the_bounds_violates_nothing() -> None:
-    """Eight thousand schedules: delays, losses, copies, pauses, crashes, drift, and every mode of the store, mixed anew for each seed.
+    """Sixteen thousand schedules: delays, losses, copies, pauses, crashes, drift, and every mode of the store, mixed anew for each seed.
 
-    They make every transition of the machine that sixteen thousand do, which ``make explore`` runs; ``make proof`` runs a million.
+    ``make proof`` runs a million.
     """
-    totals = simulate.simulate(range(8_000))
+    totals = simulate.simulate(range(16_000))
 
     assert totals.failures == []
     assert set(totals.modes) == set(Mode)
-    assert totals.grants > 8_000
-    assert totals.takeovers > 4_000
+    assert totals.grants > 16_000
+    assert totals.takeovers > 8_000
     assert totals.unfenced > 0
     assert totals.refused > 0
-    assert totals.settled > 800
+    assert totals.settled > 1_600
 
 
 def test_hazard_14_simulate_at_the_drift_bound_violates_nothing() -> None:
