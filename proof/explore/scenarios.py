@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dlock_core.record import OwnerState
 from proof.explore.world import Rules
 
-__all__ = ["LONGER", "NIGHTLY", "QUICK", "SCENARIOS", "Scenario"]
+__all__ = ["NIGHTLY", "QUICK", "SCENARIOS", "Scenario"]
 
 _GRANTS = ("takeover", "late grant", "late grant renewed before hand-out", "lost: expired", "release chasing a renewal")
 _FAULTS = (
@@ -125,9 +125,6 @@ SCENARIOS: dict[str, Scenario] = {
     "twice": Scenario(Rules(ticks=3, attempts=2, faults=0), _GRANTS),
 }
 
-LONGER = ("2x8x1",)
-"""Explored by ``make explore`` and not by ``make test``, where 2x4x1 reaches the same with half of the ticks."""
-
 NIGHTLY = (
     "abandon-both",
     "break-fault",
@@ -138,4 +135,4 @@ NIGHTLY = (
     "prune-fault",
     "twice",
 )
-QUICK = tuple(name for name in SCENARIOS if name not in LONGER and name not in NIGHTLY)
+QUICK = tuple(name for name in SCENARIOS if name not in NIGHTLY)
