@@ -93,9 +93,9 @@ class Direct:
         seat = pool.seats.take(deadline - time.monotonic())
         if seat is None:
             raise StoreUnavailableError("other requests had all connections all the time; nothing was sent")
-        connection, shelf = pool.idle()
-        usable = False
+        connection, shelf, usable = None, pool.shelf, False
         try:
+            connection, shelf = pool.idle()
             connection = connection or pool.opened(partial(in_time, self._connected, pool.shelf.keep_one))
             connection.deadline = deadline
             connection.sendall(message)

@@ -98,8 +98,9 @@ class LendingPool(_Lending, Pool[Any]):
         seat = self.seats.take(timeout_s if waits else 0)
         if seat is None:
             raise _crowded()
-        connection, shelf = self.idle()
+        connection, shelf = None, self.shelf
         try:
+            connection, shelf = self.idle()
             connection = connection or self.opened(partial(self._connect, self.shelf, deadline))
             self.lent.add(connection)
             return connection.send(request, deadline)
@@ -116,8 +117,9 @@ class AsyncLendingPool(_Lending, AsyncPool[Any]):
         deadline = time.monotonic() + timeout_s
         if not await self.seats.take(timeout_s if waits else 0):
             raise _crowded()
-        connection, shelf = self.idle()
+        connection, shelf = None, self.shelf
         try:
+            connection, shelf = self.idle()
             connection = connection or await self.opened(partial(self._connect, self.shelf, deadline))
             self.lent.add(connection)
             return await connection.send(request, deadline)

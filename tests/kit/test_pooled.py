@@ -165,6 +165,24 @@ def test_an_error_of_a_request_is_its_own(links: Links) -> None:
     assert len(links.made) == 1
 
 
+def test_what_comes_while_an_idle_connection_is_looked_for_leaves_the_seat_free(links: Links) -> None:
+    """A signal handler may raise in any call."""
+    link = links.link(most=1)
+
+    def interrupted() -> bool:
+        raise KeyboardInterrupt
+
+    def disturb(connection: Any) -> None:
+        connection.is_alive = interrupted
+
+    sent(links, link, Request(disturb))
+    with pytest.raises(KeyboardInterrupt):
+        sent(links, link, Request(id))
+
+    assert link.pools[0].connections == (0, 0, 1)
+    assert sent(links, link, Request(lambda _: 1)) == 1
+
+
 def test_a_connection_that_cannot_be_made_is_told_as_the_store_says(links: Links) -> None:
     """With its cause; a store's own error stays as it is."""
 
