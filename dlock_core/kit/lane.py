@@ -51,7 +51,7 @@ class _Job:
 
     def result(self, timeout_s: float, *, ends: bool = False) -> Any:
         try:
-            came = self._done.acquire(timeout=timeout_s) or (
+            came = self._done.acquire(timeout=max(timeout_s, 0)) or (
                 ends and not self._turn.acquire(blocking=False) and self._done.acquire()
             )
         except BaseException:  # of a signal handler

@@ -161,8 +161,7 @@ def test_store_that_connect_opened_is_closed_when_it_is_refused_and_its_error_to
 
             return opened()
 
-    for module in ("engine.opening", "aio"):
-        monkeypatch.setattr(f"dlock_core.{module}.backend_for", lambda url: Backend())
+    monkeypatch.setattr("dlock_core.engine.opening.backend_for", lambda url: Backend())
 
     def use(*, fails: bool, **options: Any) -> None:
         if colour == "sync":

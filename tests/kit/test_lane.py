@@ -65,6 +65,16 @@ def test_a_caller_goes_on_when_its_time_is_over_and_knows_whether_the_call_was_b
     assert made == []
 
 
+def test_a_call_whose_time_is_over_already_ends_as_one_that_takes_too_long() -> None:
+    """A deadline may pass while its caller counts what is left."""
+    ended = threading.Event()
+    lane = Lane(1)
+
+    with pytest.raises((TimeoutError, StoreUnavailableError)):
+        lane.run(lambda: ended.wait(20), -0.5)
+    ended.set()
+
+
 def test_what_comes_too_late_is_handed_over() -> None:
     """Once, and only what a call returned."""
     lane, end, late = Lane(1), threading.Event(), list[int]()
