@@ -15,13 +15,13 @@ __all__ = ["EXPLAINED", "rows_of"]
 
 
 def rows_of(name: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each row of the list *name* beside this file, in its parts, with the file that it stands under; "" at the beginning."""
+    """Yield each row of the list *name* beside this file, in its parts (⏎ is a line break), with the file that it stands under, or ""."""
     file = ""
     for line in Path(__file__).with_name(name).read_text().splitlines():
         if line.startswith("# "):
             file = line.removeprefix("# ")
         elif line:
-            yield file, line.split(" :: ")
+            yield file, line.replace("⏎", "\n").split(" :: ")
 
 
 EXPLAINED = {f"{file}: {change}" if file else change: why for file, (change, why) in rows_of("explained.txt")}

@@ -72,10 +72,9 @@ WORLDS: dict[str, Rules] = {
 }
 
 MUTANTS = tuple(
-    Mutant(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), (by,), rule, within)
+    Mutant(name, file, old, new, (by,), rule, within)
     for file, (name, rule, within, old, new, by) in rows_of("mutants.txt")
 )
 SLIPS = tuple(
-    Mutant(name, file, old.replace("⏎", "\n"), new.replace("⏎", "\n"), tuple(tests.split()))
-    for file, (name, old, new, tests) in rows_of("slips.txt")
+    Mutant(name, file, old, new, tuple(tests.split())) for file, (name, old, new, tests) in rows_of("slips.txt")
 )

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SECONDS_MAX", "SIMULATED", "Small", "problem", "shrink_all"]
 
-SIMULATED = tuple(
-    f"dlock_core/{name}.py" for name in ("early", "lease", "timings")
-)  # the modules that a simulated client runs
+# What a simulated client runs.
+SIMULATED = ("dlock_core/early.py", "dlock_core/lease.py", "dlock_core/timings.py")
 SECONDS_MAX = 60.0
 _SEEDS = 500
 

@@ -27,9 +27,8 @@ from tests.core.worlds import eventually
 class Waiter:
     """A thread that waits for the key of *record*, and notes when it returned."""
 
-    def __init__(
-        self, store: MemoryStore, record: LockRecord, timeout_s: float = 10 * T
-    ) -> None:  # longer than a test has patience
+    # It waits longer than a test has patience.
+    def __init__(self, store: MemoryStore, record: LockRecord, timeout_s: float = 10 * T) -> None:
         before = len(store.space.waiters.get(record.key, ()))
         self.thread = threading.Thread(target=lambda: store.wait(record, ticket="t", timeout_s=timeout_s), daemon=True)
         self.thread.start()
