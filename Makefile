@@ -97,7 +97,7 @@ explore: venv
 	$(BIN)/python -m proof.explore.sessions
 	$(BIN)/python -m proof.simulate.walks
 
-# The named mutants of the shell and the adapters, and the sweep: half an hour and more, with servers. Not a part of `make test`.
+# The named mutants of the shell and the adapters, and the sweep: two hours, with servers. Not a part of `make test`.
 mutate: venv
 	$(BIN)/python -m proof --only slips --only sweep
 

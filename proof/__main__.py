@@ -27,9 +27,8 @@ from proof.faults import runner as faults
 from proof.faults.stores import STORES
 from proof.interrupts import __main__ as interrupts
 from proof.jobs import runner as jobs
-from proof.mutate import by_file, covering, general, product, simulated
+from proof.mutate import by_file, covering, product, simulated
 from proof.mutate import runner as mutants
-from proof.mutate.explained import EXPLAINED
 from proof.mutate.mutant import MUTANTS, SLIPS, Mutant
 from proof.simulate import runner as simulation
 from proof.simulate.knobs import DRIFT, Mode
@@ -46,7 +45,6 @@ _SIMULATION = ("simulate/", "explore/", "watch.py")
 _PROVES = {
     "explore": _WORLDS,
     "mutants": ("mutate/", *_WORLDS),
-    "general": ("mutate/", *_SIMULATION),
     "slips": ("mutate/",),
     "sweep": ("mutate/",),
     "simulate": _SIMULATION,
@@ -107,7 +105,7 @@ def _slips(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _sweep(options: argparse.Namespace) -> dict[str, Any]:
-    """The general changes of the shell."""
+    """The general changes of the machine and the shell."""
     if options.quick:
         return _by_file("sweep", product.swept(20, only=("engine/timers",)), options, covering.QUICK)
     return _by_file("sweep", product.swept(options.every), options)
@@ -183,26 +181,6 @@ def _shrink(options: argparse.Namespace) -> dict[str, Any]:
     return {"mutants": len(chosen), "found": [each._asdict() for each in found], "wrong": wrong}
 
 
-def _general(options: argparse.Namespace) -> dict[str, Any]:
-    chosen = general.changes()[:: 400 if options.quick else options.every]
-    judged = list(general.judge_all(chosen, options.processes))
-    survivors = sorted((each.change.line, each.change.name) for each in judged if each.by is None)
-    by: dict[str, int] = {}
-    for each in judged:
-        who = (each.by or "nothing").split(":")[0]
-        by[who] = by.get(who, 0) + 1
-    wrong = [f"line {line}: {name}" for line, name in survivors if name not in EXPLAINED]
-    explained = {name: EXPLAINED[name] for _, name in survivors if name in EXPLAINED}
-    return {
-        "changes": len(chosen),
-        "of": len(general.changes()),
-        "by": by,
-        "explained": explained,
-        "unexplained": wrong,
-        "wrong": [],
-    }
-
-
 def _faults(options: argparse.Namespace) -> dict[str, Any]:
     """The cells, resumable."""
     chosen = [cell.name for cell in faults.CELLS.values() if not cell.of_bodies]
@@ -255,7 +233,6 @@ STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "faults": _faults,
     "bodies": _bodies,
     "interrupts": _interrupts,
-    "general": _general,
     "slips": _slips,
     "sweep": _sweep,
     "simulate": _simulate,

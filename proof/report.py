@@ -22,9 +22,8 @@ again: `make proof` (all), `python -m proof --quick` (a little of everything), `
 _TITLES = {
     "explore": "Exhaustive exploration of small worlds",
     "mutants": "Named mutants of the protocol",
-    "general": "Every comparison, constant and connective changed",
     "slips": "Named mutants of the shell and the adapters",
-    "sweep": "The same changes of the shell",
+    "sweep": "General changes of the machine and the shell",
     "simulate": "Seeded simulation",
     "power": "What the simulation must find",
     "shrink": "How small what it finds becomes",
@@ -58,7 +57,6 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: st
     sections: dict[str, Callable[..., list[str]]] = {
         "explore": _explore,
         "mutants": _mutants,
-        "general": _general,
         "slips": report_mutants.slips,
         "sweep": report_mutants.sweep,
         "simulate": _simulate,
@@ -156,26 +154,6 @@ def _mutants(result: dict[str, Any]) -> list[str]:
     ]
     rows = [(each["name"], each["rule"], each["by"] or "**survived**", f"{each['seconds']:.2f} s") for each in verdicts]
     return lines + table(("Mutant", "rule", "noticed by", "after"), rows)
-
-
-def _general(result: dict[str, Any]) -> list[str]:
-    noticed = result["changes"] - result["by"].get("nothing", 0)
-    lines = [
-        f"Of {result['of']:,} possible changes of `lease.py` {result['changes']:,} were made, one at a time:",
-        f"{noticed:,} were noticed ({noticed / max(result['changes'], 1):.1%}).",
-        "",
-        *table(("Noticed by", "changes"), sorted(result["by"].items())),
-    ]
-    return lines + _explained(result["explained"], result["unexplained"])
-
-
-def _explained(explained: dict[str, str], unexplained: Sequence[str]) -> list[str]:
-    lines: list[str] = []
-    if explained:
-        lines += ["Not noticed, and why that is right:", "", *table(("Change", "why"), explained.items())]
-    if unexplained:
-        lines += ["Not noticed, and not explained yet:", "", *(f"- `{each}`" for each in unexplained), ""]
-    return lines
 
 
 def _simulate(result: dict[str, Any]) -> list[str]:

@@ -14,15 +14,15 @@ from coverage import CoverageData
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["OF_INTERRUPTS", "QUICK", "TESTS", "Covering", "cover"]
+__all__ = ["LAST", "QUICK", "TESTS", "Covering", "cover"]
 
 # These change, trace or explore the code themselves, or start processes that nobody measures here.
 _LEFT_OUT = (
     *("explore", "explore_without_tokens", "session_worlds", "job_worlds", "simulate", "walks", "traces"),
     *("mutants", "interrupts", "proof", "proof_faults", "shared_client"),
 )
-# These trace each operation themselves, and take a minute: they are asked last.
-OF_INTERRUPTS = "tests/core/test_interrupts.py"
+# These explore, simulate and trace by themselves, and take a minute: they are asked last.
+LAST = tuple(f"tests/core/test_{name}.py" for name in ("explore", "simulate", "interrupts"))
 TESTS = ("tests/core", "tests/kit", *(f"--ignore=tests/core/test_{name}.py" for name in _LEFT_OUT))
 QUICK = ("tests/core/test_timers.py",)
 _FIRST = 40

@@ -1,6 +1,6 @@
 """Changes of the machine and the shell that nothing notices, and why each makes no difference that matters: ``explained.txt``.
 
-A line is ``change :: why``, under the file of the shell that it is made in; those of the machine come first.
+A line is ``change :: why``, under the file that it is made in.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ def rows_of(name: str) -> Iterator[tuple[str, list[str]]]:
             yield file, line.replace("⏎", "\n").split(" :: ")
 
 
-EXPLAINED = {f"{file}: {change}" if file else change: why for file, (change, why) in rows_of("explained.txt")}
+EXPLAINED = {f"{file}: {change}": why for file, (change, why) in rows_of("explained.txt")}

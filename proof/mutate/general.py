@@ -1,41 +1,21 @@
-"""Mutation of the machine in general: each comparison, constant, condition, argument and statement of ``lease.py`` changed, one at a time.
+"""The general changes of a file: each comparison, constant, condition, argument and statement of its functions, one at a time.
 
-``python -m proof.mutate.general``. Nobody lists these changes, unlike the named mutants (``mutants.txt``), so they also ask about lines
-that nobody thought of. A forked process judges each, which costs a fraction of a new interpreter: first the tests of the machine, then
-explorations of small worlds, then the simulation. ``EXPLAINED`` explains a survivor; any other survivor is a finding.
+Nobody lists these changes, unlike the named mutants (``mutants.txt``, ``slips.txt``), so they also ask about lines that nobody thought
+of. :mod:`proof.mutate.product` judges them.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
 import copy
-import importlib
-import multiprocessing
-import signal
-import sys
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from proof.explore import search
-from proof.mutate.explained import EXPLAINED
-from proof.mutate.mutant import ROOT, WORLDS
-from proof.mutate.runner import failing
-from proof.simulate import runner as simulation
+from proof.mutate.mutant import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-__all__ = ["MACHINE", "Change", "Judged", "changes", "judge_all", "main", "mutated"]
-
-_OF_LEASE = (
-    "tokenless deleting seeking edges_seeking edges_holding early holding release transitions stalling stopping times"
-)
-TESTS = (*(f"tests/core/test_lease_{name}.py" for name in _OF_LEASE.split()), "tests/core/test_timings.py")
-_WORLDS = ("plain", "faults", "abandon-fault", "closed", "stale", "break", "shorter")
-_WORLD_S = 8.0
-_SEEDS = 1_500
-_ALARM_S = 600
+__all__ = ["Change", "changes", "mutated"]
 
 _OTHER: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -52,11 +32,10 @@ _OTHER: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-MACHINE = "dlock_core/lease.py"
 
 
 class Change(NamedTuple):
-    """One place of the machine, and what stands there instead."""
+    """One place of a file, and what stands there instead."""
 
     number: int
     line: int
@@ -68,14 +47,6 @@ class Change(NamedTuple):
     def name(self) -> str:
         """What it is known by, whatever else moves in the file."""
         return f"{self.within}: {self.old} -> {self.new}"
-
-
-class Judged(NamedTuple):
-    """What noticed a change; None: nothing did."""
-
-    change: Change
-    by: str | None
-    seconds: float
 
 
 def _variants(node: ast.AST) -> Iterator[ast.AST]:  # noqa: C901  # a table of forms
@@ -192,7 +163,7 @@ class _Mutator(ast.NodeTransformer):
         return number == self.number
 
 
-def mutated(number: int | None, file: str = MACHINE) -> tuple[ast.Module, list[Change]]:
+def mutated(number: int | None, file: str) -> tuple[ast.Module, list[Change]]:
     """Return *file* with change *number* made, and all changes that were counted on the way."""
     tree = ast.parse((ROOT / file).read_text())
     mutator = _Mutator(number)
@@ -203,76 +174,6 @@ def mutated(number: int | None, file: str = MACHINE) -> tuple[ast.Module, list[C
     return ast.fix_missing_locations(tree), mutator.found
 
 
-def changes(file: str = MACHINE) -> list[Change]:
+def changes(file: str) -> list[Change]:
     """Return every change, in the order of the file."""
     return mutated(None, file)[1]
-
-
-def _judge(change: Change) -> Judged:
-    """Run in a process of its own: the module is changed for good."""
-    began = time.process_time()
-    module = importlib.import_module("dlock_core.lease")
-    exec(compile(mutated(change.number)[0], "lease.py", "exec"), module.__dict__)  # noqa: S102  # our own source, one place changed
-    signal.signal(signal.SIGALRM, _too_long)
-    signal.alarm(_ALARM_S)
-    try:
-        by = _noticed()
-    except TimeoutError:
-        by = "it does not end"
-    finally:
-        signal.alarm(0)
-    return Judged(change, by, time.process_time() - began)
-
-
-def _too_long(_: int, __: object) -> None:
-    raise TimeoutError
-
-
-def _noticed() -> str | None:
-    test = failing(*TESTS)
-    if test is not None:
-        return "tests of the machine"
-    for name in _WORLDS:
-        try:
-            report = search.explore(WORLDS[name], seconds_max=_WORLD_S, traced=False)
-        except Exception as error:  # noqa: BLE001  # any error of a changed machine is noticed by whoever runs it
-            return f"exploration: {type(error).__name__}"
-        if report.violation is not None:
-            return f"exploration: {report.violation}"
-    try:
-        outcomes = (simulation.run_seed(seed).violation for seed in range(_SEEDS))
-        violation = next((each for each in outcomes if each is not None), None)
-    except Exception as error:  # noqa: BLE001  # as above
-        return f"simulation: {type(error).__name__}"
-    return None if violation is None else f"simulation: {violation}"
-
-
-def judge_all(chosen: Sequence[Change], processes: int = 2) -> Iterator[Judged]:
-    """Judge each of *chosen*; the verdicts come as they are found."""
-    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:
-        yield from pool.imap_unordered(_judge, chosen, chunksize=1)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 1 if a change survives that is not explained."""
-    parser = argparse.ArgumentParser(prog="python -m proof.mutate.general", description=__doc__)
-    parser.add_argument("--every", type=int, default=1, help="only each so many changes")
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args(argv)
-    chosen = changes()[:: options.every]
-    survivors = []
-    for count, judged in enumerate(judge_all(chosen, options.processes), 1):
-        if judged.by is None:
-            survivors.append(judged.change.name)
-            print(f"survived: line {judged.change.line}: {judged.change.name}", flush=True)
-        if count % 50 == 0:
-            print(f"{count} of {len(chosen)}", file=sys.stderr, flush=True)
-    unexplained = [name for name in survivors if name not in EXPLAINED]
-    print(
-        f"{len(chosen)} changes, {len(chosen) - len(survivors)} noticed, {len(survivors)} not; {len(unexplained)} of those unexplained"
-    )
-    return int(bool(unexplained))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from proof.mutate.covering import OF_INTERRUPTS, TESTS, Covering, cover
+from proof.mutate.covering import LAST, TESTS, Covering, cover
 from proof.mutate.explained import EXPLAINED
 from proof.mutate.general import changes, mutated
 from proof.mutate.mutant import ROOT, SLIPS, Mutant
@@ -36,10 +36,10 @@ __all__ = ["SWEPT", "Sweep", "judge", "main", "swept"]
 # A test may take so long, and all that are asked together four times as long: a change may loop for ever, and catch what would end it.
 _TEST_S, _QUICK_TEST_S, _ALL = 60, 15, 4
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
-# The files that are swept, which everything else of a client stands on.
+# The files that are swept: the machine, and what everything else of a client stands on.
 _OF_THE_ENGINE = "lines timers observations joining renewals handle driver wanting sessions membership keeper sharing"
 SWEPT = (
-    *("dlock_core/kit/outcome.py", "dlock_core/kit/lane.py"),
+    *("dlock_core/lease.py", "dlock_core/kit/outcome.py", "dlock_core/kit/lane.py"),
     *(f"dlock_core/engine/{name}.py" for name in _OF_THE_ENGINE.split()),
 )
 
@@ -58,7 +58,7 @@ class Sweep(NamedTuple):
         for tests in covering.rounds(self.file, self.line):
             yield tests, _QUICK_TEST_S
         if self.name not in EXPLAINED:
-            yield (OF_INTERRUPTS,), _TEST_S
+            yield LAST, _TEST_S
 
     @property
     def text(self) -> str:
