@@ -91,10 +91,9 @@ class Attempt:
         )
         self._engine, self._view, self._options, self._own = engine, view, options, own
         waits = timings.wait_ns > 0 < timings.retries_max and own is None
-        mine = self._own_modes() if waits or mode == READ else set()
-        if mode == READ:
-            self.wish = self.wish._replace(reads_already=READ in mine)
-        # Whoever has a place already must not wait behind those that wait for it.
+        mine = {place.member.mode for place, _ in self._places()}
+        # A reader must not wait behind a writer that waits for it, and whoever has a place not behind those that wait for that.
+        self.wish = self.wish._replace(reads_already=mode == READ and READ in mine)
         self._takes_turns = waits and not mine
         # The session's record is no lock that anybody asks for by its name: nobody shall see what is left of it.
         self._timings = timings._replace(hide_on_release=True)
@@ -113,17 +112,19 @@ class Attempt:
             else:
                 self.wish = self.wish._replace(beside=self._replaces, reads_already=True)
 
-    def _own_modes(self) -> set[str]:
-        """Return in which ways the thread or task that asks has the lock. A reader must not wait behind a writer that waits for it."""
-        with self._engine.runtime.mutex:
-            handles = list(self._engine.driver.held.values())
-        return {
-            each.membership.member.mode
+    def _places(self) -> list[tuple[Membership, View]]:
+        """Return the places that the thread or task that asks has, in any mode, each with its lease."""
+        engine = self._engine
+        with engine.runtime.mutex:
+            handles = list(engine.driver.held.values())
+        return [
+            (each.membership, lease)
             for each in handles
             if each.membership is not None
             and each.membership.key == self.wish.key
-            and each.lease_of(self._view._caller) is not None
-        }
+            and (lease := each.lease_of(self._view._caller)) is not None
+            and engine.is_valid(each)
+        ]
 
     def note(self, kind: EventKind, *, record: LockRecord | None = None, error: str | None = None) -> None:
         """Note an event of the attempt for the event hook."""
@@ -291,9 +292,9 @@ class Attempt:
         """Raise LeaseStateError if the thread or task that asks is itself what it would wait for."""
         if self._timings.wait_ns == 0:
             return
-        handles = [self._engine.driver.held.get(ref.key) for ref in refs]
-        own = [handle.lease_of(self._view._caller) for handle in handles if handle is not None and handle.membership]
-        mine = [lease for lease in own if lease is not None and not lease._handle.options.handover]
+        keys = {ref.key for ref in refs}
+        own = [lease for _, lease in self._places() if lease._handle.key in keys]
+        mine = [lease for lease in own if not lease._handle.options.handover]
         if mine and (self.wish.mode != PERMIT or len(mine) == len(refs)):
             kind = self._engine.runtime.caller_kind
             raise LeaseStateError(

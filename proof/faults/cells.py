@@ -20,6 +20,7 @@ from proof.faults.party import Order, now
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dlock_core.keywords import ClientKeywords
     from proof.faults.book import Grant
     from proof.faults.book_server import Resource
     from proof.faults.nursery import Nursery, Party
@@ -33,8 +34,7 @@ _CROWD = ("sync", "async")
 _FILE_BYTES = 16_384
 _STANDARD_STREAMS = 3
 _ASLEEP_MAX = 1  # parties that stand still between two deaths of a chain, so that others are left to wait
-_STUTTERS = 20
-_RUNS_LEASES = 1 / 150
+_STUTTERS, _RUNS_LEASES = 20, 1 / 150  # how often a holder runs within a lease, and for what part of one
 _LOSSES = 3  # of replies, of each key in a round
 
 
@@ -60,18 +60,14 @@ class Stage:
         """Start a party."""
         url = self.store.proxied if self.cell.proxied else self.store.url
         poll_s = self.lease_s / self.size.polls if self.size.polls else None
-        return self.nursery.party(Order(kind, url, keys, self.resource.path, self.lease_s, poll_s))
+        return self.nursery.party(Order(kind, url, keys, self.resource.path, self.lease_s, poll_s, self.cell.options))
 
-    def end(self) -> None:
-        """End the parties."""
+    def end(self, *, at_once: bool = False) -> None:
+        """End the parties; *at_once*: whatever they have told."""
         for party in self.parties:
             party.kill()
-            self.resource.settle_of(party.who)
-
-    def end_at_once(self) -> None:
-        """End the parties, whatever they have told."""
-        for party in self.parties:
-            party.kill()
+            if not at_once:
+                self.resource.settle_of(party.who)
 
     def wait_for(self, ready: Callable[[], object], what: str) -> None:
         """Return when *ready* is true.
@@ -155,13 +151,15 @@ def _kill(stage: Stage) -> None:
     stage.taken_over(held, at)
 
 
-def _stop(stage: Stage) -> None:
+def _stop(stage: Stage, wake: Callable[[Stage, Sequence[Party]], None] | None = None) -> None:
     victims = stage.victims()
     for party in victims:
         party.stop()
     stage.resource.settle()
     held = stage.held(victims)
     stage.pass_leases(stage.cell.leases)
+    if wake is not None:
+        wake(stage, victims)
     for party in victims:
         party.go_on()
     stage.pass_leases(0.25)  # the holder goes on, and has its stale effects
@@ -173,23 +171,17 @@ def _stutter(stage: Stage) -> None:
 
     None of the later pauses is as long as the stop grace. A process is caught between its grant and its body, too.
     """
-    victims = stage.victims()
-    for party in victims:
-        party.stop()
-    stage.resource.settle()
-    held = stage.held(victims)
-    stage.pass_leases(stage.cell.leases)
+    _stop(stage, _wake_for_moments)
+
+
+def _wake_for_moments(stage: Stage, stopped: Sequence[Party]) -> None:
     for _ in range(_STUTTERS):
-        for party in victims:
+        for party in stopped:
             party.go_on()
         stage.pass_leases(_RUNS_LEASES)
-        for party in victims:
+        for party in stopped:
             party.signal(signal.SIGSTOP)
         stage.pass_leases(1 / _STUTTERS)
-    for party in victims:
-        party.go_on()
-    stage.pass_leases(0.25)
-    stage.trials += len(held)
 
 
 def _chain(stage: Stage) -> None:
@@ -274,7 +266,7 @@ def _server(stage: Stage) -> None:
         stage.store.restart()
     elif stage.cell.name == "all-servers-kill":
         stage.store.restart_all()
-    elif stage.cell.name in _CUT_OFF:
+    elif stage.cell.proxied:
         stage.store.proxy.begin(Cut.HANG)
         stage.pass_leases(stage.cell.leases)
         stage.store.proxy.heal()
@@ -322,7 +314,7 @@ def _kill_peer(stage: Stage) -> None:
 class Cell(NamedTuple):
     """A fault. *control*: what must show for the run to count; *kinds*: the parties, None for any; *may_fall*: which are disturbed.
 
-    *lease_s* is the lease, where it is not that of the store's other cells.
+    *lease_s* is the lease, where it is not that of the store's other cells; *options* are those of the parties' clients beside it.
     """
 
     name: str
@@ -336,6 +328,7 @@ class Cell(NamedTuple):
     proxied: bool = False
     only: str | None = None
     lease_s: float | None = None
+    options: ClientKeywords | None = None
 
     @property
     def keys_part(self) -> int:
@@ -357,7 +350,9 @@ class Cell(NamedTuple):
 
 _LEADERS = ("leader", "aleader")
 _RUNNERS = ("runner", "arunner")
-_CUT_OFF = ("black-hole", "leader-cut-off", "deaf-leader")
+# These faults also come to holders whose locks are renewed by a session, and to writers that are members of a record.
+_KINDS_OF_LOCKS: dict[str, ClientKeywords] = {"session": {"renewal": "session"}, "writers": {"mode": "write"}}
+_OF_EACH_KIND = ("kill", "stop-2", "fork", "cancel", "cut-replies", "black-hole")
 _SHORT_S = 0.6
 _PEERS: tuple[str | None, ...] = ("peer", "peer")
 
@@ -397,4 +392,9 @@ CELLS = {
         Cell("peer-cut-replies", _cut, 0, "orphans", kinds=_PEERS, server=True, proxied=True, only="redis"),
         Cell("peer-cancel", _cancel, 0, "orphans", kinds=("peer-cancelled",), only="redis"),
     )
+}
+CELLS |= {
+    f"{kind}-{name}": CELLS[name]._replace(name=f"{kind}-{name}", commands=False, options=options)
+    for kind, options in _KINDS_OF_LOCKS.items()
+    for name in _OF_EACH_KIND
 }

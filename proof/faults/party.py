@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core import LockClient, aconnect, connect
 from dlock_core.backend import backend_for
-from dlock_core.errors import DLockError, LeaseStateError, LockLostError, StoreError
+from dlock_core.errors import AcquireTimeoutError, DLockError, LeaseStateError, LockLostError, StoreError
 from proof.faults.book_line import Line
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class Order(NamedTuple):
     book: str
     lease_s: float
     poll_s: float | None
+    options: ClientKeywords | None = None
 
 
 class Scene:
@@ -147,7 +148,7 @@ def in_threads(scene: Scene, target: object, *arguments: object) -> None:
 
 def opened(order: Order) -> ClientKeywords:
     """Return the options of a party's client."""
-    return {"lease_duration": order.lease_s, "poll_period": order.poll_s}
+    return {"lease_duration": order.lease_s, "poll_period": order.poll_s, **(order.options or {})}
 
 
 def _sync(scene: Scene) -> None:
@@ -257,6 +258,8 @@ def told(line: Line, error: DLockError) -> None:
     line.tell("note", f"errors: {type(error).__name__}")
     if isinstance(error, StoreError):
         line.tell("note", "errors of the store")
+    elif not isinstance(error, (AcquireTimeoutError, LockLostError)):
+        line.tell("note", "errors that no fault explains")
 
 
 # ---- what happens to a party

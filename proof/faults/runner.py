@@ -66,9 +66,9 @@ def run_cell(
             stage.end()
         except RuntimeError as error:
             broken.append(f"broken off: {error}")
-            stage.end_at_once()
+            stage.end(at_once=True)
         except BaseException:
-            stage.end_at_once()
+            stage.end(at_once=True)
             raise
     finding = check(book)
     told: dict[str, Any] = {
@@ -78,7 +78,7 @@ def run_cell(
         "cell": cell.name,
         "control": cell.control,
         "trials": stage.trials,
-        "delays": sorted(stage.delays or (after_cancels(book, size.lease_s) if cell.name == "cancel" else ())),
+        "delays": sorted(stage.delays or (after_cancels(book, size.lease_s) if "cancelled" in cell.kinds else ())),
         "seconds": time.monotonic() - began,
         "load": os.getloadavg()[0],
         "keys": size.keys,
@@ -149,6 +149,7 @@ def wrong_with(cell: Cell, finding: Finding, book: Book) -> list[str]:
         # Of bodies that were neither stopped nor deaf: each has ended before the next one has begun.
         "effects of a body beside the next": finding.stale["naive"] if cell.name in _ONE_BODY else 0,
         "copies of forked children were in use": book.notes["copies in use"],
+        "errors were told that no fault explains": book.notes["errors that no fault explains"],
     }
     return [f"{count} {what}" for what, count in counts.items() if count]
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dlock_conformance.servers import ServerMissingError
 
+from dlock_core.errors import LeaseStateError, StoreUnavailableError
 from proof.faults import runner as faults
 from proof.faults.book import Book, check
 from proof.faults.book_line import Line
 from proof.faults.book_server import Resource
 from proof.faults.leaders import Looks
 from proof.faults.nursery import Nursery
+from proof.faults.party import told
 from proof.faults.stores import STORES, Size, open_store
 
 if TYPE_CHECKING:
@@ -189,6 +191,19 @@ def test_cancellation_is_followed_by_the_next_grant_of_a_key_that_nobody_had() -
     assert faults.after_cancels(book, lease_s=2.0) == [0.5]
 
 
+def test_error_that_no_fault_explains_is_wrong(tmp_path: Path) -> None:
+    """A store that is stopped explains its errors, and a holder that is stopped its loss; a refusal to wait is a fault of ours."""
+    book = Book()
+    with closing(Resource(str(tmp_path / "book"), book)) as resource, closing(Line(resource.path, "1")) as line:
+        told(line, StoreUnavailableError("stopped", key="k"))
+        told(line, LeaseStateError("this task holds the lock"))
+        line.ask("fence", "k", 1)  # all of it has arrived
+
+    wrong = faults.wrong_with(faults.CELLS["kill"], check(book), book)
+
+    assert wrong == ["1 errors were told that no fault explains"]
+
+
 def test_resource_has_taken_all_that_was_sent_when_it_is_settled(tmp_path: Path) -> None:
     """Messages of many connections, and of one whose holder has ended, are in the book."""
     book = Book()
@@ -225,29 +240,41 @@ def tried(store: str, cell: str, folder: Path, nursery: Nursery) -> dict[str, An
     "cell",
     [
         *("kill", "hasty", "gil-hog", "fork", "cancel", "disk-full"),
-        *("leader-kill", "deaf-leader-stop", "runner-kill", "forgetful-runner"),
+        *("leader-kill", "deaf-leader-stop", "runner-kill", "forgetful-runner", "session-kill", "writers-stop-2"),
     ],
 )
 def test_faults_of_holders_on_a_file_break_only_the_controls(cell: str, tmp_path: Path, nursery: Nursery) -> None:
     """A few trials on real processes, and more until the control has failed; ``make faults`` runs hundreds."""
-    told = tried("sqlite", cell, tmp_path, nursery)
+    shown = tried("sqlite", cell, tmp_path, nursery)
 
-    assert told["wrong"] == []
-    assert told["trials"] >= 4
+    assert shown["wrong"] == []
+    assert shown["trials"] >= 4
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "cell",
-    ["chain", "stop-2", "server-kill", "black-hole", "cut-replies", "peer-stop-2", "leader-cut-off", "runner-stop-2"],
+    [
+        *(
+            "chain",
+            "stop-2",
+            "server-kill",
+            "black-hole",
+            "cut-replies",
+            "peer-stop-2",
+            "leader-cut-off",
+            "runner-stop-2",
+        ),
+        "session-cut-replies",
+    ],
 )
 def test_faults_of_a_server_break_nothing_but_a_peer(cell: str, tmp_path: Path, nursery: Nursery) -> None:
     """Holders killed and stopped in a chain; Redis killed, restarted, silent for two leases, its replies lost; and redis-py's own Lock."""
-    told = tried("redis", cell, tmp_path, nursery)
+    shown = tried("redis", cell, tmp_path, nursery)
 
-    assert told["wrong"] == []
-    assert told["grants"] > 2
+    assert shown["wrong"] == []
+    assert shown["grants"] > 2
 
 
 @pytest.mark.slow
@@ -256,10 +283,10 @@ def test_a_body_that_does_not_run_for_two_leases_is_counted_apart(tmp_path: Path
     """It overlaps the next one, as no lease can prevent, and ends as soon as it runs again."""
     cell = faults.CELLS["leader-stop-2"]._replace(control="paused")
     with open_store("sqlite", tmp_path) as opened:
-        told = faults.run_cell("sqlite", cell, 4, opened, nursery, size=SIZE)
+        shown = faults.run_cell("sqlite", cell, 4, opened, nursery, size=SIZE)
 
-    assert told["wrong"] == []
-    assert (told["paused"] > 0, told["beside"]) == (True, 0)
+    assert shown["wrong"] == []
+    assert (shown["paused"] > 0, shown["beside"]) == (True, 0)
 
 
 def test_faults_name_the_stores_that_can_be_disturbed() -> None:

@@ -207,6 +207,20 @@ async def test_who_would_wait_for_itself_is_told(world: World) -> None:
 
 
 @both_colours
+async def test_who_has_slept_through_the_lock_gets_it_anew(world: World) -> None:
+    """The lease that has run out is no reason to refuse its holder, who has asked nothing of it since."""
+    async def twice() -> list[AsyncLease]:
+        lost = await client.acquire("rw", mode="write")
+        world.clock.advance(30)
+        return [lost, await client.acquire("rw", mode="write", timeout=60)]
+
+    async with world.client(lease_duration=10) as client:
+        lost, anew = await lived(world, world.spawn(twice()), 30)
+
+        assert await anew.ensure() > lost.fencing_token
+
+
+@both_colours
 async def test_longest_hold_counts_from_the_grant(world: World) -> None:
     """However long it was waited for; then the place is lost, and free after a lease."""
     async with world.client(lease_duration=10) as a, world.client(lease_duration=10) as b:
