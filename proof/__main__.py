@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from proof import report
+from proof.explore import members, sessions
 from proof.explore.scenarios import QUICK, SCENARIOS
 from proof.explore.search import problems, run_compiled, run_scenarios
+from proof.explore.visiting import explore_all
 from proof.faults import runner as faults
 from proof.faults.stores import STORES
 from proof.interrupts import __main__ as interrupts
@@ -44,6 +46,7 @@ _SIMULATION = ("simulate/", "explore/", "watch.py")
 # The files of this folder that a stage runs, by how their paths begin.
 _PROVES = {
     "explore": _WORLDS,
+    "records": _WORLDS,
     "mutants": ("mutate/", *_WORLDS),
     "slips": ("mutate/",),
     "sweep": ("mutate/",),
@@ -61,7 +64,7 @@ _OF_CLIENTS = ("faults", "bodies", "interrupts", "jobs", "slips", "sweep")
 _KEPT_BY_FILE = ("slips", "sweep")
 # What of the product the faults disturb: all of it but the frameworks.
 _PRODUCT = tuple(sorted(path.name for path in ROOT.glob("dlock_*") if path.name != "dlock_contrib"))
-_MACHINE = ("early", "errors", "lease", "timings", "record", "states", "store")
+_MACHINE = ("early", "errors", "lease", "members", "timings", "record", "states", "store")
 _QUICK_WORLDS = ("abandon-copy", "stale-closed")
 
 
@@ -90,6 +93,18 @@ def _explore(options: argparse.Namespace) -> dict[str, Any]:
         missing = [each for each in problems(name, found) if found.complete or found.violation]
         wrong += missing
     return {"worlds": {name: worlds[name] for name in SCENARIOS if name in worlds}, "wrong": wrong}
+
+
+def _records(options: argparse.Namespace) -> dict[str, Any]:
+    """The worlds of shared locks, and of locks that sessions keep."""
+    rows: list[tuple[str, str, int, float]] = []
+    wrong = []
+    for of, module in (("shared locks", members), ("sessions", sessions)):
+        cases = dict(list(module.SCENARIOS.items())[: 1 if options.quick else None])
+        for name, (found, seconds) in explore_all(cases, module.explore).items():
+            rows.append((of, name, found.worlds, seconds))
+            wrong += [f"{of}, {name}: {found.violation}: {', '.join(found.way)}"] if found.violation else []
+    return {"rows": rows, "wrong": wrong}
 
 
 def _mutants(options: argparse.Namespace) -> dict[str, Any]:
@@ -226,6 +241,7 @@ def _interrupts(options: argparse.Namespace) -> dict[str, Any]:
 
 STAGES: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "explore": _explore,
+    "records": _records,
     "mutants": _mutants,
     "power": _power,
     "shrink": _shrink,

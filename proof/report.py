@@ -21,6 +21,7 @@ again: `make proof` (all), `python -m proof --quick` (a little of everything), `
 """
 _TITLES = {
     "explore": "Exhaustive exploration of small worlds",
+    "records": "Exhaustive exploration of shared locks and of sessions",
     "mutants": "Named mutants of the protocol",
     "slips": "Named mutants of the shell and the adapters",
     "sweep": "General changes of the machine and the shell",
@@ -56,6 +57,7 @@ def page(results: dict[str, dict[str, Any]], codes: dict[str, str], standing: st
     lines += ["", *_summary(results, codes, standing)]
     sections: dict[str, Callable[..., list[str]]] = {
         "explore": _explore,
+        "records": _records,
         "mutants": _mutants,
         "slips": report_mutants.slips,
         "sweep": report_mutants.sweep,
@@ -140,6 +142,16 @@ def _explore(result: dict[str, Any]) -> list[str]:
             )
         )
     return lines + table(("World", "states", "steps", "depth", "complete", "reached", "processor", "states/s"), rows)
+
+
+def _records(result: dict[str, Any]) -> list[str]:
+    rows = [(of, name, worlds, f"{seconds:,.0f} s") for of, name, worlds, seconds in result["rows"]]
+    return [
+        "Every order of the steps of the members of a shared lock, and of the owner of a session, who waits for its lock, and an operator:",
+        "lost answers, late writes, holders that die, rows that are removed and brought back. Each row was visited to its last world.",
+        "",
+        *table(("Of", "world", "states", "processor"), rows),
+    ]
 
 
 def _mutants(result: dict[str, Any]) -> list[str]:

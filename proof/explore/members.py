@@ -11,8 +11,8 @@ order of their first use.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from dlock_core import members
@@ -20,8 +20,9 @@ from dlock_core.kit import outcome
 from dlock_core.members import PERMIT, READ, WANT, WRITE, Wish
 from dlock_core.record import LockRecord, Member, SessionRef
 from dlock_core.store import Claim, Release, Replace
+from proof.explore.visiting import Explored, explore_all, visit
 
-__all__ = ["SCENARIOS", "Explored", "Rules", "World", "broken", "explore", "main", "start", "steps"]
+__all__ = ["SCENARIOS", "Rules", "World", "broken", "explore", "start", "steps"]
 
 KEY = "k"
 _LEASE_MS = 1000
@@ -92,47 +93,28 @@ class World(NamedTuple):
     ids: int
 
 
-class Explored(NamedTuple):
-    """How many worlds there are, and the way to one that breaks a rule, if there is any."""
-
-    worlds: int
-    violation: str | None
-    way: tuple[str, ...]
-    granted: frozenset[str]
-    """The modes in which somebody had a place."""
-
-
 def explore(rules: Rules, worlds_max: int = 500_000) -> Explored:
-    """Visit every world of *rules*.
+    """Visit every world of *rules*; *seen* are the modes in which somebody had a place.
 
     Raises: RuntimeError: there are more than *worlds_max*.
     """
-    first = start(rules)
-    seen = {_canonical(first)}
-    ways: dict[World, tuple[World, str] | None] = {first: None}
-    queue, granted = [first], set[str]()
-    while queue:
-        following: list[World] = []
-        for world in queue:
-            possible = list(steps(world, rules))
-            if not possible and any(at.place < len(rules.clients[client]) for client, at in enumerate(world.attempts)):
-                return Explored(
-                    len(seen), "somebody waits, and nothing can happen", _way(ways, world), frozenset(granted)
-                )
-            for step, after in possible:
-                problem = broken(after, rules)
-                granted |= {_wish(rules, each, at).mode for each, at in enumerate(after.attempts) if at.phase == "in"}
-                if problem is not None:
-                    return Explored(len(seen), problem, (*_way(ways, world), step), frozenset(granted))
-                name = _canonical(after)
-                if name not in seen:
-                    seen.add(name)
-                    ways[after] = (world, step)
-                    following.append(after)
-        if len(seen) > worlds_max:
-            raise RuntimeError(f"more than {worlds_max} worlds")
-        queue = following
-    return Explored(len(seen), None, (), frozenset(granted))
+
+    def modes(_: str, world: World) -> Iterator[str]:
+        return (_wish(rules, each, at).mode for each, at in enumerate(world.attempts) if at.phase == "in")
+
+    def stuck(world: World) -> str | None:
+        waits = any(at.place < len(rules.clients[client]) for client, at in enumerate(world.attempts))
+        return "somebody waits, and nothing can happen" if waits else None
+
+    return visit(
+        start(rules),
+        partial(steps, rules=rules),
+        canonical=_canonical,
+        broken=partial(broken, rules=rules),
+        at_end=stuck,
+        seen_in=modes,
+        worlds_max=worlds_max,
+    )
 
 
 def start(rules: Rules) -> World:
@@ -148,16 +130,6 @@ def start(rules: Rules) -> World:
         0,
         0,
     )
-
-
-def _way(ways: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
-    names: list[str] = []
-    before = ways[world]
-    while before is not None:
-        world, step = before
-        names.append(step)
-        before = ways[world]
-    return tuple(reversed(names))
 
 
 def _wish(rules: Rules, client: int, attempt: Attempt) -> Wish:
@@ -384,7 +356,7 @@ def broken(world: World, rules: Rules) -> str | None:
     return None
 
 
-def _canonical(world: World) -> object:
+def _canonical(world: World) -> Hashable:
     """Return what *world* means: version numbers and members by the order in which they are met."""
     rvns: dict[str, int] = {}
     ids: dict[str, int] = {}
@@ -422,19 +394,5 @@ def _canonical(world: World) -> object:
     )
 
 
-def main() -> int:
-    """Explore all scenarios, and print what each has found; return 1 if one breaks a rule."""
-    wrong = 0
-    for name, rules in SCENARIOS.items():
-        began = time.process_time()
-        found = explore(rules)
-        wrong |= found.violation is not None
-        seconds = time.process_time() - began
-        print(f"{name}: {found.worlds:,} worlds, complete, {seconds:.1f} CPU s: {found.violation or 'no violation'}")
-        for step in found.way:
-            print(f"    {step}")
-    return wrong
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(any(found.violation for found, _ in explore_all(SCENARIOS, explore).values()))

@@ -12,7 +12,6 @@ the lock's record of before the move back.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
@@ -48,18 +47,17 @@ from dlock_core.states import (
 from dlock_core.store import Claim, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
 from proof.explore.canonical import aged, renamed, rvns_in
+from proof.explore.visiting import Explored, explore_all, visit
 from proof.explore.world import NOW, TICK, Rules, timings_of
 
 __all__ = [
     "QUICK",
     "SCENARIOS",
     "Case",
-    "Explored",
     "World",
     "broken",
     "canonical",
     "explore",
-    "main",
     "start",
     "steps",
 ]
@@ -143,47 +141,20 @@ class World(NamedTuple):
     before_move: LockRecord | None
 
 
-class Explored(NamedTuple):
-    """How many worlds there are, and the way to one that breaks a rule, if there is any; *seen*: what happened in some world."""
-
-    worlds: int
-    violation: str | None
-    way: tuple[str, ...]
-    seen: frozenset[str]
-
-
 def explore(case: Case, worlds_max: int = 400_000) -> Explored:
-    """Visit every world of *case*.
+    """Visit every world of *case*; *seen* are the kinds of steps.
 
     Raises: RuntimeError: there are more than *worlds_max*.
     """
-    first = canonical(start(case))
-    ways: dict[World, tuple[World, str] | None] = {first: None}
-    queue, happened = [first], set[str]()
-    while queue:
-        following: list[World] = []
-        for world in queue:
-            for name, after in steps(world, case):
-                happened.add(name.partition(":")[0])
-                problem = broken(after)
-                if problem is not None:
-                    return Explored(len(ways), problem, (*_way(ways, world), name), frozenset(happened))
-                alike = canonical(after)
-                if alike not in ways:
-                    ways[alike] = (world, name)
-                    following.append(alike)
-        if len(ways) > worlds_max:
-            raise RuntimeError(f"more than {worlds_max} worlds")
-        queue = following
-    return Explored(len(ways), None, (), frozenset(happened))
-
-
-def _way(ways: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
-    names: list[str] = []
-    while (before := ways[world]) is not None:
-        world, name = before
-        names.append(name)
-    return tuple(reversed(names))
+    return visit(
+        canonical(start(case)),
+        lambda world: ((name, canonical(after)) for name, after in steps(world, case)),
+        canonical=lambda world: world,
+        broken=broken,
+        at_end=lambda _: None,
+        seen_in=lambda name, _: (name.partition(":")[0],),
+        worlds_max=worlds_max,
+    )
 
 
 # ---- the beginning
@@ -501,22 +472,5 @@ def _tidy(state: LeaseState) -> LeaseState:
     return state
 
 
-def main() -> int:
-    """Explore all scenarios, and print what each has found; return 1 if one breaks a rule."""
-    wrong = 0
-    for name, case in SCENARIOS.items():
-        began = time.process_time()
-        found = explore(case)
-        wrong |= found.violation is not None
-        seconds = time.process_time() - began
-        print(
-            f"{name}: {found.worlds:,} worlds, complete, {seconds:.1f} CPU s: {found.violation or 'no violation'}",
-            flush=True,
-        )
-        for each in found.way:
-            print(f"    {each}")
-    return wrong
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(any(found.violation for found, _ in explore_all(SCENARIOS, explore).values()))

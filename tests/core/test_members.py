@@ -271,4 +271,4 @@ def test_no_world_has_a_holder_too_many(scenario: str) -> None:
     found = explore(SCENARIOS[scenario])
 
     assert found.violation is None, found
-    assert found.granted == {wish.mode for client in SCENARIOS[scenario].clients for wish in client}
+    assert found.seen == {wish.mode for client in SCENARIOS[scenario].clients for wish in client}

@@ -6,7 +6,8 @@ import functools
 
 import pytest
 
-from proof.explore.sessions import QUICK, SCENARIOS, Case, Explored, explore
+from proof.explore.sessions import QUICK, SCENARIOS, Case, explore
+from proof.explore.visiting import Explored
 
 
 @functools.cache

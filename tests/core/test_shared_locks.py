@@ -209,6 +209,7 @@ async def test_who_would_wait_for_itself_is_told(world: World) -> None:
 @both_colours
 async def test_who_has_slept_through_the_lock_gets_it_anew(world: World) -> None:
     """The lease that has run out is no reason to refuse its holder, who has asked nothing of it since."""
+
     async def twice() -> list[AsyncLease]:
         lost = await client.acquire("rw", mode="write")
         world.clock.advance(30)
