@@ -205,18 +205,16 @@ def may_be_sent(state: LeaseState, request: object, now: int) -> bool:
 def due_at(state: LeaseState) -> int:
     """Return the instant at which the state wants :class:`Due`; NEVER where only another event can change it."""
     if type(state) is Held:
-        end = min(state.deadline, state.hold_until)
-        if state.timings.stop_grace_ns:
-            end = min(end, _stop_at(state))
+        end = min(state.deadline, state.hold_until, _stop_at(state))
         return end if state.in_flight is not None else min(end, state.renew_at)
     if type(state) is Releasing or type(state) is Cleaning:
         return NEVER if state.in_flight is not None else state.retry_at
     return state.leaves_at if type(state) is Lost else NEVER
 
 
-def is_kept(state: LeaseState) -> bool:
+def is_kept(state: Held) -> bool:
     """Whether a session keeps the lock, or may do so by a write whose outcome is not known: then it bounds the lock, too (Q2)."""
-    return type(state) is Held and _session_of(state.timings, _unresolved(state)) is not None
+    return _session_of(state.timings, _unresolved(state)) is not None
 
 
 def timings_of(state: LeaseState) -> Timings:
@@ -299,8 +297,8 @@ def _pursue(state: Seeking, record: LockRecord | None, event: Answer, now: int) 
     if trusted.server_clock and event.age_ms is None and seen.lease_ns != NEVER and not state.immediate_retries:
         return _read(state, event.new_rvn, now)
     if keeping_sessions(record) or early.is_probed(record, trusted):
-        sent = Sent(Verb.READ, event.new_rvn, Expect.ANY, now, state.terms.timings)
-        return state._replace(in_flight=sent), (Probe(record, event.new_rvn),)
+        probing, _ = _read(state, event.new_rvn, now)
+        return probing, (Probe(record, event.new_rvn),)
     return _wait(state, event, now)
 
 
@@ -373,7 +371,7 @@ def _wait(state: Seeking, event: Answer | Probed, now: int) -> Step:
     if now >= state.give_up_at or state.polls >= timings.retries_max:
         return _leave(state, Outcome.DENIED, now)
     notice = state.shown if timings.notify and _shows_held(state) else None
-    if notice and _waits_in_server(state):
+    if _waits_in_server(state):
         # Not the claim at once: its lease counts from when it is made, and the turn of this attempt may come later.
         return state, (Wait(now, notice),)
     until = _poll_at(state, event.jitter, now)
@@ -413,7 +411,7 @@ def _seek_probed(state: Seeking, event: Probed, now: int) -> Step:
     _in_flight(state, event.rvn)
     state, seen = state._replace(in_flight=None), state.seen
     if event.owner is OwnerState.DEAD and seen is not None:
-        delay_ms = 0 if state.shown is None else state.shown.delay_ms or 0
+        delay_ms = (state.shown and state.shown.delay_ms) or 0
         state = state._replace(ends_at=min(state.ends_at, now + delay_ms * 1_000_000))
         if now >= _over_at(state, seen):
             return _take_over(state, seen.version, event.new_rvn, now)
@@ -535,7 +533,7 @@ def _confirm_answer(state: Confirming, event: Answer, now: int) -> Step:
     in_flight = _in_flight(grant, event.rvn)
     found = _shown(grant, in_flight, event.reply)
     if type(found) is Sent:
-        return _confirmed(state, _renewed(grant, found, event.reply), event, now)
+        return _confirmed(state, _renewed(grant, found, event.reply.record), event, now)
     if found is _Shown.UNCHANGED:
         return _not_confirmed(state, in_flight, event, now, unknown=in_flight.verb is not Verb.READ)
     if found is _Shown.UNPROVEN:
@@ -649,7 +647,7 @@ def _held_answer(state: Held, event: Answer, now: int) -> Step:
         return _lapse(state, now)
     found = _shown(state, in_flight, event.reply)
     if type(found) is Sent:
-        return _renewed(state, found, event.reply), (Risk(at_risk=False),) if state.at_risk else ()
+        return _renewed(state, found, record), (Risk(at_risk=False),) if state.at_risk else ()
     if found is _Shown.UNCHANGED:
         if in_flight.verb is Verb.READ and PENDING_MAX <= len(state.pending) < PENDING_LIMIT:
             # The store answers: a renewal has a chance again.
@@ -672,15 +670,15 @@ def _renew_noted(state: Held, in_flight: Sent, record: LockRecord, new_rvn: str,
     assert record.beat is not None  # seen by the caller
     own = next((sent for sent in (in_flight, *state.pending) if sent.rvn == record.beat.own), None)
     if own is not None:
-        state = _renewed(state, own, Reply(applied=False, record=record))._replace(at_risk=state.at_risk)
+        state = _renewed(state, own, record)._replace(at_risk=state.at_risk)
     noted = state._replace(version=record.version, in_flight=None, pending=())
     held, effects = _send_renewal(noted._replace(deadline=_deadline(noted)), noted.timings, None, new_rvn, now)
     return held, (Noted(record.beat.notes), *effects)
 
 
-def _renewed(state: Held, sent: Sent, reply: Reply) -> Held:
-    """*sent* is the current write: all others expected a version that is gone."""
-    record, timings = reply.record, sent.timings
+def _renewed(state: Held, sent: Sent, record: LockRecord | None) -> Held:
+    """*sent* is the current write, which *record* shows: all others expected a version that is gone."""
+    timings = sent.timings
     assert record is not None  # heard() makes a failure of a reply without one
     payload = state.payload if sent.payload is None else Payload(record.data, record.attributes)
     version = Version(sent.rvn, state.version.fencing_token or record.fencing_token)

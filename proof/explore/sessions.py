@@ -410,7 +410,8 @@ def _applied(world: World, request: Request) -> tuple[World, Reply]:
 
 def _owner_valid(world: World) -> bool:
     holder = world.holder
-    return lease.is_valid(holder, NOW) and (not lease.is_kept(holder) or lease.is_valid(world.keeper, NOW))
+    valid = type(holder) is Held and lease.is_valid(holder, NOW)
+    return valid and (not _is_kept(world) or lease.is_valid(world.keeper, NOW))
 
 
 def broken(world: World) -> str | None:

@@ -270,3 +270,26 @@ def test_observation_of_another_version_counts_for_nothing() -> None:
     attempt = Attempt().begin().at(9.9).send(Answer("f1", Reply(applied=False, record=held("b")), "x", seen=seen))
 
     assert attempt.seeking.seen == Observation(Version("b", 1), 10 * SECOND, round(9.9 * SECOND))
+
+
+def test_slow_answer_is_no_wait_where_no_claim_waits() -> None:
+    """What loses to others is still counted."""
+    attempt = Attempt().begin().answer(free("b")).at(5).answer(free("c"))
+
+    assert attempt.seeking.immediate_retries == 2
+
+
+def test_key_that_was_seen_free_is_claimed_whatever_stands_there() -> None:
+    """Nothing of this attempt is unresolved: a claim that expects nothing cannot lose to a record that nobody holds."""
+    attempt = Attempt().begin().answer(held("b")).at(1).due().answer(free("x"))
+
+    assert attempt.request.expect is Expect.ANY
+
+
+def test_holder_that_has_gone_bounds_no_wait() -> None:
+    """The key must exist, and does not: nothing happens when the lease of before has ended."""
+    attempt = Attempt(timings(only_if_exists=True)).begin().answer(held("b")).at(9.99).due().answer(None)
+
+    assert attempt.seeking.seen is None
+    assert attempt.wait_s is not None
+    assert attempt.wait_s > 10

@@ -140,7 +140,15 @@ def test_refusals_that_come_at_once_end_in_a_wait() -> None:
             break
         meet(attempt, "b")
 
-    assert asked[-1] is Wait
+    assert asked == [*[Claim] * 16, Wait]
+
+
+@pytest.mark.parametrize(("answered_s", "at_once"), [(0.99, 2), (1.0, 1)])
+def test_refusal_comes_at_once_within_half_of_the_wait(answered_s: float, at_once: int) -> None:
+    """From then on it counts as having waited; each is a poll all the same."""
+    attempt = meet(refused().at(answered_s), "b")
+
+    assert (attempt.seeking.immediate_retries, attempt.seeking.polls) == (at_once, 2)
 
 
 def test_slow_refusals_never_end_in_a_wait() -> None:
