@@ -770,12 +770,9 @@ def _over(state: Held, now: int) -> bool:
 
 
 def _stop_at(state: Held) -> int:
-    """Return when the holder has to be told to stop; NEVER once it was told, or where no grace was asked for."""
-    grace_ns = state.timings.stop_grace_ns
-    if not grace_ns or state.stopping is not None:
-        return NEVER
+    """Return when the holder has to be told to stop, which is the end itself where no grace was asked for; NEVER once it was told."""
     end = min(state.deadline, state.hold_until)
-    return NEVER if end == NEVER else end - grace_ns
+    return NEVER if end == NEVER or state.stopping is not None else end - state.timings.stop_grace_ns
 
 
 def _lapse(state: Held, now: int) -> Step:

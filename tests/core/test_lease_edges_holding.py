@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from dlock_core.record import LossReason, Version
-from dlock_core.states import Answer, Cleaning, Confirming, Ended, Failure, Lost, Outcome, Read, Releasing, Sent
+from dlock_core.record import LossReason, SessionRef, Version
+from dlock_core.states import (
+    Answer,
+    Cease,
+    Cleaning,
+    Confirming,
+    Ended,
+    Failure,
+    Lost,
+    Outcome,
+    Read,
+    Releasing,
+    Sent,
+    Verb,
+)
 from dlock_core.store import Release, Reply
-from dlock_core.timings import Early, Timings
+from dlock_core.timings import NEVER, Early, Timings
 from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
 
 BACK_OFF = 10 / 24
@@ -107,7 +120,33 @@ def test_loss_keeps_the_renewal_under_way_and_no_read() -> None:
         assert rvns(attempt.at(9.8).due().lost.pending) == ["f3"]
 
 
+def test_q3_record_of_a_lost_lock_goes_one_lease_of_its_session_later() -> None:
+    """It would stand as long as the session goes on. A whole session that is lost leaves nothing to free."""
+    kept = timings().under(SessionRef("s", 5000, 3))
+
+    for kept_by, alone, leaves_at in ((kept, True, 7 * SECOND), (kept, False, NEVER), (timings(), True, NEVER)):
+        attempt = holding(kept_by).at(2).send(Cease(LossReason.STOLEN, alone=alone))
+        assert attempt.lost.leaves_at == leaves_at
+
+
 # ---- giving back
+
+
+def test_release_is_known_by_what_it_expects_and_when_it_was_sent() -> None:
+    """In this order, as of any other request."""
+    attempt = holding().at(3).free()
+
+    assert attempt.releasing.in_flight == Sent(Verb.RELEASE, "f3", Version("f1", 1), 3 * SECOND, timings())
+
+
+def test_late_release_follows_the_renewal_that_came_after_all() -> None:
+    """It was without an answer when the lease ended."""
+    attempt = holding().at(2.5).due().unknown().at(9.9).due().at(10).free()
+    assert isinstance(attempt.state, Releasing)
+
+    attempt.answer(held("f3"))
+
+    assert attempt.request.expected == Version("f3", 1)
 
 
 def test_release_follows_the_renewal_under_way_and_no_read() -> None:
