@@ -159,7 +159,10 @@ class _Mutator(ast.NodeTransformer):
     def _is_counted(self, node: ast.AST, new: str) -> bool:
         """Count one more place; whether it is the one to be changed."""
         number = len(self.found)
-        self.found.append(Change(number, getattr(node, "lineno", 0), self.within, _shown(node), new))
+        runs = (
+            node.test if isinstance(node, ast.If) else node
+        )  # of a block over several lines, the one that is seen to run
+        self.found.append(Change(number, getattr(runs, "lineno", 0), self.within, _shown(node), new))
         return number == self.number
 
 

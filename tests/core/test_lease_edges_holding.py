@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from dlock_core.record import LossReason, SessionRef, Version
+from dlock_core.record import Beat, Loss, LossReason, SessionRef, Times, Version
 from dlock_core.states import (
     Answer,
     Cease,
@@ -334,3 +336,54 @@ def test_age_is_asked_for_by_who_seeks_under_that_option_alone() -> None:
     assert not Attempt().begin().unknown().request.aged
     holder = holding(timings(trusting, refusals_linearizable=False)).at(2.5).due().answer(held("b", 2))
     assert not holder.request.aged
+
+
+# ---- what is given back as it is found
+
+
+def refused_release() -> Attempt:
+    """Return a holder of f1 that frees it while its renewal f3 has no answer."""
+    return holding().at(2.5).due().unknown().at(3).free()
+
+
+def test_release_follows_its_own_writes_alone() -> None:
+    """What follows expects that version, and nothing else is on its way any more. A record of the same token by another hand ends it."""
+    followed, foreign = refused_release().answer(held("f3")), refused_release().answer(held("another's"))
+
+    assert followed.request.expected == Version("f3", 1)
+    assert followed.releasing.pending == ()
+    assert isinstance(foreign.state, Ended)
+    assert foreign.state.outcome is Outcome.RELEASED
+
+
+@pytest.mark.parametrize("own", ["f1", "f3"])
+def test_q7_release_follows_a_note_on_its_own_write(own: str) -> None:
+    """It is the same grant; a note on a write of another is another's."""
+    noted = replace(held("n1"), beat=Beat(own, ()))
+    attempt = refused_release().answer(noted)
+
+    assert attempt.request.expected == Version("n1", 1)
+    assert attempt.releasing.pending == ()
+    assert isinstance(refused_release().answer(replace(noted, beat=Beat("another's", ()))).state, Ended)
+
+
+def test_loss_that_a_release_finds_or_ends_with_is_told() -> None:
+    """The one that it found broken, and the one that it came after."""
+    found = holding().at(3).free().answer(broken("x", 2))
+    came_after = holding().at(10).free()
+    while not isinstance(came_after.state, Ended):
+        came_after.unknown()
+        came_after.at(came_after.due_at).due()
+
+    assert isinstance(found.state, Ended)
+    assert (found.state.loss, found.state.holder) == (Loss("k", 1, LossReason.BROKEN, broken("x", 2)), broken("x", 2))
+    assert (came_after.state.loss, came_after.state.holder) == (Loss("k", 1, LossReason.EXPIRED, None), None)
+
+
+def test_clean_up_frees_what_it_found_as_it_stands() -> None:
+    """The tombstone keeps the times of the grant; the release is known by the version that was read."""
+    found = replace(held("f1"), times=Times(7, 8))
+    attempt = Attempt().begin().give_up().at(1).due().answer(found)
+
+    assert attempt.request.record.times == Times(7, 8)
+    assert attempt.cleaning.in_flight == Sent(Verb.RELEASE, "f4", Version("f1", 1), SECOND, timings())
