@@ -366,8 +366,9 @@ def test_break_ends_after_ten_renewals_in_between() -> None:
     for turn in range(10):
         attempt, _ = first_write(attempt, f"x{turn}")
 
-    with pytest.raises(OutcomeUnknownError, match="was renewed 10 times while it was being broken"):
+    with pytest.raises(OutcomeUnknownError, match="was renewed 10 times while it was being broken") as caught:
         lease.break_step(attempt, held("b", 4), "y")
+    assert caught.value.key == "k"
 
 
 def first_write(attempt: Break, rvn: str = "x") -> tuple[Break, Replace]:

@@ -22,8 +22,10 @@ def test_times_are_those_of_the_grant_and_of_each_write() -> None:
 
 def test_break_keeps_when_the_lock_was_granted() -> None:
     """And its time of writing is that of the break; a record without times stays so."""
-    for times, then in ((Times(7, 8), Times(7, 9)), (None, None)):
+    for times, then in ((Times(7, 8), Times(7, 12)), (None, None)):
         record = replace(held("b", 4), times=times)
-        request = lease.break_request(record, fencing_token=4, new_rvn="x", by=Broken("operator", 9999), free_now=False)
+        request = lease.break_request(
+            record, fencing_token=4, new_rvn="x", by=Broken("operator", 12_000), free_now=False
+        )
         assert request is not None
         assert request.record.times == then

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import LockLostError, LossReason, State
+from dlock_core import LockLostError, LossReason, OutcomeUnknownError, State
 from dlock_core import lease as lease_machine
-from dlock_core.record import Beat, BeatNote, LockRecord
+from dlock_core.record import NOTES_MAX, Beat, BeatNote, LockRecord
 from tests.core.test_sessions import KEEPS, moved, sessions_of
 from tests.core.worlds import both_colours
 
@@ -183,7 +183,7 @@ def test_note_leaves_the_owners_lease_token_and_write_as_they_are() -> None:
     """It names the write below it; a second one names the same."""
     first = lease_machine.note_request(SESSION, NOTE, 3, "#2")
     assert not isinstance(first, bool)
-    assert first.expected == SESSION.version
+    assert (first.expected, first.keep_payload) == (SESSION.version, True)
     assert first.record == LockRecord("s", State.HELD, "#2", 3, "o", 1000, beat=Beat("#1", (NOTE,)))
 
     other = NOTE._replace(key="l")
@@ -192,6 +192,17 @@ def test_note_leaves_the_owners_lease_token_and_write_as_they_are() -> None:
     assert not isinstance(second, bool)
     assert second.record.beat == Beat("#1", (NOTE, other))
     assert lease_machine.note_request(second.record, NOTE, 3, "#4") is True
+
+
+def test_note_waits_for_the_owner_where_64_are_unread() -> None:
+    """Nothing is written in the place of another's."""
+    notes = tuple(NOTE._replace(key=str(number)) for number in range(NOTES_MAX))
+    full = replace(SESSION, beat=Beat("#1", notes))
+
+    with pytest.raises(OutcomeUnknownError, match="has 64 notes that its owner has not read; try again") as caught:
+        lease_machine.note_request(full, NOTE, 3, "#2")
+    assert caught.value.key == "k"
+    assert lease_machine.note_request(full, notes[0], 3, "#2") is True
 
 
 @pytest.mark.parametrize(

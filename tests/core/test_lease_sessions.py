@@ -1,4 +1,4 @@
-"""A note in the record of a session: whoever left it wrote the record, and the lease still is that of the owner's own last write (Q7)."""
+"""What the machine knows of sessions: that a note in the record of one is no sign of life of its owner (Q7), and when one is over."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dlock_core import lease
-from dlock_core.record import Beat, BeatNote, LockRecord, LossReason, Version
+from dlock_core.record import Beat, BeatNote, LockRecord, LossReason, SessionRef, Version, newer_format
 from dlock_core.states import Noted
 from dlock_core.store import Replace
-from tests.core.attempts import SECOND, Attempt, held, holding, timings
+from tests.core.attempts import SECOND, Attempt, broken, free, held, holding, timings
 
 NOTE = BeatNote("k", 1, "break", "operator")
 
@@ -66,3 +66,29 @@ def test_note_on_a_write_of_somebody_else_is_a_loss() -> None:
     attempt = holding().at(2.5).due().answer(noted("another's"))
 
     assert attempt.lost.loss.reason is LossReason.STOLEN
+
+
+@pytest.mark.parametrize(
+    ("record", "over"),
+    [
+        (held("x", 3), None),
+        (replace(held("x", 3), beat=Beat("y", ())), None),
+        (free("x", 3), True),
+        (held("x", 4), True),
+        (broken("x", 4), None),
+        (newer_format("s", 9, "x", 4), None),
+    ],
+)
+def test_session_is_over_where_another_one_has_its_key_or_nobody(record: LockRecord, over: object) -> None:
+    """One that an operator has broken, or that cannot be read, ends as any lock does: by a lease without a sign of life."""
+    assert lease.is_session_over(SessionRef("s", 5000, 3), record, 0, None) is over
+
+
+@pytest.mark.parametrize(
+    ("absent_since", "over"), [(None, False), (1, False), (0, True)], ids=["now", "too short", "a lease"]
+)
+def test_session_without_a_record_is_over_when_that_was_seen_for_its_lease(
+    absent_since: int | None, over: object
+) -> None:
+    """Its owner hears of it at the next renewal (Q4)."""
+    assert lease.is_session_over(SessionRef("s", 5000, 3), None, 5 * SECOND, absent_since) is over
