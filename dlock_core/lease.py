@@ -671,7 +671,7 @@ def _renew_noted(state: Held, in_flight: Sent, record: LockRecord, new_rvn: str,
     own = next((sent for sent in (in_flight, *state.pending) if sent.rvn == record.beat.own), None)
     if own is not None:
         state = _renewed(state, own, record)._replace(at_risk=state.at_risk)
-    noted = state._replace(version=record.version, in_flight=None, pending=())
+    noted = state._replace(version=record.version, pending=())
     held, effects = _send_renewal(noted._replace(deadline=_deadline(noted)), noted.timings, None, new_rvn, now)
     return held, (Noted(record.beat.notes), *effects)
 

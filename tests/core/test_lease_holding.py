@@ -298,8 +298,11 @@ def test_hazard_04_renewals_go_on_once_a_read_was_answered() -> None:
 
     assert attempt.at(5).due().asks is Read
     assert attempt.answer(mine("f1")).asks is Replace
-    assert attempt.grant().holder.pending == ()
-    assert attempt.due_at == 7.5
+    assert attempt.answer(mine("f1")).effects == ()  # the answer to a renewal tells nothing new, and is followed by a pause
+    assert attempt.at(attempt.due_at).due().asks is Read
+    attempt.answer(mine("f1")).grant()
+    assert attempt.holder.pending == ()
+    assert attempt.due_at == pytest.approx(7.5 + 10 / 24)
 
 
 def test_hazard_04_pending_renewals_have_a_limit() -> None:

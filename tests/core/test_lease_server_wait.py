@@ -149,6 +149,7 @@ def test_refusal_comes_at_once_within_half_of_the_wait(answered_s: float, at_onc
     attempt = meet(refused().at(answered_s), "b")
 
     assert (attempt.seeking.immediate_retries, attempt.seeking.polls) == (at_once, 2)
+    assert meet(attempt.at(answered_s + 0.5), "b").seeking.immediate_retries == at_once + 1
 
 
 def test_slow_refusals_never_end_in_a_wait() -> None:
