@@ -298,7 +298,7 @@ def test_hazard_04_renewals_go_on_once_a_read_was_answered() -> None:
 
     assert attempt.at(5).due().asks is Read
     assert attempt.answer(mine("f1")).asks is Replace
-    assert attempt.answer(mine("f1")).effects == ()  # the answer to a renewal tells nothing new, and is followed by a pause
+    assert attempt.answer(mine("f1")).effects == ()  # a renewal that is not the current one is followed by a pause
     assert attempt.at(attempt.due_at).due().asks is Read
     attempt.answer(mine("f1")).grant()
     assert attempt.holder.pending == ()
