@@ -75,12 +75,14 @@ def interrupted_error(handle: Handle) -> Exception:
     )
 
 
-def waits_for_itself_error(key: str, holder: View, asking: View, kind: str) -> LeaseStateError:
+def waits_for_itself_error(
+    key: str, holder: View, asking: View, kind: str, *, is_shared: bool = False
+) -> LeaseStateError:
     """Return the error of a thread or task (*kind*) that waits for what it holds itself, and so would wait for ever."""
+    joins = "" if is_shared else ", or give reentrant=True in both places"
     return LeaseStateError(
         f"lock {key!r} is held by this {kind} since {holder._place}, so the acquire at {asking._place} would wait for itself for ever; "
-        "release it first, or give reentrant=True in both places; "
-        f"if another {kind} is to release it, give handover=True in the first place"
+        f"release it first{joins}; if another {kind} is to release it, give handover=True in the first place"
     )
 
 

@@ -13,13 +13,12 @@ from dlock_core.engine.driver import jitter, new_rvn
 from dlock_core.engine.event_hook import note_shared
 from dlock_core.engine.membership import Membership, find_evicted, send_leaving
 from dlock_core.engine.progress import holder_in_words, tell_grant
-from dlock_core.engine.raised import closed_error
+from dlock_core.engine.raised import closed_error, waits_for_itself_error
 from dlock_core.engine.sessions import Looking
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
     AcquireTimeoutError,
     ConfigurationError,
-    LeaseStateError,
     OutcomeUnknownError,
     StoreError,
     StoreUnavailableError,
@@ -297,10 +296,7 @@ class Attempt:
         mine = [lease for lease in own if not lease._handle.options.handover]
         if mine and (self.wish.mode != PERMIT or len(mine) == len(refs)):
             kind = self._engine.runtime.caller_kind
-            raise LeaseStateError(
-                f"this {kind} holds lock {self.wish.key!r} since {mine[0]._place}, so the acquire at {self._view._place} would wait for "
-                f"itself for ever; release it first; if another {kind} is to release it, give handover=True in the first place"
-            )
+            raise waits_for_itself_error(self.wish.key, mine[0], self._view, kind, is_shared=True)
 
     async def _check_stands(self, own: Handle, record: LockRecord | None) -> None:
         """Raise unless the member of *own* stands in *record*: others have had the lock since, or may have.

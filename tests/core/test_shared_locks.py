@@ -192,7 +192,10 @@ async def test_who_would_wait_for_itself_is_told(world: World) -> None:
     """At once, and not for a permit that another may give back."""
     async with world.client() as client, world.client() as other:
         async with client.read_lock("rw"):
-            with pytest.raises(LeaseStateError, match=r"holds lock 'rw' since .* would wait for itself for ever"):
+            with pytest.raises(
+                LeaseStateError,
+                match=r"lock 'rw' is held by this .* since .* would wait for itself for ever; release it first; if",
+            ):
                 await client.acquire("rw", mode="write", timeout=5)
             assert await client.try_acquire("rw", mode="write") is None
         async with client.semaphore("all", 2), client.semaphore("all", 2):
