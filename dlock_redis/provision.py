@@ -13,7 +13,7 @@ CONFIG = pack(b"CONFIG", b"GET", b"append*")
 _OLDEST = 6
 _CLOCK = (
     "tokens follow the server's clock (microseconds), past lost data too unless it is set back; "
-    "with server_clock it measures ages, else no lease is measured by it"
+    "with server_clock, and for waits below a lease, it measures ages, and must not step ahead"
 )
 _REASONS = {
     "redis-cluster": "a Cluster replicates behind the writes: a failover can grant a held lock again, with any token",
