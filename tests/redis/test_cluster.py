@@ -136,6 +136,7 @@ def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
 
     assert found.grade is Grade.C
     assert [name for name, _ in found.unsafe] == ["redis-cluster"]
+    assert "one node only" not in found.unsafe[0][1]
 
 
 def test_doctor_examines_a_cluster(cluster: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +146,7 @@ def test_doctor_examines_a_cluster(cluster: list[Server], capsys: pytest.Capture
     out = Command(capsys).refused(node.url, "redis-cluster")
 
     assert "remedy: keep locks on one server outside of the Cluster" in out
+    assert "reaches and lists the locks of one node only" in out
 
 
 @pytest.fixture
