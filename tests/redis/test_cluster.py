@@ -139,6 +139,31 @@ def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
     assert "one node only" not in found.unsafe[0][1]
 
 
+@pytest.mark.parametrize("number", range(3))
+def test_node_that_may_drop_records_is_found_wherever_it_is(
+    cluster_store: Any, cluster: list[Server], number: int
+) -> None:
+    """Every node is examined."""
+    with node_client(cluster[number]) as node:
+        node.config_set("maxmemory-policy", "allkeys-lru")
+        found = cluster_store.guarantees()
+        node.config_set("maxmemory-policy", "noeviction")
+
+    assert "redis-allkeys-policy" in dict(found.unsafe)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_node_that_is_down_keeps_nobody_from_the_others(cluster: list[Server], number: int) -> None:
+    """A client opens whichever it is. That of asyncio asks the first node for its commands itself."""
+    nobody = free_port()
+
+    def remap(address: tuple[str, int]) -> tuple[str, int]:
+        return (address[0], nobody) if address[1] == cluster[number].port else address
+
+    with on_cluster("sync", cluster[number - 1].port, remap) as store:
+        assert [name for name, _ in store.guarantees().unsafe] == ["redis-cluster"]
+
+
 def test_doctor_examines_a_cluster(cluster: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
     """By the URL of the node that has the key which the doctor reads, if the Cluster is accepted."""
     node = cluster[key_slot(b"dlock:dlock-doctor") * 3 // 16384]
