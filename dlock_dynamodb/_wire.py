@@ -88,6 +88,15 @@ def number(value: int) -> Value:
     return {"N": str(value)}
 
 
+# An attribute by which the rows of each dialect are known; the first counts.
+_MARKS = {
+    "recordVersionNumber": "awslabs",
+    "fencingToken": "node-fail-open",
+    "guid": "node-fail-closed",
+    "rvn": "dlock",
+}
+
+
 def field(item: Item, name: str, kind: str) -> Any:
     """Return the attribute *name* of *item*.
 
@@ -96,7 +105,10 @@ def field(item: Item, name: str, kind: str) -> Any:
     try:
         return item[name][kind]
     except KeyError:
-        raise ValueError(f"no attribute {name!r} of type {kind}") from None
+        dialect = next(
+            (f"; it looks like a row of dialect={each}" for mark, each in _MARKS.items() if mark in item), ""
+        )
+        raise ValueError(f"no attribute {name!r} of type {kind}{dialect}") from None
 
 
 @lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import grpc
@@ -13,14 +14,30 @@ misfit = partial(unfit, "etcd")
 TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
 _NO_LOGIN = "leave user and password out, or enable authentication"
+_NO_CONNECTION = "failed to connect to all addresses"
 
-# What says that a request was certainly not applied, now or later: the code, and a part of the text. What is not here is unknown:
+# What says that a request was certainly not applied, now or later: the code, and a pattern of the text. What is not here is unknown:
 # "etcdserver: request timed out", since etcd may apply the write when a majority is back; and "etcdserver: mvcc: database space exceeded",
 # which is also the answer to the write that has filled the space, and was applied.
 _REFUSALS: dict[type[StoreError], tuple[tuple[grpc.StatusCode, str, str], ...]] = {
     StoreUnavailableError: (
         (_Code.UNAVAILABLE, "Failed parsing HTTP/2", "no gRPC is spoken there; is it etcd's client port?"),
-        (_Code.UNAVAILABLE, "failed to connect to all addresses", "check host, port and TLS"),
+        (
+            _Code.UNAVAILABLE,
+            f"{_NO_CONNECTION}.*CERTIFICATE_VERIFY_FAILED",
+            "see that the server's certificate is of the authority in tls_ca, names the host, and has not expired",
+        ),
+        (
+            _Code.UNAVAILABLE,
+            f"{_NO_CONNECTION}.*Unwrap failed",
+            "the server wants a certificate of the client (tls_cert and tls_key), or refuses this one",
+        ),
+        (
+            _Code.UNAVAILABLE,
+            f"{_NO_CONNECTION}.*security handshaker",
+            "see that tls_ca, tls_cert and tls_key are PEM files, and that the key is the certificate's",
+        ),
+        (_Code.UNAVAILABLE, _NO_CONNECTION, "check host, port and TLS"),
         (_Code.UNAVAILABLE, "DNS resolution failed", "check the host's name"),
         (_Code.UNAVAILABLE, "errors resolving", "check the host's name"),
         (_Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", "name a voting member"),
@@ -40,7 +57,7 @@ _REFUSALS: dict[type[StoreError], tuple[tuple[grpc.StatusCode, str, str], ...]] 
     RecordError: ((_Code.INVALID_ARGUMENT, "etcdserver: request is too large", "raise --max-request-bytes"),),
 }
 _ROWS = [(*row, kind) for kind, rows in _REFUSALS.items() for row in rows]
-_NEVER_SENT = _ROWS[:4]
+_NEVER_SENT = _ROWS[:7]
 _TOKEN_TROUBLE = (
     "etcdserver: invalid auth token",
     "etcdserver: user name is empty",
@@ -52,7 +69,7 @@ def _row(error: Exception) -> tuple[grpc.StatusCode, str, str, type[StoreError]]
     if not isinstance(error, grpc.RpcError):
         return None
     said = _said(error)
-    return next((row for row in _ROWS if error.code() is row[0] and row[1] in said), None)
+    return next((row for row in _ROWS if error.code() is row[0] and re.search(row[1], said)), None)
 
 
 def was_never_sent(error: Exception) -> bool:

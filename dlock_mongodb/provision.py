@@ -192,7 +192,8 @@ def _guarantees(hello: Document, build: Document, *, notifies: bool) -> Guarante
         failover="a write counts when a journaled majority has it, so it survives elections; without a majority nothing is granted"
         if sharded or name
         else "none: one server",
-        clock="none: the clients time the leases; with server_clock, that of the primary, or of the router that answers, measures ages",
+        clock="none: the clients time the leases; with server_clock, and for waits below a lease, that of the primary, or of the "
+        "router that answers, measures ages, and must not step ahead",
         notes=tuple(notes),
         unsafe=() if sharded or name else (("mongodb-standalone", reason),),
     )

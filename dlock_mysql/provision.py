@@ -130,7 +130,8 @@ def _promises(settings: dict[str, str]) -> Guarantees:
         refusal_linearizable=True,
         durable=durable,
         failover=failover,
-        clock="none: the clients time the leases; with server_clock, that of the server measures ages",
+        clock="none: the clients time the leases; with server_clock, and for waits below a lease, that of the server "
+        "measures ages, and must not step ahead",
         notes=tuple(notes),
         unsafe=unsafe,
     )

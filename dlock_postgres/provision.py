@@ -169,7 +169,8 @@ def _guarantees(version: str, settings: list[Any], replicas: int, *, notifies: b
         refusal_linearizable=not replicas,
         durable=durable,
         failover=failover,
-        clock="none: the clients time the leases; with server_clock, that of the server measures ages",
+        clock="none: the clients time the leases; with server_clock, and for waits below a lease, that of the server "
+        "measures ages, and must not step ahead",
         notes=tuple(notes),
         unsafe=(("postgres-async-replica", unsafe),) if asynchronous else (),
     )

@@ -310,7 +310,8 @@ end
 return answers
 """
 
-# ARGV: the place of a waiter, and how long it waits in microseconds. Answers 0 where there is nothing to wait for.
+# ARGV: the place of a waiter, and how long it waits in microseconds. Answers 0 where there is nothing to wait for. A waiter has one place,
+# which it keeps when it waits in the other way than before.
 _ENTER = f"""
 local key, mine, first = KEYS[1], ARGV[1], nil
 if string.sub(mine, 1, 1) == '{IN_SERVER}' then first = mine end
@@ -330,8 +331,9 @@ if r[2] ~= 'held' and kept and owner == mine then
 end
 local entry = mine .. '\\31' .. string.format('%.0f', at + ARGV[2]) .. '\\30'
 local queue = r[7] or ''
-local from, to = string.find(queue, mine .. '\\31', 1, true)
+local from, to = string.find(queue, (first and string.sub(mine, 2) or mine) .. '\\31', 1, true)
 if from then
+  if string.sub(queue, from - 1, from - 1) == '{IN_SERVER}' then from = from - 1 end
   to = string.find(queue, '\\30', to, true) or #queue
   queue = string.sub(queue, 1, from - 1) .. entry .. string.sub(queue, to + 1)
 elseif select(2, string.gsub(queue, '\\30', '')) < {PLACES_MAX} then

@@ -230,12 +230,21 @@ class RedisVerbs:
         return pages(page)
 
     def guarantees(self) -> Exchange[Guarantees]:
-        """Ask for INFO, and for CONFIG GET where that is allowed."""
-        primaries = yield Locate(None)
-        info, config = yield Request(INFO + CONFIG, 2, node=primaries[0])
-        errors.check([info], None)
-        # Managed services refuse CONFIG, each in words of its own.
-        return guarantees_of(info, None if type(config) is ResponseError else config, self.topology)
+        """Ask each primary that answers for INFO, and for CONFIG GET where that is allowed; what one of them lacks, the store lacks."""
+        primaries, found, failure = (yield Locate(None)), [], None
+        for place, node in enumerate(primaries):
+            try:
+                info, config = yield Request(INFO + CONFIG, 2, node=node, share=len(primaries) - place)
+                errors.check([info], None)
+            except errors.FAILURES as error:
+                failure = error
+                continue
+            # Managed services refuse CONFIG, each in words of its own.
+            found.append(guarantees_of(info, None if type(config) is ResponseError else config, self.topology))
+        if failure is not None and not found:
+            raise failure
+        unsafe = dict(each for told in found for each in told.unsafe)
+        return replace(min(found, key=lambda told: told.durable), unsafe=tuple(unsafe.items()))
 
     def provision(self) -> Exchange[None]:
         """Create nothing, since nothing is needed, but see that the server is there and new enough."""

@@ -13,7 +13,7 @@ CONFIG = pack(b"CONFIG", b"GET", b"append*")
 _OLDEST = 6
 _CLOCK = (
     "tokens follow the server's clock (microseconds), past lost data too unless it is set back; "
-    "with server_clock it measures ages, else no lease is measured by it"
+    "with server_clock, and for waits below a lease, it measures ages, and must not step ahead"
 )
 _REASONS = {
     "redis-cluster": "a Cluster replicates behind the writes: a failover can grant a held lock again, with any token",
@@ -21,6 +21,7 @@ _REASONS = {
     "redis-replica": "replicas follow behind the writes: if one is promoted, or is what the URL names, a held lock can be granted again",
     "redis-allkeys-policy": "its maxmemory-policy may drop the record of a held lock",
 }
+_ONE_NODE = "; a client of one server, such as that of a URL, reaches and lists the locks of one node only"
 _ALONE = "keep locks on a server that has no replica, with appendonly yes and appendfsync always"
 REMEDIES = {
     "redis-cluster": "keep locks on one server outside of the Cluster, with appendonly yes and appendfsync always; "
@@ -60,6 +61,7 @@ def guarantees_of(info: bytes, config: list[bytes] | None, unsafe: str) -> Guara
     # A primary that was cut off from its replicas, and does not know of its successor, still answers.
     replicated = bool(set(names) - {"redis-allkeys-policy"})
     valkey = facts.get("server_name") == "valkey"
+    more = {"redis-allkeys-policy": f" ({policy})", "redis-cluster": "" if unsafe == "redis-cluster" else _ONE_NODE}
     return Guarantees(
         store="valkey" if valkey else "redis",
         version=facts.get("valkey_version", version) if valkey else version,
@@ -71,10 +73,7 @@ def guarantees_of(info: bytes, config: list[bytes] | None, unsafe: str) -> Guara
         failover=_failover(durable=durable, replicated=replicated),
         clock=_CLOCK,
         notes=(f"append-only file: {sync}", f"maxmemory-policy: {policy}", f"role: {facts.get('role', 'unknown')}"),
-        unsafe=tuple(
-            (name, f"{_REASONS[name]} ({policy})" if name == "redis-allkeys-policy" else _REASONS[name])
-            for name in names
-        ),
+        unsafe=tuple((name, _REASONS[name] + more.get(name, "")) for name in names),
     )
 
 

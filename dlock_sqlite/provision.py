@@ -66,7 +66,7 @@ def guarantees_of(
         refusal_linearizable=True,
         durable=durable,
         failover="none: one file on one host",
-        clock="none; with server_clock, that of this host, counted from boot: it measures ages within one boot",
+        clock="none; with server_clock, and for waits below a lease, this host's, counted from boot: it measures ages within one boot",
         notes=tuple(notes),
         unsafe=unsafe,
     )

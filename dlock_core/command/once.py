@@ -24,6 +24,7 @@ from dlock_core.command.options import (
 from dlock_core.command.run import Request, Run, grace_within, hold
 from dlock_core.command.show import writing_output
 from dlock_core.engine.hints import naming
+from dlock_core.engine.progress import at_in_words
 from dlock_core.errors import ConfigurationError, LockLostError
 from dlock_core.record import DATA_MAX_BYTES
 
@@ -142,8 +143,10 @@ class _OnceRun(Run):
                 )
                 return BUSY
             if str(run.last_slot) < job.slot:
+                until = at_in_words(-(-run._finished.not_before_ms // 1000))  # its other half
                 self._say.note(
-                    f"{self._name()} stays due, and nothing was run: slot {run.last_slot!r} was begun too short a time ago (--at-least-for)"
+                    f"{self._name()} stays due, and nothing was run: slot {run.last_slot!r} was begun too short a time ago "
+                    f"(--at-least-for); no run begins before {until}"
                 )
                 return 0
             self._say.detail(f"nothing was run: {run.last_slot!r} of {self._names()} was finished")

@@ -51,6 +51,10 @@ def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
     if record is None and loss.reason is LossReason.STOLEN:
         reason = "its record was removed, so another may hold it"
     if record is not None and record.held:
+        if loss.reason is LossReason.STOLEN and 0 < record.fencing_token <= loss.fencing_token:
+            reason = (
+                "the store shows an earlier state of it, as after a failover that lost writes, so another may hold it"
+            )
         owner = f"; now it is {holder_in_words(record)}, with token {record.fencing_token}"
         if record.broken is not None:
             owner = f"; {record.broken.by!r} did, and nobody gets it before one lease is over"

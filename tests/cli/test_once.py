@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,13 +161,16 @@ def test_longest_time_that_cannot_be_is_told_by_its_own_name(shell: Shell, optio
 
 
 def test_no_run_begins_too_soon_after_the_last(shell: Shell) -> None:
-    """The next slot stays due, and is skipped until the time of the last run is over."""
+    """The next slot stays due, and is skipped until the time of the last run is over; that time is told, for it may be of a wrong clock."""
     shell.run("once", "--at-least-for", "1h", "job", "--slot", "1", "--", "true")
 
     skipped = shell.run("once", "--keep-output", "job", "--slot", "2", "--", "echo", "two")
 
     assert (skipped.returncode, skipped.stdout) == (0, "")
     assert "slot '2' of 'job' stays due, and nothing was run: slot '1' was begun too short a time ago" in skipped.stderr
+    [until] = re.findall(r"no run begins before (\S+ \S+) UTC", skipped.stderr)
+    ahead = datetime.fromisoformat(f"{until}+00:00") - datetime.now(UTC)
+    assert timedelta(minutes=50) < ahead <= timedelta(minutes=60, seconds=1)
 
 
 def test_wrong_use_is_told(shell: Shell) -> None:

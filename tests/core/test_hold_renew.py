@@ -150,6 +150,21 @@ async def test_renew_of_a_vanished_record_is_a_loss_and_creates_nothing(
         assert "clause S7" not in caplog.text
 
 
+@both_colours
+async def test_loss_by_a_store_that_forgot_a_renewal_blames_nobody(world: World) -> None:
+    """A failover brought back the holder's own record as it was before: no other holder has been there."""
+    async with world.client(auto_renew=False) as client:
+        lease = await client.acquire("k")
+        before = dict(world.space.records)
+        await lease.renew()
+        world.space.records.update(before)
+
+        with pytest.raises(LockLostError, match="was lost: the store shows an earlier state of it") as caught:
+            await lease.renew()
+
+        assert caught.value.loss.reason is LossReason.STOLEN
+
+
 @pytest.fixture
 def long_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a request take so long that no test ends that waits for its time-out, in place of its answer."""

@@ -165,6 +165,20 @@ def test_an_item_that_is_no_record_is_named(changes: dict[str, Any], told: str) 
     assert caught.value.key == "k"
 
 
+@pytest.mark.parametrize(
+    ("attributes", "dialect"),
+    [
+        ({"recordVersionNumber": {"S": "r"}, "ownerName": {"S": "o"}}, "awslabs"),
+        ({"guid": {"B": bytes(64)}, "fencingToken": {"N": "7"}}, "node-fail-open"),
+        ({"guid": {"B": bytes(64)}}, "node-fail-closed"),
+    ],
+)
+def test_a_row_of_another_dialect_is_named(attributes: dict[str, Any], dialect: str) -> None:
+    """A program that lacks the option is told which one."""
+    with pytest.raises(RecordError, match=f"it looks like a row of dialect={dialect}"):
+        DlockRows(PLAIN).record({"key": {"S": "k"}} | attributes)
+
+
 @pytest.mark.parametrize("changes", [{"v": {"N": "2"}, "rvn": None}, {"v": {"N": "2"}, "token": {"S": "7"}}])
 def test_a_newer_format_without_a_version_is_damaged(changes: dict[str, Any]) -> None:
     """RVN and token are what every format has."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlock_core import connect
-from dlock_core.errors import StoreError, StoreSetupError
+from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.store import Grade
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from tests.cli.operator_support import Command
@@ -129,7 +129,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tls_verifies_both_sides(certificates: Path, key: str) -> None:
-    """A client without the authority, or without its certificate, is refused; with both the lock is had."""
+    """A client without the authority, without its certificate, or with another key, is refused and told why; with all the lock is had."""
     port = free_port()
     files = f"--cert-file={certificates}/server.pem --key-file={certificates}/server.key"
     server = ScriptedServer(
@@ -142,9 +142,15 @@ def test_tls_verifies_both_sides(certificates: Path, key: str) -> None:
     try:
         with connect(f"{url}&tls_ca={certificates}/ca.pem&{own}") as client, client.lock(key) as lease:
             assert lease.is_valid
-        for lacking in (url, f"{url}&tls_ca={certificates}/ca.pem"):
+        url = f"etcd://127.0.0.1:{port}/app?tls=true"  # one address: of two, the error would be that of the last
+        trusting = f"{url}&tls_ca={certificates}/ca.pem"
+        for lacking, missing in (
+            (url, "authority in tls_ca"),
+            (trusting, "wants a certificate of the client"),
+            (f"{trusting}&{own.replace('server.key', 'ca.key')}", "the key is the certificate's"),
+        ):
             store = EtcdStore(lacking)
-            with pytest.raises(StoreError):
+            with pytest.raises(StoreUnavailableError, match=missing):
                 store.claim(any_claim(key), timeout_s=2)
             store.close()
     finally:

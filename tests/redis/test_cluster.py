@@ -136,6 +136,32 @@ def test_cluster_is_unsafe_by_name(cluster_store: Any) -> None:
 
     assert found.grade is Grade.C
     assert [name for name, _ in found.unsafe] == ["redis-cluster"]
+    assert "one node only" not in found.unsafe[0][1]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_node_that_may_drop_records_is_found_wherever_it_is(
+    cluster_store: Any, cluster: list[Server], number: int
+) -> None:
+    """Every node is examined."""
+    with node_client(cluster[number]) as node:
+        node.config_set("maxmemory-policy", "allkeys-lru")
+        found = cluster_store.guarantees()
+        node.config_set("maxmemory-policy", "noeviction")
+
+    assert "redis-allkeys-policy" in dict(found.unsafe)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_node_that_is_down_keeps_nobody_from_the_others(cluster: list[Server], number: int) -> None:
+    """A client opens whichever it is. That of asyncio asks the first node for its commands itself."""
+    nobody = free_port()
+
+    def remap(address: tuple[str, int]) -> tuple[str, int]:
+        return (address[0], nobody) if address[1] == cluster[number].port else address
+
+    with on_cluster("sync", cluster[number - 1].port, remap) as store:
+        assert [name for name, _ in store.guarantees().unsafe] == ["redis-cluster"]
 
 
 def test_doctor_examines_a_cluster(cluster: list[Server], capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,6 +171,7 @@ def test_doctor_examines_a_cluster(cluster: list[Server], capsys: pytest.Capture
     out = Command(capsys).refused(node.url, "redis-cluster")
 
     assert "remedy: keep locks on one server outside of the Cluster" in out
+    assert "reaches and lists the locks of one node only" in out
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dlock_redis import RedisStore
 from dlock_redis._connections import _WAITING_MAX
 from tests.core.worlds import eventually
 from tests.redis.support import claim, granted, held, release
-from tests.redis.test_waiting import SOON_S, queued
+from tests.redis.test_waiting import SOON_S, Waiter, queued
 
 LONG_S = 20.0
 
@@ -25,8 +25,8 @@ LONG_S = 20.0
 class Waiting:
     """A claim that waits, in a thread of its own."""
 
-    def __init__(self, store: Any, key: str, wait_s: float = LONG_S) -> None:
-        self.request = Claim(held(key), Expect.ANY, ticket=f"t{time.monotonic_ns()}")
+    def __init__(self, store: Any, key: str, wait_s: float = LONG_S, ticket: str | None = None) -> None:
+        self.request = Claim(held(key), Expect.ANY, ticket=ticket or f"t{time.monotonic_ns()}")
         self._call: Callable[[], Reply] = lambda: store.claim_when_free(self.request, wait_s=wait_s, timeout_s=SOON_S)
         self._came: list[Reply | StoreError] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -122,6 +122,34 @@ def test_waiter_whose_connection_is_killed_gets_nothing(store: Any, waiter: Redi
     release(store, record)
 
     eventually(lambda: claim(store, key, ticket="next").applied, "the end of the turn of who is gone")
+
+
+def test_waiter_that_goes_on_in_the_other_way_keeps_its_one_place(store: Any, waiter: Any, raw: Any, key: str) -> None:
+    """By message after a claim that was cut off, or in the server again: the release wakes it where it waits now."""
+    record = granted(store, key)
+    ticket, place = "t", waiter._verbs.place("t")
+    waiting = Waiting(waiter, key, ticket=ticket)
+    queued(raw, key, 1)
+    [blocking] = blocked(raw)
+    raw.client_kill_filter(_id=blocking["id"])
+    assert isinstance(waiting.result(), StoreError)
+
+    by_message = Waiter(waiter, record, ticket, LONG_S)
+    eventually(lambda: raw.hget(key, "queue").startswith(place), "the place of who waits by message")
+    queued(raw, key, 1)
+    began = time.monotonic()
+    release(store, record)
+    assert by_message.join() - began < SOON_S
+
+    record = granted(store, key)
+    by_message = Waiter(waiter, record, ticket, timeout_s=0.1)
+    by_message.join()
+    again = Waiting(waiter, key, ticket=ticket)
+    eventually(lambda: raw.hget(key, "queue").startswith(b"!" + place), "the place of who waits in the server")
+    queued(raw, key, 1)
+    blocked(raw)
+    release(store, record)
+    again.granted()
 
 
 def test_closing_the_store_ends_its_waits(store: Any, waiter: RedisStore, raw: Any, key: str) -> None:

@@ -349,6 +349,7 @@ def test_guarantees_of_one_server_that_writes_every_change(tmp_path: Any, open_s
     server.stop()
 
     assert (found.grade, found.durable, found.unsafe, found.token) == (Grade.B, True, (), TokenOrder.ORDERED)
+    assert "for waits below a lease, it measures ages, and must not step ahead" in found.clock
 
 
 def test_guarantees_name_what_is_unsafe(

@@ -44,7 +44,7 @@ class TestGuarantees:
 
         assert (said.store, said.version, said.grade, said.durable) == ("sqlite", sqlite3.sqlite_version, Grade.A, True)
         assert (said.token, said.deletes, said.refusal_linearizable) == ("ordered", False, True)
-        assert said.clock.startswith("none; with server_clock, that of this host")
+        assert said.clock.startswith("none; with server_clock, and for waits below a lease, this host")
         assert said.unsafe == ()
         assert "one host only" in said.notes[0]
         assert path.exists()
