@@ -302,7 +302,7 @@ class ClientContext:
 def forked_error(what: str) -> LeaseStateError:
     """Return the error of a use in a forked child."""
     return LeaseStateError(
-        f"{what} belongs to the process that was forked; in the child, connect() anew and acquire for yourself"
+        f"{what} belongs to the process that was forked; in the child, connect() anew and acquire for yourself, or use shared_client()"
     )
 
 
