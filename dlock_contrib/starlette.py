@@ -53,8 +53,9 @@ class Locks:
         self._unopened = aconnect(url, **options)  # it checks the options
         if status not in _STATUSES:
             raise ConfigurationError(f"status={status!r} is not the status of an answer that refuses; give 409 or 423")
-        if not 0 <= retry_after < math.inf:
-            raise ConfigurationError(f"retry_after={retry_after!r} is not a number of seconds, 0 or more")
+        seconds: object = retry_after
+        if not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise ConfigurationError(f"retry_after={seconds!r} is not a number of seconds, 0 or more")
         self._status, self._retry_after = status, retry_after
         self._client: AsyncLockClient | None = None
 

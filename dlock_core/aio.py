@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
 
 from dlock_core.cost import cost_of
-from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop
+from dlock_core.engine.asyncio_runtime import AsyncRuntime, check_loop, running_loop
 from dlock_core.engine.breaking import break_lock, break_session
 from dlock_core.engine.client_context import CallOptions, ClientContext, check_capabilities
 from dlock_core.engine.client_view import ClientView, is_listed, noting_failures
@@ -409,6 +409,7 @@ class AsyncLockClient(ClientView):
 
     async def _open(self) -> None:
         self._context.check_process()
+        running_loop()
         async with self._opening:  # tasks may share a client, and each await it
             await self._open_once()
 

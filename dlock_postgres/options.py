@@ -101,7 +101,11 @@ class PostgresStoreOptions(StoreOptions):
             conninfo = make_conninfo(**{**settings, **given})
         except (psycopg.Error, TypeError, AttributeError, UnicodeError) as error:
             # Without its cause: the driver repeats values, and one of them may be a secret.
-            unknown = re.search(r'(?:URI query parameter: |connection option )"(\w+)"', str(error))
-            fault = f"neither dlock nor libpq knows its option {unknown[1]!r}" if unknown else "it is malformed"
+            unknown = re.search(r'(?:invalid URI query parameter: |connection option )"(\w+)"', str(error))
+            fault = (
+                f"neither dlock nor libpq knows its option {unknown[1]!r}"
+                if unknown
+                else "it is malformed (an = in a value is written %3D)"
+            )
             raise ConfigurationError(f"{redact(url)!r} cannot be used: {fault}; {_FORM}") from None
         return cls(conninfo=SecretStr(conninfo), **ours)

@@ -69,6 +69,7 @@ def _open_standard_files() -> None:
 
 def _exit_code(arguments: list[str]) -> int:
     say = Say()
+    stdout = sys.stdout
     warnings.showwarning = say.python_warning
     try:
         code = command.main(arguments, prog_name="dlock", standalone_mode=False)
@@ -83,6 +84,8 @@ def _exit_code(arguments: list[str]) -> int:
         return _INTERRUPTED
     except OutputClosedError:
         return _PIPE_CLOSED
+    except SystemExit as ended:  # of click, which has replaced stdout where the pipe of its help was closed
+        return ended.code if sys.stdout is stdout and isinstance(ended.code, int) else _PIPE_CLOSED
     except OutputError as error:
         say.error(str(error))
         return NO_OUTPUT

@@ -31,6 +31,7 @@ _LINES_S = 60.0
 _WIDE = 1 << 16
 # An owner of this width leaves 10 characters of 60 to the key in "dlock ls"; longer keys are folded.
 _COLUMN_MAX, _TAIL = 22, 9
+_COLUMN_MIN = 4  # a terminal of less for each column has lines that are not fitted to it
 
 
 def escape(text: str) -> str:
@@ -276,10 +277,10 @@ def print_as(output: str, value: object, facts: Mapping[str, object]) -> None:
 
 
 def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table: fitted to a terminal, one full line a row elsewhere."""
+    """Print a table: fitted to a terminal that is wide enough, one full line a row elsewhere."""
     from rich.console import Console
 
-    on_terminal = sys.stdout.isatty()
+    on_terminal = sys.stdout.isatty() and shutil.get_terminal_size().columns >= _COLUMN_MIN * len(headings)
     table = table_of(headings, rows, on_terminal=on_terminal)
     console = Console(
         file=sys.stdout,

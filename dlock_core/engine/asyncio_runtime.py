@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.renewals import Job
 
-__all__ = ["AsyncRuntime", "check_loop"]
+__all__ = ["AsyncRuntime", "check_loop", "running_loop"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -205,6 +205,16 @@ class AsyncRuntime:
 def _cancel(timers: Iterable[Cancellable]) -> None:
     for timer in timers:
         timer.cancel()
+
+
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs. Raises: LeaseStateError: none of asyncio does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise LeaseStateError(
+            "no event loop of asyncio runs here, which the asyncio client needs; under trio use connect() in a thread"
+        ) from error
 
 
 def check_loop(runtime: AsyncRuntime, what: str) -> None:

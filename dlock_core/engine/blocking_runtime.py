@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.clock import SYSTEM_CLOCK, Clock
-from dlock_core.engine.callers import this_thread
+from dlock_core.engine.callers import thread_identities
 from dlock_core.engine.engine import Engine
 from dlock_core.engine.process import daemon_thread
 from dlock_core.engine.user_calls import Callbacks, Feed, guarded_logger, log_elsewhere, run_in_daemon_thread
@@ -77,12 +77,12 @@ class _Turn:
 class BlockingRuntime:
     """Clock, mutex, sleep, callbacks, and the thread that renews."""
 
-    caller = staticmethod(this_thread)
     caller_kind = "thread"
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.now = clock.now
         self.wall_ms = clock.wall_ms
+        self.caller = thread_identities()
         self.mutex = threading.RLock()
         self.engine: Engine
         self.client: object = None

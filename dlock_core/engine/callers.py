@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["Place", "calling_line", "calling_place", "this_thread"]
+__all__ = ["Place", "calling_line", "calling_place", "thread_identities"]
 
 _PASSED_OVER = (
     str(Path(__file__).parents[1]),
@@ -21,15 +22,17 @@ _PASSED_OVER = (
 )
 
 
-_thread = threading.local()
+def thread_identities() -> Callable[[], object]:
+    """Return a function that returns an object that stands for the calling thread and, unlike the thread's number, for no later one."""
+    here = threading.local()  # made with each client: gevent may have replaced it since dlock was imported
 
+    def identity() -> object:
+        try:
+            return here.identity
+        except AttributeError:  # a signal handler may come to the same line
+            return here.__dict__.setdefault("identity", object())
 
-def this_thread() -> object:
-    """Return an object that stands for this thread and, unlike the thread's number, for no later one."""
-    try:
-        return _thread.identity
-    except AttributeError:  # a signal handler may come to the same line
-        return _thread.__dict__.setdefault("identity", object())
+    return identity
 
 
 class Place(NamedTuple):

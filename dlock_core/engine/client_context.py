@@ -25,6 +25,7 @@ from dlock_core.store import (
     Capability,
     ClaimWait,
     Grade,
+    LockStore,
     Notify,
     Prune,
     ServerClock,
@@ -36,13 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from dlock_core.keywords import ClientKeywords
-    from dlock_core.store import AsyncLockStore, Guarantees, LockStore
+    from dlock_core.store import AsyncLockStore, Guarantees
 
 __all__ = ["CallOptions", "ClientContext", "check_accepted"]
 
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
 # The protocols of both colours have the same names, and nothing but names can be looked for.
+_VERBS = [name for name in vars(LockStore) if not name.startswith("_")]
 _METHODS = {
     Capability.BATCH_RENEW: BatchRenew,
     Capability.NOTIFY: Notify,
@@ -61,12 +63,17 @@ class CallOptions(NamedTuple):
 
 
 def check_capabilities(store: Any) -> None:
-    """Refuse what is no store, and a store that declares a capability without its methods, or has them undeclared."""
+    """Refuse what is no store, or lacks a method, and a store that declares a capability without its methods, or has them undeclared."""
     if not hasattr(store, "capabilities"):
         raise ConfigurationError(
             f"{type(store).__name__} is not a store; a URL goes to connect() or aconnect(), a driver's client into its store: "
             "LockClient(RedisStore(client))"
         )
+    for name in _VERBS:
+        if not callable(getattr(store, name, None)):
+            raise UnsupportedError(
+                f"the store {type(store).__name__} has no method {name}(); dlock_core/store.py describes it"
+            )
     for capability, protocol in _METHODS.items():
         present, declared = isinstance(store, protocol), capability in store.capabilities
         if present != declared:
@@ -295,7 +302,7 @@ class ClientContext:
 def forked_error(what: str) -> LeaseStateError:
     """Return the error of a use in a forked child."""
     return LeaseStateError(
-        f"{what} belongs to the process that was forked; in the child, connect() anew and acquire for yourself"
+        f"{what} belongs to the process that was forked; in the child, connect() anew and acquire for yourself, or use shared_client()"
     )
 
 

@@ -27,8 +27,8 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
 
     Sessions end after the locks that they keep, or, with an *until*, in their place.
 
-    A term or a job of another thread or task is given back by its body alone: this tells the body to stop, and waits for its end for the
-    stop grace. Interrupted, it leaves the rest to the scheduler.
+    Holders in other threads and tasks are told to stop. Of those a term or a job is given back by its body alone, for whose end this waits
+    for the stop grace. Interrupted, it leaves the rest to the scheduler.
     """
     errors: list[Exception] = []
     caller, silences = engine.runtime.caller(), 0
@@ -40,6 +40,9 @@ async def release_all(engine: Engine, until: int) -> list[Exception]:
     # Where time is short, the end of a session is one request for all that it keeps: whoever comes may have them at once.
     left = [handle for handle in locks if handle.renewal is handle] + sessions if until < NEVER else sessions + locks
     try:
+        for handle in locks:
+            if handle.lease_of(caller) is None:
+                engine.driver.tell_closing(handle)
         errors += await _end_bodies(engine, bodies, until)
         while left and engine.runtime.now() < until and silences < _SILENCES_MAX:
             began, handle = engine.runtime.now(), left.pop()

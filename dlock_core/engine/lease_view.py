@@ -294,7 +294,7 @@ class LeaseView:
         if loss is not None and not isinstance(error, LockLostError):
             error = lost_error(self._handle)
         if body_error is not None:
-            if error is not None:
+            if error is not None and str(error) != str(body_error):  # as where ensure() raised it
                 body_error.add_note(str(error))
             return None
         if loss is not None:

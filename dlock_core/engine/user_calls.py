@@ -36,15 +36,19 @@ _LINGER_S = 1.0
 def check_colour(function: Any, *, asynchronous: bool, key: str = "") -> None:
     """Check that the asyncio client is given a coroutine function, and the blocking client any other, to be called under *key*.
 
-    Raises: ConfigurationError: it is the other way round, a generator function, whose body runs only after its call has returned, or a
-        class method or static method, which no call can be made of, or *key* looks as if arguments were put into it.
+    Raises: ConfigurationError: it is the other way round, a generator function, whose body runs only after its call has returned, a class,
+        a class method or static method, which no call can be made of, or *key* looks as if arguments were put into it.
     """
     if isinstance(function, (classmethod, staticmethod)):
         kind = type(function).__name__
         raise ConfigurationError(f"a {kind} is no function yet: write @{kind} above the decorator of the lock")
+    if isinstance(function, type):
+        raise ConfigurationError(
+            f"{function!r} is a class, whose call makes an object and runs no method of it; give a function or a method"
+        )
     if not callable(function):
         raise ConfigurationError(f"{function!r} is no function, and cannot be called")
-    is_one = inspect.isroutine(function) or isinstance(function, (type, partial))
+    is_one = inspect.isroutine(function) or isinstance(function, partial)
     called = function if is_one else type(function).__call__  # what the call of an object comes to
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
         raise ConfigurationError(

@@ -70,6 +70,16 @@ def test_ls_fits_a_narrow_terminal(dlock: Command, client: LockClient) -> None:
         assert max(map(len, dlock("ls")[1].splitlines())) <= 60 + len(client._context.owner) - 22
 
 
+def test_ls_on_a_terminal_without_room_for_its_columns_is_not_fitted(
+    monkeypatch: pytest.MonkeyPatch, dlock: Command, client: LockClient
+) -> None:
+    """The terminal folds the lines: columns of one character could not be read."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "19")
+    with client.lock("billing/42"):
+        assert len(dlock("ls")[1].splitlines()) == 2
+
+
 def test_ls_and_show_tell_how_many_wait(dlock: Command, client: LockClient) -> None:
     """Where the store knows; a table in which nobody waits has no column for it. Each client is one waiter of a lock."""
     lease = client.acquire("k")
@@ -347,13 +357,14 @@ def test_a_broken_record_carries_by_whom() -> None:
     assert record_facts(record)["broken"] == {"by": "operator", "at_ms": 5}
 
 
-def test_output_that_nobody_reads_is_no_traceback(shell: Shell) -> None:
+@pytest.mark.parametrize("arguments", [("ls",), ("--help",), ("run", "--help")])
+def test_output_that_nobody_reads_is_no_traceback(shell: Shell, arguments: tuple[str, ...]) -> None:
     """``dlock ls | head -1`` ends quietly."""
     with connect(shell.url) as client:
         for number in range(50):
             with client.lock(f"{number:04}" + "k" * 900):
                 pass
-    process = shell.start("ls")
+    process = shell.start(*arguments)
     assert process.stdout is not None
     process.stdout.close()
 

@@ -112,6 +112,7 @@ def test_path_of_which_no_key_can_be_made_is_an_error_of_the_request(other: Any,
         (URL, {"status": "409"}),
         (URL, {"retry_after": -1}),
         (URL, {"retry_after": math.nan}),
+        (URL, {"retry_after": None}),
     ],
 )
 def test_locks_that_cannot_work_are_refused_when_they_are_built(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dlock_core import (
+    LeaseStateError,
     LockLostError,
     LossReason,
 )
@@ -45,6 +46,24 @@ async def test_cancel_on_loss_ends_the_body_with_the_loss(world: World) -> None:
         assert isinstance(caught.value.__cause__, asyncio.CancelledError)
         assert cleaned == ["lock 'k' was lost"]
         assert task.cancelling() == 0
+
+
+@async_only
+async def test_cancel_on_loss_ends_the_body_where_another_task_closes_the_client(world: World) -> None:
+    """The lock is released under it. A task that closes the client within its own block knows, and goes on."""
+    client = await world.client(cancel_on_loss=True)
+
+    async def body() -> None:
+        async with client.lock("k"):
+            await forever()
+
+    async with client.lock("mine"):
+        task = asyncio.ensure_future(body())
+        await world.until(lambda: client.holds("k"))
+        await client.close()
+        with pytest.raises(LeaseStateError, match="the client was closed while the block of lock 'k' ran"):
+            await task
+        await asyncio.sleep(0)
 
 
 @async_only

@@ -170,6 +170,12 @@ def test_aconnect_is_no_coroutine_and_opens_by_await_or_with() -> None:
     asyncio.run(use())
 
 
+def test_client_without_an_event_loop_of_asyncio_says_what_it_needs() -> None:
+    """As under trio, which the tests of a program for anyio run it on, too. Nothing is opened."""
+    with pytest.raises(LeaseStateError, match=r"no event loop of asyncio runs here, .* under trio use connect"):
+        aconnect("memory://nowhere").__await__().send(None)
+
+
 def test_client_awaited_by_several_tasks_at_once_is_opened_once() -> None:
     """A second store and a second engine would be nobody's to close, and go on to renew their locks."""
 

@@ -49,6 +49,30 @@ async def test_close_releases_all_that_is_held(world: World) -> None:
             await leases[1].ensure()
 
 
+@pytest.mark.parametrize("asks_late", [False, True])
+def test_close_tells_the_holders_in_other_threads_to_stop(asks_late: bool) -> None:
+    """Their locks are free at once, so what they do from then on is beside the next holder."""
+    client = LockClient(MemoryStore())
+    held, closed = threading.Event(), threading.Event()
+    told: list[bool] = []
+
+    def hold() -> None:
+        with client.lock("k") as lease:
+            stopping = None if asks_late else lease.stopping
+            held.set()
+            closed.wait(20)
+            told.append((stopping or lease.stopping).wait(20))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(20)
+    client.close()
+    closed.set()
+    thread.join()
+
+    assert told == [True]
+
+
 async def _close_twice(url: str) -> None:
     async with aconnect(url) as client:
         lease = await client.acquire("k")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from dlock_core import (
+    AsyncLockClient,
     ConfigurationError,
     StoreUnavailableError,
     UnsafeStoreError,
@@ -17,7 +18,7 @@ from dlock_core import (
     connect,
 )
 from dlock_core.client import LockClient
-from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
@@ -187,6 +188,16 @@ def test_store_that_connect_opened_is_closed_when_it_is_refused_and_its_error_to
     assert [store.closed for store in stores] == [1, 1, 1]
     assert [str(error) for error in caught.value.exceptions] == ["it does not want to close"]
     assert "it does not want to close" in str(noted.value.__notes__)
+
+
+@pytest.mark.parametrize("client", [LockClient, AsyncLockClient])
+@pytest.mark.parametrize("name", ["claim", "read", "guarantees", "close"])
+def test_store_without_a_method_is_refused_by_its_name(client: Any, name: str) -> None:
+    """When the client is made, and not in the middle of a call."""
+    Lacking = type("Lacking", (MemoryStore,), {name: None})  # noqa: N806  # a class
+
+    with pytest.raises(UnsupportedError, match=rf"the store Lacking has no method {name}\(\); dlock_core/store.py"):
+        client(Lacking(MemorySpace()))
 
 
 def test_store_that_cannot_be_used_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

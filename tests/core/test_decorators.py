@@ -123,6 +123,20 @@ def test_object_with_a_call_is_judged_by_that() -> None:
     assert inspect.iscoroutinefunction(aclient.locked("k")(Job()))
 
 
+def test_class_is_refused() -> None:
+    """The lock would be held while an object is made, and free while its methods run."""
+    client: Any = LockClient(MemoryStore(MemorySpace()))
+    aclient: Any = AsyncLockClient(MemoryStore(MemorySpace()))
+
+    class Report:
+        def run(self) -> None: ...
+
+    for decorate in (client.locked("m"), client.once("k", slot=1), client.election("e").run, aclient.locked("m")):
+        with pytest.raises(ConfigurationError, match=r"Report'> is a class, .* give a function or a method"):
+            decorate(Report)
+    client.close()
+
+
 @pytest.mark.parametrize("kind", [classmethod, staticmethod])
 def test_decorator_above_that_of_a_class_method_is_refused(kind: Any) -> None:
     """What it is given there is not what is called."""

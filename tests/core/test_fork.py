@@ -77,7 +77,7 @@ def test_childs_copy_of_a_lease_and_a_client_is_dead() -> None:
                     try:
                         call()
                     except LeaseStateError as error:
-                        assert "connect() anew" in str(error), error
+                        assert "connect() anew and acquire for yourself, or use shared_client()" in str(error), error
                     else:
                         raise AssertionError(f"call {position} was not refused")
                 block.__exit__(None, None, None)

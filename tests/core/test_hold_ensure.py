@@ -139,6 +139,22 @@ async def test_ensure_after_the_deadline_raises_the_loss_at_once(world: World) -
 
 
 @both_colours
+async def test_loss_that_ensure_raises_in_a_block_is_told_once(world: World) -> None:
+    """What leaves the block says it already."""
+    async with world.client(lease_duration=20, auto_renew=False) as client:
+
+        async def body() -> None:
+            async with client.lock("k") as lease:
+                world.clock.advance(19.61)
+                await lease.ensure()
+
+        with pytest.raises(LockLostError) as caught:
+            await body()
+
+        assert not hasattr(caught.value, "__notes__")
+
+
+@both_colours
 async def test_ensure_while_the_store_is_down_tells_trouble_and_keeps_the_lock(world: World) -> None:
     """A renewal that failed is no loss: the lease has its time."""
     async with world.client(lease_duration=20, auto_renew=False) as client, client.lock("k") as lease:

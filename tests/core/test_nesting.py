@@ -8,6 +8,7 @@ import contextlib
 import gc
 import inspect
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -358,6 +359,22 @@ def test_reentrant_takes_two_truths_and_a_word() -> None:
     """Anything else is a mistake."""
     with LockClient(MemoryStore()) as client, pytest.raises(ConfigurationError, match="reentrant"):
         client.acquire("k", reentrant="thread")  # type: ignore[arg-type]  # the mistake in question
+
+
+def test_threads_are_told_apart_as_threading_does_when_the_client_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late patch of gevent replaces ``threading.local`` by one that has a state for each greenlet of a thread."""
+    made: list[SimpleNamespace] = []
+
+    def local() -> SimpleNamespace:
+        made.append(SimpleNamespace())
+        return made[-1]
+
+    monkeypatch.setattr(threading, "local", local)
+
+    with LockClient(MemoryStore(), reentrant=True) as client, client.lock("k"):
+        for each in made:
+            vars(each).clear()  # another greenlet runs
+        assert client.try_acquire("k") is None
 
 
 def test_foreign_thread_is_known_for_itself() -> None:

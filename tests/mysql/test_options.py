@@ -30,9 +30,13 @@ def test_percent_signs_are_for_what_a_url_can_not_hold() -> None:
     assert (found.user, found.password.get_secret_value()) == ("a@b", "p/q")
 
 
-def test_both_schemes_are_served() -> None:
-    """``mariadb://`` is the same."""
-    assert backend_for("mariadb://h/d") is backend_for("mysql://h/d")
+@pytest.mark.parametrize("scheme", ["mariadb", "mysql+pymysql", "mariadb+pymysql"])
+def test_schemes_of_sqlalchemy_and_mariadb_are_the_same(scheme: str) -> None:
+    """Each is a name of the one store."""
+    url = URL.replace("mysql", scheme)
+
+    assert backend_for(url) is backend_for(URL)
+    assert MySQLStoreOptions.from_url(url) == MySQLStoreOptions.from_url(URL)
 
 
 @pytest.mark.parametrize(
