@@ -160,6 +160,9 @@ class Attempt:
                     return
                 refs = in_the_way(self.wish, record, self._over)
                 if refs is None and await self._open(record):
+                    # By the session that it has now: another client may have the one that it had before, and be the member under it.
+                    refs = in_the_way(self.wish, record, self._over)
+                if refs is None and self._session is not None:
                     record = await self._send(self._joining(self.wish, record))
                     knows, tries = True, tries + 1
                     if tries % _AT_ONCE_MAX:

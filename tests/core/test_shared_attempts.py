@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from dlock_core import AcquireTimeoutError
+from dlock_core.members import Wish, join
 from dlock_core.memory import MemoryStore
 from tests.core.test_shared_locks import lived
 from tests.core.worlds import both_colours
@@ -97,6 +98,34 @@ async def test_writer_whose_session_is_over_waits_on_by_another(world: World) ->
         await world.live(30)
         assert lease.is_valid
         await lease.release()
+
+
+@both_colours
+async def test_writer_that_was_stopped_is_not_let_in_beside_who_has_its_session_now(world: World) -> None:
+    """Whoever holds a session is the only one whose member it keeps: that is not who has lost it, and has not noticed."""
+    records = world.space.records
+    async with world.client(lease_duration=600) as reader, world.client(lease_duration=10) as writer:
+        reads = await reader.acquire("k", mode="read")
+        waits = world.spawn(writer.acquire("k", mode="write", timeout=500))
+        await world.live(2)
+        announced = records["k"].members
+        assert announced is not None
+        lost = announced.sessions[announced.members[1].session]
+
+        world.clock.advance(15)
+        session = replace(records[lost.key], rvn="other", owner="other", fencing_token=lost.fencing_token + 1)
+        theirs = Wish("k", "write", "0" * 16, "other", session=lost._replace(fencing_token=session.fencing_token))
+        over = [member.member_id for member in announced.members]
+        records.update({lost.key: session, "k": join(theirs, records["k"], over, "joined").record})
+        await world.live(2)
+
+        members = records["k"].members
+        assert members is not None
+        assert [member.member_id for member in members.members if member.mode == "write"] == ["0" * 16]
+        assert not waits.done
+        # The other gives no sign of life, and has died.
+        assert (await lived(world, waits, 30)).is_valid
+        assert reads.fencing_token
 
 
 @both_colours
