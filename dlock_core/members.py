@@ -9,6 +9,8 @@ The rules, each of which a test breaks (protocol-notes: B1 to B7, Q4):
 - A member is known by its id in whatever version stands, since others may have joined on top of a write without an answer (B1).
 - A member is left out only when its session is over: it was seen not held, or absent for a lease, or it was taken over; or whoever joins
   holds that session now (B6, Q4). So each member that is valid stands in the record, and the limit holds.
+- There must be room by the session that is held when the write is made. Another client may have the session of who was stopped, and be a
+  member by it: by the lost session that one does not count (B6).
 - Readers of one phase share a token, since a resource must not refuse one for another (B4); the first of a phase raises it, which fences
   the writer before (B5). A writer and a permit raise it, too. Permits are fenced each within its *slot*: N holders have no order.
 - A writer that waits says so by a member of its own, ``want``, behind which new readers wait. A writer that leaves takes all of them out,

@@ -37,6 +37,8 @@ class Rules(NamedTuple):
     """How many sessions end early."""
     troubles: int = 1
     """How many answers are lost, or writes arrive late."""
+    sleeps: bool = True
+    """Whether a client may lose its session in an attempt and go on, as a process does that was stopped."""
 
 
 def _permit(permits: int, weight: int = 1) -> Wish:
@@ -48,7 +50,7 @@ _READ, _WRITE = Wish(KEY, READ, "", ""), Wish(KEY, WRITE, "", "")
 _DOWNGRADE, _UPGRADE = _READ._replace(beside="its own"), _WRITE._replace(beside="its own")
 SCENARIOS: dict[str, Rules] = {
     "one permit": Rules(((_permit(1), _permit(1)), (_permit(1),))),
-    "two permits": Rules(((_permit(2),), (_permit(2),), (_permit(2),))),
+    "two permits": Rules(((_permit(2),), (_permit(2),), (_permit(2),)), sleeps=False),
     "weights": Rules(((_permit(3, 2),), (_permit(3), _permit(3, 3)), (_permit(3, 2),)), troubles=0),
     "a writer that reads later": Rules(((_WRITE, _READ), (_WRITE,))),
     "a writer that goes on as a reader": Rules(((_WRITE, _DOWNGRADE), (_WRITE,))),
@@ -153,6 +155,9 @@ def steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
         wish, following = _wish(rules, client, attempt), (*rules.clients[client], None)[attempt.place + 1]
         for step, after in _of_client(world, client, attempt, wish, following):
             yield f"{client} {wish.mode}: {step}", after
+        if rules.sleeps and world.ends and attempt.phase == "decides" and attempt.alive and attempt.held is None:
+            awake = _freed(_with(world, client, attempt._replace(alive=False)), attempt.number)
+            yield f"{client} {wish.mode}: has slept through its session", awake._replace(ends=world.ends - 1)
     for position, request in enumerate(world.late):
         late = world.late[:position] + world.late[position + 1 :]
         yield f"a late {type(request).__name__} arrives", _applied(world._replace(late=late), request)[0]
@@ -212,6 +217,9 @@ def _decides(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterato
     shown = attempt.shown
     member = None if shown is None else members.member_of(shown, wish.member_id)
     if shown is not None and member is not None and member.mode == wish.mode:
+        if not attempt.alive:
+            yield "finds its place lost", _with(world, client, Attempt(attempt.place + 1))
+            return
         token = members.token_of(shown, member)
         entered = _with(
             world, client, attempt._replace(phase="in", token=token, slot=member.slot, shown=None, in_doubt=False)
@@ -250,10 +258,8 @@ def _joins_or_waits(
         yield from _writes(world, client, attempt, wish._replace(mode=WANT))
     if attempt.number is not None and member is None:
         # What it may have written by now is of a member that is over; what it writes next is of another.
-        anew = attempt._replace(
-            over=attempt.over | {wish.member_id}, member_id=f"{world.ids + 1:016x}", number=None, alive=False
-        )
-        yield "gives its session up", _freed(_with(world, client, anew), attempt.number)._replace(ids=world.ids + 1)
+        own = attempt.number if attempt.alive else None
+        yield "gives its session up", _freed(_anew(world, client, attempt), own)
 
 
 def _topped(tops: tuple[tuple[str, int], ...], mode: str, slot: int | None, token: int) -> tuple[tuple[str, int], ...]:
@@ -289,16 +295,36 @@ def _number(ref: SessionRef) -> int:
     return int(ref.key.rpartition("/")[2])
 
 
+def _anew(world: World, client: int, attempt: Attempt) -> World:
+    """Return *world* where the attempt goes on without its session, as another member."""
+    over, member_id = attempt.over | {attempt.member_id}, f"{world.ids + 1:016x}"
+    anew = attempt._replace(over=over, member_id=member_id, number=None, alive=False)
+    return _with(world, client, anew)._replace(ids=world.ids + 1)
+
+
+def _opened(world: World, client: int) -> World | None:
+    """Return *world* where the attempt has a session that is free, in the place of one that it has lost; None if there is none."""
+    attempt = world.attempts[client]
+    number = next((each for each, has in enumerate(world.sessions) if has is None), None)
+    if attempt.alive or number is None:
+        return world if attempt.alive else None
+    if attempt.number is not None:
+        world = _anew(world, client, attempt)
+        attempt = world.attempts[client]
+    sessions = (*world.sessions[:number], attempt.member_id, *world.sessions[number + 1 :])
+    return _with(world, client, attempt._replace(number=number, alive=True))._replace(sessions=sessions)
+
+
 def _writes(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterator[tuple[str, World]]:
-    number = attempt.number
-    if number is None:
-        number = next((each for each, has in enumerate(world.sessions) if has is None), None)
-        if number is None:
-            return
-        sessions = (*world.sessions[:number], wish.member_id, *world.sessions[number + 1 :])
-        attempt = attempt._replace(number=number, alive=True)
-        world = _with(world, client, attempt)._replace(sessions=sessions)
-    wish = wish._replace(session=_session(number))
+    opened = _opened(world, client)
+    if opened is None:
+        return
+    world, attempt = opened, opened.attempts[client]
+    assert attempt.number is not None  # it has just been opened
+    wish = wish._replace(member_id=attempt.member_id, session=_session(attempt.number))
+    if wish.mode != WANT and members.in_the_way(wish, attempt.shown, attempt.over) is not None:
+        yield "opens another session", world
+        return
     request = members.join(wish, attempt.shown, attempt.over, _rvn(world))
     after, record = _applied(world, request)
     yield f"writes {wish.mode}", _with(after, client, attempt._replace(shown=record, in_doubt=False))
