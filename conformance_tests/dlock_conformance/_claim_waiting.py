@@ -155,7 +155,7 @@ class ClaimWaitClauses:
         first = trial.store.loop.run(begun(trial, waiting(record.key)))
         waiter = Waiter(trial, waiting(record.key))
         waiter.settle()
-        trial.store.loop.run(ended(first))
+        trial.store.loop.run(ended(trial, first))
 
         trial.free(record)
 
@@ -191,15 +191,16 @@ async def begun(trial: Trial, request: Claim) -> asyncio.Task[Any]:
     return task
 
 
-async def ended(task: asyncio.Task[Any]) -> None:
-    """Cancel, and see the end of it."""
+async def ended(trial: Trial, task: asyncio.Task[Any]) -> None:
+    """Cancel, and let the store learn of it."""
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(trial.settles_s)  # it knows now; there is no sign of that
 
 
 async def cancelled(trial: Trial, request: Claim) -> None:
     """Begin to wait, and be cancelled."""
-    await ended(await begun(trial, request))
+    await ended(trial, await begun(trial, request))
 
 
 class Waiter:

@@ -26,6 +26,7 @@ from dlock_core.states import (
     Renew,
     Risk,
     Seeking,
+    Stop,
     Wait,
     Woken,
 )
@@ -122,7 +123,7 @@ class Run:
                     sim.violate("I7: an attempt waits beyond its timeout")
             elif kind is Abandon:
                 self.abandoned.update(effect.rvns)  # type: ignore[union-attr]
-            elif kind is not Risk:
+            elif kind is not Risk and kind is not Stop:  # those two are for the body
                 self._send(effect)  # type: ignore[arg-type]  # what is left are requests
         self._watch(before, clock)
         if type(state) is not type(before):
