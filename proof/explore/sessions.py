@@ -141,7 +141,7 @@ class World(NamedTuple):
     before_move: LockRecord | None
 
 
-def explore(case: Case, worlds_max: int = 400_000) -> Explored:
+def explore(case: Case, worlds_max: int = 1_000_000) -> Explored:
     """Visit every world of *case*; *seen* are the kinds of steps.
 
     Raises: RuntimeError: there are more than *worlds_max*.
