@@ -247,7 +247,7 @@ def _faults(result: dict[str, Any], stands: Sequence[str]) -> list[str]:
         "(two-step), and what else is named: grants too early to the *hasty* waiter that counts half a lease, copies that were valid in",
         "the parent, errors told to the holders. On DynamoDB and MySQL, where nothing wakes them, those who wait look ten times in a",
         "lease. etcd and ZooKeeper are clusters of three: *server-kill* kills the leader, *server-stop* stops a majority.",
-        "In the cells *session-…* one session keeps all locks of a holder; in *writers-…* each lock is the write lock of a read/write lock.",
+        "In *session-…* one session keeps all locks of a holder; in *writers-…* each lock is the write lock of a read/write lock.",
         "A row is the newest run of its cell, with the version of the code that it ran on.",
         "",
         *cell_table(_HEAD_OF_FAULTS, stands, done, map(_cell, ours)),
