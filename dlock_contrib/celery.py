@@ -74,6 +74,10 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
         if cls.when_held not in ("retry", "ignore"):
             raise ConfigurationError(f"when_held={cls.when_held!r} of task {cls.name} must be 'retry' or 'ignore'")
         cls.lock_client = _client(cls.lock_client, cls.name)
+        if not isinstance(cls.lock_options, dict):
+            raise ConfigurationError(
+                f"lock_options={cls.lock_options!r} of task {cls.name} must be a dict of options, as {{'timeout': 5}}"
+            )
         try:
             cls.lock_client.locked(cls.lock_key, **cls.lock_options)  # checks them, and sends nothing
         except ConfigurationError as error:

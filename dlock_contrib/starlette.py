@@ -67,8 +67,10 @@ class Locks:
         """
         async with aconnect(self._unopened.options) as client:
             self._client = client
-            yield
-        self._client = None
+            try:
+                yield
+            finally:
+                self._client = None
 
     @property
     def client(self) -> AsyncLockClient:

@@ -150,6 +150,10 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
             {"lock_key": "report", "lock_client": shared_client("memory://"), "lock_options": {"lease": 5}},
             r"lock_options of task .*report: unknown option 'lease': lease_duration is ",
         ),
+        (
+            {"lock_key": "report", "lock_client": shared_client("memory://"), "lock_options": None},
+            r"lock_options=None of task .*report must be a dict of options, as \{'timeout': 5\}$",
+        ),
     ],
 )
 def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any], message: str) -> None:

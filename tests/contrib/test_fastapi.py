@@ -254,6 +254,20 @@ def test_an_application_without_the_lifespan_is_told() -> None:
         client.get("/")
 
 
+def test_an_application_that_failed_has_no_client() -> None:
+    """What ends its lifespan ends the locks, also where it is an error."""
+    locks = StarletteLocks(URL)
+
+    async def fail() -> None:
+        async with locks.lifespan():
+            raise RuntimeError("no database")
+
+    with pytest.raises(RuntimeError, match="no database"):
+        asyncio.run(fail())
+    with pytest.raises(LeaseStateError, match="the locks are not open"):
+        _ = locks.client
+
+
 def test_starlette_with_a_lifespan_of_its_own(other: Any) -> None:
     """The locks open within it; the handler holds the lock by a block."""
     locks = StarletteLocks(URL)
