@@ -119,7 +119,8 @@ class ThreadLink(BeginsAnew):
         given = () if self._given is None else self._given.hosts
         endpoints = self._options.endpoints if self._options is not None else [f"{host}:{port}" for host, port in given]
         each_s = max(timeout_s / len(endpoints), 0.01)
-        return [look_at(endpoint, each_s) for endpoint in endpoints]
+        client = self._client or self._given or _client_of(self._options)
+        return [look_at(endpoint, each_s, client) for endpoint in endpoints]
 
     def close(self) -> None:
         """End the session, unless it is the user's."""
@@ -167,11 +168,9 @@ class ThreadLink(BeginsAnew):
 
     def _why(self, asking_s: float) -> str:
         not_started = self._given is not None and self._given.client_state == KeeperState.CLOSED
-        looks = self.looks(asking_s)
-        told = ["the client given is not started" if not_started else "no session", *map(str, looks)]
-        if self._options is not None and self._options.tls and any(look.mode for look in looks):
-            told.append("they answer without TLS, which was asked for")
-        return "; ".join(told)
+        return "; ".join(
+            ["the client given is not started" if not_started else "no session", *map(str, self.looks(asking_s))]
+        )
 
 
 def _unasked(why: str) -> StoreUnavailableError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from dlock_core import connect
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.store import Grade
 from dlock_etcd import AsyncEtcdStore, EtcdStore
+from tests.certificates import make_certificates
 from tests.cli.operator_support import Command
 from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, released, renewed
 from tests.scripted import ScriptedServer, free_port
@@ -114,18 +114,8 @@ def test_doctor_examines_a_server(address: str, capsys: pytest.CaptureFixture[st
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an authority and one certificate, for the server and for its clients."""
-    folder = tmp_path_factory.mktemp("tls")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n", encoding="utf-8")
-    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    for line in (
-        f"req -x509 {key} -subj /CN=authority -keyout ca.key -out ca.pem",
-        f"req -new {key} -subj /CN=localhost -keyout server.key -out server.csr",
-        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
-    ):
-        words = [word for word in line.split() if not (line.startswith("req -new ") and word in ("-days", "2"))]
-        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-    return folder
+    """Return the folder of an authority and one certificate, for the server and for its clients."""
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls_verifies_both_sides(certificates: Path, key: str) -> None:

@@ -17,7 +17,9 @@ cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}
 verb=${1:-help} port=${2:-}
 run=$cache/run/zookeeper-$port
 patience_s=60
-classpath=${DLOCK_ZOOKEEPER_CLASSPATH:-/usr/share/java/zookeeper.jar}
+jars=/usr/share/java
+# With what TLS needs of Netty, which Debian's ZooKeeper does not name.
+classpath=${DLOCK_ZOOKEEPER_CLASSPATH:-$jars/zookeeper.jar:$jars/netty-codec.jar:$jars/netty-resolver.jar}
 
 die() { echo "zookeeper: $*" >&2; exit 1; }
 
@@ -26,7 +28,7 @@ die() { echo "zookeeper: $*" >&2; exit 1; }
 
 install() {
     command -v java >/dev/null || apt_install default-jre-headless
-    [[ -n ${DLOCK_ZOOKEEPER_CLASSPATH:-} || -e $classpath ]] || apt_install zookeeper
+    [[ -n ${DLOCK_ZOOKEEPER_CLASSPATH:-} || -e $jars/zookeeper.jar ]] || apt_install zookeeper
 }
 
 answers() {
