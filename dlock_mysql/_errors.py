@@ -60,7 +60,10 @@ def unconnected(error: Exception, options: MySQLStoreOptions) -> StoreError:
     what = f"no connection to MySQL at {options.host}:{options.port} as {options.user!r}: {_shown(error)}"
     cause: BaseException = getattr(error, "original_exception", error)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return StoreSetupError(f"{what}: its certificate is not trusted; ssl_ca names another authority")
+        why = f"its certificate is refused ({cause.verify_message})"
+        return StoreSetupError(
+            f"{what}: {why}; see that it is of the authority in ssl_ca, names the host, and has not expired"
+        )
     kind, told = _verdict(error, options, _UNSENT)
     reason = f": {cause.strerror or cause}" if isinstance(cause, OSError) else ""
     return kind(f"{what}{reason}: {told}")

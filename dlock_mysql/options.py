@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError
@@ -56,6 +56,12 @@ class MySQLStoreOptions(StoreOptions):
     table: _Name = "dlock"
     ssl_mode: Literal["disabled", "preferred", "required", "verify_identity"] = "preferred"
     ssl_ca: str | None = None
+
+    @model_validator(mode="after")
+    def _check_authority(self) -> Self:
+        if self.ssl_ca is not None and self.ssl_mode != "verify_identity":
+            raise ValueError(f"ssl_ca needs ssl_mode=verify_identity; {self.ssl_mode} verifies nothing")
+        return self
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -35,10 +36,13 @@ def stop(pid: int) -> None:
 
 
 class ScriptedServer:
-    """The server of *script*, on a free port; where it cannot be had, the test fails and says what to run, or what else to set."""
+    """The server of *script*, on a free port; where it cannot be had, the test fails and says what to run, or what else to set.
 
-    def __init__(self, script: str, otherwise: str = "", **variables: str) -> None:
-        self.port = free_port()
+    *words* are options for the server, where the script takes them.
+    """
+
+    def __init__(self, script: str, otherwise: str = "", *, words: Sequence[str] = (), **variables: str) -> None:
+        self.port, self._words = free_port(), words
         self._script, self._otherwise, self._variables = script, otherwise, os.environ | variables
         self.told = self.start()
 
@@ -49,7 +53,7 @@ class ScriptedServer:
 
     def start(self) -> str:
         """Start it, or start it again; return what the script says of it."""
-        return self._run("start")
+        return self._run("start", *self._words)
 
     def crash(self) -> None:
         """End it as hard as may be."""
@@ -59,8 +63,8 @@ class ScriptedServer:
         """End it."""
         self._run("stop")
 
-    def _run(self, verb: str) -> str:
-        command = [str(_SCRIPTS / self._script), verb, str(self.port)]
+    def _run(self, verb: str, *words: str) -> str:
+        command = [str(_SCRIPTS / self._script), verb, str(self.port), *words]
         done = subprocess.run(
             command, env=self._variables, capture_output=True, text=True, timeout=_SCRIPT_S, check=False
         )

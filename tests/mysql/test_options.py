@@ -50,6 +50,8 @@ def test_schemes_of_sqlalchemy_and_mariadb_are_the_same(scheme: str) -> None:
         "mysql://app:hunter2@h/d?table=no%20name",
         "mysql://app:hunter2@h/d?colour=red",
         "mysql://app:hunter2@h/d?ssl_mode=perhaps",
+        "mysql://app:hunter2@h/d?ssl_ca=/etc/ssl/ca.pem",
+        "mysql://app:hunter2@h/d?ssl_ca=/etc/ssl/ca.pem&ssl_mode=required",
         "mysql://app:hunter2@h/d?table=a&table=b",
         "mysql://app:hunter2@[h/d",
     ],

@@ -1,0 +1,66 @@
+"""Each ``ssl_mode`` on a server with a certificate, and on one without."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dlock_core import connect
+from dlock_core.errors import StoreSetupError
+from tests.certificates import make_certificates
+from tests.mysql.support import TABLE, plain
+from tests.scripted import ScriptedServer
+
+
+@pytest.fixture(scope="module")
+def certificates() -> Iterator[Path]:
+    """Return the folder of an authority and one certificate, which the server's own user may read."""
+    folder = make_certificates(Path(tempfile.mkdtemp(prefix="dlock-tls-")))
+    for each in (folder, *folder.iterdir()):
+        each.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def encrypting(certificates: Path) -> Iterator[str]:
+    """Return the URL of a user whom a server with a certificate for this host lets in with encryption alone."""
+    files = f"--ssl-cert={certificates}/server.pem", f"--ssl-key={certificates}/server.key"
+    server = ScriptedServer("mariadb.sh", words=files)
+    with plain(server.told) as cursor:
+        cursor.execute("CREATE USER careful REQUIRE SSL")
+        cursor.execute("GRANT ALL ON locks.* TO careful")
+    yield f"{server.told.replace('root', 'careful')}?table={TABLE}"
+    server.stop()
+
+
+@pytest.mark.parametrize("query", ["", "&ssl_mode=required", "&ssl_mode=verify_identity&ssl_ca={}/ca.pem"])
+def test_the_connection_is_encrypted(encrypting: str, certificates: Path, query: str, key: str) -> None:
+    """By default, too, where the server can."""
+    with connect(encrypting + query.format(certificates), provision=True) as client, client.lock(key) as lease:
+        assert lease.is_valid
+
+
+def test_the_connection_is_not_encrypted_where_that_was_asked_for(encrypting: str) -> None:
+    """So this user is refused."""
+    with pytest.raises(StoreSetupError, match=r"demands encryption \(see ssl_mode\)"):
+        connect(f"{encrypting}&ssl_mode=disabled")
+
+
+def test_a_certificate_of_another_authority_is_told(encrypting: str) -> None:
+    """With what is wrong with it."""
+    with pytest.raises(
+        StoreSetupError, match=r"certificate is refused \(unable to get local issuer.*authority in ssl_ca"
+    ):
+        connect(f"{encrypting}&ssl_mode=verify_identity")
+
+
+@pytest.mark.parametrize("mode", ["required", "verify_identity"])
+def test_a_server_without_encryption_is_told(url: str, mode: str) -> None:
+    """Nothing is sent in the clear where that was demanded."""
+    with pytest.raises(StoreSetupError, match="the server has no encryption, and ssl_mode demands it"):
+        connect(f"{url}?table={TABLE}&ssl_mode={mode}")
