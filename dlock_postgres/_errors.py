@@ -51,6 +51,7 @@ _REFUSALS = (
     "permission denied for database",
     "server does not support SSL",
     "certificate",
+    "invalid ",  # a value of the URL, or an answer to the wish for TLS that is none of PostgreSQL's
 )
 _STANDBY = "session is read-only"
 

@@ -100,6 +100,7 @@ def test_a_table_of_another_shape_is_refused(
         ({"database": "/nowhere"}, StoreSetupError, "does not exist"),
         ({"user": "nobody_at_all"}, StoreSetupError, "does not exist"),
         ({"query": "sslmode=require"}, StoreSetupError, "does not support SSL"),
+        ({"query": "sslmode=perhaps"}, StoreSetupError, 'invalid sslmode value: "perhaps"'),
         ({"query": "nonsense=1"}, ConfigurationError, "'nonsense'"),
         ({"query": "options=-c%20geqo=off"}, ConfigurationError, "malformed .an = in a value is written %3D"),
         ({"query": "table=a.b.c"}, ConfigurationError, "table"),
