@@ -31,6 +31,9 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 """What few records have: a statement for the common ones may leave it out, or leave it in."""
 
+# Above what a claim may ask for that is not given it.
+STOOD = 7
+
 Asking = Callable[[Claim], Reply]
 
 
@@ -117,7 +120,7 @@ def granted_in_each_form(
     def prepared() -> tuple[str, LockRecord | None]:
         if state is None:
             return trial.key(), None
-        free = trial.free(trial.hold(trial.key(), **OLD), state, keep=True, **before)
+        free = trial.free(trial.hold(trial.key(), token=STOOD, **OLD), state, keep=True, **before)
         return free.key, free
 
     key, old = prepared()
