@@ -274,6 +274,12 @@ _BRANCHES: tuple[Broken, ...] = (
         setting(faces=(_faulty_beside.KeepsTheFirst, AsyncWiredStore)),
         colours=(Colour.SYNC,),
     ),
+    Broken(
+        "a claim that waits is granted after close",
+        "S22",
+        setting(faces=(_faulty_beside.WaitsWhenClosed, AsyncWiredStore)),
+        colours=(Colour.SYNC,),
+    ),
     # ---- the life of records
     Broken("guarantees sweep what is gone", "S18", faulty.told_swept(lambda record: record.state is State.GONE)),
     Broken("guarantees sweep what is free", "S18", faulty.told_swept(lambda record: record.state is State.FREE)),
@@ -286,6 +292,11 @@ _BRANCHES: tuple[Broken, ...] = (
         "a batch sweeps what is gone",
         "S18",
         around("replace_many", faulty.sweeping_beside(lambda record: record.state is State.GONE)),
+    ),
+    Broken(
+        "what asked for a token ends by itself",
+        "S18",
+        faulty.ending_where("claim", lambda r: r.record.fencing_token > 1),
     ),
     Broken("what must have existed ends by itself", "S18", faulty.ending_where("claim", lambda r: r.must_exist)),
     Broken(
@@ -308,6 +319,11 @@ _BRANCHES: tuple[Broken, ...] = (
         "a batch that breaks a lock asks first",
         "S23",
         around("replace_many", costing(lambda rs, _: any(not r.record.held for r in rs))),
+    ),
+    Broken(
+        "a release with times asks first",
+        "S23",
+        around("release", costing(lambda r, _: r.record.times is not None)),
     ),
     Broken(
         "a renewal of a shared lock asks first",

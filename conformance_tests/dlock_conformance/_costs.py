@@ -12,7 +12,7 @@ from dlock_conformance._whole import WHOLE
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
-from dlock_core.record import State, Version
+from dlock_core.record import State, Times, Version
 from dlock_core.store import Claim, Release, Replace
 
 __all__ = ["CostClauses"]
@@ -116,6 +116,7 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "release": changing(Release, state=State.FREE),
         "release_gone": changing(Release, state=State.GONE),
         "release_keeping": changing(Release, keep=True, state=State.FREE),
+        "release_with_times": changing(Release, state=State.FREE, times=Times(1, 2)),
         "release_of_much_data": changing(Release, state=State.FREE, **LARGE),
         "release_refused": changing(Release, stale=True, state=State.FREE),
         "release_gone_refused": changing(Release, stale=True, state=State.GONE),

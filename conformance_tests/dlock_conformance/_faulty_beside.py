@@ -91,6 +91,18 @@ class DecidesFirst(WiredStore):
         )
 
 
+class WaitsWhenClosed(WiredStore):
+    """Looks whether it is closed in the verbs that all stores have."""
+
+    def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
+        """Claim, open or not."""
+        was, self.is_open = self.is_open, True
+        try:
+            return super().claim_when_free(request, wait_s=wait_s, timeout_s=timeout_s)
+        finally:
+            self.is_open = was
+
+
 class KeepsTheFirst(WiredStore):
     """Keeps the payload that stood there when a claim began to wait."""
 

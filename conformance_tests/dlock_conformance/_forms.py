@@ -16,6 +16,7 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = [
     "FIELDS",
+    "STOOD",
     "changes",
     "claims",
     "claims_of_held",

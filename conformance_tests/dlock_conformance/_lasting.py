@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlock_conformance._connecting import use_and_close
-from dlock_conformance._forms import changes, granted_in_each_form
+from dlock_conformance._forms import STOOD, changes, granted_in_each_form
 from dlock_conformance._whole import LEFT, WHOLE
 from dlock_conformance.needs import needs
 from dlock_conformance.records import LAPSED_MS, fresh, held, next_version, tombstone
@@ -212,6 +212,7 @@ def written_in_every_way(trial: Trial) -> dict[str, LockRecord]:
         often, renewed = trial.hold(trial.free(often).key, lease_ms=1), trial.renew(renewed)
     ways = {
         "a claim with data": trial.hold(trial.key(), lease_ms=1, data=b"x"),
+        "a claim that asks for a token": trial.hold(trial.key(), lease_ms=1, token=STOOD),
         "a claim without a lease": trial.hold(trial.key(), lease_ms=None),
         f"claim number {HANDS} of a tombstone": often,
         f"the renewal number {HANDS}": renewed,
