@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from dlock_conformance._claiming import LARGE
 from dlock_conformance._forms import claims, claims_of_held, releases, replaces, replaces_by
@@ -11,13 +13,14 @@ from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
 from dlock_core.errors import RecordError, StoreError
-from dlock_core.record import LockRecord, State, Version
+from dlock_core.record import LockRecord, State, Times, Version
 from dlock_core.store import Claim, Expect, Replace, Reply
 
 __all__ = ["AgeClauses"]
 
 WAIT_S = 0.05
 LONG_MS = 3_600_000
+RENEWALS = 8
 # What two clocks may differ by in so short a time, and what rounding adds.
 CLOCKS_MS = 20
 
@@ -37,6 +40,7 @@ class AgeClauses:
 
             trial.require(came is not None, "read_age shows nothing where a record stands")
             trial.exactly(record, came and came[0], "read_age shows another record than read")
+            trial.exactly(record, trial.store.read(record.key), "read_age changed the record")
 
     def test_c1_an_absent_key_has_no_age(self, trial: Trial) -> None:
         """As a read of it gives None."""
@@ -79,7 +83,8 @@ class AgeClauses:
             trial.store.replace_many([Replace(change, standing[-1].version)])
             return change
 
-        writes: list[Callable[[], LockRecord]] = [lambda: trial.hold(key), renew, renew]
+        # What the writer says of its own clock counts for nothing.
+        writes: list[Callable[[], LockRecord]] = [lambda: trial.hold(key, times=Times(1, 2)), renew, renew]
         if "batch_renew" in trial.harness.capabilities:
             writes.append(renew_in_a_batch)
         writes += [lambda: trial.free(standing[-1]), lambda: trial.hold(key)]
@@ -125,6 +130,42 @@ class AgeClauses:
             record = trial.granted(write(standing[form]), form)
             came = trial.store.read_age(record.key)
             self._is_at_most(trial, came and came[1], sent, f"after {form} read_age")
+
+    def test_c2_a_record_and_its_age_are_of_one_step(self, trial: Trial) -> None:
+        """A record that was renewed just now, with the age of the one before it, looks like that of a holder who has died."""
+        record = trial.hold(trial.key())
+        sent, done, wrong = {record.rvn: time.monotonic()}, threading.Event(), list[str]()
+        store = trial.other
+
+        def look(ask: Callable[[], Any]) -> None:
+            while not done.is_set() and not wrong:
+                seen, age_ms = ask()
+                if seen is not None and age_ms is not None:
+                    most = (time.monotonic() - sent[seen.rvn]) * 1000 + CLOCKS_MS
+                    if age_ms > most:
+                        wrong.append(
+                            f"a record that was written {most:.0f} ms ago was shown with an age of {age_ms} ms"
+                        )
+
+        def refused() -> tuple[LockRecord | None, int | None]:
+            reply = store.calling("claim", Claim(held(record.key), Expect.ANY))()
+            return reply.record, reply.age_ms
+
+        asks: list[Callable[[], Any]] = [store.calling("read_age", record.key), refused]
+        threads = [threading.Thread(target=look, args=(ask,), daemon=True) for ask in asks]
+        for thread in threads:
+            thread.start()
+        standing = record
+        for _ in range(RENEWALS):
+            time.sleep(WAIT_S)  # a record gets older in real time only
+            new = next_version(standing)
+            sent[new.rvn] = time.monotonic()
+            standing = trial.granted(trial.store.replace(Replace(new, standing.version)), "a renewal")
+        done.set()
+        for thread in threads:
+            thread.join()
+
+        trial.require(not wrong, "; ".join(wrong[:1]))
 
     def test_c2_no_refusal_tells_of_another_age(self, trial: Trial) -> None:
         """It counts from the last renewal, and not from the grant."""

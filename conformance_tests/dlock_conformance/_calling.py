@@ -63,6 +63,7 @@ class CallingClauses:
             all_at_once([lambda: trial.tried(lambda: store.read(mine.key, timeout_s=BRIEF_S))] * CROWD)
         get_their_own(trial, store, mine, "many reads were given up")
         given_up = calls(trial, store, BRIEF_S)
+        given_up |= {verb: asking(store, verb, None, trial.hold(trial.key()), BRIEF_S) for verb in readings(trial)}
         if trial.harness.gives("notify"):
             given_up["wait"] = lambda: store.wait(mine, ticket=fresh(), timeout_s=BRIEF_S)
         for verb, ask in given_up.items():
@@ -79,7 +80,7 @@ class CallingClauses:
             with trial.fault(Fault.HANG):
                 store.loop.run(many_cancelled(store.raw, mine.key))
         get_their_own(trial, store, mine, "many reads were cancelled")
-        for verb in steps(trial):
+        for verb in [*steps(trial), *readings(trial), *(["prune"] if trial.harness.gives("prune") else [])]:
             standing, written = prepared(trial, verb)
             with trial.fault(Fault.HANG):
                 cancelled(store, verb, request_of(verb, standing, written), BRIEF_S)
@@ -133,6 +134,11 @@ def steps(trial: Trial) -> list[str]:
     return [verb for verb in STEPS if all(trial.harness.gives(need) for need in needed_for(verb))]
 
 
+def readings(trial: Trial) -> list[str]:
+    """Return the verbs beside ``read`` that only read, as far as the store has them."""
+    return ["scan", *(["read_age"] if trial.harness.gives("server_clock") else [])]
+
+
 def calls(trial: Trial, store: Subject, timeout_s: float) -> dict[str, Callable[[], Any]]:
     """Return a call of each step that the store has, and of ``prune``, each of a key of its own."""
     verbs = [*steps(trial), *(["prune"] if trial.harness.gives("prune") else [])]
@@ -141,6 +147,10 @@ def calls(trial: Trial, store: Subject, timeout_s: float) -> dict[str, Callable[
 
 def request_of(verb: str, standing: LockRecord | None, written: LockRecord) -> Any:
     """Return what *verb* is called with."""
+    if verb in ("scan", "read_age"):
+        return written.key
+    if verb == "prune":
+        return [written]
     version = standing.version if standing is not None else Version(fresh(), 1)
     request: Any = Claim(written, Expect.ANY, ticket=fresh() if verb == "claim_when_free" else None)
     if verb.startswith("re"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dlock_conformance._claiming import GREAT_TOKEN, OLD, prepare
-from dlock_conformance._forms import changes, releases, replaces
+from dlock_conformance._forms import changes, claims_of_held, releases, replaces, replaces_by
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
@@ -19,6 +19,8 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 __all__ = ["WRONG_VERSIONS", "ChangingClauses"]
 
 Wrong = Callable[[Version], Version]
+# So many writes of another are looked at in each way that can be refused.
+HANDS = 5
 
 WRONG_VERSIONS: dict[str, Wrong] = {
     "another_rvn": lambda version: version._replace(rvn=fresh()),
@@ -49,6 +51,7 @@ def refused_for_its_version(trial: Trial, forms: Callable[[LockRecord, Version],
         reply = trial.store.send(request)
 
         trial.refused(reply, f"{form} that expects {wrong.replace('_', ' ')}", record)
+        trial.exactly(record, reply.record, f"the refusal of {form} shows another record than stands")
 
 
 def creates_nothing(trial: Trial, forms: Callable[[LockRecord, Version], dict[str, Any]]) -> None:
@@ -251,7 +254,12 @@ class ChangingClauses:
 
             reply = trial.store.replace(Replace(next_version(record), record.version))
 
-            trial.exactly(
-                newest, reply.record, "a refusal must show the record that stood in the same step, not an older one"
-            )
+            shown: list[Any] = [reply]
+            if number < HANDS:
+                stale = Replace(next_version(record), record.version)
+                shown += [ask(stale) for ask in replaces_by(trial).values()]
+                shown += [ask() for ask in claims_of_held(trial, record.key).values()]
+            for each in shown:
+                wrong = "a refusal must show the record that stood in the same step, not an older one"
+                trial.exactly(newest, each.record, wrong)
             record = newest

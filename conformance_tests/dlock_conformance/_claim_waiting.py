@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from dlock_conformance._claiming import EXPECTS, LARGE, claimed_by_its_condition, kept_whole
+from dlock_conformance._reading import PAIRS, alike
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
+from dlock_core.record import State
 from dlock_core.store import Claim, Expect, Reply
 
 __all__ = ["ClaimWaitClauses"]
@@ -51,14 +53,16 @@ class ClaimWaitClauses:
         waiter = Waiter(trial, request)
         waiter.settle()
 
-        free = trial.free(record, keep=True)
+        # What it saw when it came is not what it is granted by.
+        taken = trial.renew(record, fencing_token=record.fencing_token + 3, data=b"of the next holder")
+        free = trial.free(taken, keep=True)
 
         came = waiter.result()
         if not isinstance(came, Reply):
             trial.fail("a claim waited for a key that was released, and was not applied soon", came=came)
         granted = trial.granted(came, "a claim that waited for a key that was released")
         trial.require(granted.fencing_token > free.fencing_token, "a claim that waited was granted an old token")
-        trial.require(granted.data == b"of the holder", "a claim that keeps the payload lost it", came=granted)
+        trial.require(granted.data == b"of the next holder", "a claim that keeps the payload lost it", came=granted)
         trial.exactly(granted, trial.store.read(record.key), "another record stands than was granted")
 
     def test_w1_a_held_key_refuses_it_at_the_end_of_the_wait(self, trial: Trial) -> None:
@@ -86,6 +90,24 @@ class ClaimWaitClauses:
                 "keep_payload" if condition[2] else "",
             )
 
+    def test_w1_what_must_exist_must_when_the_wait_is_over(self, trial: Trial) -> None:
+        """It was held when the claim came; the release hides it."""
+        record, came = trial.hold(trial.key()), list[object]()
+        request = waiting(record.key)._replace(must_exist=True)
+        store = trial.other
+        thread = threading.Thread(
+            target=lambda: came.append(trial.tried(lambda: asked(store, request, 5 * BRIEF_S))), daemon=True
+        )
+        thread.start()
+        thread.join(trial.settles_s)  # it waits now; there is no sign of it
+
+        gone = trial.free(record, State.GONE)
+        thread.join()
+
+        if not isinstance(came[0], Reply):
+            trial.fail("a claim that waits for what must exist must be refused when that is gone", came=came[0])
+        trial.refused(came[0], "a claim that waited for what must exist, which was hidden meanwhile,", gone)
+
     def test_w1_a_ticket_that_was_seen_before_is_no_answer(self, trial: Trial) -> None:
         """It names who waits: each claim is granted under its own RVN, with a token of its own."""
         key, ticket = trial.key(), fresh()
@@ -104,6 +126,17 @@ class ClaimWaitClauses:
         reply = served(trial.store, waiting(free.key)._replace(keep_payload=True), trial.harness.soon_s)
 
         kept_whole(trial, trial.granted(reply, "a claim of a free key"))
+
+    def test_w1_keys_that_are_alike_are_told_apart(self, trial: Trial) -> None:
+        """S12 holds: as for any claim."""
+        prefix = alike(trial)
+        granted = []
+        for end in dict.fromkeys(end for pair in PAIRS.values() for end in pair):
+            reply = served(trial.store, waiting(f"{prefix}{end}"), trial.harness.soon_s)
+            granted.append(trial.granted(reply, "a claim of a free key, though one that is alike is held,"))
+
+        for record in granted:
+            trial.exactly(record, trial.store.read(record.key), "a claim that waits wrote under another's key")
 
     @needs("count_requests")
     def test_w1_it_is_one_request(self, trial: Trial) -> None:

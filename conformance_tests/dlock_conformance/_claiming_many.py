@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dlock_conformance._claiming import LARGE, OLD, kept_whole
-from dlock_conformance._reading import EXACT, PAIRS
+from dlock_conformance._reading import EXACT, PAIRS, alike
 from dlock_conformance._sessions import SESSIONS
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
@@ -78,7 +78,7 @@ class AtomicMultiClauses:
 
     def test_m1_keys_that_are_alike_are_told_apart(self, trial: Trial) -> None:
         """Each reply is of its own key."""
-        prefix = trial.key()[:59]
+        prefix = alike(trial)
         ends = list(dict.fromkeys(end for pair in PAIRS.values() for end in pair))
         for at in range(0, len(ends), CLAIM_MANY_MAX):
             asked = [Claim(held(f"{prefix}{end}"), Expect.ANY) for end in ends[at : at + CLAIM_MANY_MAX]]
@@ -86,6 +86,7 @@ class AtomicMultiClauses:
                 came = trial.granted(reply, "one of several claims of keys that are alike")
                 right = replace(request.record, fencing_token=came.fencing_token)
                 trial.exactly(right, came, "one of several claims was answered with another's reply")
+                trial.exactly(right, trial.store.read(right.key), "one of several claims wrote under another's key")
 
     def test_m1_a_payload_is_kept_whole(self, trial: Trial) -> None:
         """S4 holds: as for any claim."""

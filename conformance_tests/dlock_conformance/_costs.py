@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from dlock_conformance._claiming import EXPECTS, LARGE, NONE, prepare
-from dlock_conformance._sessions import SESSIONS
+from dlock_conformance._whole import WHOLE
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
-from dlock_core.record import State, Version
+from dlock_core.record import State, Times, Version
 from dlock_core.store import Claim, Release, Replace
 
 __all__ = ["CostClauses"]
@@ -23,7 +23,7 @@ MOST = 100
 Prepared: TypeAlias = Callable[[Trial], Callable[[], object]]
 
 
-SESSION: dict[str, Any] = SESSIONS["under a session"]
+SESSION: dict[str, Any] = WHOLE["all that a lock may have"]
 CLEARED: dict[str, Any] = {**NONE, "owner": ""}
 
 
@@ -65,14 +65,16 @@ def reading(verb: str, standing: str) -> Prepared:
     return prepared
 
 
-def renewing(most: int, *, stale: bool = False, keep: bool = False) -> Prepared:
-    """Return a batch of at most *most* renewals, of which the first may expect a version that does not stand."""
+def renewing(most: int, *, stale: bool = False, keep: bool = False, freeing: bool = False) -> Prepared:
+    """Return a batch of at most *most* renewals, of which the first may expect a version that does not stand, or break the lock."""
 
     def prepared(trial: Trial) -> Callable[[], object]:
         records = [trial.hold(trial.key()) for _ in range(min(most, getattr(trial.store.raw, "batch_limit", 1)))]
         batch = [Replace(next_version(record), record.version, keep) for record in records]
         if stale:
             batch[0] = batch[0]._replace(expected=Version(fresh(), 1))
+        if freeing:
+            batch[0] = batch[0]._replace(record=tombstone(records[0], fencing_token=records[0].fencing_token + 1))
         return lambda: trial.store.replace_many(batch)
 
     return prepared
@@ -114,6 +116,7 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "release": changing(Release, state=State.FREE),
         "release_gone": changing(Release, state=State.GONE),
         "release_keeping": changing(Release, keep=True, state=State.FREE),
+        "release_with_times": changing(Release, state=State.FREE, times=Times(1, 2)),
         "release_of_much_data": changing(Release, state=State.FREE, **LARGE),
         "release_refused": changing(Release, stale=True, state=State.FREE),
         "release_gone_refused": changing(Release, stale=True, state=State.GONE),
@@ -132,6 +135,7 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "replace_many_of_one": renewing(1),
         "replace_many_of_all_that_it_takes": renewing(MOST),
         "replace_many_keeping": renewing(5, keep=True),
+        "replace_many_freeing": renewing(5, freeing=True),
         "replace_many_refused": renewing(5, stale=True),
     },
 }

@@ -11,13 +11,15 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from dlock_conformance._links import AsyncLink, AsyncLinks, Links, ReplyTimeoutError
 from dlock_conformance._wire_errors import NoReplyError, NotSentError, WireError
 from dlock_core.errors import StoreError
+from dlock_core.store import Reply
 
 __all__ = [
+    "AsyncAnswersForGood",
     "AsyncSendsLater",
     "Call",
     "Clients",
@@ -237,6 +239,26 @@ def cut_off(_: dict[Any, Any], call: Call) -> Generator[Call | float, Any, Any]:
         if call.verb == "scan" and call.more:
             return []
         raise
+
+
+class AsyncAnswersForGood(AsyncLinks):
+    """Takes a cancellation of several claims, of a release, a prune or ``read_age`` for the end of the call, which has its answer then."""
+
+    ANSWERS: ClassVar[dict[str, Any]] = {
+        "claim_many": [Reply(applied=False, record=None)],
+        "release": None,
+        "prune": 0,
+        "read_age": None,
+    }
+
+    async def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """Answer what is right, or nothing."""
+        try:
+            return await super().ask(verb, request, more, timeout_s)
+        except asyncio.CancelledError:
+            if verb not in self.ANSWERS:
+                raise
+            return self.ANSWERS[verb]
 
 
 # ---- time

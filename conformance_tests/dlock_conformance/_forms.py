@@ -16,6 +16,7 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = [
     "FIELDS",
+    "STOOD",
     "changes",
     "claims",
     "claims_of_held",
@@ -30,6 +31,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "with a stamp, a process and a mark": {name: OTHER_FIELDS[name] for name in ("stamp", "process", "broken")},
 }
 """What few records have: a statement for the common ones may leave it out, or leave it in."""
+
+# Above what a claim may ask for that is not given it.
+STOOD = 7
 
 Asking = Callable[[Claim], Reply]
 
@@ -117,7 +121,7 @@ def granted_in_each_form(
     def prepared() -> tuple[str, LockRecord | None]:
         if state is None:
             return trial.key(), None
-        free = trial.free(trial.hold(trial.key(), **OLD), state, keep=True, **before)
+        free = trial.free(trial.hold(trial.key(), token=STOOD, **OLD), state, keep=True, **before)
         return free.key, free
 
     key, old = prepared()

@@ -12,7 +12,7 @@ from dlock_conformance._claim_waiting import BRIEF_S, Waiter, asked
 from dlock_conformance._claim_waiting import waiting as waiting_claim
 from dlock_conformance._forms import changes
 from dlock_conformance._pruning import OLD_MS, grow_old
-from dlock_conformance._reading import PAIRS
+from dlock_conformance._reading import PAIRS, alike
 from dlock_conformance._waking import waiting
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
@@ -25,6 +25,7 @@ __all__ = ["FreeingClauses"]
 FREES = [form for form, request in changes(held("k"), Version(fresh(), 1)).items() if not request.record.held]
 ALIKE = {
     "in case": PAIRS["upper and lower case"],
+    "in a space at the end": ("spaced", "spaced "),
     "in the last of 1024 bytes": PAIRS["the last byte of 1024"],
     "after 63 characters": ("k" * 60 + "1", "k" * 60 + "2"),
 }
@@ -80,21 +81,21 @@ class FreeingClauses:
     @needs("notify")
     def test_n3_who_waits_for_a_key_that_is_alike_takes_no_wake_up(self, trial: Trial) -> None:
         """A release wakes who waits for its own key, though somebody has waited longer for another."""
-        prefix = trial.key()[:59]
+        prefix = alike(trial)
         with ExitStack() as stack:
-            pairs = {alike: [trial.hold(f"{prefix}{end}") for end in ends] for alike, ends in ALIKE.items()}
+            pairs = {how: [trial.hold(f"{prefix}{end}") for end in ends] for how, ends in ALIKE.items()}
             timeout_s = 3 * trial.harness.soon_s
             others = [
                 stack.enter_context(waiting(trial, first, store=trial.store, timeout_s=timeout_s))
                 for first, _ in pairs.values()
             ]
             all_settled(others)
-            waiters = {alike: stack.enter_context(waiting(trial, second)) for alike, (_, second) in pairs.items()}
+            waiters = {how: stack.enter_context(waiting(trial, second)) for how, (_, second) in pairs.items()}
             all_settled(list(waiters.values()))
-            for alike, (first, second) in pairs.items():
+            for how, (first, second) in pairs.items():
                 trial.free(second)
-                wrong = f"a release woke nobody; who waits for a key that differs {alike} was asked"
-                trial.require(waiters[alike].ended(), wrong)
+                wrong = f"a release woke nobody; who waits for a key that differs {how} was asked"
+                trial.require(waiters[how].ended(), wrong)
                 trial.free(first)
 
     @needs("notify", "batch_renew")

@@ -43,7 +43,7 @@ class GrantingClauses:
 
             trial.refused(reply, f"{way} that expects {wrong.replace('_', ' ')}", free)
 
-    @pytest.mark.parametrize("least", [1, 500])
+    @pytest.mark.parametrize("least", [1, 3, 500])
     @pytest.mark.parametrize("standing", STATES)
     def test_s3_each_form_of_a_claim_counts(self, trial: Trial, standing: str, least: int) -> None:
         """One more than the token that stood there, and never less than the claim asks for."""
@@ -87,11 +87,12 @@ class GrantingClauses:
         trial.require(trial.store.read(other) is None, "several claims that failed have made a record")
 
     @needs("prune")
-    def test_p2_each_form_of_a_claim_is_above_the_floor(self, trial: Trial) -> None:
+    @pytest.mark.parametrize(("state", "least"), [(State.FREE, 1), (State.GONE, 3)])
+    def test_p2_each_form_of_a_claim_is_above_the_floor(self, trial: Trial, state: State, least: int) -> None:
         """Whatever it asks for, of whichever key of the page, and wherever on the page the greatest token was."""
         forms = list(claims(trial, None, held("k")))
-        for form, first in zip(forms, pruned(trial, len(forms)), strict=True):
-            request, ask = claims(trial, None, held(first.key))[form]
+        for form, first in zip(forms, pruned(trial, len(forms), state), strict=True):
+            request, ask = claims(trial, None, held(first.key, token=least))[form]
             came = trial.granted(ask(request), form)
             trial.require(
                 came.fencing_token > HIGH, f"{form} of a key that was pruned was given an old token", came=came
@@ -118,9 +119,10 @@ class GrantingClauses:
         trial.require(came.fencing_token > HIGH, "after provision() a key that was pruned got an old token", came=came)
 
 
-def pruned(trial: Trial, count: int) -> list[LockRecord]:
-    """Prune a page of which the last record has a smaller token than the *count* others; return these."""
-    page = [trial.free(trial.hold(trial.key(), token=token)) for token in (*[HIGH] * count, 1)]
+def pruned(trial: Trial, count: int, state: State = State.FREE) -> list[LockRecord]:
+    """Prune a page of which the last record has a smaller token than the *count* others, which are in *state*; return these."""
+    page = [trial.free(trial.hold(trial.key(), token=HIGH), state) for _ in range(count)]
+    page.append(trial.free(trial.hold(trial.key(), token=1)))
     grow_old()
     trial.require(trial.store.prune(page, older_than_ms=OLD_MS) == len(page), "prune must remove what is free and old")
     return page[:-1]

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dlock_conformance._connecting import use_and_close
+from dlock_conformance._forms import STOOD, changes, granted_in_each_form
+from dlock_conformance._whole import LEFT, WHOLE
 from dlock_conformance.needs import needs
-from dlock_conformance.records import LAPSED_MS, held, next_version, tombstone
+from dlock_conformance.records import LAPSED_MS, fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
-from dlock_core.record import TOKEN_MAX, LockRecord, State
+from dlock_core.record import TOKEN_MAX, LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Replace, TokenOrder
 
 __all__ = ["LastingClauses"]
@@ -60,7 +62,11 @@ class LastingClauses:
         """Where the numbers end the key is never granted again: a token that wraps would let old holders win."""
         record = trial.hold(trial.key(), token=TOKEN_MAX - 1)
         for _ in range(3):
-            free = trial.free(record)
+            new = next_version(record)
+            came = trial.tried(lambda new=new, old=record: trial.store.replace(Replace(new, old.version)))  # type: ignore[misc]  # as below
+            free = trial.free(
+                trial.granted(came, "a renewal that expects the version that stands, with the last token,")
+            )
             came = trial.tried(lambda key=free.key: trial.other.claim(Claim(held(key), Expect.ANY)))  # type: ignore[misc]  # bound on purpose
             if isinstance(came, StoreError):
                 break
@@ -125,7 +131,9 @@ class LastingClauses:
         """No call that is about something else, however long a lease is over, and whoever is the first to come or the last to go."""
         records = [trial.renew(trial.hold(trial.key(), lease_ms=LAPSED_MS)), *left_alone(trial)]
         elsewhere = trial.hold(trial.key())
-        for what, act in _ELSEWHERE.items():
+        for what, (need, act) in _ELSEWHERE.items():
+            if need and not trial.harness.gives(need):
+                continue
             act(trial, elsewhere)
 
             for record in records:
@@ -149,15 +157,33 @@ def left_alone(trial: Trial) -> list[LockRecord]:
     return standing + [trial.free(trial.hold(trial.key(), lease_ms=LAPSED_MS), state) for state in states]
 
 
-_ELSEWHERE: dict[str, Callable[[Trial, LockRecord], object]] = {
-    "another store that is opened": lambda trial, here: trial.open().read(here.key),
-    "a scan": lambda trial, _: trial.store.scan(""),
-    "a read of another key": lambda trial, here: trial.other.read(here.key),
-    "a release of another key": lambda trial, here: trial.free(trial.renew(here)),
-    "a claim of another key": lambda trial, here: trial.hold(here.key),
-    "provision()": lambda trial, _: trial.other.provision(),
-    "a store that is closed": lambda trial, _: use_and_close(trial),
+def beside(trial: Trial) -> LockRecord:
+    """Return what is held under a key of its own."""
+    return trial.hold(trial.key())
+
+
+# What has nothing to do with the records of others, and the capability that it needs.
+_ELSEWHERE: dict[str, tuple[str, Callable[[Trial, LockRecord], object]]] = {
+    "another store that is opened": ("", lambda trial, here: trial.open().read(here.key)),
+    "guarantees()": ("", lambda trial, _: trial.other.guarantees()),
+    "a scan": ("", lambda trial, _: trial.store.scan("")),
+    "a read of another key": ("", lambda trial, here: trial.other.read(here.key)),
+    "a release of another key": ("", lambda trial, here: trial.free(trial.renew(here))),
+    "a claim of another key": ("", lambda trial, here: trial.hold(here.key)),
+    "a batch": ("batch_renew", lambda trial, _: trial.store.replace_many([renewal(beside(trial))])),
+    "several claims": ("atomic_multi", lambda trial, _: trial.store.claim_many([Claim(held(trial.key()), Expect.ANY)])),
+    "a prune of another key": (
+        "prune",
+        lambda trial, _: trial.store.prune([trial.free(beside(trial))], older_than_ms=0),
+    ),
+    "provision()": ("", lambda trial, _: trial.other.provision()),
+    "a store that is closed": ("", lambda trial, _: use_and_close(trial)),
 }
+
+
+def renewal(record: LockRecord) -> Replace:
+    """Return a renewal of *record*, which stands."""
+    return Replace(next_version(record), record.version)
 
 
 def claimed_in_other_ways(trial: Trial) -> list[LockRecord]:
@@ -181,26 +207,31 @@ def written_in_every_way(trial: Trial) -> dict[str, LockRecord]:
     def fresh_one() -> LockRecord:
         return trial.hold(trial.key(), lease_ms=1)
 
-    broken, often, renewed = fresh_one(), fresh_one(), fresh_one()
-    trial.store.replace(Replace(tombstone(broken, fencing_token=broken.fencing_token + 1), broken.version))
+    often, renewed = fresh_one(), fresh_one()
     for _ in range(HANDS):
         often, renewed = trial.hold(trial.free(often).key, lease_ms=1), trial.renew(renewed)
     ways = {
-        "a claim": fresh_one(),
         "a claim with data": trial.hold(trial.key(), lease_ms=1, data=b"x"),
+        "a claim that asks for a token": trial.hold(trial.key(), lease_ms=1, token=STOOD),
         "a claim without a lease": trial.hold(trial.key(), lease_ms=None),
-        "a takeover": trial.renew(taken := fresh_one(), fencing_token=taken.fencing_token + 1),
-        "a renewal": trial.renew(fresh_one()),
-        "a release": trial.free(fresh_one()),
-        "a release that hides it": trial.free(fresh_one(), State.GONE),
-        "a break": broken,
-        "a claim of a tombstone": often,
+        f"claim number {HANDS} of a tombstone": often,
         f"the renewal number {HANDS}": renewed,
-        **{
-            f"claim number {number} of other kinds": each for number, each in enumerate(claimed_in_other_ways(trial), 1)
-        },
     }
+    for state in (None, State.FREE):
+        ways |= {
+            f"{form}{state and ' of a tombstone'}": came
+            for form, _, _, came in granted_in_each_form(trial, state, {}, lease_ms=1)
+        }
+    for form in changes(held("k"), Version(fresh(), 1)):
+        record = fresh_one()
+        ways[form] = trial.granted(trial.store.send(changes(record, record.version)[form]), form)
+    for name, fields in WHOLE.items():
+        ways[f"a claim with {name}"] = trial.hold(trial.key(), **fields)
+        ways[f"a renewal with {name}"] = trial.renew(trial.hold(trial.key(), **fields))
+        ways[f"a release with {name}"] = trial.free(trial.hold(trial.key(), **fields), **LEFT)
     if trial.harness.gives("batch_renew"):
-        record = ways["a batch"] = fresh_one()
-        trial.store.replace_many([Replace(next_version(record), record.version)])
+        record, other = ways["a batch"], ways["a break in a batch"] = fresh_one(), fresh_one()
+        freed = Replace(tombstone(other, fencing_token=other.fencing_token + 1), other.version)
+        trial.store.replace_many([renewal(record)])
+        trial.store.replace_many([freed])
     return ways

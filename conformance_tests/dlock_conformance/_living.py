@@ -243,6 +243,6 @@ def asked_of_new(trial: Trial, opening: Any, verb: str) -> object:
 
 def written(trial: Trial, verb: str, record: Any) -> Any:
     """Return what *verb* would write."""
-    if verb == "claim":
+    if verb.startswith("claim"):
         return held(trial.key())
     return tombstone(record) if verb == "release" else next_version(record)

@@ -8,11 +8,14 @@ from typing import TypeVar
 
 import pytest
 
+from dlock_conformance._changing import WRONG_VERSIONS
+from dlock_conformance._claiming import GREAT_TOKEN
+from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, tombstone
-from dlock_conformance.trial import Trial
-from dlock_core.errors import StoreError
-from dlock_core.record import LockRecord, State, Version
+from dlock_conformance.trial import SLACK_S, Trial
+from dlock_core.errors import RecordError, StoreError
+from dlock_core.record import LockRecord, State, Times, Version
 from dlock_core.store import PRUNE_MAX, Claim, Expect, Replace
 
 __all__ = ["OLD_MS", "PruneClauses", "grow_old"]
@@ -21,6 +24,8 @@ __all__ = ["OLD_MS", "PruneClauses", "grow_old"]
 OLD_MS = 40
 LONG_MS = 60_000
 SOON_MS, SOON_MAX_MS = 100, 1600
+BRIEF_S = 0.25
+LONG_AGO = Times(1, 2)
 
 _CHANGES: dict[str, Callable[[Trial, LockRecord], LockRecord]] = {
     "claimed": lambda trial, free: trial.hold(free.key),
@@ -95,16 +100,16 @@ class PruneClauses:
 
     def test_p1_both_parts_of_the_version_are_compared(self, trial: Trial) -> None:
         """An RVN may stand under two tokens."""
-        free = trial.free(trial.hold(trial.key(), token=7))
+        free = trial.free(trial.hold(trial.key(), token=GREAT_TOKEN), rvn=fresh()[:-1] + "f")
         grow_old()
 
-        for wrong in (Version(fresh(), free.fencing_token), Version(free.rvn, free.fencing_token - 1)):
-            listed = LockRecord(free.key, State.FREE, wrong.rvn, wrong.fencing_token, free.owner, None)
-            self._stays(trial, listed, free, OLD_MS, "a record whose version is another than the one that is given")
+        for name, wrong in WRONG_VERSIONS.items():
+            listed = LockRecord(free.key, State.FREE, *wrong(free.version), free.owner, None)
+            self._stays(trial, listed, free, OLD_MS, f"a record whose version is not the one that is given: {name}")
 
     def test_p1_what_is_younger_stays(self, trial: Trial) -> None:
-        """The age counts from the last write, which here is a moment ago."""
-        free = trial.free(trial.hold(trial.key()))
+        """The age counts from the last write, which here is a moment ago, whatever a wrong clock of the writer has said."""
+        free = trial.free(trial.hold(trial.key()), times=LONG_AGO)
         grow_old()
 
         self._stays(trial, free, free, LONG_MS, "a record that is younger")
@@ -157,6 +162,31 @@ class PruneClauses:
         trial.tried(lambda: trial.store.prune([listed], older_than_ms=OLD_MS))
 
         trial.require(trial.store.read(key) is not None, "prune removed a record of a newer format")
+
+    @needs("plant_foreign")
+    def test_p1_what_cannot_be_read_stays(self, trial: Trial) -> None:
+        """Nobody knows whether it is free (S16); whether the prune is an error then is the store's affair."""
+        key = trial.plant()
+        grow_old()
+
+        trial.tried(lambda: trial.store.prune([LockRecord(key, State.FREE, "rvn", 1, "", None)], older_than_ms=OLD_MS))
+
+        came = trial.tried(lambda: trial.store.read(key))
+        trial.require(isinstance(came, RecordError), "prune removed what is not dlock's", came=came)
+
+    @needs("busy")
+    def test_s13_a_prune_ends_in_time_when_another_goes_on(self, trial: Trial) -> None:
+        """As a step does: somebody else's write that does not end holds it no longer than its time-out."""
+        store, free = trial.disturbed(Fault.BUSY), trial.free(trial.hold(trial.key()))
+        grow_old()
+
+        def took() -> float:
+            with trial.fault(Fault.BUSY):
+                began = time.monotonic()
+                trial.ended(lambda: store.prune([free], older_than_ms=OLD_MS, timeout_s=BRIEF_S), BRIEF_S + 4 * SLACK_S)
+                return time.monotonic() - began
+
+        trial.in_time(f"a prune with timeout_s={BRIEF_S} beside a write of somebody else", BRIEF_S, took)
 
     def test_p1_a_scan_of_everything_shows_what_stands(self, trial: Trial) -> None:
         """Whatever a store keeps of what is gone is no record."""

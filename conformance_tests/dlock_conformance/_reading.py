@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import Any
 
@@ -22,7 +23,7 @@ from dlock_core.record import (
 )
 from dlock_core.store import Claim, Expect, Replace
 
-__all__ = ["EXACT", "PAIRS", "ReadingClauses", "everywhere"]
+__all__ = ["EXACT", "PAIRS", "ReadingClauses", "alike", "everywhere"]
 
 READERS = 3
 ALL_BYTES = bytes(range(256))
@@ -49,7 +50,9 @@ EXACT: dict[str, dict[str, Any]] = {
     "empty data": {"data": b""},
     "one zero byte": {"data": b"\x00"},
     "every byte": {"data": ALL_BYTES},
-    "text as data": {"data": '{"json": "\u00e9"}'.encode()},
+    "text as data": {"data": '{"json": "\u00e9"} '.encode()},
+    "digits as data": {"data": b"007"},
+    "lines as data": {"data": b"\xef\xbb\xbf one\r\ntwo \r\n"},
     "64 KiB of data": {"data": ALL_BYTES * (DATA_MAX_BYTES // 256)},
     "64 KiB of zeros": {"data": bytes(DATA_MAX_BYTES)},
     "no attributes": {"attributes": ()},
@@ -61,13 +64,16 @@ EXACT: dict[str, dict[str, Any]] = {
     "text is not bytes": {"attributes": (("bytes", b"x"), ("text", "x"))},
     "strange attribute names": {
         "attributes": tuple(
-            (name, 1) for name in sorted({"$x", "a.b", "state", "rvn", "key", "_id", " ", "\u00e9", "0"})
+            (name, 1)
+            for name in sorted(
+                {"$x", "a.b", "a_b", "state", "STATE", "rvn", "key", "_id", " ", "\u00e9", "e\u0301", "0", "n" * 300}
+            )
         )
     },
     "many attributes": {"attributes": tuple((f"name-{number:03}", number) for number in range(200))},
     "60 KiB in an attribute": {"attributes": (("large", "\u00e9" * 30_000),)},
     "an empty owner": {"owner": ""},
-    "a strange owner": {"owner": "h\u00f4te:\U0001f512 \"quoted\" 'too' \\ $x {} \n"},
+    "a strange owner": {"owner": " H\u00f4te e\u0301:\U0001f512 \"quoted\" 'too' \\ $x {} %41 a|b,c\td\r\n"},
     "a long owner": {"owner": "o" * 1000},
     "the shortest lease": {"lease_ms": 1},
     "the longest lease": {"lease_ms": LEASE_MAX_MS},
@@ -75,7 +81,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "a short rvn": {"rvn": "r"},
     "a long rvn": {"rvn": "0123456789abcdef" * 4},
     "an rvn that looks like a number": {"rvn": "00012345678901234567890123456789"},
-    "a great token": {"fencing_token": TOKEN_MAX - 1},
+    "a great token": {"fencing_token": TOKEN_MAX},
     "an odd great token": {"fencing_token": 1_795_000_000_123_457},
     "a stamp": {"stamp": Stamp(1_795_000_000_123, "the rvn of its write")},
     "a process": {"process": ProcessIdentity("5ce1\u00e9-boot", 4_026_531_836, 4_194_303, 987_654_321_012)},
@@ -86,13 +92,15 @@ EXACT: dict[str, dict[str, Any]] = {
         "attributes": (("bytes", b"\x00"), ("int", -(2**53) - 1), ("text", "\u00e9"), ("truth", True)),
         "owner": "o",
         "lease_ms": 86_399_999,
-        "stamp": Stamp(1, "r"),
+        "stamp": Stamp(0, "r"),
         "process": ProcessIdentity("b", 1, 2, 3, child_group=0),
         "broken": Broken("", 0),
     },
 }
 
-_LONG = KEY_MAX_BYTES - 60
+# How long the start of keys is that are alike: with the longest end that follows it is a key of 1024 bytes.
+START_BYTES = 59
+_LONG = KEY_MAX_BYTES - START_BYTES - 1
 PAIRS: dict[str, tuple[str, str]] = {
     "upper and lower case": ("Key", "key"),
     "case of other letters": ("\u00c9", "\u00e9"),
@@ -112,18 +120,24 @@ PAIRS: dict[str, tuple[str, str]] = {
     "a dot folder": ("a/b", "a/./b"),
     "a parent folder": ("b", "a/../b"),
     "slash and backslash": ("a/b", "a\\b"),
+    "slash and colon": ("a/b", "a:b"),
+    "one space and two": ("a b", "a  b"),
     "per cent coding": ("a/b", "a%2Fb"),
     "plus and space": ("a b", "a+b"),
     "a zero-width space": ("ab", "a\u200bb"),
     "a zero-width joiner": ("ab", "a\u200db"),
-    "leading zeros": ("1", "01"),
+    "a soft hyphen": ("ab", "a\u00adb"),
+    "a variation selector": ("\u263a", "\u263a\ufe0f"),
+    "the final sigma": ("\u03c3", "\u03c2"),
+    "leading zeros": ("/1", "/01"),
+    "a number and its float": ("/1", "/1.0"),
     "quotes": ("'", "''"),
     "an escape": ("a", "\\a"),
     "a wildcard": ("a%", "ab"),
     "braces": ("{a}b", "{a}c"),
     "the last byte of 1024": ("k" * _LONG + "1", "k" * _LONG + "2"),
     "the last character of 1024 bytes": ("\u00e9" * (_LONG // 2) + "1", "\u00e9" * (_LONG // 2) + "2"),
-    "255 bytes and one more": ("k" * 200, "k" * 201),
+    "255 bytes and one more": ("k" * (255 - START_BYTES), "k" * (256 - START_BYTES)),
     "astral letters": ("\U0001d400", "\U0001d401"),
 }
 
@@ -132,12 +146,17 @@ class ReadingClauses:
     """Clauses of ``read``, ``scan``, stored data and keys."""
 
     def test_s9_a_read_shows_what_another_connection_wrote_before(self, trial: Trial) -> None:
-        """Each answered write is seen by each read that begins after it."""
+        """Each answered write is seen by each read that begins after it, also by one that has written itself before."""
         record = trial.hold(trial.key())
+        stores = [trial.store, trial.other]
         for number in range(50):
-            written = trial.renew(record, attributes=(("number", number),))
+            written = trial.renew(record, store=stores[0], attributes=(("number", number),))
 
-            trial.exactly(written, trial.other.read(record.key), "a read after an answered write does not show it")
+            stores.reverse()
+            trial.exactly(written, stores[0].read(record.key), "a read after an answered write does not show it")
+            if trial.harness.gives("server_clock"):
+                came = stores[0].read_age(record.key)
+                trial.exactly(written, came and came[0], "read_age after an answered write does not show it")
             record = written
 
     @pytest.mark.parametrize("standing", ["held", "free", "gone"])
@@ -219,7 +238,7 @@ class ReadingClauses:
     @pytest.mark.parametrize("pair", PAIRS)
     def test_s12_two_keys_are_two_keys(self, trial: Trial, pair: str) -> None:
         """Whatever a file system, a collation or a URL would make of them."""
-        prefix = trial.key()[:59]
+        prefix = alike(trial)
         one, two = (f"{prefix}{end}" for end in PAIRS[pair])
         first = trial.hold(one, owner="one")
 
@@ -227,17 +246,31 @@ class ReadingClauses:
 
         if not reply.applied or reply.record is None:
             trial.fail(
-                f"the key {one[59:][-20:]!r} was claimed, and then {two[59:][-20:]!r} was not free: they are two keys",
+                f"the key {one[START_BYTES:][-20:]!r} was claimed, and then {two[START_BYTES:][-20:]!r} was not free: they are two keys",
                 came=reply,
             )
         trial.exactly(
             first,
             trial.store.read(one),
-            f"after a claim of {two[59:][-20:]!r} the record of {one[59:][-20:]!r} changed",
+            f"after a claim of {two[START_BYTES:][-20:]!r} the record of {one[START_BYTES:][-20:]!r} changed",
         )
-        trial.exactly(reply.record, trial.store.read(two), f"the record of {two[59:][-20:]!r} is not what was written")
+        trial.exactly(
+            reply.record, trial.store.read(two), f"the record of {two[START_BYTES:][-20:]!r} is not what was written"
+        )
         trial.free(reply.record)
-        trial.exactly(first, trial.store.read(one), f"a release of {two[59:][-20:]!r} changed {one[59:][-20:]!r}")
+        trial.exactly(
+            first,
+            trial.store.read(one),
+            f"a release of {two[START_BYTES:][-20:]!r} changed {one[START_BYTES:][-20:]!r}",
+        )
+
+    def test_s12_keys_of_digits_are_text(self, trial: Trial) -> None:
+        """Two of one number are two keys, where a column takes the type of what is put into it."""
+        digits = str(10**14 + secrets.randbelow(10**14))
+        records = [trial.hold(key) for key in (digits, f"0{digits}", f"{digits}.0")]
+
+        for record in records:
+            trial.exactly(record, trial.store.read(record.key), "a key of digits was taken for a number")
 
     def test_s12_the_longest_key_of_the_widest_characters(self, trial: Trial) -> None:
         """1024 bytes are 256 characters of four bytes."""
@@ -248,6 +281,11 @@ class ReadingClauses:
 
         trial.exactly(record, trial.store.read(key), "the record of a long key is not what was written")
         trial.require(trial.store.read(key[:-1]) is None, "a key and the key without its last character are two keys")
+
+
+def alike(trial: Trial) -> str:
+    """Return the start of keys that differ in their ends alone, which are those of :data:`PAIRS`."""
+    return trial.key().ljust(START_BYTES, "-")
 
 
 def everywhere(trial: Trial, right: LockRecord, granted: LockRecord) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from dlock_conformance._connecting import many
 from dlock_conformance._pruning import OLD_MS, grow_old
+from dlock_conformance._reading import PAIRS, alike
 from dlock_conformance.needs import needs
 from dlock_conformance.trial import Trial
 from dlock_core.record import DATA_MAX_BYTES, LockRecord, State
@@ -13,6 +14,7 @@ from dlock_core.record import DATA_MAX_BYTES, LockRecord, State
 __all__ = ["ScanningClauses"]
 
 WILDCARDS = [
+    " ",
     "%",
     "_",
     "*",
@@ -82,6 +84,13 @@ class ScanningClauses:
 
         same_records(trial, [record, longer], trial.store.scan(record.key))
 
+    def test_s10_a_prefix_may_be_as_long_as_a_key(self, trial: Trial) -> None:
+        """It is compared to its last byte."""
+        prefix = alike(trial)
+        first, _ = (trial.hold(f"{prefix}{end}") for end in PAIRS["the last byte of 1024"])
+
+        same_records(trial, [first], trial.store.scan(first.key))
+
     def test_s10_an_empty_prefix_gives_every_record(self, trial: Trial) -> None:
         """Other users' records too, so only ours are looked for."""
         mine = [trial.hold(trial.key()) for _ in range(3)]
@@ -109,14 +118,21 @@ class ScanningClauses:
             trial.renew(record, store=trial.other, keep=True)
         for beside in ("/ before", "/~ after"):
             trial.hold(f"{prefix}{beside}")
+        # The page that is open is no snapshot for what else this store reads.
+        standing_now = trial.other.read(changed[0].key)
+        assert standing_now is not None
+        trial.exactly(standing_now, trial.store.read(changed[0].key), "a read beside an open scan shows an old record")
         found += [record for record in scan if not record.key.endswith((" before", " after"))]
         standing = {record.key: record for record in found}
         keys_only = [standing.get(record.key, record) if record in changed else record for record in written]
         same_records(trial, keys_only, found)
 
     def test_s10_pages_end_also_between_keys_that_are_alike(self, trial: Trial) -> None:
-        """Wherever a page ends, the next one goes on with the next key, though it differs in case only."""
-        prefix = trial.key()
+        """Wherever a page ends, the next one goes on with the next key, though it differs in case only, or another key comes between."""
+        begins = trial.key()
+        prefix = f"{begins}_%"
+        for number in range(3):
+            trial.hold(f"{begins}!!/{number}")  # it is of the page where the prefix has wildcards
         written = [trial.hold(f"{prefix}/")]
         written += [
             trial.hold(f"{prefix}/{number:04}{end}") for number in range(trial.harness.page // 2 + 10) for end in "aA"
@@ -126,11 +142,14 @@ class ScanningClauses:
 
     @needs("prune")
     def test_s10_a_scan_misses_nothing_as_others_are_pruned(self, trial: Trial) -> None:
-        """What the pages before had may be gone when the next one is read."""
+        """What the pages before had, or the next ones would have had, may be gone when those are read."""
         prefix = many(trial)
         scan = trial.store.scanning(prefix)
         found = [next(scan) for _ in range(10)]
-        gone = [trial.free(record, store=trial.other) for record in found[:5]]
+        seen = {record.key for record in found}
+        later = [record for record in trial.other.scan(prefix) if record.key not in seen]
+        going = [*found[:5], later[0], later[len(later) // 2], later[-1]]
+        gone = [trial.free(record, store=trial.other) for record in going]
         grow_old()
 
         trial.other.prune(gone, older_than_ms=OLD_MS)
@@ -138,8 +157,8 @@ class ScanningClauses:
         keys = {record.key for record in (*found, *scan)}
         for record in gone:
             trial.hold(record.key)
-        missed = trial.harness.page + 20 - len(keys)
-        wrong = f"{missed} records that stood all the time were missed, as others were pruned between two pages"
+        missed = {record.key for record in (*found, *later)} - {record.key for record in gone} - keys
+        wrong = f"{len(missed)} records that stood all the time were missed, as others were pruned between two pages"
         trial.require(not missed, wrong)
 
     @pytest.mark.parametrize("last", LAST, ids=[f"U+{ord(last):04X}" for last in LAST])

@@ -73,9 +73,11 @@ class NotifyClauses:
         """The waiter was given an older version; the release of a newer one follows it all the same, also that of the next holder."""
         record = trial.hold(trial.key())
         with waiting(trial, record) as waiter:
-            waiter.began.wait()
+            waiter.settle()
 
             renewed = trial.renew(trial.renew(record))
+            if trial.harness.gives("batch_renew"):
+                renewed = trial.granted(renewed_by(trial, "replace_many", renewed), "a renewal in a batch")
             trial.free(trial.renew(renewed, fencing_token=renewed.fencing_token + 1))
 
             trial.require(

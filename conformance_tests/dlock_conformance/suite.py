@@ -30,6 +30,7 @@ from dlock_conformance._sessions import SessionClauses
 from dlock_conformance._trouble import TroubleClauses
 from dlock_conformance._waiting import WaitingClauses
 from dlock_conformance._waking import NotifyClauses
+from dlock_conformance._whole import WholeClauses
 from dlock_conformance.clauses import clause_of
 from dlock_conformance.harness import Colour, Opening, StoreHarness
 from dlock_conformance.needs import inapplicable, not_given
@@ -107,6 +108,7 @@ class LockStoreConformance(
     GrantingClauses,
     FreeingClauses,
     SessionClauses,
+    WholeClauses,
     TroubleClauses,
     SendingClauses,
     ConnectionClauses,
