@@ -92,7 +92,7 @@ class AsyncElection:
                 async with term:
                     await body(term)
 
-        await self._candidate.run(self._client._engine, campaign, lead, rejoin=rejoin)
+        await self._candidate.run(self._client._open_engine, campaign, lead, rejoin=rejoin)
 
     async def leader(self) -> Leader | None:
         """As :meth:`dlock_core.Election.leader`."""

@@ -106,7 +106,7 @@ class Election:
             with term:
                 body(term)
 
-        run_blocking(self._candidate.run(self._client._engine, campaign, lead, rejoin=rejoin))
+        run_blocking(self._candidate.run(self._client._open_engine, campaign, lead, rejoin=rejoin))
 
     def leader(self) -> Leader | None:
         """Return the leader that the record names, by one read; None if nobody leads.

@@ -27,13 +27,15 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.lease_view import LeaseView
 
-__all__ = ["BLOCK", "Candidate", "Observer", "body_name"]
+__all__ = ["BLOCK", "OWN", "Candidate", "Observer", "body_name"]
 
 _log = guarded_logger("dlock.client")
 _Term = TypeVar("_Term", bound="LeaseView")
 
 BLOCK = "the block that leads"
 _GRACE = 4
+# Whatever the locks of the client are, an election has one leader, and observers tell by its record whether that lives.
+OWN: dict[str, Any] = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}
 _NOT_FOR_ELECTIONS = {
     "data": "the leader's value is the record's data; give value=",
     "reentrant": "one election leads once at a time",
@@ -64,10 +66,10 @@ class Candidate:
         for name, advice in _NOT_FOR_ELECTIONS.items():
             if name in given:
                 raise ConfigurationError(f"{name} is not an option of election {self.key!r}: {advice}")
-        own = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}
-        given |= {"data": given.pop("value"), **own}
+        given |= {"data": given.pop("value"), **OWN}
         call = self._context.resolve(given)
-        hold_ns = min(call.timings.lease_ns, call.timings.max_hold_ns or NEVER)
+        timings = call.timings
+        hold_ns = min(timings.own_lease_ns, timings.max_hold_ns or NEVER, timings.stall_ns or NEVER)
         if call.options.stop_grace is not None or hold_ns == NEVER:
             return call
         return self._context.resolve({**given, "stop_grace": hold_ns / _GRACE / NANOS})

@@ -85,7 +85,7 @@ async def test_campaigning_twice_at_once_is_refused(world: World) -> None:
 
 @both_colours
 async def test_the_stop_grace_is_a_quarter_of_the_lease(world: World) -> None:
-    """It is so by default, and of max_hold where that is shorter; one that is given counts."""
+    """It is so by default, and of max_hold or stall_timeout where that is shorter; one that is given counts."""
     async with world.client(lease_duration=20) as client:
 
         def grace(**options: Any) -> float:
@@ -93,6 +93,7 @@ async def test_the_stop_grace_is_a_quarter_of_the_lease(world: World) -> None:
             return resolved.timings.stop_grace_ns / 1e9
 
         assert (grace(), grace(max_hold=8), grace(stop_grace=1), grace(fail_closed=True)) == (5, 2, 1, 0)
+        assert (grace(stall_timeout=4), grace(lock_delay=5)) == (1, 5)
 
 
 @both_colours
