@@ -47,6 +47,13 @@ _log = logging.getLogger("dlock.command")
 # The group is killed, and has a fiftieth of the lease to be gone; the guard comes in when half of that has passed.
 _MARGIN = 50
 _GRACE = 4
+# By the exit codes of a command that it has ended, what is typed as Ctrl-C or Ctrl-\: the command has the terminal, and dlock is not told.
+_TYPED = {
+    code: number
+    for number in FORWARDED
+    if number.name in ("SIGINT", "SIGQUIT")
+    for code in (-number, SIGNALLED + number)
+}
 
 
 class Request(NamedTuple):
@@ -118,6 +125,8 @@ def hold(
             guard.dismiss()
     finally:
         child.dismiss()
+        if progress is not None:
+            progress.close()
 
 
 class Run:
@@ -266,6 +275,8 @@ class Run:
         for status in self._child.changes():
             if not os.WIFSTOPPED(status):
                 self._status = os.waitstatus_to_exitcode(status)
+                if self._child.has_terminal and (typed := _TYPED.get(self._status)):
+                    self._request.on_signal(typed)
                 self._wake.set()
             elif os.WSTOPSIG(status) in JOB_CONTROL and self._child.take_terminal():
                 self._stop()
