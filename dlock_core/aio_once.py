@@ -54,13 +54,13 @@ class AsyncOnce(JobRun):
         lease = self.lease
         if lease is None:
             return
-        if body_error is None and not lease._closed:
-            leaving = await self._end(self._client, lease)
-            await lease.__aexit__(None, None, None)  # what is left of a cancellation of the body
-            if leaving is not None:
-                raise leaving
+        ours = lease._end_cancelling(body_error)
+        if body_error is not None or not self._runs:
+            await lease._leave(body_error, ours=ours)
             return
-        await lease.__aexit__(kind, body_error, trace)
+        leaving = await self._end(self._client, lease)
+        if leaving is not None:
+            raise leaving
 
     def __call__(self, function: Callable[_P, Awaitable[_R]], /) -> Callable[_P, Awaitable[_R | None]]:
         """As :meth:`dlock_core.Once.__call__`, of a coroutine function."""

@@ -58,9 +58,9 @@ class Once(JobRun):
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         """Finish the slot; where the body raised, release the job and leave the slot due."""
         lease = self.lease
-        if lease is None or lease._closed:
+        if lease is None:
             return
-        if body_error is not None:
+        if body_error is not None or not self._runs:
             lease.__exit__(kind, body_error, trace)
             return
         leaving = run_blocking(self._end(self._client, lease))
