@@ -148,8 +148,9 @@ class JobRun:
 
     async def _take(self, engine: Engine, lease: LeaseView, record: LockRecord | None) -> None:
         call, look = self._call, _Watch().look if self._until_renewed else None
-        if record is not None and record.held and record.lease_ms is None and self._until_renewed:
-            self.busy, self._holder = True, record  # a lock without a lease, which shows no sign of life
+        has_no_lease = record is not None and record.held and record.lease_ms is None and record.members is None
+        if has_no_lease and self._until_renewed:
+            self.busy, self._holder = True, record  # a lock that shows no sign of life
             return
         try:
             await engine.acquire(self._full_key, call.options, call.timings, view=lease, look=look)
