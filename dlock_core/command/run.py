@@ -48,12 +48,7 @@ _log = logging.getLogger("dlock.command")
 _MARGIN = 50
 _GRACE = 4
 # By the exit codes of a command that it has ended, what is typed as Ctrl-C or Ctrl-\: the command has the terminal, and dlock is not told.
-_TYPED = {
-    code: number
-    for number in FORWARDED
-    if number.name in ("SIGINT", "SIGQUIT")
-    for code in (-number, SIGNALLED + number)
-}
+_TYPED = {code: each for each in FORWARDED if each.name in ("SIGINT", "SIGQUIT") for code in (-each, SIGNALLED + each)}
 
 
 class Request(NamedTuple):
@@ -397,7 +392,7 @@ class Run:
             )
             return
         state = lease._handle.state
-        if type(state) is Held and state.hold_until <= state.deadline:
+        if type(state) is Held and state.hold_until <= lease._handle.deadline:
             self._limit = self._longest if state.hold_until == state.overrun_at else "stall_timeout"
         if lease.loss is not None:
             why = f"{what} was lost ({lease.loss.reason.value})"
@@ -435,7 +430,8 @@ class Run:
         if self._terminated or self._guard.look():
             names = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
             loss = next((lease.loss for lease in leases.values() if lease.loss is not None), None)
-            ending = f"was held for its {self._limit}" if self._limit else "could not be kept"
+            verb = "had no progress" if self._limit == "stall_timeout" else "was held"
+            ending = f"{verb} for its {self._limit}" if self._limit else "could not be kept"
             why = f"lock {names} " + (f"was lost: {LOSS_REASONS[loss.reason]}" if loss and not self._limit else ending)
             self._say.error(f"the command was ended (code {code}) because {why}; exit code {LOST}")
             return LOST

@@ -189,6 +189,7 @@ def test_command_that_makes_no_progress_is_ended(shell: Shell) -> None:
     stuck = shell.run("run", "--stall-timeout", "1", "k", "--", "sleep", "60")
     assert stuck.returncode == 76
     assert "its stall_timeout of 1 s ends" in stuck.stderr
+    assert "because lock 'k' (token 1) had no progress for its stall_timeout" in stuck.stderr
 
     works = "for step in 1 2 3 4 5 6 7 8; do sleep 0.25; echo > $DLOCK_PROGRESS; done; echo done"
     busy = shell.run("run", "--stall-timeout", "1.5", "k", "--", "sh", "-c", works)
