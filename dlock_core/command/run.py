@@ -102,9 +102,10 @@ def hold(
 
     Raises: DLockError: the locks were not obtained. OSError: no process can be had.
     """
-    # All is loaded, and stays: see __main__.
-    gc.freeze()
-    gc.enable()
+    # All is loaded, and stays: see __main__. Once: what an earlier term of an election has left is garbage.
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     # Forked here: this process has one thread yet, and no connection.
     progress = None if options.stall_timeout is None else Progress()
     child = Child(request.argv, stdout)

@@ -32,6 +32,17 @@ __main__.main()
 """
 
 
+# Says in the pause after each term how much the collector of garbage will never look at again.
+SAY_FROZEN = """
+import gc, time, types
+from dlock_core import __main__
+from dlock_core.command import elect
+
+elect.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: print(gc.get_freeze_count(), flush=True))
+__main__.main()
+"""
+
+
 def electing(shell: Shell, *options: str, script: str) -> subprocess.Popen[str]:
     """Start a candidate."""
     return shell.start("elect", *options, "k", "--", "sh", "-c", script)
@@ -196,3 +207,13 @@ def test_terms_leave_nothing_open(shell: Shell) -> None:
     process.send_signal(signal.SIGTERM)
     finish(process)
     assert len(set(opened)) == 1, opened
+
+
+def test_terms_leave_no_garbage_that_stays(shell: Shell) -> None:
+    """A leader whose command ends each second would grow by gigabytes a day."""
+    process = shell.start("elect", "k", "--", "true", program=("-c", SAY_FROZEN))
+    frozen = [int(line(process.stdout)) for _ in range(3)]
+
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    assert frozen == sorted(frozen, reverse=True)
