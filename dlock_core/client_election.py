@@ -132,10 +132,8 @@ class Election:
     def _campaign(self, body: str, options: LockKeywords) -> Term:
         client, candidate = self._client, self._candidate
         call = candidate.resolve(options)
-        candidate.begin(client._engine)
-        term: Term | None = None
-        try:
-            term = client._obtain(Term, self.key, candidate.full_key, call)
-        finally:
-            candidate.end(client._engine, term, body)
-        return term
+
+        async def obtain() -> Term:
+            return client._obtain(Term, self.key, candidate.full_key, call)
+
+        return run_blocking(candidate.campaign(client._engine, obtain, body))
