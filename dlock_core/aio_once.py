@@ -40,13 +40,13 @@ class AsyncOnce(JobRun):
     async def __aenter__(self) -> Self:
         """As :meth:`dlock_core.Once.__enter__`."""
         client, engine = self._client, self._client._open_engine
-        await self._decide(engine, lambda: AsyncLease(client._context, engine, self.key))
-        if self.lease is not None:
-            try:
+        try:
+            await self._decide(engine, lambda: AsyncLease(client._context, engine, self.key))
+            if self.lease is not None:
                 await self.lease.__aenter__()
-            except BaseException:
-                self.lease._leave_to_scheduler()
-                raise
+        except BaseException:
+            self._leave_to_scheduler()
+            raise
         return self
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:

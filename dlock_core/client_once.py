@@ -52,7 +52,11 @@ class Once(JobRun):
             of another type than the last. LockLostError: the job was lost before the block began, as where the process stood still.
         """
         client, engine = self._client, self._client._open_engine
-        run_blocking(self._decide(engine, lambda: Lease(client._context, engine, self.key)))
+        try:
+            run_blocking(self._decide(engine, lambda: Lease(client._context, engine, self.key)))
+        except BaseException:
+            self._leave_to_scheduler()
+            raise
         return self
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:

@@ -146,6 +146,11 @@ class JobRun:
             lease._leave_to_scheduler()  # its other half
             raise
 
+    def _leave_to_scheduler(self) -> None:
+        """Have the job given back; the caller was interrupted before the block."""
+        if self._lease is not None:
+            self._lease._leave_to_scheduler()  # its other half
+
     async def _take(self, engine: Engine, lease: LeaseView, record: LockRecord | None) -> None:
         call, look = self._call, _Watch().look if self._until_renewed else None
         has_no_lease = record is not None and record.held and record.lease_ms is None and record.members is None

@@ -14,6 +14,7 @@ from dlock_core import (
     LockLostError,
     OutcomeUnknownError,
 )
+from dlock_core.engine.jobs import JobRun
 from dlock_core.once import mark
 from dlock_core.states import Payload
 from tests.core.hold_support import Boom
@@ -255,3 +256,22 @@ async def test_clock_that_is_set_back_in_a_run_keeps_nobody_from_the_next(world:
 
         async with other.once("k", slot=2) as job:
             assert job.due
+
+
+@both_colours
+async def test_an_interrupt_before_the_block_gives_the_job_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it comes when the job was taken, and whoever shows the traceback keeps the run."""
+    decide = JobRun._decide
+
+    async def strike(run: JobRun, *rest: Any) -> None:
+        await decide(run, *rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobRun, "_decide", strike)
+    async with world.client() as client:
+        with pytest.raises(KeyboardInterrupt) as kept:
+            await enter(client, slot=1)
+        await world.live(1)
+
+        assert not world.space.records["k"].held
+        assert kept.traceback
