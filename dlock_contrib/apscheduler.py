@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import re
+import time
 from typing import TYPE_CHECKING, Any, Unpack
 
 from apscheduler.events import EVENT_JOB_EXECUTED
@@ -28,6 +29,25 @@ if TYPE_CHECKING:
     from dlock_core import LockClient, LockKeywords
 
 __all__ = ["OnceExecutor"]
+
+
+class _Waiting:
+    """A job for which another host may be waited for: the time of that is added to its grace, since whoever takes over is not late."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._since = job, time.monotonic()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._job, name)
+
+    def __str__(self) -> str:
+        return str(self._job)
+
+    @property
+    def misfire_grace_time(self) -> float | None:
+        grace: float | None = self._job.misfire_grace_time
+        return None if grace is None else grace + time.monotonic() - self._since
+
 
 _RANDOM_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -67,12 +87,12 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
     def _run(self, job: Job, run_times: Sequence[dt.datetime]) -> list[JobExecutionEvent]:
         events: list[JobExecutionEvent] = []
         for run_time in run_times:
-            slot = run_time.astimezone(dt.UTC).isoformat(timespec="milliseconds")
+            slot, waiting = run_time.astimezone(dt.UTC).isoformat(timespec="milliseconds"), _Waiting(job)
             with self._client.once(self._prefix + job.id, slot=slot, **self._options) as run:
                 if run.lease is None:
                     self._logger.info('Job "%s" (scheduled at %s) runs, or ran, elsewhere', job, run_time)
                     continue
-                events += run_job(job, job._jobstore_alias, [run_time], self._logger.name)
+                events += run_job(waiting, job._jobstore_alias, [run_time], self._logger.name)
                 if events[-1].code != EVENT_JOB_EXECUTED:  # it raised, or this host came too late
                     run.lease.release()  # the time stays due
         return events

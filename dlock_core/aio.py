@@ -163,17 +163,22 @@ class AsyncLease(LeaseView):
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         """Release, by the rules of :class:`dlock_core.Lease`; our own cancellation of the body becomes LockLostError."""
+        await self._leave(body_error, ours=self._end_cancelling(body_error))
+
+    def _end_cancelling(self, body_error: BaseException | None) -> bool:
+        """Cancel the task no more, and take back that it was; whether *body_error* is our own cancellation.
+
+        Before any release: one that finds the loss, or while which another lock is lost, is no part of the body.
+        """
         task, self._task = self._task, None
+        if task is None or not self._cancelled:
+            return False
+        return task.uncancel() <= self._cancelling and isinstance(body_error, asyncio.CancelledError)
+
+    async def _leave(self, body_error: BaseException | None, *, ours: bool) -> None:
+        """Release after a body that ended with *body_error*, which may be *ours*: a cancellation by this lease."""
         if self._context.generation != generation():
             return
-        ours = (
-            self._cancelled
-            and isinstance(body_error, asyncio.CancelledError)
-            and task is not None
-            and task.uncancel() <= self._cancelling
-        )
-        if self._cancelled and not ours and task is not None and not isinstance(body_error, asyncio.CancelledError):
-            task.uncancel()
         if self._closed:
             if ours:
                 raise interrupted_error(self._handle) from body_error

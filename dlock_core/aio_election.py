@@ -92,7 +92,7 @@ class AsyncElection:
                 async with term:
                     await body(term)
 
-        await self._candidate.run(self._client._engine, campaign, lead, rejoin=rejoin)
+        await self._candidate.run(self._client._open_engine, campaign, lead, rejoin=rejoin)
 
     async def leader(self) -> Leader | None:
         """As :meth:`dlock_core.Election.leader`."""
@@ -109,13 +109,11 @@ class AsyncElection:
     async def _campaign(self, body: str, options: LockKeywords) -> AsyncTerm:
         client, candidate = self._client, self._candidate
         call = candidate.resolve(options)
-        candidate.begin(client._engine)
-        term: AsyncTerm | None = None
-        try:
-            term = await client._obtain(AsyncTerm, self.key, candidate.full_key, call)
-        finally:
-            candidate.end(client._engine, term, body)
-        return term
+
+        async def obtain() -> AsyncTerm:
+            return await client._obtain(AsyncTerm, self.key, candidate.full_key, call)
+
+        return await candidate.campaign(client._engine, obtain, body)
 
     @contextmanager
     def _loop_watched(self, term: AsyncTerm, body: str) -> Iterator[None]:

@@ -40,13 +40,13 @@ class AsyncOnce(JobRun):
     async def __aenter__(self) -> Self:
         """As :meth:`dlock_core.Once.__enter__`."""
         client, engine = self._client, self._client._open_engine
-        await self._decide(engine, lambda: AsyncLease(client._context, engine, self.key))
-        if self.lease is not None:
-            try:
+        try:
+            await self._decide(engine, lambda: AsyncLease(client._context, engine, self.key))
+            if self.lease is not None:
                 await self.lease.__aenter__()
-            except BaseException:
-                self.lease._leave_to_scheduler()
-                raise
+        except BaseException:
+            self._leave_to_scheduler()
+            raise
         return self
 
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
@@ -54,13 +54,13 @@ class AsyncOnce(JobRun):
         lease = self.lease
         if lease is None:
             return
-        if body_error is None and not lease._closed:
-            leaving = await self._end(self._client, lease)
-            await lease.__aexit__(None, None, None)  # what is left of a cancellation of the body
-            if leaving is not None:
-                raise leaving
+        ours = lease._end_cancelling(body_error)
+        if body_error is not None or not self._runs:
+            await lease._leave(body_error, ours=ours)
             return
-        await lease.__aexit__(kind, body_error, trace)
+        leaving = await self._end(self._client, lease)
+        if leaving is not None:
+            raise leaving
 
     def __call__(self, function: Callable[_P, Awaitable[_R]], /) -> Callable[_P, Awaitable[_R | None]]:
         """As :meth:`dlock_core.Once.__call__`, of a coroutine function."""

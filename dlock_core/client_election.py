@@ -106,7 +106,7 @@ class Election:
             with term:
                 body(term)
 
-        run_blocking(self._candidate.run(self._client._engine, campaign, lead, rejoin=rejoin))
+        run_blocking(self._candidate.run(self._client._open_engine, campaign, lead, rejoin=rejoin))
 
     def leader(self) -> Leader | None:
         """Return the leader that the record names, by one read; None if nobody leads.
@@ -132,10 +132,8 @@ class Election:
     def _campaign(self, body: str, options: LockKeywords) -> Term:
         client, candidate = self._client, self._candidate
         call = candidate.resolve(options)
-        candidate.begin(client._engine)
-        term: Term | None = None
-        try:
-            term = client._obtain(Term, self.key, candidate.full_key, call)
-        finally:
-            candidate.end(client._engine, term, body)
-        return term
+
+        async def obtain() -> Term:
+            return client._obtain(Term, self.key, candidate.full_key, call)
+
+        return run_blocking(candidate.campaign(client._engine, obtain, body))

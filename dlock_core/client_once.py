@@ -52,15 +52,19 @@ class Once(JobRun):
             of another type than the last. LockLostError: the job was lost before the block began, as where the process stood still.
         """
         client, engine = self._client, self._client._open_engine
-        run_blocking(self._decide(engine, lambda: Lease(client._context, engine, self.key)))
+        try:
+            run_blocking(self._decide(engine, lambda: Lease(client._context, engine, self.key)))
+        except BaseException:
+            self._leave_to_scheduler()
+            raise
         return self
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         """Finish the slot; where the body raised, release the job and leave the slot due."""
         lease = self.lease
-        if lease is None or lease._closed:
+        if lease is None:
             return
-        if body_error is not None:
+        if body_error is not None or not self._runs:
             lease.__exit__(kind, body_error, trace)
             return
         leaving = run_blocking(self._end(self._client, lease))

@@ -150,7 +150,7 @@ def join(wish: Wish, record: LockRecord | None, over: Collection[str], rvn: str)
     others = () if record.members is None else _others(wish, record.members, over)
     token = record.fencing_token
     if wish.mode in (PERMIT, WRITE) or (wish.mode == READ and all(member.mode != READ for member in others)):
-        token += 1
+        token = max(token + 1, wish.token_floor)
     me = Member(wish.member_id, wish.mode, _slot(wish, others), token, wish.weight, 0)
     members = Members(wish.kind, (session,), (me,)) if not others else _members(record, others, (me, session))
     return Replace(_record(wish, token, rvn, members), record.version)

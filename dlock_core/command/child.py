@@ -112,11 +112,12 @@ class Child:
         self._start = -1
 
     def dismiss(self) -> None:
-        """End it if it was not started."""
+        """End it if it was not started; what was open for it is closed, since an election has many."""
         if self._start >= 0:
             os.close(self._start)
             self._start = -1
             os.waitpid(self.pid, 0)
+        os.close(self.exec_error)
 
     def changes(self) -> Iterator[int]:
         """Yield what ``waitpid`` says anew of the command. A container's first process is given orphans, and buries those of the group."""
@@ -141,6 +142,11 @@ class Child:
             if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():
                 os.tcsetpgrp(0, self.pid)
                 self._given = True
+
+    @property
+    def has_terminal(self) -> bool:
+        """Whether the command was given the foreground of the terminal."""
+        return self._given
 
     def take_terminal(self) -> bool:
         """Take the foreground back; whether the command had it."""
@@ -219,6 +225,10 @@ class Progress:
         """Close the end of the command, now that it has its own."""
         os.close(self._write_end)
 
+    def close(self) -> None:
+        """Close the end to read from."""
+        os.close(self.read_end)
+
     def look(self) -> bool | None:
         """Return whether the command has written since the last look; None if it cannot write any more."""
         with suppress(BlockingIOError):
@@ -271,6 +281,7 @@ class Guard:
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self._orders)
+        os.close(self.acts)
 
 
 def _seclude(keep: set[int]) -> None:

@@ -26,6 +26,7 @@ from dlock_core.command.options import (
     option,
 )
 from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, grace_within, hold
+from dlock_core.engine.elections import OWN
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,9 +65,9 @@ def elect(  # click hands the options over by name
     COMMAND gets TERM when the leadership cannot be kept, and KILL before another may lead. A signal to dlock goes to COMMAND; HUP, INT,
     QUIT and TERM also end dlock, with the code of COMMAND. The other exit codes are those of 'dlock run'.
     """
-    options = client_options(**given, data=value, auto_renew=True, cancel_on_loss=False, reentrant=False)
+    options = client_options(**given, data=value, auto_renew=True, cancel_on_loss=False)
     check_shared(options)
-    options = options.with_(timeout=None)
+    options = options.with_(timeout=None, retries=None, **OWN)
     return _Terms(key, ctx.obj, grace_within(options, grace), say).lead(options, once=once)
 
 

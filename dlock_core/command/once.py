@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import click
 
-from dlock_core.command.app import BUSY, CommandBehindDashes
+from dlock_core.command.app import BUSY, UNAVAILABLE, CommandBehindDashes
 from dlock_core.command.options import (
     DURATION,
     check_shared,
@@ -22,10 +22,10 @@ from dlock_core.command.options import (
     option,
 )
 from dlock_core.command.run import Request, Run, grace_within, hold
-from dlock_core.command.show import writing_output
+from dlock_core.command.show import WaitLine, writing_output
 from dlock_core.engine.hints import naming
-from dlock_core.engine.progress import at_in_words
-from dlock_core.errors import ConfigurationError, LockLostError
+from dlock_core.engine.progress import at_in_words, holder_in_words
+from dlock_core.errors import ConfigurationError, LockLostError, StoreError
 from dlock_core.record import DATA_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -132,27 +132,35 @@ class _OnceRun(Run):
         waiting: dict[str, Any] = {} if job.timeout is None else {"timeout": job.timeout}
         self._say.detail(f"looking at {self._name()}")
         limits: dict[str, Any] = {"at_least_for": job.at_least_for, "at_most_for": job.at_most_for}
-        async with client.once(key, slot=job.slot, **limits, **waiting) as run:
-            if self._signal is not None:
-                raise asyncio.CancelledError
-            if run.due:
-                return await self._run(run)
-            if run.busy:
-                self._say.error(
-                    f"{self._name()} is not known to be done, and another process is at it; nothing was run"
-                )
-                return BUSY
-            if str(run.last_slot) < job.slot:
-                until = at_in_words(-(-run._finished.not_before_ms // 1000))  # its other half
-                self._say.note(
-                    f"{self._name()} stays due, and nothing was run: slot {run.last_slot!r} was begun too short a time ago "
-                    f"(--at-least-for); no run begins before {until}"
-                )
-                return 0
-            self._say.detail(f"nothing was run: {run.last_slot!r} of {self._names()} was finished")
-            if job.output is not None:
-                job.output.write(run.result or b"")
+        line = WaitLine(client, [key], self._say)
+        try:
+            async with client.once(key, slot=job.slot, **limits, **waiting) as run:
+                line.end()
+                if self._signal is not None:
+                    raise asyncio.CancelledError
+                return await self._run(run) if run.due else self._skip(run)
+        finally:
+            line.end()
+
+    def _skip(self, run: AsyncOnce) -> int:
+        job, holder = self._job, run._holder  # its other half
+        if run.busy:
+            who = "another process is at it"
+            if holder is not None and holder.held:
+                who += f": {holder_in_words(holder)} (token {holder.fencing_token})"
+            self._say.error(f"{self._name()} is not known to be done, and {who}; nothing was run")
+            return BUSY
+        if str(run.last_slot) < job.slot:
+            until = at_in_words(-(-run._finished.not_before_ms // 1000))  # its other half
+            self._say.note(
+                f"{self._name()} stays due, and nothing was run: slot {run.last_slot!r} was begun too short a time ago "
+                f"(--at-least-for); no run begins before {until}"
+            )
             return 0
+        self._say.detail(f"nothing was run: {run.last_slot!r} of {self._names()} was finished")
+        if job.output is not None:
+            job.output.write(run.result or b"")
+        return 0
 
     async def _run(self, run: AsyncOnce) -> int:
         lease = run.lease
@@ -167,6 +175,13 @@ class _OnceRun(Run):
                 await lease.release()
         except LockLostError as error:
             return self._lost_code(error, code)
+        except StoreError as error:
+            if code == 0:
+                self._say.error(
+                    f"{self._name()} may be run again: the command ended with code 0, but the store has not confirmed that: {error}"
+                )
+                return UNAVAILABLE
+            self._say.warning(f"the release of {self._names()} was not confirmed; it lapses at worst: {error}")
         if code:
             self._say.note(f"{self._name()} stays due: the command ended with code {code}")
         return code

@@ -47,6 +47,8 @@ _log = logging.getLogger("dlock.command")
 # The group is killed, and has a fiftieth of the lease to be gone; the guard comes in when half of that has passed.
 _MARGIN = 50
 _GRACE = 4
+# By the exit codes of a command that it has ended, what is typed as Ctrl-C or Ctrl-\: the command has the terminal, and dlock is not told.
+_TYPED = {code: each for each in FORWARDED if each.name in ("SIGINT", "SIGQUIT") for code in (-each, SIGNALLED + each)}
 
 
 class Request(NamedTuple):
@@ -100,9 +102,10 @@ def hold(
 
     Raises: DLockError: the locks were not obtained. OSError: no process can be had.
     """
-    # All is loaded, and stays: see __main__.
-    gc.freeze()
-    gc.enable()
+    # All is loaded, and stays: see __main__. Once: what an earlier term of an election has left is garbage.
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
     # Forked here: this process has one thread yet, and no connection.
     progress = None if options.stall_timeout is None else Progress()
     child = Child(request.argv, stdout)
@@ -118,6 +121,8 @@ def hold(
             guard.dismiss()
     finally:
         child.dismiss()
+        if progress is not None:
+            progress.close()
 
 
 class Run:
@@ -266,6 +271,8 @@ class Run:
         for status in self._child.changes():
             if not os.WIFSTOPPED(status):
                 self._status = os.waitstatus_to_exitcode(status)
+                if self._child.has_terminal and (typed := _TYPED.get(self._status)):
+                    self._request.on_signal(typed)
                 self._wake.set()
             elif os.WSTOPSIG(status) in JOB_CONTROL and self._child.take_terminal():
                 self._stop()
@@ -386,7 +393,7 @@ class Run:
             )
             return
         state = lease._handle.state
-        if type(state) is Held and state.hold_until <= state.deadline:
+        if type(state) is Held and state.hold_until <= lease._handle.deadline:
             self._limit = self._longest if state.hold_until == state.overrun_at else "stall_timeout"
         if lease.loss is not None:
             why = f"{what} was lost ({lease.loss.reason.value})"
@@ -424,7 +431,8 @@ class Run:
         if self._terminated or self._guard.look():
             names = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
             loss = next((lease.loss for lease in leases.values() if lease.loss is not None), None)
-            ending = f"was held for its {self._limit}" if self._limit else "could not be kept"
+            verb = "had no progress" if self._limit == "stall_timeout" else "was held"
+            ending = f"{verb} for its {self._limit}" if self._limit else "could not be kept"
             why = f"lock {names} " + (f"was lost: {LOSS_REASONS[loss.reason]}" if loss and not self._limit else ending)
             self._say.error(f"the command was ended (code {code}) because {why}; exit code {LOST}")
             return LOST

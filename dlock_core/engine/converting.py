@@ -37,8 +37,9 @@ async def convert(engine: Engine, old: LeaseView, view: LeaseView, mode: Literal
         needs, call = ("read_lock", "try_upgrade") if mode == WRITE else ("write_lock", "downgrade")
         raise LeaseStateError(f"lock {handle.name!r} was not obtained by {needs}(), so {call}() has nothing to change")
     timings = handle.timings
-    # Before the lease of the new session can end, which may stand in the record unknown to us, the old lease is over.
-    timings = timings._replace(wait_ns=min(timings.usable_ns, timings.patience_ns), retries_max=NEVER)
+    # Before the lease of the new session can end, which may stand in the record unknown to us, the old lease is over. The floor is that of
+    # the old session's own token: the record's is above the one that was asked for.
+    timings = timings._replace(wait_ns=min(timings.usable_ns, timings.patience_ns), retries_max=NEVER, token_floor=1)
     attempt = Attempt(engine, view, membership.key, handle.options.with_(mode=mode), timings, own=handle)
     handle.is_converting = True
     try:

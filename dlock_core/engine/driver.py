@@ -444,8 +444,8 @@ class Driver:
         left = lease.timings_of(handle.state).stop_grace_ns / NANOS
         self.later(
             _log.warning,
-            "lock %r ends in %.1f s (%s); its holder is told to stop",
-            handle.name,
+            "%s ends in %.1f s (%s); its holder is told to stop",
+            in_short(handle),
             left,
             effect.reason.value,
         )

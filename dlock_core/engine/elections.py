@@ -27,19 +27,25 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.lease_view import LeaseView
 
-__all__ = ["BLOCK", "Candidate", "Observer", "body_name"]
+__all__ = ["BLOCK", "OWN", "Candidate", "Observer", "body_name"]
 
 _log = guarded_logger("dlock.client")
 _Term = TypeVar("_Term", bound="LeaseView")
 
 BLOCK = "the block that leads"
 _GRACE = 4
+# Whatever the locks of the client are, an election has one leader, and observers tell by its record whether that lives.
+OWN: dict[str, Any] = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}
 _NOT_FOR_ELECTIONS = {
     "data": "the leader's value is the record's data; give value=",
     "reentrant": "one election leads once at a time",
     **dict.fromkeys(("mode", "permits", "weight"), "an election has one leader"),
     "renewal": "observers tell by the record of an election whether its leader lives",
 }
+
+
+class _Campaign:
+    """A campaign under way; gone with whoever was at it, also where an interrupt has kept them from saying so."""
 
 
 class Candidate:
@@ -51,7 +57,7 @@ class Candidate:
         self._context = context
         check_bytes(value, "value")
         self._options = {**options, "value": value}
-        self._campaigns = False
+        self._campaign: weakref.ref[_Campaign] | None = None
         self._term: weakref.ref[LeaseView] | None = None
         self.resolve({})
 
@@ -64,32 +70,46 @@ class Candidate:
         for name, advice in _NOT_FOR_ELECTIONS.items():
             if name in given:
                 raise ConfigurationError(f"{name} is not an option of election {self.key!r}: {advice}")
-        own = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}
-        given |= {"data": given.pop("value"), **own}
+        given |= {"data": given.pop("value"), **OWN}
         call = self._context.resolve(given)
-        hold_ns = min(call.timings.lease_ns, call.timings.max_hold_ns or NEVER)
+        timings = call.timings
+        hold_ns = min(timings.own_lease_ns, timings.max_hold_ns or NEVER, timings.stall_ns or NEVER)
         if call.options.stop_grace is not None or hold_ns == NEVER:
             return call
         return self._context.resolve({**given, "stop_grace": hold_ns / _GRACE / NANOS})
 
-    def begin(self, engine: Engine) -> None:
-        """Take note of a campaign.
+    async def campaign(self, engine: Engine, obtain: Callable[[], Awaitable[_Term]], body: str) -> _Term:
+        """Await *obtain*, and return the term that it brings, under which *body* will run.
 
         Raises: LeaseStateError: this election campaigns already, or leads, or the body of its last term has not ended.
         """
+        mine, term = _Campaign(), None
+        self._begin(engine, mine)
+        try:
+            try:
+                term = await obtain()
+            finally:
+                self._end(engine, term, body)
+        except BaseException:
+            if term is not None:  # interrupted: nobody will have it
+                term._leave_to_scheduler()
+            raise
+        return term
+
+    def _begin(self, engine: Engine, mine: _Campaign) -> None:
         with engine.runtime.mutex:
             term = None if self._term is None else self._term()
-            if self._campaigns or (term is not None and not term._closed):
-                doing = "campaigns already" if self._campaigns else f"has not resigned from its {term!r}"
+            campaigns = self._campaign is not None and self._campaign() is not None
+            if campaigns or (term is not None and not term._closed):
+                doing = "campaigns already" if campaigns else f"has not resigned from its {term!r}"
                 raise LeaseStateError(
                     f"election {self.key!r} {doing}; one election object leads once at a time: resign first, or make another one"
                 )
-            self._campaigns = True
+            self._campaign = weakref.ref(mine)
 
-    def end(self, engine: Engine, term: LeaseView | None, body: str) -> None:
-        """Take note of the end of a campaign, and of the *term* that it brought, under which *body* will run."""
+    def _end(self, engine: Engine, term: LeaseView | None, body: str) -> None:
         with engine.runtime.mutex:
-            self._campaigns = False
+            self._campaign = None
             self._term = None if term is None else weakref.ref(term)
             if term is not None and term.loss is None:
                 term._handle.signal_loss(_OverdueBody(term, body))
@@ -106,7 +126,10 @@ class Candidate:
         while not engine.closed:
             try:
                 term = await self._next_term(engine, campaign, rejoin=rejoin)
-                await self._lead(term, lead, rejoin=rejoin)
+                try:
+                    await self._lead(term, lead, rejoin=rejoin)
+                finally:
+                    term._leave_to_scheduler()  # where the block was interrupted before it began
             except LeaseStateError:
                 if not engine.closed:
                     raise

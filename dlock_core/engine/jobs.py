@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.client_context import check_bytes, check_seconds
 from dlock_core.engine.hints import naming
+from dlock_core.engine.process import generation
 from dlock_core.engine.raised import lost_error
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
@@ -13,12 +14,14 @@ from dlock_core.errors import (
     ConfigurationError,
     DLockError,
     LeaseStateError,
+    LockLostError,
     OutcomeUnknownError,
+    StoreError,
     StoreUnavailableError,
 )
 from dlock_core.once import NOTHING, Finished, SlotSource, Verdict, check_slot, finished_in, judge, mark
 from dlock_core.record import Loss, LossReason
-from dlock_core.states import Ended, Outcome, Seeking
+from dlock_core.states import Ended, Held, Lost, Outcome, Seeking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +94,7 @@ class JobRun:
             self._call = context.resolve({**options, **_OWN, **given})
         self._began_ms = 0
         self._finished: Finished = NOTHING
+        self._holder: LockRecord | None = None  # who is at it, where it is busy
         self._lease: LeaseView | None = None
         self._used = False
         self.due = False
@@ -105,6 +109,14 @@ class JobRun:
     def last_slot(self) -> Slot | None:
         """The slot that was finished last; None if there is none."""
         return self._finished.slot
+
+    @property
+    def _runs(self) -> bool:
+        """Whether this process runs the job still: it was not finished, and neither the body nor a close of the client gave it back."""
+        lease = self._lease
+        if lease is None or lease._closed or self._context.generation != generation():
+            return False
+        return type(lease._handle.state) in (Held, Lost)  # its other half
 
     def __repr__(self) -> str:
         """Name the job, the slot and what came of it."""
@@ -134,16 +146,21 @@ class JobRun:
             lease._leave_to_scheduler()  # its other half
             raise
 
+    def _leave_to_scheduler(self) -> None:
+        """Have the job given back; the caller was interrupted before the block."""
+        if self._lease is not None:
+            self._lease._leave_to_scheduler()  # its other half
+
     async def _take(self, engine: Engine, lease: LeaseView, record: LockRecord | None) -> None:
         call, look = self._call, _Watch().look if self._until_renewed else None
-        self._began_ms = engine.runtime.wall_ms()
-        if record is not None and record.held and record.lease_ms is None and self._until_renewed:
-            self.busy = True  # a lock without a lease, which shows no sign of life
+        has_no_lease = record is not None and record.held and record.lease_ms is None and record.members is None
+        if has_no_lease and self._until_renewed:
+            self.busy, self._holder = True, record  # a lock that shows no sign of life
             return
         try:
             await engine.acquire(self._full_key, call.options, call.timings, view=lease, look=look)
         except (AcquireTimeoutError, _HolderLivesError):
-            self.busy = True
+            self.busy, self._holder = True, getattr(lease._handle.state, "holder", None)  # its other half
             return
         # Another process may have finished the slot since the read: the payload of the grant decides.
         handle = lease._handle  # its other half
@@ -154,6 +171,7 @@ class JobRun:
             raise
         if due:
             lease._begin_body()
+            self._began_ms = engine.runtime.wall_ms()
             self._lease, self.due = lease, True
         else:
             await self._give_back(engine, lease)
@@ -172,19 +190,24 @@ class JobRun:
         return verdict is Verdict.DUE
 
     async def _give_back(self, engine: Engine, lease: LeaseView) -> None:
-        """Release with the payload kept."""
-        await engine.release(lease._handle, None, lease)  # its other half
+        """Release with the payload kept; what was found out stands, even where the store does not answer."""
+        try:
+            await engine.release(lease._handle, None, lease)  # its other half
+        except StoreError as error:
+            lease._leaving(None, None, error)
 
     async def _finish(self, engine: Engine, result: bytes | None) -> None:
         """Release with the slot and its *result*, in one write."""
         lease = self._lease
-        if lease is None or lease._closed:
+        if lease is not None:
+            lease._check_process()  # its other half
+        if lease is None or not self._runs:
             raise LeaseStateError(
                 f"job {self.key!r} is not running here: it was not due, or it was finished or released before"
             )
         check_bytes(result, f"the result of job {self.key!r}")
         lease._alive()  # its other half
-        handle, not_before_ms = lease._handle, self._began_ms + self._at_least_ms
+        handle, not_before_ms = lease._handle, self._at_least_ms and self._began_ms + self._at_least_ms
         payload = mark(self._slot, result, at_ms=engine.runtime.wall_ms(), not_before_ms=not_before_ms)
         await engine.release(handle, payload, lease)
         self._check_written(handle, payload)
@@ -192,12 +215,13 @@ class JobRun:
 
     async def _end(self, client: ClientView, lease: LeaseView) -> Exception | None:
         """Finish the slot after a body that ended well; return what leaves the block."""
-        error: DLockError | None = None
         try:
             await self._finish(client._engine, None)
-        except DLockError as failure:
-            error = failure
-        return lease._leaving(None, lease.loss, error)
+        except LockLostError as error:  # also where only the record tells that another process has taken over
+            return error
+        except DLockError as error:
+            return lease._leaving(None, lease.loss, error)
+        return None
 
     def _check_written(self, handle: Handle, written: Payload) -> None:
         """Check that the release has left *written*. For a plain lock a release that finds another holder has done its work.

@@ -234,7 +234,8 @@ class Attempt:
     async def _open(self, record: LockRecord | None) -> bool:
         """Have a session that is valid, of the lowest number that is free; False where others have all that were tried."""
         if self._session is not None:
-            if self._engine.is_valid(self._session):
+            # One that was told to stop while it waited would tell its holder so from the beginning, and never again.
+            if self._engine.is_valid(self._session) and not self._session.must_stop:
                 return True
             # The place that was kept by it is lost, and so is whatever may stand in the record.
             self._close()

@@ -208,10 +208,12 @@ class AsyncLockAll(_AsyncOneUse):
     async def __aexit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         errors: list[DLockError] = []
         left = [] if self._got is None else list(self._got.values())
+        ours = {lease: lease._end_cancelling(body_error) for lease in reversed(left)}
         try:
             while left:
+                lease = left.pop()
                 try:
-                    await left.pop().__aexit__(kind, body_error, trace)
+                    await lease._leave(body_error, ours=ours[lease])
                 except DLockError as error:
                     errors.append(error)
         except BaseException:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dlock_core import LeaderState, connect
 from tests.cli.support import PATIENCE_S, Shell, finish, line
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SAY_TERM = 'echo "term $DLOCK_FENCING_TOKEN"'
 
@@ -31,6 +28,17 @@ def strike(_):
     struck.set()
 
 elect.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=strike)
+__main__.main()
+"""
+
+
+# Says in the pause after each term how much the collector of garbage will never look at again.
+SAY_FROZEN = """
+import gc, time, types
+from dlock_core import __main__
+from dlock_core.command import elect
+
+elect.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: print(gc.get_freeze_count(), flush=True))
 __main__.main()
 """
 
@@ -169,3 +177,43 @@ def test_a_store_that_cannot_be_reached_ends_it(shell: Shell, tmp_path: Path) ->
     done = shell.run("elect", "--url", f"sqlite:///{tmp_path}/nowhere/locks.db", "k", "--", "true")
 
     assert done.returncode == 69
+
+
+def test_what_the_locks_of_the_fleet_are_makes_no_second_leader(shell: Shell) -> None:
+    """A file of options for all programs may ask for permits or a session: an election has one leader, by whose record others judge."""
+    shell.environment |= {"DLOCK_PERMITS": "3", "DLOCK_RENEWAL": "session"}
+    process = electing(shell, "--lease", "1", script=f"{SAY_TERM}; sleep 1; echo on; read line")
+    assert [line(process.stdout) for _ in range(2)] == ["term 1", "on"]
+
+    record = shell.record()
+    assert record is not None
+    assert (record.members, record.session, record.lease_ms) == (None, None, 1000)
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists what is open")
+def test_terms_leave_nothing_open(shell: Shell) -> None:
+    """A leader whose command ends each second would have no files left after some minutes."""
+    shell.environment["DLOCK_STALL_TIMEOUT"] = "60"
+    process = electing(shell, script="ls /proc/$PPID/fd | wc -l; read line")
+    assert process.stdin is not None
+    opened = []
+    for _ in range(3):
+        opened.append(line(process.stdout))
+        process.stdin.write("\n")
+        process.stdin.flush()
+
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    assert len(set(opened)) == 1, opened
+
+
+def test_terms_leave_no_garbage_that_stays(shell: Shell) -> None:
+    """A leader whose command ends each second would grow by gigabytes a day."""
+    process = shell.start("elect", "k", "--", "true", program=("-c", SAY_FROZEN))
+    frozen = [int(line(process.stdout)) for _ in range(3)]
+
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    assert frozen == sorted(frozen, reverse=True)

@@ -14,6 +14,7 @@ import pytest
 
 from dlock_core.clock import NANOS, now_ns
 from tests.cli.support import PATIENCE_S, Shell, finish, finish_with_line, line
+from tests.core.worlds import eventually
 
 LEASE_S = 2.0
 # Writes down when it was asked to end, by the clock that leases are measured with, and goes on.
@@ -80,6 +81,20 @@ def test_max_hold_ends_the_child_in_time_and_says_so(shell: Shell) -> None:
     assert "its max_hold of 1 s ends" in done.stderr
     assert "was held for its max_hold" in done.stderr
     assert "renewed" not in done.stderr
+
+
+def test_a_lock_whose_session_could_not_be_kept_is_told_as_that(shell: Shell) -> None:
+    """It has no lease of its own, and no bound."""
+    shell.environment["DLOCK_RENEWAL"] = "session"
+    process = shell.holding("--lease", "2", script="sleep 60")
+    eventually(lambda: (record := shell.record()) is not None and record.session is not None)
+    with closing(sqlite3.connect(shell.folder / "locks.db", isolation_level=None)) as blocker:
+        blocker.execute("BEGIN EXCLUSIVE")
+        code, _, err = finish(process)
+
+    assert code == 76
+    assert "lock 'k' (token 1) could not be renewed and ends in" in err
+    assert "max_hold" not in err
 
 
 def test_grace_must_fit_max_hold(shell: Shell) -> None:

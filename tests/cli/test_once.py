@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -188,6 +189,7 @@ def test_command_that_makes_no_progress_is_ended(shell: Shell) -> None:
     stuck = shell.run("run", "--stall-timeout", "1", "k", "--", "sleep", "60")
     assert stuck.returncode == 76
     assert "its stall_timeout of 1 s ends" in stuck.stderr
+    assert "because lock 'k' (token 1) had no progress for its stall_timeout" in stuck.stderr
 
     works = "for step in 1 2 3 4 5 6 7 8; do sleep 0.25; echo > $DLOCK_PROGRESS; done; echo done"
     busy = shell.run("run", "--stall-timeout", "1.5", "k", "--", "sh", "-c", works)
@@ -203,3 +205,45 @@ def test_lock_delay_is_in_the_record(shell: Shell) -> None:
     assert (record.lease_ms, record.delay_ms) == (25_000, 5_000)
     process.communicate("\n", timeout=30)
     assert shell.run("run", "--no-wait", "k", "--", "true").returncode == 0
+
+
+# Keeps everybody out of the store until it is ended, outside of the command's group, which ends with the lease.
+KEEP_STORE = """
+import os, sqlite3, sys, time
+os.setsid()
+held = sqlite3.connect(sys.argv[1], isolation_level=None)
+held.execute("BEGIN EXCLUSIVE")
+print("kept", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_output_comes_out_where_the_end_could_not_be_written(shell: Shell, code: int) -> None:
+    """The store is gone when the command has ended: its code is told, and what will become of the slot."""
+    (shell.folder / "keep.py").write_text(KEEP_STORE)
+    script = f"{sys.executable} keep.py locks.db 2>/dev/null & echo $! >&2; sleep 1; exit {code}"
+    done = shell.run("once", "--lease", "2", "--keep-output", "job", "--slot", "1", "--", "sh", "-c", script)
+    keeper, *said = done.stderr.splitlines()
+    os.kill(int(keeper), signal.SIGKILL)
+
+    assert (done.returncode, done.stdout) == (code or 69, "kept\n")
+    told = (
+        "slot '1' of 'job' stays due: the command ended with code 3"
+        if code
+        else "slot '1' of 'job' may be run again: the command ended with code 0, but the store has not confirmed that: "
+    )
+    assert any(told in each for each in said), said
+
+
+def test_who_is_waited_for_is_told(shell: Shell) -> None:
+    """While it waits, as ``dlock run`` does, and where it goes away."""
+    running = shell.start("once", "job", "--slot", "1", "--", "sh", "-c", "echo running; read line")
+    assert line(running.stdout) == "running"
+
+    done = shell.run("once", "--timeout", "2.5", "job", "--slot", "1", "--", "echo", "ran")
+    waiting, busy = done.stderr.splitlines()
+    running.communicate("\n", timeout=30)
+
+    assert re.match(r"dlock: waiting for 'job' for 1 s: held by '.+' since .+ \(token 1\)", waiting), waiting
+    assert re.search(r"another process is at it: held by '.+' since .+ \(token 1\); nothing was run", busy), busy

@@ -99,6 +99,19 @@ def test_an_interrupt_from_the_keyboard_ends_the_command(terminal: Terminal, she
     assert not shell.held()
 
 
+def test_an_interrupt_from_the_keyboard_ends_an_election_with_its_command(terminal: Terminal, shell: Shell) -> None:
+    """The terminal sends it to the command alone, and yet whoever types it means both: no further term begins."""
+    terminal.type(f"{RUN.removesuffix('run')}elect k -- sh -c 'echo armed; exec cat'\n")
+    terminal.expect(r"armed\r\n")
+
+    terminal.type("\x03")
+
+    terminal.expect(r"ready\$ ")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 130\r\n")
+    assert not shell.held()
+
+
 def test_a_wait_shows_its_progress_and_can_be_interrupted(terminal: Terminal, shell: Shell) -> None:
     """Who holds it, and for how long we have waited; Ctrl-C gives up."""
     shell.holding("--owner", "the holder")

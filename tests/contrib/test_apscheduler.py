@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import schedule
-from apscheduler.events import EVENT_JOB_REMOVED, EVENT_JOB_SUBMITTED
+from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_MISSED, EVENT_JOB_REMOVED, EVENT_JOB_SUBMITTED
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from dlock_contrib.apscheduler import OnceExecutor
@@ -73,6 +73,24 @@ def test_a_job_that_raises_leaves_its_time_due(hosts: list[LockClient], caplog: 
     run_on(hosts[2:], lambda: runs.append("again"))
 
     assert runs == ["failed", "done"]
+
+
+@pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
+def test_a_host_that_takes_over_from_a_dead_one_is_not_late(hosts: list[LockClient]) -> None:
+    """The time in which it watched the dead one is no part of the grace for misfires, which is a second by default."""
+    runs: list[int] = []
+    time = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=0.5)
+    died = hosts[0].once("jobs/report", slot=time.isoformat(timespec="milliseconds"), auto_renew=False)
+    assert died.__enter__().due
+    scheduler = BackgroundScheduler(executors={"default": OnceExecutor(hosts[1])}, timezone=dt.UTC)
+    executed = threading.Event()
+    scheduler.add_listener(lambda _: executed.set(), EVENT_JOB_EXECUTED | EVENT_JOB_MISSED)
+    scheduler.add_job(lambda: runs.append(1), "date", run_date=time, id="report")
+    scheduler.start()
+    assert executed.wait(LIMIT_S)
+    scheduler.shutdown(wait=True)
+
+    assert runs == [1]
 
 
 async def _coroutine() -> None:

@@ -7,6 +7,6 @@ from typing import Any
 __all__ = ["enter"]
 
 
-async def enter(client: Any, **options: Any) -> Any:
-    """Look whether the slot of the job "k" is due, and take it if it is."""
-    return await client.once("k", **options).__aenter__()
+async def enter(client: Any, key: str = "k", /, **options: Any) -> Any:
+    """Look whether the slot of the job *key* is due, and take it if it is."""
+    return await client.once(key, **options).__aenter__()

@@ -296,3 +296,25 @@ async def test_loss_after_the_block_cancels_nobody(world: World) -> None:
 
         assert await asyncio.ensure_future(body()) == "undisturbed"
         assert not lease.is_valid
+
+
+@async_only
+async def test_loss_of_one_lock_while_another_of_the_block_is_released_is_the_loss(world: World) -> None:
+    """The body has ended: what comes out of the block of several is the loss, and no cancellation that nobody sent."""
+
+    async def wait_for_the_store(verb: str, _: object) -> None:
+        if verb == "release":
+            for _turn in range(6):
+                await asyncio.sleep(0)
+
+    store = world.hooked_store(wait_for_the_store)
+    async with world.client(store, cancel_on_loss=True, lease_duration=10) as client:
+
+        async def body() -> None:
+            async with client.lock_all(["a", "b"]):
+                world.clock.advance(11)
+
+        task = asyncio.ensure_future(body())
+        with pytest.raises(LockLostError):
+            await task
+        assert task.cancelling() == 0

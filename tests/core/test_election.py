@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ async def test_campaigning_twice_at_once_is_refused(world: World) -> None:
         leading = await one.election("k").campaign()
         election = two.election("k")
         waiting = world.spawn(election.campaign(), parks=False)
-        await world.until(lambda: election._candidate._campaigns)
+        await world.until(lambda: election._candidate._campaign is not None)
 
         with pytest.raises(LeaseStateError, match="campaigns already"):
             await election.campaign()
@@ -85,7 +86,7 @@ async def test_campaigning_twice_at_once_is_refused(world: World) -> None:
 
 @both_colours
 async def test_the_stop_grace_is_a_quarter_of_the_lease(world: World) -> None:
-    """It is so by default, and of max_hold where that is shorter; one that is given counts."""
+    """It is so by default, and of max_hold or stall_timeout where that is shorter; one that is given counts."""
     async with world.client(lease_duration=20) as client:
 
         def grace(**options: Any) -> float:
@@ -93,6 +94,7 @@ async def test_the_stop_grace_is_a_quarter_of_the_lease(world: World) -> None:
             return resolved.timings.stop_grace_ns / 1e9
 
         assert (grace(), grace(max_hold=8), grace(stop_grace=1), grace(fail_closed=True)) == (5, 2, 1, 0)
+        assert (grace(stall_timeout=4), grace(lock_delay=5)) == (1, 5)
 
 
 @both_colours
@@ -297,3 +299,28 @@ async def test_run_ends_with_the_client(world: World) -> None:
         await client.close()
         await running.result()
         await term.resign()
+
+
+@both_colours
+@pytest.mark.parametrize("place", ["engine.elections.Candidate._end", "engine.lease_view.LeaseView._begin_body"])
+async def test_an_interrupt_before_the_body_gives_the_term_back(
+    world: World, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it comes between the grant and the block, and whoever shows the traceback keeps the term; and it leads again."""
+
+    def strike(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    async with world.client(lease_duration=10) as client:
+        election = client.election("k")
+        monkeypatch.setattr(f"dlock_core.{place}", strike)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            await election.run(nothing)
+        monkeypatch.undo()
+        await world.live(1)
+
+        assert not world.space.records["k"].held
+        assert kept.traceback
+        del kept
+        gc.collect()
+        await election.run(nothing, rejoin=False)

@@ -137,3 +137,12 @@ async def test_term_that_was_given_back_by_closing_begins_no_block(world: World)
         with pytest.raises(LeaseStateError, match="the client was closed"):
             async with term:
                 raise AssertionError("the block was entered")
+
+
+@both_colours
+async def test_run_of_a_closed_client_is_refused(world: World) -> None:
+    """It would return as if it had led."""
+    async with world.client() as client:
+        election = client.election("k")
+    with pytest.raises(LeaseStateError, match="the client was closed"):
+        await election.run(told_to_stop)

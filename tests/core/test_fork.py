@@ -57,6 +57,7 @@ def test_childs_copy_of_a_lease_and_a_client_is_dead() -> None:
         block.__enter__()
         lock_all = client.lock_all(["a", "b"])
         lock_all.__enter__()
+        job = client.once("job", slot=1).__enter__()
         before = counted()
         pid = os.fork()
         if pid == 0:
@@ -72,6 +73,7 @@ def test_childs_copy_of_a_lease_and_a_client_is_dead() -> None:
                     lambda: client.get("k"), lambda: list(client.scan()), lambda: client.guarantees(), lambda: client.provision(),
                     lambda: client.break_lock("k", fencing_token=1), lambda: client.lock("new").__enter__(),
                     lambda: client.lock_all(["x"]).__enter__(), lambda: client.__enter__(), lambda: client.health(),
+                    lambda: job.finish(),
                 ]
                 for position, call in enumerate(refused):
                     try:
@@ -83,10 +85,11 @@ def test_childs_copy_of_a_lease_and_a_client_is_dead() -> None:
                 block.__exit__(None, None, None)
                 block.__exit__(ValueError, ValueError("body"), None)
                 lock_all.__exit__(None, None, None)
+                job.__exit__(None, None, None)
                 lease.__exit__(None, None, None)
                 client.close()
                 client.__exit__(None, None, None)
-                del lease, block, lock_all, client
+                del lease, block, lock_all, job, client
                 with connect("memory://anew") as anew, anew.lock("k") as own:
                     assert own.is_valid and own.fencing_token == 1
                 os._exit(0)

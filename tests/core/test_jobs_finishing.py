@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,12 @@ from dlock_core import (
     LockLostError,
     OutcomeUnknownError,
 )
+from dlock_core.engine.jobs import JobRun
 from dlock_core.once import mark
 from dlock_core.states import Payload
 from tests.core.hold_support import Boom
 from tests.core.jobs_support import enter
-from tests.core.worlds import both_colours
+from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
     from dlock_core import LockRecord
@@ -161,3 +163,115 @@ async def test_lease_released_by_the_body_finishes_nothing(world: World) -> None
             await job.lease.release()
         async with client.once("k", slot=1) as job:
             assert job.due
+
+
+@both_colours
+async def test_leaving_the_block_after_a_takeover_is_the_loss(world: World) -> None:
+    """Also where only the record tells of it: another process runs the slot again, so this run was no success."""
+
+    def take_over(verb: str, _: object) -> None:
+        if verb == "release":
+            world.space.records["k"] = taken_over(world.space.records["k"], 1)
+
+    async def run(client: Any) -> None:
+        async with client.once("k", slot=1):
+            pass
+
+    async with world.client(world.hooked_store(take_over)) as client:
+        with pytest.raises(LockLostError, match="took it over"):
+            await run(client)
+
+
+@both_colours
+async def test_run_whose_body_closes_the_client_finishes_nothing(world: World) -> None:
+    """The close has given the job back, with its slot due."""
+    async with world.client() as client:
+        async with client.once("k", slot=1) as job:
+            await client.close()
+            with pytest.raises(LeaseStateError, match="not running here"):
+                await job.finish(b"x")
+        assert job.last_slot is None
+    async with world.client() as client, client.once("k", slot=1) as job:
+        assert job.due
+
+
+@both_colours
+async def test_giving_back_without_an_answer_changes_nothing_of_what_was_found(world: World) -> None:
+    """The slot was finished by another while it was waited for; the release is followed up."""
+    async with world.client() as client, world.client() as other:
+        running = await enter(client, slot=1)
+        waiting = world.spawn(enter(other, slot=1, timeout=60))
+        await world.live(1)
+        await running.finish(b"x")
+        world.store.lose_request("release", 2)
+        await world.live(2)
+
+        job = await waiting.result()
+        assert (job.due, job.result) == (False, b"x")
+
+
+@async_only
+async def test_loss_that_the_end_of_a_run_finds_is_the_loss_and_no_cancellation(world: World) -> None:
+    """The event loop stood still for longer than the lease: the release, in which the loss is noticed, is no part of the body."""
+
+    async def wait_for_the_store(verb: str, _: object) -> None:
+        if verb == "release":
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    store = world.hooked_store(wait_for_the_store)
+    async with world.client(store, cancel_on_loss=True, lease_duration=10) as client:
+
+        async def body() -> None:
+            async with client.once("k", slot=1):
+                world.clock.advance(11)
+
+        task = asyncio.ensure_future(body())
+        with pytest.raises(LockLostError):
+            await task
+        assert task.cancelling() == 0
+
+
+@both_colours
+async def test_time_in_which_no_other_run_begins_counts_from_the_beginning_of_the_run(world: World) -> None:
+    """And not from that of the wait for the holder before it, which had died."""
+    async with world.client(auto_renew=False) as dead, world.client() as client, world.client() as other:
+        first = await enter(dead, slot=1)
+        assert first.due
+        entered = world.spawn(enter(client, slot=1, at_least_for=30))
+        await world.live(21)
+        await (await entered.result()).finish()
+        await world.live(15)
+
+        async with other.once("k", slot=2) as job:
+            assert not job.due
+
+
+@both_colours
+async def test_clock_that_is_set_back_in_a_run_keeps_nobody_from_the_next(world: World) -> None:
+    """Nobody has asked for a time in which no other begins."""
+    async with world.client() as client, world.client() as other:
+        async with client.once("k", slot=1):
+            world.clock.skew -= 3600
+
+        async with other.once("k", slot=2) as job:
+            assert job.due
+
+
+@both_colours
+async def test_an_interrupt_before_the_block_gives_the_job_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it comes when the job was taken, and whoever shows the traceback keeps the run."""
+    decide = JobRun._decide
+
+    async def strike(run: JobRun, *rest: Any) -> None:
+        await decide(run, *rest)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(JobRun, "_decide", strike)
+    async with world.client() as client:
+        with pytest.raises(KeyboardInterrupt) as kept:
+            await enter(client, slot=1)
+        await world.live(1)
+
+        assert not world.space.records["k"].held
+        assert kept.traceback

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import RecordError
+from tests.core.jobs_support import enter
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ async def test_key_that_is_held_in_another_way_is_refused(world: World) -> None:
             RecordError, match="'x' is held as an exclusive lock, and was asked for as a read/write lock"
         ):
             await b.acquire("x", mode="write")
+        with pytest.raises(RecordError, match="'s' is held as a semaphore"):
+            await enter(b, "s", slot=1)
         assert all(lease.is_valid for lease in held)
 
 

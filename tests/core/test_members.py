@@ -96,6 +96,11 @@ def test_first_claim_asks_for_the_token_floor() -> None:
     assert claim.record.fencing_token == 70
 
 
+def test_who_joins_a_key_that_is_held_has_the_token_floor_at_least() -> None:
+    """Those who hold it may be of programs that were started before the floor was raised."""
+    assert tokens(joined(None, wish(1), wish(2, token_floor=70))) == [1, 70]
+
+
 def test_each_permit_has_a_slot_and_a_greater_token() -> None:
     """The token of the one that the store has minted is written out by the next."""
     record = joined(None, wish(1, permits=3), wish(2, permits=3), wish(3, permits=3))

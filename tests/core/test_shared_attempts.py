@@ -154,3 +154,24 @@ async def test_grant_of_a_place_is_logged(world: World, caplog: pytest.LogCaptur
             pass
 
     assert sum("lock 'k' acquired by 'me', token 1" in line for line in caplog.messages) == 1
+
+
+@both_colours
+async def test_writer_that_was_told_to_stop_while_it_waited_is_not_told_so_from_the_beginning(world: World) -> None:
+    """Its session was about to end in an outage, and did not: it holds the lock by another, and is told of the next end."""
+    async with (
+        world.client(lease_duration=8, stop_grace=2) as client,
+        world.client(world.another_store()) as other,
+    ):
+        held = await other.acquire("k", mode="write")
+        waiting = world.spawn(client.acquire("k", mode="write"))
+        await world.live(3.75)
+        with world.store.outage():
+            await world.live(4.5)
+        await world.live(3)
+        await held.release()
+
+        lease = await lived(world, waiting, 10)
+        assert lease.is_valid
+        assert not lease.stopping.is_set()
+        await lease.release()
