@@ -53,6 +53,11 @@ _OWN: dict[str, Any] = {
     "weight": 1,
     "renewal": "lock",
 }
+_REASONS = {
+    "max_hold": "at_most_for bounds the run",
+    **dict.fromkeys(("reentrant", "mode", "permits", "weight"), "one process runs a job, by one call"),
+    "renewal": "others tell by the job's own record whether who runs it is alive",
+}
 
 
 class _HolderLivesError(Exception):
@@ -79,9 +84,8 @@ class JobRun:
         self._slot: Slot = "" if callable(slot) else check_slot(key, slot)
         refused = sorted(options.keys() & (_OWN.keys() | {"max_hold"}))
         if refused:
-            raise ConfigurationError(
-                f"once() takes no {refused[0]}: the record of a job keeps its last slot and result; at_most_for bounds the run"
-            )
+            why = _REASONS.get(refused[0], "the record of a job keeps its last slot and result")
+            raise ConfigurationError(f"once() takes no {refused[0]}: {why}")
         context.check_supported("data", "attributes", "replace_data")
         at_least_s = check_seconds(at_least_for, "at_least_for")
         at_most_s = None if at_most_for is None else check_seconds(at_most_for, "at_most_for")

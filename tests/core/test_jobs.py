@@ -292,8 +292,10 @@ async def test_slot_is_computed_when_the_run_begins(world: World) -> None:
     ("options", "told"),
     [
         ({"slot": 1.5}, "neither a text"),
-        ({"slot": 1, "data": b"x"}, "once.. takes no data"),
-        ({"slot": 1, "max_hold": 5}, "once.. takes no max_hold"),
+        ({"slot": 1, "data": b"x"}, "once.. takes no data: the record of a job keeps"),
+        ({"slot": 1, "max_hold": 5}, "once.. takes no max_hold: at_most_for bounds the run"),
+        ({"slot": 1, "weight": 2}, "once.. takes no weight: one process runs a job, by one call"),
+        ({"slot": 1, "renewal": "session"}, "once.. takes no renewal: others tell by the job's own record"),
         ({"slot": 1, "only_if_exists": True}, "once.. takes no only_if_exists"),
         ({"slot": 1, "at_least_for": 5, "at_most_for": 4}, "at_least_for=5 s exceeds at_most_for=4 s"),
         ({"slot": 1, "at_least_for": -1}, "at_least_for: -1"),
