@@ -316,11 +316,6 @@ _BRANCHES: tuple[Broken, ...] = (
     ),
     # ---- requests
     Broken(
-        "a batch that breaks a lock asks first",
-        "S23",
-        around("replace_many", costing(lambda rs, _: any(not r.record.held for r in rs))),
-    ),
-    Broken(
         "a release with times asks first",
         "S23",
         around("release", costing(lambda r, _: r.record.times is not None)),

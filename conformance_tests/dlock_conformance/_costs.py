@@ -65,16 +65,14 @@ def reading(verb: str, standing: str) -> Prepared:
     return prepared
 
 
-def renewing(most: int, *, stale: bool = False, keep: bool = False, freeing: bool = False) -> Prepared:
-    """Return a batch of at most *most* renewals, of which the first may expect a version that does not stand, or break the lock."""
+def renewing(most: int, *, stale: bool = False, keep: bool = False) -> Prepared:
+    """Return a batch of at most *most* renewals, of which the first may expect a version that does not stand."""
 
     def prepared(trial: Trial) -> Callable[[], object]:
         records = [trial.hold(trial.key()) for _ in range(min(most, getattr(trial.store.raw, "batch_limit", 1)))]
         batch = [Replace(next_version(record), record.version, keep) for record in records]
         if stale:
             batch[0] = batch[0]._replace(expected=Version(fresh(), 1))
-        if freeing:
-            batch[0] = batch[0]._replace(record=tombstone(records[0], fencing_token=records[0].fencing_token + 1))
         return lambda: trial.store.replace_many(batch)
 
     return prepared
@@ -135,7 +133,6 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "replace_many_of_one": renewing(1),
         "replace_many_of_all_that_it_takes": renewing(MOST),
         "replace_many_keeping": renewing(5, keep=True),
-        "replace_many_freeing": renewing(5, freeing=True),
         "replace_many_refused": renewing(5, stale=True),
     },
 }
