@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OnceExecutor"]
 
+_RANDOM_ID = re.compile(r"[0-9a-f]{32}")
+
 
 class _Waiting:
     """A job for which another host may be waited for: the time of that is added to its grace, since whoever takes over is not late."""
@@ -47,9 +49,6 @@ class _Waiting:
     def misfire_grace_time(self) -> float | None:
         grace: float | None = self._job.misfire_grace_time
         return None if grace is None else grace + time.monotonic() - self._since
-
-
-_RANDOM_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is published without types

@@ -11,7 +11,7 @@ import pytest
 from dlock_conformance._changing import WRONG_VERSIONS
 from dlock_conformance._claiming import GREAT_TOKEN, LARGE, NONE, OLD, OTHER_FIELDS, kept_whole, prepare
 from dlock_conformance._forms import replaces
-from dlock_conformance._reading import EXACT, PAIRS, alike
+from dlock_conformance._reading import ENDS, EXACT, alike
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version, tombstone
@@ -151,8 +151,7 @@ class BatchClauses:
     def test_b1_keys_that_are_alike_are_told_apart_in_a_batch(self, trial: Trial) -> None:
         """S12 holds for each: whatever would make one key of two, each has its own result."""
         prefix = alike(trial)
-        ends = dict.fromkeys(end for pair in PAIRS.values() for end in pair)
-        records = [trial.hold(f"{prefix}{end}") for end in ends]
+        records = [trial.hold(f"{prefix}{end}") for end in ENDS]
         for at in range(0, len(records), step := batch_size(trial, 30)):
             some = records[at : at + step]
             stale = [Version(fresh(), 1) if place % 2 else record.version for place, record in enumerate(some)]

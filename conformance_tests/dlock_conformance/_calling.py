@@ -13,7 +13,7 @@ from typing import Any
 from dlock_conformance._connecting import CALLERS, CALLS, LONG_S, SHORT_S, cancelled
 from dlock_conformance._trouble import STEPS, asking, prepared
 from dlock_conformance.faults import Fault
-from dlock_conformance.needs import needed_for, needs
+from dlock_conformance.needs import needs, verbs_of
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import SLACK_S, Trial
@@ -27,6 +27,8 @@ BRIEF_S = 0.1
 # More than a pool has, here and there, and so many times.
 CROWD, CROWDS = 20, 6
 SWITCH_S = 1e-6
+# Those beside ``read`` that only read.
+READINGS = ("scan", "read_age")
 
 
 class CallingClauses:
@@ -63,7 +65,10 @@ class CallingClauses:
             all_at_once([lambda: trial.tried(lambda: store.read(mine.key, timeout_s=BRIEF_S))] * CROWD)
         get_their_own(trial, store, mine, "many reads were given up")
         given_up = calls(trial, store, BRIEF_S)
-        given_up |= {verb: asking(store, verb, None, trial.hold(trial.key()), BRIEF_S) for verb in readings(trial)}
+        given_up |= {
+            verb: asking(store, verb, None, trial.hold(trial.key()), BRIEF_S)
+            for verb in verbs_of(trial.harness, READINGS)
+        }
         if trial.harness.gives("notify"):
             given_up["wait"] = lambda: store.wait(mine, ticket=fresh(), timeout_s=BRIEF_S)
         for verb, ask in given_up.items():
@@ -80,7 +85,7 @@ class CallingClauses:
             with trial.fault(Fault.HANG):
                 store.loop.run(many_cancelled(store.raw, mine.key))
         get_their_own(trial, store, mine, "many reads were cancelled")
-        for verb in [*steps(trial), *readings(trial), *(["prune"] if trial.harness.gives("prune") else [])]:
+        for verb in verbs_of(trial.harness, (*STEPS, *READINGS, "prune")):
             standing, written = prepared(trial, verb)
             with trial.fault(Fault.HANG):
                 cancelled(store, verb, request_of(verb, standing, written), BRIEF_S)
@@ -131,17 +136,12 @@ class CallingClauses:
 
 def steps(trial: Trial) -> list[str]:
     """Return the verbs of writes that the store has."""
-    return [verb for verb in STEPS if all(trial.harness.gives(need) for need in needed_for(verb))]
-
-
-def readings(trial: Trial) -> list[str]:
-    """Return the verbs beside ``read`` that only read, as far as the store has them."""
-    return ["scan", *(["read_age"] if trial.harness.gives("server_clock") else [])]
+    return verbs_of(trial.harness, STEPS)
 
 
 def calls(trial: Trial, store: Subject, timeout_s: float) -> dict[str, Callable[[], Any]]:
     """Return a call of each step that the store has, and of ``prune``, each of a key of its own."""
-    verbs = [*steps(trial), *(["prune"] if trial.harness.gives("prune") else [])]
+    verbs = verbs_of(trial.harness, (*STEPS, "prune"))
     return {verb: asking(store, verb, *prepared(trial, verb), timeout_s) for verb in verbs}
 
 

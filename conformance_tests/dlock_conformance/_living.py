@@ -9,7 +9,7 @@ import pytest
 from dlock_conformance._lasting import left_alone
 from dlock_conformance._trouble import VERBS, asking
 from dlock_conformance.harness import Colour
-from dlock_conformance.needs import needed_for, needs
+from dlock_conformance.needs import needs, verbs_of
 from dlock_conformance.records import held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
@@ -181,8 +181,7 @@ class LivingClauses:
                 written(trial, verb, record),
                 5.0,
             )
-            for verb in VERBS
-            if all(trial.harness.gives(need) for need in needed_for(verb))
+            for verb in verbs_of(trial.harness, VERBS)
         }
         if "notify" in trial.harness.capabilities:
             calls["wait"] = lambda: store.wait(record, ticket="closed", timeout_s=1.0)

@@ -23,7 +23,7 @@ from dlock_core.record import (
 )
 from dlock_core.store import Claim, Expect, Replace
 
-__all__ = ["EXACT", "PAIRS", "ReadingClauses", "alike", "everywhere"]
+__all__ = ["ENDS", "EXACT", "PAIRS", "ReadingClauses", "alike", "everywhere"]
 
 READERS = 3
 ALL_BYTES = bytes(range(256))
@@ -140,6 +140,8 @@ PAIRS: dict[str, tuple[str, str]] = {
     "255 bytes and one more": ("k" * (255 - START_BYTES), "k" * (256 - START_BYTES)),
     "astral letters": ("\U0001d400", "\U0001d401"),
 }
+ENDS = tuple(dict.fromkeys(end for pair in PAIRS.values() for end in pair))
+"""Each end once."""
 
 
 class ReadingClauses:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from dlock_conformance.faults import Fault
-from dlock_conformance.needs import needed_for, needs
+from dlock_conformance.needs import needs, verbs_of
 from dlock_conformance.records import describe, fresh, held, next_version, tombstone
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import LATE_S, SLACK_S, Trial
@@ -81,7 +81,7 @@ def disturbed(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float
     They are asked at once, each for a key of its own; but a fault that meets one request begins anew for each.
     """
     store = trial.disturbed(fault)
-    verbs = [verb for verb in verbs if all(trial.harness.gives(need) for need in needed_for(verb))]
+    verbs = verbs_of(trial.harness, verbs)
     for together in [[verb] for verb in verbs] if fault is Fault.LOSE_REPLY else [verbs]:
         asked = {verb: prepared(trial, verb) for verb in together}
         calls = {verb: asking(store, verb, *asked[verb], timeout_s) for verb in together}
@@ -161,9 +161,7 @@ class TroubleClauses:
     @pytest.mark.parametrize("timeout_s", [0.001, 0.05, 3600.0])
     def test_s13_a_call_takes_any_time_out_above_zero(self, trial: Trial, timeout_s: float) -> None:
         """It ends with an answer or a StoreError, never with a complaint about the number."""
-        for verb in VERBS:
-            if any(not trial.harness.gives(need) for need in needed_for(verb)):
-                continue
+        for verb in verbs_of(trial.harness, VERBS):
             standing, written = prepared(trial, verb)
 
             came = trial.ended(asking(trial.store, verb, standing, written, timeout_s), 4 * SLACK_S)

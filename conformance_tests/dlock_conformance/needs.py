@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.parties import NOT_PROMISED, Way
 
-__all__ = ["inapplicable", "name_of", "needed_for", "needs", "not_given"]
+__all__ = ["inapplicable", "name_of", "needs", "not_given", "verbs_of"]
 
 _CAPABILITIES = {
     "replace_many": ("batch_renew",),
@@ -66,9 +66,14 @@ def _needs_of(test: Any, parameters: Mapping[str, Any]) -> tuple[str, ...]:
     named: tuple[str, ...] = getattr(test, "needs", ())
     fault = (str(parameters["fault"]),) if "fault" in parameters else ()
     asked = (str(parameters.get("what")), str(parameters.get("verb")))
-    return (*named, *fault, *(need for each in asked for need in needed_for(each)))
+    return (*named, *fault, *(need for each in asked for need in _needed_for(each)))
 
 
-def needed_for(verb: str) -> tuple[str, ...]:
+def verbs_of(harness: StoreHarness, verbs: Iterable[str]) -> list[str]:
+    """Return those of *verbs* that the store has."""
+    return [verb for verb in verbs if all(harness.gives(need) for need in _needed_for(verb))]
+
+
+def _needed_for(verb: str) -> tuple[str, ...]:
     """Return the capability that *verb* belongs to, if to any."""
     return next((need for start, need in _CAPABILITIES.items() if verb.startswith(start)), ())

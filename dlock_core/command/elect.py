@@ -26,7 +26,7 @@ from dlock_core.command.options import (
     option,
 )
 from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, grace_within, hold
-from dlock_core.engine.elections import OWN
+from dlock_core.engine.client_context import EXCLUSIVE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +67,7 @@ def elect(  # click hands the options over by name
     """
     options = client_options(**given, data=value, auto_renew=True, cancel_on_loss=False)
     check_shared(options)
-    options = options.with_(timeout=None, retries=None, **OWN)
+    options = options.with_(timeout=None, retries=None, **EXCLUSIVE)
     return _Terms(key, ctx.obj, grace_within(options, grace), say).lead(options, once=once)
 
 

@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, Guarantees
 
-__all__ = ["CallOptions", "ClientContext", "check_accepted"]
+__all__ = ["EXCLUSIVE", "CallOptions", "ClientContext", "check_accepted"]
 
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
+# Whatever the locks of the client are, one process leads or runs a job, and others tell by the record itself whether that lives.
+EXCLUSIVE: dict[str, Any] = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}
 # The protocols of both colours have the same names, and nothing but names can be looked for.
 _VERBS = [name for name in vars(LockStore) if not name.startswith("_")]
 _METHODS = {

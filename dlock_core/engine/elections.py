@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.election import Observed, look, observe
-from dlock_core.engine.client_context import check_bytes
+from dlock_core.engine.client_context import EXCLUSIVE, check_bytes
 from dlock_core.engine.driver import jitter
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
@@ -27,15 +27,13 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.lease_view import LeaseView
 
-__all__ = ["BLOCK", "OWN", "Candidate", "Observer", "body_name"]
+__all__ = ["BLOCK", "Candidate", "Observer", "body_name"]
 
 _log = guarded_logger("dlock.client")
 _Term = TypeVar("_Term", bound="LeaseView")
 
 BLOCK = "the block that leads"
 _GRACE = 4
-# Whatever the locks of the client are, an election has one leader, and observers tell by its record whether that lives.
-OWN: dict[str, Any] = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}
 _NOT_FOR_ELECTIONS = {
     "data": "the leader's value is the record's data; give value=",
     "reentrant": "one election leads once at a time",
@@ -70,7 +68,7 @@ class Candidate:
         for name, advice in _NOT_FOR_ELECTIONS.items():
             if name in given:
                 raise ConfigurationError(f"{name} is not an option of election {self.key!r}: {advice}")
-        given |= {"data": given.pop("value"), **OWN}
+        given |= {"data": given.pop("value"), **EXCLUSIVE}
         call = self._context.resolve(given)
         timings = call.timings
         hold_ns = min(timings.own_lease_ns, timings.max_hold_ns or NEVER, timings.stall_ns or NEVER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.engine.client_context import check_bytes, check_seconds
+from dlock_core.engine.client_context import EXCLUSIVE, check_bytes, check_seconds
 from dlock_core.engine.hints import naming
 from dlock_core.engine.process import generation
 from dlock_core.engine.raised import lost_error
@@ -46,16 +46,12 @@ _OWN: dict[str, Any] = {
     "replace_data": False,
     "only_if_exists": False,
     "delete_on_release": False,
-    "reentrant": False,
     "fail_closed": False,
-    "mode": "exclusive",
-    "permits": None,
-    "weight": 1,
-    "renewal": "lock",
+    **EXCLUSIVE,
 }
 _REASONS = {
     "max_hold": "at_most_for bounds the run",
-    **dict.fromkeys(("reentrant", "mode", "permits", "weight"), "one process runs a job, by one call"),
+    **dict.fromkeys(EXCLUSIVE, "one process runs a job, by one call"),
     "renewal": "others tell by the job's own record whether who runs it is alive",
 }
 
