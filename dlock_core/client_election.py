@@ -112,6 +112,8 @@ class Election:
         """Return the leader that the record names, by one read; None if nobody leads.
 
         A leader that has died is named until another one leads: :meth:`observe` finds it *silent*.
+
+        Raises: RecordError: a semaphore or a read/write lock is held under the key.
         """
         timeout_s = self._client._context.store_timeout_s()
         record = run_blocking(self._client._open_engine.read(self._candidate.full_key, timeout_s))

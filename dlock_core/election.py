@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from dlock_core.members import kind_error
 from dlock_core.timings import NEVER
 
 if TYPE_CHECKING:
@@ -86,7 +87,12 @@ def look(seen: Observed, now: int) -> Observed:
 
 
 def leader_of(key: str, record: LockRecord | None) -> Leader | None:
-    """Return the leader that *record* names; None if the lock is free, or broken."""
+    """Return the leader that *record* names; None if the lock is free, or broken.
+
+    Raises: RecordError: a semaphore or a read/write lock is held under the key.
+    """
+    if (wrong := kind_error(record, "")) is not None:
+        raise wrong
     if record is None or not record.held or record.broken is not None:
         return None
     return Leader(key, record.fencing_token, record.owner, record.data, LeaderState.LEADING)

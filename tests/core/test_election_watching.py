@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core import ConfigurationError, Leader, LeaderState, LockLostError
+from dlock_core import ConfigurationError, Leader, LeaderState, LockLostError, RecordError
 from tests.core.election_support import reported, without_cancellation
 from tests.core.worlds import both_colours
 
@@ -123,3 +123,14 @@ async def test_a_wrong_poll_period_is_refused(world: World, period: float, told:
         with pytest.raises(ConfigurationError, match=f"poll_period: .*{told}"):
             async for _ in client.election("k").observe(poll_period=period):
                 pass
+
+
+@both_colours
+async def test_a_semaphore_has_no_leader(world: World) -> None:
+    """Neither a look at the leader nor an observer takes who holds a permit for one: the error says that another kind of lock is held."""
+    async with world.client(lease_duration=8) as client, world.client() as observer:
+        async with client.lock("k", permits=2, **without_cancellation(world)):
+            with pytest.raises(RecordError, match="is held as a semaphore"):
+                await observer.election("k").leader()
+            with pytest.raises(RecordError, match="is held as a semaphore"):
+                await anext(aiter(observer.election("k").observe(poll_period=1)))
