@@ -128,9 +128,12 @@ async def test_a_wrong_poll_period_is_refused(world: World, period: float, told:
 @both_colours
 async def test_a_semaphore_has_no_leader(world: World) -> None:
     """Neither a look at the leader nor an observer takes who holds a permit for one: the error says that another kind of lock is held."""
-    async with world.client(lease_duration=8) as client, world.client() as observer:
-        async with client.lock("k", permits=2, **without_cancellation(world)):
-            with pytest.raises(RecordError, match="is held as a semaphore"):
-                await observer.election("k").leader()
-            with pytest.raises(RecordError, match="is held as a semaphore"):
-                await anext(aiter(observer.election("k").observe(poll_period=1)))
+    async with (
+        world.client(lease_duration=8) as client,
+        world.client() as observer,
+        client.lock("k", permits=2, **without_cancellation(world)),
+    ):
+        with pytest.raises(RecordError, match="is held as a semaphore"):
+            await observer.election("k").leader()
+        with pytest.raises(RecordError, match="is held as a semaphore"):
+            await anext(aiter(observer.election("k").observe(poll_period=1)))
