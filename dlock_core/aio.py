@@ -19,7 +19,7 @@ from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.lease_view import KEEP, Keep, LeaseView
 from dlock_core.engine.lock_all import acquire_all
-from dlock_core.engine.opening import learn_store, load_options, named_store
+from dlock_core.engine.opening import check_face, learn_store, load_options, named_store, opening_store
 from dlock_core.engine.process import generation
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.raised import closed_error, interrupted_error, lost_error
@@ -59,12 +59,15 @@ def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[Client
     backend, store_options = named_store(loaded)
 
     async def open_store() -> AsyncLockStore:
-        opening = backend.aopen(store_options)
-        if opening is None:
-            opened: Any = await in_own_thread(partial(backend.open, store_options), lambda late: late.close())
-            store: AsyncLockStore = cast("AsyncLockStore", ThreadedStore(opened))
-        else:
-            opened = store = await opening
+        opened: Any
+        with opening_store(loaded):
+            opening = backend.aopen(store_options)
+            if opening is None:
+                opened = await in_own_thread(partial(backend.open, store_options), lambda late: late.close())
+            else:
+                opened = await opening
+            check_face(opened, asynchronous=opening is not None)
+        store = opened if opening is not None else cast("AsyncLockStore", ThreadedStore(opened))
         try:
             check_capabilities(opened)
         except BaseException:

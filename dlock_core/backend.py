@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import threading
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol, Self
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
 from dlock_core.engine.hints import unknown_option
-from dlock_core.errors import ConfigurationError, MissingDriverError, StoreUnavailableError
+from dlock_core.errors import ConfigurationError, DLockError, MissingDriverError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Container, Iterator
@@ -114,12 +115,14 @@ class StoreOptions(CheckedModel):
         return f"wrong options for the {cls.__name__.removesuffix('Options').removesuffix('Store')} store: "
 
     @classmethod
-    def from_url(cls, url: str, **settings: Any) -> Self:
+    def from_url(cls, url: str, **settings: Any) -> Self:  # noqa: ARG003  # what an adapter's own is given
         """Parse the parts of *url* that belong to the store; *settings* are those of the TOML table ``[store]``, and yield to the URL.
 
         Raises: ConfigurationError: the URL is malformed, or has a query key that the store does not know.
         """
-        raise NotImplementedError(f"{cls.__name__} has no from_url")
+        raise ConfigurationError(
+            f"{cls.__module__}.{cls.__qualname__} has no from_url; give it that class method, which makes options of a URL"
+        )
 
 
 class StoreBackend(Protocol):
@@ -148,7 +151,7 @@ def installed_schemes() -> dict[str, list[EntryPoint]]:
     with _reading_packages():
         entries = entry_points(group=GROUP)
     for entry in entries:
-        claims = schemes.setdefault(entry.name, [])
+        claims = schemes.setdefault(entry.name.lower(), [])
         if all((entry.value, _owner(entry)) != (other.value, _owner(other)) for other in claims):
             claims.append(entry)
     return dict(sorted(schemes.items()))
@@ -221,20 +224,55 @@ def _reading_packages() -> Iterator[None]:
 
 
 def load_backend(entry: EntryPoint) -> StoreBackend:
-    """Import what *entry* names; a driver that is missing becomes an error with the exact ``pip install``."""
+    """Import what *entry* names; a driver that is missing becomes an error with the exact ``pip install``.
+
+    Raises: ConfigurationError: it cannot be imported, or is no backend; the message names the package.
+    """
     try:
-        backend: StoreBackend = entry.load()
+        backend: Any = entry.load()
     except MissingDriverError:
         raise
-    except ImportError as error:
-        raise ConfigurationError(
-            f"the adapter {entry.value!r} of store scheme {entry.name!r} cannot be imported: {error}"
-        ) from error
     except OSError as error:
-        raise StoreUnavailableError(
-            f"the adapter {entry.value!r} of store scheme {entry.name!r} cannot be read: {error}"
+        raise StoreUnavailableError(f"{_adapter(entry)} cannot be read: {error}") from error
+    except Exception as error:
+        raise ConfigurationError(
+            f"{_adapter(entry)} cannot be imported: {type(error).__name__}: {error}; mend the entry point or what it names"
         ) from error
-    return backend
+    lacks = [name for name in ("options", "options.from_url", "open", "aopen") if not _has(backend, name)]
+    if lacks or isinstance(backend, type):
+        fault = f"has no {', '.join(lacks)}" if lacks else "is a class"
+        raise ConfigurationError(
+            f"{_adapter(entry)} is no backend: it {fault}; have the entry point name an object as dlock_core.kit.Backend makes one"
+        )
+    loaded: StoreBackend = backend
+    return loaded
+
+
+def _has(backend: Any, name: str) -> bool:
+    try:
+        return callable(attrgetter(name)(backend))
+    except AttributeError:
+        return False
+
+
+def _adapter(entry: EntryPoint) -> str:
+    return f"the adapter {entry.value!r} of the package {_owner(entry)} for store scheme {entry.name!r}"
+
+
+@contextmanager
+def adapter_faults(url: str) -> Iterator[None]:
+    """Have a mistake in the adapter of *url*, as a function that takes other arguments, name its package."""
+    try:
+        yield
+    except DLockError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        entry = _own_entry(_scheme(url)) or check_claims(url)
+        # What other errors say may have a part of the URL in it, and so a secret.
+        said = f" ({error})" if isinstance(error, (AttributeError, TypeError)) else ""
+        raise ConfigurationError(
+            f"{_adapter(entry)} failed on {redact(url)!r} with {type(error).__name__}{said}; report that to its author"
+        ) from error
 
 
 def missing_driver(extra: str, driver: str, error: ImportError) -> MissingDriverError:

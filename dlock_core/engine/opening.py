@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from dlock_core.backend import StoreOptions, backend_for, is_own
+from dlock_core.backend import StoreOptions, adapter_faults, backend_for, is_own
 from dlock_core.engine.client_context import describe
 from dlock_core.engine.hints import check_keywords
 from dlock_core.engine.texts import check_traits
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, LockStore
 
-__all__ = ["learn_store", "load_options", "named_store", "open_store", "whole_commands"]
+__all__ = ["check_face", "learn_store", "load_options", "named_store", "open_store", "opening_store", "whole_commands"]
 
 
 def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> ClientOptions:
@@ -54,7 +55,8 @@ def named_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
     assert options.url is not None  # checked where the options were loaded
     url = options.url.get_secret_value()
     backend = backend_for(url)
-    chosen = backend.options.from_url(url, **options._store_settings)  # the loader's own
+    with adapter_faults(url):
+        chosen = backend.options.from_url(url, **options._store_settings)  # the loader's own
     if options.request_timeout is not None and isinstance(chosen, StoreOptions):
         chosen._inspect_timeout_s = float(options.request_timeout)  # type: ignore[arg-type]  # checked: seconds
     return backend, chosen
@@ -66,7 +68,9 @@ def open_store(options: ClientOptions) -> LockStore:
     Raises: ConfigurationError: the URL is wrong, or the store is for asyncio alone. StoreError: it cannot be reached.
     """
     backend, store_options = named_store(options)
-    store = backend.open(store_options)
+    with opening_store(options):
+        store = backend.open(store_options)
+        check_face(store, asynchronous=False)
     try:
         if options.provision:
             store.provision()
@@ -74,6 +78,22 @@ def open_store(options: ClientOptions) -> LockStore:
         store.close()
         raise
     return store
+
+
+@contextmanager
+def opening_store(options: ClientOptions) -> Iterator[None]:
+    """Have a mistake in the adapter that opens the store of *options* name its package."""
+    assert options.url is not None  # checked where the options were loaded
+    with adapter_faults(options.url.get_secret_value()):
+        yield
+
+
+def check_face(store: object, *, asynchronous: bool) -> None:
+    """Refuse what an adapter has opened if it cannot be used, nor even closed, as a store of that colour."""
+    claim = getattr(store, "claim", None)
+    if not callable(claim) or not hasattr(store, "close") or inspect.iscoroutinefunction(claim) is not asynchronous:
+        name, colour = ("aopen", "asyncio") if asynchronous else ("open", "threads")
+        raise TypeError(f"{name}() of the adapter returned {type(store).__name__}, which is not a store for {colour}")
 
 
 @contextmanager

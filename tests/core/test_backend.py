@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
@@ -16,11 +18,13 @@ from dlock_core import (
     MissingDriverError,
     StoreOptions,
     StoreUnavailableError,
+    aconnect,
     backend,
     connect,
 )
 from dlock_core.backend import backend_for, check_claims, installed_schemes, missing_driver, split_url
-from dlock_core.memory import MemoryOptions
+from dlock_core.kit import Backend
+from dlock_core.memory import AsyncMemoryStore, MemoryOptions, MemoryStore
 
 
 def claim_schemes(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
@@ -242,5 +246,107 @@ def test_store_options_without_from_url_say_so() -> None:
     class Forgetful(StoreOptions):
         """Has no parser."""
 
-    with pytest.raises(NotImplementedError, match="Forgetful has no from_url"):
+    with pytest.raises(
+        ConfigurationError, match=r"test_backend\..*Forgetful has no from_url; give it that class method"
+    ):
         Forgetful.from_url("x://")
+
+
+class Sound(StoreOptions):
+    """Options as they should be."""
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Take nothing of the URL."""
+        return cls()
+
+
+class Deaf(Sound):
+    """Takes no URL."""
+
+    @classmethod
+    def from_url(cls) -> Self:  # type: ignore[override]  # the mistake in question
+        """Take nothing at all."""
+        return cls()
+
+
+class Unread(Sound):
+    """Reads a part of the URL that may be a secret."""
+
+    @classmethod
+    def from_url(cls, url: str, **settings: Any) -> Self:
+        """Take a number."""
+        int("hunter2")
+        return cls()
+
+
+open_memory: Any = lambda options: MemoryStore()  # noqa: E731  # as authors write it
+# What an entry point may name, and what is said of it.
+MISTAKES: dict[str, tuple[Any, str]] = {
+    "a function": (open_memory, "is no backend: it has no options, options.from_url, open, aopen; have the entry point"),
+    "a class": (type("Kind", (), {"options": Sound, "open": open_memory, "aopen": None.__eq__}), "it is a class"),
+    "without aopen": (SimpleNamespace(options=Sound, open=open_memory), "is no backend: it has no aopen"),
+    "takes no options": (Backend(Sound, open_store=lambda: MemoryStore()), r"failed .* TypeError \(.* takes 0 positional"),  # type: ignore[arg-type, misc]  # noqa: PLW0108
+    "takes no URL": (Backend(Deaf, open_store=open_memory), r"failed .* TypeError \(.*from_url\(\) takes 1 positional"),
+    "wants a number": (Backend(Unread, open_store=open_memory), "failed on 'far://there' with ValueError; report that"),
+    "opens nothing": (Backend(Sound, open_store=lambda options: None), "returned NoneType, which is not a store for threads"),  # type: ignore[arg-type, return-value]
+    "opens another colour": (Backend(Sound, open_store=lambda options: AsyncMemoryStore()), "returned AsyncMemoryStore"),  # type: ignore[arg-type, return-value]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("connected", [connect, lambda url: asyncio.run(opened(aconnect(url)))], ids=["sync", "async"])
+@pytest.mark.parametrize("mistake", list(MISTAKES))
+def test_mistake_in_an_adapter_is_told_with_its_package(
+    monkeypatch: pytest.MonkeyPatch, mistake: str, connected: Any
+) -> None:
+    """Whoever meets another's unfinished adapter learns whose it is, and whoever writes one what it lacks."""
+    named, message = MISTAKES[mistake]
+    claim_schemes(monkeypatch, ("far", "far.away:backend"))
+    monkeypatch.setattr(EntryPoint, "load", lambda _: named)
+
+    with pytest.raises(
+        ConfigurationError, match=rf"adapter 'far.away:backend' of the package far.away .*{message}"
+    ) as caught:
+        connected("far://there")
+
+    assert "hunter2" not in str(caught.value)
+
+
+async def opened(client: Any) -> None:
+    """Open *client*."""
+    await client
+
+
+def test_adapter_for_asyncio_that_opens_a_store_for_threads_is_told_with_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its verbs could not be awaited."""
+    claim_schemes(monkeypatch, ("far", "far.away:backend"))
+    swapped: Any = Backend(Sound, open_store=open_memory, aopen_store=open_memory)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: swapped)
+
+    with pytest.raises(ConfigurationError, match=r"far.away .*returned MemoryStore, which is not a store for asyncio"):
+        asyncio.run(opened(aconnect("far://there")))
+
+
+@pytest.mark.parametrize(
+    "fault", [AttributeError("no attribute 'backend'"), SyntaxError("invalid"), RuntimeError("not today")]
+)
+def test_adapter_whose_import_fails_in_any_way_is_named(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    """A name that is not there, and an error in its module, are as good as a package that is missing."""
+    claim_schemes(monkeypatch, ("far", "far.away:backend"))
+
+    def fail(_: EntryPoint) -> None:
+        raise fault
+
+    monkeypatch.setattr(EntryPoint, "load", fail)
+
+    with pytest.raises(ConfigurationError, match=rf"'far.away:backend' .* cannot be imported: {type(fault).__name__}"):
+        backend_for("far://")
+
+
+def test_entry_point_in_capital_letters_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheme of a URL has no case."""
+    claim_schemes(monkeypatch, ("Far", "dlock_core.memory:backend"))
+
+    assert backend_for("far://").options is MemoryOptions
