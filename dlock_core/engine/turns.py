@@ -52,25 +52,25 @@ class Turns:
     def _is_first(self, attempt: Attempt) -> bool:
         """Whether *attempt* may ask: it is the first, or in no queue any more."""
         with self._runtime.mutex:
-            queue = self._queues.get(_asked(attempt))
-            return queue is None or attempt not in queue.waiting or next(iter(queue.waiting)) is attempt
+            waiting = self._queue_of(attempt).waiting
+            return attempt not in waiting or next(iter(waiting)) is attempt
 
     async def pause(self, attempt: Attempt, seconds: float) -> None:
         """Wait so long, or until *attempt* is told to go on, or was since its last pause."""
         runtime = self._runtime
         with runtime.mutex:
-            queue = self._queues.get(_asked(attempt))
-            turn = runtime.turn() if queue is None else queue.waiting.get(attempt) or runtime.turn()
+            queue = self._queue_of(attempt)
+            turn = queue.waiting.get(attempt) or runtime.turn()
         await turn.wait(seconds)
         with runtime.mutex:
-            if queue is not None and attempt in queue.waiting:
+            if attempt in queue.waiting:
                 queue.waiting[attempt] = runtime.turn()
 
     def leave(self, attempt: Attempt, *, failed: bool = False) -> None:
         """Let the next one ask in the place of *attempt*; all of them where its requests have *failed*."""
         with self._runtime.mutex:
-            queue = self._queues.get(_asked(attempt))
-            if queue is None or queue.waiting.pop(attempt, None) is None:
+            queue = self._queue_of(attempt)
+            if queue.waiting.pop(attempt, None) is None:
                 return
             queue.tell(None if failed else 1)
             if failed or not queue.waiting:
@@ -84,6 +84,10 @@ class Turns:
                     queue.streak = (queue.streak + 1) % STREAK_MAX
                     if queue.streak:
                         queue.tell()
+
+    def _queue_of(self, attempt: Attempt) -> _Queue:
+        """Return the queue of those that ask for the same as *attempt*; an empty one if there is none."""
+        return self._queues.get(_asked(attempt)) or _Queue()
 
 
 def _asked(attempt: Attempt) -> _Asked:
