@@ -91,7 +91,9 @@ def opening_store(options: ClientOptions) -> Iterator[None]:
 def check_face(store: object, *, asynchronous: bool) -> None:
     """Refuse what an adapter has opened if it cannot be used, nor even closed, as a store of that colour."""
     claim = getattr(store, "claim", None)
-    if not callable(claim) or not hasattr(store, "close") or inspect.iscoroutinefunction(claim) is not asynchronous:
+    # A decorator may hide that a verb is a coroutine.
+    awaited = inspect.iscoroutinefunction(inspect.unwrap(claim) if asynchronous and claim is not None else claim)
+    if not callable(claim) or not hasattr(store, "close") or awaited is not asynchronous:
         name, colour = ("aopen", "asyncio") if asynchronous else ("open", "threads")
         raise TypeError(f"{name}() of the adapter returned {type(store).__name__}, which is not a store for {colour}")
 
