@@ -59,13 +59,10 @@ def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[Client
     backend, store_options = named_store(loaded)
 
     async def open_store() -> AsyncLockStore:
-        opened: Any
         with opening_store(loaded):
             opening = backend.aopen(store_options)
-            if opening is None:
-                opened = await in_own_thread(partial(backend.open, store_options), lambda late: late.close())
-            else:
-                opened = await opening
+            open_blocking = partial(backend.open, store_options)
+            opened: Any = await (opening or in_own_thread(open_blocking, lambda late: late.close()))
             check_face(opened, asynchronous=opening is not None)
         store = opened if opening is not None else cast("AsyncLockStore", ThreadedStore(opened))
         try:

@@ -94,7 +94,7 @@ def on_threads(store: LockStore) -> Trial:
     numbers = itertools.count()
 
     def trial(operation: str, act: str, at: int) -> Verdict:
-        return blocking.try_point(store, f"{operation}-{next(numbers)}", operation, act, at)
+        return blocking.try_point(store, f"{operation}, {act}, {next(numbers)}", operation, act, at)
 
     return trial
 
@@ -104,7 +104,7 @@ def in_tasks(open_store: Callable[[], tasks.OpenStore]) -> Trial:
     numbers = itertools.count()
 
     def trial(operation: str, act: str, at: int) -> Verdict:
-        return tasks.try_point(open_store(), f"{operation}-task-{next(numbers)}", operation, act, at)
+        return tasks.try_point(open_store(), f"{operation}, {act}, task {next(numbers)}", operation, act, at)
 
     return trial
 
