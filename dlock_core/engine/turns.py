@@ -6,6 +6,7 @@ Each write of a shared lock's record is conditional on its version, so attempts 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakKeyDictionary
 
 from dlock_core.engine.lines import STREAK_MAX
 from dlock_core.timings import NANOS
@@ -26,7 +27,8 @@ class _Queue:
     """Those that ask for the same, first come, first served. *streak*: how often in a row the first was told of a place that came free."""
 
     def __init__(self) -> None:
-        self.waiting: dict[Attempt, Signal] = {}
+        # Weak: an interrupt may end an attempt before it has left, and then nobody waits for it longer than for a look.
+        self.waiting: WeakKeyDictionary[Attempt, Signal] = WeakKeyDictionary()
         self.streak = 0
 
     def tell(self, most: int | None = 1) -> None:

@@ -131,6 +131,30 @@ def test_first_is_told_of_a_place_that_came_free_but_not_each_time() -> None:
     assert not turns._queues
 
 
+def test_attempt_that_an_interrupt_has_ended_before_it_left_keeps_nobody_waiting() -> None:
+    """It goes with its last reference, and the next one finds itself the first when it looks."""
+
+    class Asking:
+        def __init__(self, member_id: str) -> None:
+            self.wish = Wish("k", PERMIT, member_id, "o", 1)
+
+    class Signal:
+        async def wait(self, _: float) -> None:
+            interrupted.clear()
+
+    runtime: Any = SimpleNamespace(mutex=nullcontext(), turn=Signal, now=lambda: 0 if interrupted else 1)
+    turns = _Turns(runtime)
+    interrupted = [cast("Attempt", Asking("a"))]
+    run_blocking(turns.enter(interrupted[0], 1))
+    behind = cast("Attempt", Asking("b"))
+
+    run_blocking(turns.enter(behind, 2))
+
+    assert turns._is_first(behind)
+    turns.leave(behind)
+    assert not turns._queues
+
+
 @both_colours
 async def test_wait_behind_others_ends_in_time_and_names_the_holder(world: World) -> None:
     """Whoever leaves passes the turn on."""
