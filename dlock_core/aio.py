@@ -59,13 +59,9 @@ def aconnect(url: str | ClientOptions | None = None, /, **options: Unpack[Client
     backend, store_options = named_store(loaded)
 
     async def open_store() -> AsyncLockStore:
-        opened: Any
         with opening_store(loaded):
             opening = backend.aopen(store_options)
-            if opening is None:
-                opened = await in_own_thread(partial(backend.open, store_options), lambda late: late.close())
-            else:
-                opened = await opening
+            opened: Any = await (opening or in_own_thread(partial(backend.open, store_options), lambda s: s.close()))
             check_face(opened, asynchronous=opening is not None)
         store = opened if opening is not None else cast("AsyncLockStore", ThreadedStore(opened))
         try:
