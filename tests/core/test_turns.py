@@ -134,21 +134,18 @@ def test_first_is_told_of_a_place_that_came_free_but_not_each_time() -> None:
 def test_attempt_that_an_interrupt_has_ended_before_it_left_keeps_nobody_waiting() -> None:
     """It goes with its last reference, and the next one finds itself the first when it looks."""
 
-    class Asking:
-        def __init__(self, member_id: str) -> None:
-            self.wish = Wish("k", PERMIT, member_id, "o", 1)
+    interrupted: list[Attempt] = [cast("Attempt", Asking(Wish("k", PERMIT, "a", "o", 1)))]
+    behind = cast("Attempt", Asking(Wish("k", PERMIT, "b", "o", 1)))
 
     class Signal:
         async def wait(self, _: float) -> None:
-            interrupted.clear()
+            interrupted.pop()  # one look is enough
 
-    runtime: Any = SimpleNamespace(mutex=nullcontext(), turn=Signal, now=lambda: 0 if interrupted else 1)
+    runtime: Any = SimpleNamespace(mutex=nullcontext(), turn=Signal, now=lambda: 0)
     turns = _Turns(runtime)
-    interrupted = [cast("Attempt", Asking("a"))]
     run_blocking(turns.enter(interrupted[0], 1))
-    behind = cast("Attempt", Asking("b"))
 
-    run_blocking(turns.enter(behind, 2))
+    run_blocking(turns.enter(behind, 1))
 
     assert turns._is_first(behind)
     turns.leave(behind)
