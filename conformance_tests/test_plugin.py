@@ -56,6 +56,19 @@ def test_the_report_says_what_was_tried(tmp_path: Path) -> None:
     assert tried["requests"]["claim"] == tried["requests"]["replace_many_refused"] == 1
 
 
+@pytest.mark.parametrize("kind", ["LockStoreConformance", "LockClientConformance"])
+def test_a_suite_without_a_harness_shows_how_one_is_given(tmp_path: Path, kind: str) -> None:
+    """Each test says so, and nothing else."""
+    done = run(
+        tmp_path,
+        "-x",
+        suite=f"from dlock_conformance import {kind}\n\nclass TestMine({kind}):\n    colours = ('sync',)\n",
+    )
+
+    assert done.returncode == 1, done.stdout
+    assert "TestMine does not say how its store is opened; give it @pytest.fixture def harness(self)" in done.stdout
+
+
 def test_the_report_says_first_what_was_not_checked(tmp_path: Path) -> None:
     """And what to add to the harness. That a store is durable is not believed before it was seen."""
     suite = SUITE.replace('name="wired"', 'name="wired", restart=None, expires=None, several_processes=False')

@@ -15,7 +15,7 @@ from dlock_conformance._endless import EndlessScenarios
 from dlock_conformance._jobs import JobScenarios
 from dlock_conformance._sharing import SharedScenarios
 from dlock_conformance.faults import Fault
-from dlock_conformance.harness import Colour, StoreHarness
+from dlock_conformance.harness import Colour, StoreHarness, missing_harness
 from dlock_conformance.holder_process import holder
 from dlock_conformance.needs import name_of, needs
 from dlock_conformance.parties import Parties, Party, Way
@@ -47,7 +47,7 @@ class LockClientConformance(EndlessScenarios, JobScenarios, SharedScenarios):
     @pytest.fixture
     def harness(self) -> StoreHarness:
         """To be overridden: how to open the store."""
-        raise NotImplementedError(f"{type(self).__name__} needs a fixture 'harness' that returns a StoreHarness")
+        raise missing_harness(type(self))
 
     @pytest.fixture
     def parties(

@@ -13,7 +13,7 @@ from dlock_core.backend import backend_for
 from dlock_core.record import LockRecord, Version
 from dlock_core.store import AsyncLockStore, Capability, LockStore
 
-__all__ = ["AnyStore", "Colour", "Opening", "StoreHarness"]
+__all__ = ["AnyStore", "Colour", "Opening", "StoreHarness", "missing_harness"]
 
 AnyStore: TypeAlias = LockStore | AsyncLockStore
 
@@ -138,3 +138,10 @@ class StoreHarness(Opening):
         if name in tuple(Fault):
             return self.faults is not None and name in self.faults.kinds
         return bool(getattr(self, name))
+
+
+def missing_harness(suite: type) -> NotImplementedError:
+    """Return the error of a *suite* without its fixture."""
+    return NotImplementedError(
+        f"{suite.__name__} does not say how its store is opened; give it @pytest.fixture def harness(self): return StoreHarness('your://url')"
+    )

@@ -32,7 +32,7 @@ from dlock_conformance._waiting import WaitingClauses
 from dlock_conformance._waking import NotifyClauses
 from dlock_conformance._whole import WholeClauses
 from dlock_conformance.clauses import clause_of
-from dlock_conformance.harness import Colour, Opening, StoreHarness
+from dlock_conformance.harness import Colour, Opening, StoreHarness, missing_harness
 from dlock_conformance.needs import inapplicable, not_given
 from dlock_conformance.report import PROPERTY
 from dlock_conformance.subject import Loop, Subject, Transcript
@@ -139,8 +139,7 @@ class LockStoreConformance(
     @pytest.fixture
     def harness(self) -> StoreHarness:
         """To be overridden: how to open the store."""
-        message = f"{type(self).__name__} needs a fixture 'harness' that returns a StoreHarness; see dlock_conformance/README.md"
-        raise NotImplementedError(message)
+        raise missing_harness(type(self))
 
     @pytest.fixture
     def trial(self, harness: StoreHarness, colour: str, request: pytest.FixtureRequest) -> Iterator[Trial]:

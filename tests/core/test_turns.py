@@ -133,7 +133,6 @@ def test_first_is_told_of_a_place_that_came_free_but_not_each_time() -> None:
 
 def test_attempt_that_an_interrupt_has_ended_before_it_left_keeps_nobody_waiting() -> None:
     """It goes with its last reference, and the next one finds itself the first when it looks."""
-
     interrupted: list[Attempt] = [cast("Attempt", Asking(Wish("k", PERMIT, "a", "o", 1)))]
     behind = cast("Attempt", Asking(Wish("k", PERMIT, "b", "o", 1)))
 
