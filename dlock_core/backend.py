@@ -168,8 +168,11 @@ def backend_for(url: str) -> StoreBackend:
         MissingDriverError: the adapter's driver is not installed (the message names the extra).
         StoreUnavailableError: the files of the installed packages cannot be read now.
     """
-    scheme = _scheme(url)
-    return load_backend(_own_entry(scheme) or check_claims(url))
+    return load_backend(_entry_of(url))
+
+
+def _entry_of(url: str) -> EntryPoint:
+    return _own_entry(_scheme(url)) or check_claims(url)
 
 
 def check_claims(url: str) -> EntryPoint:
@@ -267,11 +270,10 @@ def adapter_faults(url: str) -> Iterator[None]:
     except DLockError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        entry = _own_entry(_scheme(url)) or check_claims(url)
         # What other errors say may have a part of the URL in it, and so a secret.
         said = f" ({error})" if isinstance(error, (AttributeError, TypeError)) else ""
         raise ConfigurationError(
-            f"{_adapter(entry)} failed on {redact(url)!r} with {type(error).__name__}{said}; report that to its author"
+            f"{_adapter(_entry_of(url))} failed on {redact(url)!r} with {type(error).__name__}{said}; report that to its author"
         ) from error
 
 

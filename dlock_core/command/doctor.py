@@ -56,15 +56,15 @@ def stated_policy(options: ClientOptions) -> object:
     Raises: UnsupportedError: it states none.
     """
     assert options.url is not None  # asked before
-    url = options.url.get_secret_value()
-    backend = backend_for(url)
+    backend = backend_for(options.url.get_secret_value())
     stated: Any = getattr(backend, "policy", None)
     if stated is None:
         raise UnsupportedError(
             f"the store {describe(options)!r} states no policy: it has no users whose rights could be set"
         )
     if callable(stated):
-        stated = stated(backend.options.from_url(url, **options._store_settings))  # the loader's own
+        _, store_options = named_store(options)
+        stated = stated(store_options)
     return stated
 
 
