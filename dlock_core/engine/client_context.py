@@ -25,6 +25,7 @@ from dlock_core.store import (
     Capability,
     ClaimWait,
     Grade,
+    Guarantees,
     LockStore,
     Notify,
     Prune,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from dlock_core.keywords import ClientKeywords
-    from dlock_core.store import AsyncLockStore, Guarantees
+    from dlock_core.store import AsyncLockStore
 
 __all__ = ["EXCLUSIVE", "CallOptions", "ClientContext", "check_accepted"]
 
@@ -114,8 +115,13 @@ class ClientContext:
 
         Raises:
             UnsafeStoreError: it has an unsafe trait that ``allow_unsafe`` does not name.
-            UnsupportedError: it has no place for an option that the client was given.
+            UnsupportedError: it has no place for an option that the client was given, or says nothing of itself.
         """
+        if not isinstance(guarantees, Guarantees):
+            given = shown(guarantees)
+            raise UnsupportedError(
+                f"guarantees() of the store returned {given} in place of a Guarantees; dlock_core/store.py describes it"
+            )
         for name, reason in guarantees.unsafe:
             if name not in self.options.allow_unsafe:
                 given = near(name, self.options.allow_unsafe)

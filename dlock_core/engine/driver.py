@@ -361,6 +361,10 @@ class Driver:
             handle.trouble = str(result)
             self.last_error = (handle.trouble, self.runtime.now())
             _log.debug("a request for lock %r failed: %s", handle.name, result)
+        elif not isinstance(result, Reply):
+            raise TypeError(
+                f"the store answered a request for lock {handle.name!r} with {result!r} in place of a Reply"
+            )
         else:
             handle.trouble, record = "", result.record
             if record is None and result.applied:

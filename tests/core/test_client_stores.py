@@ -200,6 +200,32 @@ def test_store_without_a_method_is_refused_by_its_name(client: Any, name: str) -
         client(Lacking(MemorySpace()))
 
 
+@pytest.mark.parametrize("client", [LockClient, AsyncLockClient])
+def test_store_that_says_nothing_of_itself_is_refused(client: Any) -> None:
+    """``guarantees()`` was written without its return."""
+    Silent = type("Silent", (MemoryStore,), {"guarantees": lambda _: None})  # noqa: N806  # a class
+
+    async def use() -> None:
+        async with client(Silent(MemorySpace())):
+            raise AssertionError("it must not be opened")
+
+    with pytest.raises(UnsupportedError, match=r"guarantees\(\) of the store returned None in place of a Guar"):
+        asyncio.run(use())
+
+
+def test_answer_that_is_no_reply_is_told_and_leaves_nothing_held() -> None:
+    """A verb of somebody's store answered with True: whether it has written is as unknown as after a lost reply."""
+    store = MemoryStore(MemorySpace())
+    claim: Any = store.claim
+    with LockClient(store) as client:
+        store.claim = lambda *given, **options: claim(*given, **options) and True  # type: ignore[assignment, method-assign]
+        with pytest.raises(TypeError, match="the store answered a request for lock 'k' with True in place of a Reply"):
+            client.acquire("k")
+
+        store.claim = claim  # type: ignore[method-assign]
+        client.acquire("k", timeout=5).release()
+
+
 def test_store_that_cannot_be_used_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was opened by then, and nobody else knows of it."""
     refused: list[Any] = []
