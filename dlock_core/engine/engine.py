@@ -22,7 +22,7 @@ from dlock_core.engine.keeper import Keepers, end_with_session
 from dlock_core.engine.membership import leave_members
 from dlock_core.engine.observations import Observations
 from dlock_core.engine.progress import tell_wait
-from dlock_core.engine.raised import closed_error, lost_error, refused_error
+from dlock_core.engine.raised import closed_error, given_back_error, lost_error, refused_error
 from dlock_core.engine.renewals import Renewals
 from dlock_core.engine.sessions import Sessions
 from dlock_core.engine.user_calls import guarded_logger
@@ -296,10 +296,10 @@ class Engine:
     async def release(self, handle: Handle, payload: Payload | None, view: View | None = None) -> None:
         """Free the key; where *view* is given, take it off, and free the key if it was the last.
 
-        Returns when the store acknowledged it, or the lock proved lost (see ``handle.loss``), or the client was closed meanwhile, which
-        released it.
+        Returns when the store acknowledged it, or the lock proved lost (see ``handle.loss``).
 
-        Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up.
+        Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up. LeaseStateError: another
+            thread or task has closed the client, which has given the lock back before.
         """
         event = Free(new_rvn(), payload)
         until = self.runtime.now() + handle.state.terms.timings.timeout_ns
@@ -309,6 +309,9 @@ class Engine:
         try:
             begins, effect = self._begin_release(handle, event, view)
             if not begins:
+                is_over = view is not None and type(handle.state) in (Releasing, Ended)
+                if is_over and handle.is_closing and handle.loss is None:
+                    raise given_back_error(handle)
                 return
             # The use of a member has ended with that of its session, which need not be free for the place to be.
             has_left = handle.membership is not None and await leave_members(self.driver, handle, handle.membership)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LOSS_REASONS",
     "closed_error",
+    "given_back_error",
     "interrupted_error",
     "lost_error",
     "refused_error",
@@ -61,6 +62,14 @@ def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
     what = f"lock {handle.name!r} (token {loss.fencing_token}) was lost: {reason}{owner}"
     message = f"{what}; what was done since may clash with another holder's work"
     return LockLostError(message, loss=loss)
+
+
+def given_back_error(handle: Handle) -> LeaseStateError:
+    """Return what ends a use of a lock that a close of its client has given back meanwhile."""
+    return LeaseStateError(
+        f"lock {handle.name!r} (token {handle.token}) was given back when its client was closed elsewhere, before this use of it ended; "
+        "what was done since may clash with another holder's work; end the work first (lease.stopping tells it), or close later"
+    )
 
 
 def interrupted_error(handle: Handle) -> Exception:

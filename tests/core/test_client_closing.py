@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from dlock_core.store import Claim, Reply
     from tests.core.worlds import World
 
+GIVEN_BACK = (
+    "lock 'k' (token 1) was given back when its client was closed elsewhere, before this use of it ended; what was done since may clash "
+    "with another holder's work; end the work first (lease.stopping tells it), or close later"
+)
+
 
 @both_colours
 async def test_close_releases_all_that_is_held(world: World) -> None:
@@ -51,10 +56,10 @@ async def test_close_releases_all_that_is_held(world: World) -> None:
 
 @pytest.mark.parametrize("asks_late", [False, True])
 def test_close_tells_the_holders_in_other_threads_to_stop(asks_late: bool) -> None:
-    """Their locks are free at once, so what they do from then on is beside the next holder."""
+    """Their locks are free at once, so what they do from then on is beside the next holder, and the end of the block says so."""
     client = LockClient(MemoryStore())
     held, closed = threading.Event(), threading.Event()
-    told: list[bool] = []
+    told: list[Any] = []
 
     def hold() -> None:
         with client.lock("k") as lease:
@@ -63,14 +68,45 @@ def test_close_tells_the_holders_in_other_threads_to_stop(asks_late: bool) -> No
             closed.wait(20)
             told.append((stopping or lease.stopping).wait(20))
 
-    thread = threading.Thread(target=hold)
+    def work() -> None:
+        with pytest.raises(LeaseStateError) as caught:
+            hold()
+        told.append(str(caught.value))
+
+    thread = threading.Thread(target=work)
     thread.start()
     held.wait(20)
     client.close()
     closed.set()
     thread.join()
 
-    assert told == [True]
+    assert told == [True, GIVEN_BACK]
+
+
+@async_only
+async def test_close_in_another_task_is_told_at_the_end_of_the_block(world: World) -> None:
+    """As a note where the body has failed; not where the lock was given back before the close."""
+    entered, closed = asyncio.Event(), asyncio.Event()
+
+    async def hold(failure: Exception | None) -> None:
+        async with client.lock("k"):
+            entered.set()
+            await closed.wait()
+            if failure is not None:
+                raise failure
+
+    for failure in (None, KeyError("k")):
+        entered.clear()
+        closed.clear()
+        async with world.client() as client:
+            holding = asyncio.ensure_future(hold(failure))
+            await entered.wait()
+        closed.set()
+        with pytest.raises(LeaseStateError if failure is None else KeyError) as caught:
+            await holding
+        assert GIVEN_BACK.replace("token 1", f"token {1 if failure is None else 2}") in (
+            [str(caught.value)] if failure is None else caught.value.__notes__
+        )
 
 
 async def _close_twice(url: str) -> None:
