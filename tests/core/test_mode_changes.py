@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from dlock_core import LeaseStateError, LockLostError, OutcomeUnknownError, StoreUnavailableError
+from dlock_core import AcquireTimeoutError, LeaseStateError, LockLostError, OutcomeUnknownError, StoreUnavailableError
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.membership import find_evicted
+from tests.core.attempts import SECOND
 from tests.core.test_shared_locks import lived
 from tests.core.worlds import both_colours
 
@@ -240,8 +243,10 @@ async def test_only_a_writer_is_downgraded_and_only_a_reader_upgraded(world: Wor
             await reader.try_upgrade()
         await client.break_lock("d", fencing_token=writer.fencing_token)
         await world.live(10)
+        world.store.requests.clear()
         with pytest.raises(LockLostError):
             await writer.downgrade()
+        assert not world.store.requests
 
 
 @both_colours
@@ -265,3 +270,63 @@ async def test_reader_that_becomes_the_writer_is_not_lost(world: World) -> None:
         assert writer is not None
         await world.live(5)
         assert (len(looks), lost, writer.is_valid, reader.loss) == (1, [], True, None)
+
+
+@both_colours
+@pytest.mark.parametrize(("lease_s", "patience_s"), [(60, 10), (4, 4)])
+async def test_change_of_mode_ends_in_time_where_others_write_all_the_while(
+    world: World, lease_s: float, patience_s: float
+) -> None:
+    """Within ten seconds, and within the lease of the writer, which goes on."""
+
+    def write_before(verb: str, request: Any) -> None:
+        if verb == "replace" and request.record.key == "k" and request.expected is not None:
+            record = world.space.records["k"]
+            world.space.records["k"] = dataclasses.replace(record, rvn=f"of another, {next(numbers)}")
+
+    numbers = itertools.count()
+    async with world.client(world.hooked_store(write_before), lease_duration=lease_s, request_timeout=0.5) as client:
+        writer = await client.acquire("k", mode="write")
+        began = world.clock.now()
+        with pytest.raises(AcquireTimeoutError):
+            await lived(world, world.spawn(writer.downgrade()), 2 * patience_s)
+
+        assert world.clock.now() - began <= (patience_s + 0.5) * SECOND
+        assert writer.is_valid
+
+
+@both_colours
+async def test_reader_whose_upgrade_was_refused_is_looked_after_as_before(world: World) -> None:
+    """Who takes it out of the record takes its lock."""
+    async with world.client() as a, world.client() as b:
+        reader, other = await a.acquire("k", mode="read"), await b.acquire("k", mode="read")
+        assert await reader.try_upgrade() is None
+        await other.release()
+
+        await b.break_lock("k", fencing_token=reader.fencing_token)
+        await world.live(20)
+
+        assert not reader.is_valid
+
+
+@both_colours
+async def test_old_lease_whose_end_gets_no_answer_is_told_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The lock goes on in the other mode."""
+    written: list[str] = []
+
+    def fail_the_end(verb: str, request: Any) -> None:
+        if verb == "release" or (verb == "replace" and request.record.key == "k"):
+            written.append(verb)
+            if len(written) > 1 and "the end" not in written:
+                raise StoreUnavailableError("not now")
+
+    async with world.client(world.hooked_store(fail_the_end), lease_duration=10, request_timeout=1) as client:
+        writer = await client.acquire("k", mode="write")
+
+        reader = await lived(world, world.spawn(writer.downgrade()), 12)
+
+        written.append("the end")
+        assert (reader.is_valid, writer.is_valid) == (True, False)
+        assert "lock 'k' is held as before, too, until a write or its lease ends that: not now" in caplog.text

@@ -136,18 +136,53 @@ def test_attempt_that_an_interrupt_has_ended_before_it_left_keeps_nobody_waiting
     interrupted: list[Attempt] = [cast("Attempt", Asking(Wish("k", PERMIT, "a", "o", 1)))]
     behind = cast("Attempt", Asking(Wish("k", PERMIT, "b", "o", 1)))
 
+    looks: list[float] = []
+
     class Signal:
-        async def wait(self, _: float) -> None:
-            interrupted.pop()  # one look is enough
+        async def wait(self, seconds: float) -> None:
+            looks.append(seconds)
+            if len(looks) == MANY:
+                interrupted.pop()
 
     runtime: Any = SimpleNamespace(mutex=nullcontext(), turn=Signal, now=lambda: 0)
     turns = _Turns(runtime)
     run_blocking(turns.enter(interrupted[0], 1))
 
-    run_blocking(turns.enter(behind, 1))
+    run_blocking(turns.enter(behind, 600 * SECOND))
 
+    assert looks == [5.0] * MANY
     assert turns._is_first(behind)
     turns.leave(behind)
+    assert not turns._queues
+
+
+def test_leaving_tells_the_next_one_alone_and_is_not_undone_by_a_pause() -> None:
+    """All others would ask in vain; and who has left stands in nobody's way."""
+    told: list[int] = []
+    places = iter(range(MANY))
+
+    class Signal:
+        def __init__(self) -> None:
+            self.place = next(places)
+
+        def set(self) -> None:
+            told.append(self.place)
+
+        async def wait(self, _: float) -> None:
+            pass
+
+    runtime: Any = SimpleNamespace(mutex=nullcontext(), turn=Signal, now=lambda: 0)
+    turns = _Turns(runtime)
+    attempts = [cast("Attempt", Asking(Wish("k", PERMIT, name, "o", 1))) for name in "abc"]
+    for attempt in attempts:
+        run_blocking(turns.enter(attempt, 0))
+
+    turns.leave(attempts[0])
+    run_blocking(turns.pause(attempts[0], 1.0))
+
+    assert told == [1]
+    for attempt in attempts[1:]:
+        turns.leave(attempt)
     assert not turns._queues
 
 
