@@ -76,8 +76,8 @@ class Lease(LeaseView):
     """What is held: an exclusive right to the key, with an end. Any thread may use it.
 
     Leaving its ``with`` block releases it. The body's exception is never replaced: a loss becomes a note on it. A body that ended well
-    while the lease was valid raises nothing, even if the release gets no answer; one whose lease was lost raises LockLostError, and one
-    whose client was closed by another thread or task before its end, LeaseStateError.
+    while the lease was valid raises nothing, even if the release gets no answer; one whose lease was lost raises LockLostError, one whose
+    client was closed elsewhere before its end LeaseStateError.
     """
 
     __slots__ = ("_lost", "_stopping")
@@ -131,8 +131,7 @@ class Lease(LeaseView):
     def release(self, *, data: bytes | None | Keep = KEEP) -> None:
         """Give the key back; *data* replaces what the record carries. A second call does nothing.
 
-        Raises: LockLostError: the lock had been lost. LeaseStateError: another thread or task has closed the client, which gave it back.
-            A StoreError: no answer within one request time-out; it is followed up.
+        Raises: LockLostError; LeaseStateError: the client was closed elsewhere, which gave it back; a StoreError: it is followed up.
         """
         if self._closed:
             return
@@ -372,8 +371,8 @@ class LockClient(ClientView):
     def close(self) -> None:
         """Release all that is held, going on after an error, and end the renewals. May be repeated.
 
-        A holder in another thread has its ``stopping`` set, and its block ends with a LeaseStateError: it has worked on without the lock.
-        A term or a job in another thread has its ``stopping`` set, and is released when its body ends; this waits for the stop grace.
+        Holders in other threads have their ``stopping`` set. A term or a job is released when its body ends, for which this waits for the
+        stop grace; any other lock at once, and the end of its block raises LeaseStateError.
 
         Raises: ExceptionGroup: of all that failed.
         """

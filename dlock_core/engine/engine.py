@@ -298,19 +298,17 @@ class Engine:
 
         Returns when the store acknowledged it, or the lock proved lost (see ``handle.loss``).
 
-        Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up. LeaseStateError: another
-            thread or task has closed the client, which has given the lock back before.
+        Raises: the store's error, where one request time-out brought no answer; the scheduler then follows it up. LeaseStateError: a close
+            of the client, made elsewhere, has given the lock back before.
         """
         event = Free(new_rvn(), payload)
         until = self.runtime.now() + handle.state.terms.timings.timeout_ns
-
         sent = [event.new_rvn]
         begins = True
         try:
             begins, effect = self._begin_release(handle, event, view)
             if not begins:
-                is_over = view is not None and type(handle.state) in (Releasing, Ended)
-                if is_over and handle.is_closing and handle.loss is None:
+                if view is not None and handle.is_given_back:
                     raise given_back_error(handle)
                 return
             # The use of a member has ended with that of its session, which need not be free for the place to be.

@@ -272,6 +272,11 @@ class Handle:
         return None if state.loss is None else self.told(state.loss)
 
     @property
+    def is_given_back(self) -> bool:
+        """Whether a close of the client, made elsewhere, has released the lock, or is about to."""
+        return self.is_closing and self.loss is None and type(self.state) in (Releasing, Ended)
+
+    @property
     def must_stop(self) -> bool:
         """Whether the holder was told to stop, or the lock is lost."""
         return self.is_closing or self.stop_reason is not None or self.loss is not None
