@@ -15,6 +15,7 @@ import click
 from dlock_core.command.app import BUSY, UNAVAILABLE, CommandBehindDashes
 from dlock_core.command.options import (
     DURATION,
+    LOST,
     check_shared,
     client_options,
     connection_options,
@@ -183,7 +184,8 @@ class _OnceRun(Run):
                 return UNAVAILABLE
             self._say.warning(f"the release of {self._names()} was not confirmed; it lapses at worst: {error}")
         if code:
-            self._say.note(f"{self._name()} stays due: the command ended with code {code}")
+            why = "" if code == LOST else f": the command ended with code {code}"  # a loss is told before
+            self._say.note(f"{self._name()} stays due{why}")
         return code
 
     def _result(self) -> bytes | None:

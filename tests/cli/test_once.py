@@ -140,6 +140,7 @@ def test_run_of_a_job_is_ended_at_its_longest_time(shell: Shell) -> None:
 
     assert done.returncode == 76
     assert "its --at-most-for of 3 s ends" in done.stderr
+    assert done.stderr.endswith("slot '1' of 'job' stays due\n")
     assert shell.run("once", "job", "--slot", "1", "--", "echo", "again").stdout == "again\n"
 
 
