@@ -12,18 +12,18 @@ import datetime as dt
 import inspect
 import re
 import time
+from traceback import format_tb
 from typing import TYPE_CHECKING, Any, Unpack
 
-from apscheduler.events import EVENT_JOB_EXECUTED
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.executors.base import run_job
 from apscheduler.executors.pool import ThreadPoolExecutor
 
-from dlock_core import ConfigurationError
+from dlock_core import ConfigurationError, DLockError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from apscheduler.events import JobExecutionEvent
     from apscheduler.job import Job
 
     from dlock_core import LockClient, LockKeywords
@@ -54,7 +54,8 @@ class _Waiting:
 class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is published without types
     """A pool of threads in which a job runs only if no host has run it for the same scheduled time: by :meth:`dlock_core.LockClient.once`.
 
-    The key is *prefix* and the job's id, the slot is the scheduled time. A job that raises leaves its time due. *max_workers* is the number
+    The key is *prefix* and the job's id, the slot is the scheduled time. A job that raises leaves its time due; an error of the lock or its
+    store is an EVENT_JOB_ERROR of that time. *max_workers* is the number
     of threads; the options are those of ``once``.
     """
 
@@ -86,12 +87,21 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
     def _run(self, job: Job, run_times: Sequence[dt.datetime]) -> list[JobExecutionEvent]:
         events: list[JobExecutionEvent] = []
         for run_time in run_times:
-            slot, waiting = run_time.astimezone(dt.UTC).isoformat(timespec="milliseconds"), _Waiting(job)
-            with self._client.once(self._prefix + job.id, slot=slot, **self._options) as run:
-                if run.lease is None:
-                    self._logger.info('Job "%s" (scheduled at %s) runs, or ran, elsewhere', job, run_time)
-                    continue
-                events += run_job(waiting, job._jobstore_alias, [run_time], self._logger.name)
-                if events[-1].code != EVENT_JOB_EXECUTED:  # it raised, or this host came too late
-                    run.lease.release()  # the time stays due
+            try:
+                events += self._run_once(job, run_time)
+            except DLockError as error:  # the times before have their events, and those that follow their chance
+                self._logger.exception('Job "%s" (scheduled at %s) failed', job, run_time)
+                told = {"exception": error, "traceback": "".join(format_tb(error.__traceback__))}
+                events.append(JobExecutionEvent(EVENT_JOB_ERROR, job.id, job._jobstore_alias, run_time, **told))
+        return events
+
+    def _run_once(self, job: Job, run_time: dt.datetime) -> list[JobExecutionEvent]:
+        slot, waiting = run_time.astimezone(dt.UTC).isoformat(timespec="milliseconds"), _Waiting(job)
+        with self._client.once(self._prefix + job.id, slot=slot, **self._options) as run:
+            if run.lease is None:
+                self._logger.info('Job "%s" (scheduled at %s) runs, or ran, elsewhere', job, run_time)
+                return []
+            events: list[JobExecutionEvent] = run_job(waiting, job._jobstore_alias, [run_time], self._logger.name)
+            if events[-1].code != EVENT_JOB_EXECUTED:  # it raised, or this host came too late
+                run.lease.release()  # the time stays due
         return events

@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 import schedule
-from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_MISSED, EVENT_JOB_REMOVED, EVENT_JOB_SUBMITTED
+from apscheduler.events import (
+    EVENT_JOB_ERROR,
+    EVENT_JOB_EXECUTED,
+    EVENT_JOB_MISSED,
+    EVENT_JOB_REMOVED,
+    EVENT_JOB_SUBMITTED,
+)
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from dlock_contrib.apscheduler import OnceExecutor
-from dlock_core import LockClient, connect
+from dlock_core import LockClient, LockLostError, connect
+from dlock_core.memory import MemoryStore
 from tests.backends import url_for
 
 TIME = dt.datetime(2025, 11, 22, 2, tzinfo=dt.UTC)
@@ -73,6 +80,30 @@ def test_a_job_that_raises_leaves_its_time_due(hosts: list[LockClient], caplog: 
     run_on(hosts[2:], lambda: runs.append("again"))
 
     assert runs == ["failed", "done"]
+
+
+def test_a_run_that_lost_its_lock_is_an_error_of_its_time_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The times before and behind it have their events."""
+    client, broken = LockClient(MemoryStore()), iter((False, True, False))
+    times = [TIME + dt.timedelta(days=day) for day in range(3)]
+
+    def run() -> None:
+        record = client.get("jobs/report")
+        if record is not None and next(broken):
+            client.break_lock("jobs/report", fencing_token=record.fencing_token, now=True)
+
+    scheduler = BackgroundScheduler(timezone=dt.UTC)
+    job = scheduler.add_job(run, id="report", misfire_grace_time=None)
+    with client:
+        events = OnceExecutor(client)._run(job, times)
+
+    assert [(event.code, event.scheduled_run_time) for event in events] == [
+        (EVENT_JOB_EXECUTED, times[0]),
+        (EVENT_JOB_ERROR, times[1]),
+        (EVENT_JOB_EXECUTED, times[2]),
+    ]
+    assert isinstance(events[1].exception, LockLostError)
+    assert "an operator broke it" in caplog.text
 
 
 @pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
