@@ -82,7 +82,7 @@ class JobRun:
         if refused:
             why = _REASONS.get(refused[0], "the record of a job keeps its last slot and result")
             raise ConfigurationError(f"once() takes no {refused[0]}: {why}")
-        context.check_supported("data", "attributes", "replace_data")
+        context.check_supported("attributes", "data", "replace_data")
         at_least_s = check_seconds(at_least_for, "at_least_for")
         at_most_s = None if at_most_for is None else check_seconds(at_most_for, "at_most_for")
         if at_most_s is not None and at_least_s > at_most_s:
@@ -92,7 +92,7 @@ class JobRun:
         self._until_renewed = "timeout" not in options
         with naming("max_hold", None if at_most_s is None else "at_most_for"):
             self._call = context.resolve({**options, **_OWN, **given})
-        self._began_ms = 0
+        self._began_ms: int
         self._finished: Finished = NOTHING
         self._holder: LockRecord | None = None  # who is at it, where it is busy
         self._lease: LeaseView | None = None
@@ -113,10 +113,9 @@ class JobRun:
     @property
     def _runs(self) -> bool:
         """Whether this process runs the job still: it was not finished, and neither the body nor a close of the client gave it back."""
-        lease = self._lease
-        if lease is None or lease._closed or self._context.generation != generation():
+        if self._lease is None or self._context.generation != generation():
             return False
-        return type(lease._handle.state) in (Held, Lost)  # its other half
+        return type(self._lease._handle.state) in (Held, Lost)  # its other half
 
     def __repr__(self) -> str:
         """Name the job, the slot and what came of it."""

@@ -12,7 +12,6 @@ from dlock_core import (
     ConfigurationError,
     LeaseStateError,
     LockLostError,
-    RecordError,
     StoreUnavailableError,
 )
 from dlock_core.once import Finished, finished_in
@@ -157,50 +156,6 @@ async def test_slot_finished_between_the_read_and_the_grant_is_not_run(world: Wo
 
 
 @both_colours
-async def test_data_of_another_that_the_grant_shows_is_refused_and_kept(world: World) -> None:
-    """A plain lock with data came between the read and the claim: the job is given back as it is (E6)."""
-    came: list[str] = []
-
-    async def lock_it(other: Any) -> None:
-        async with other.lock("k", data=b"precious"):
-            came.append("other")
-
-    def before(verb: str, _: Any) -> Any:
-        if verb != "claim" or came:
-            return None
-        if world.colour == "async":
-            return lock_it(other)
-        from dlock_core.engine.blocking_runtime import run_blocking
-
-        return run_blocking(lock_it(other))
-
-    async with world.client() as other, world.client(world.hooked_store(before)) as client:
-        with pytest.raises(RecordError, match="no job has left there"):
-            await enter(client, slot=1)
-
-        record = await other.get("k")
-        assert record is not None
-        assert (came, record.held, record.data) == (["other"], False, b"precious")
-
-
-@both_colours
-async def test_key_that_carries_something_else_is_refused_and_kept(world: World) -> None:
-    """A record whose payload is not a job's is refused at the read, before any claim (E6)."""
-    async with world.client() as client:
-        async with client.lock("k", data=b"precious"):
-            pass
-
-        with pytest.raises(RecordError, match="no job has left there"):
-            async with client.once("k", slot=1):
-                raise AssertionError("it must not run")
-
-        record = await client.get("k")
-        assert record is not None
-        assert record.data == b"precious"
-        assert world.store.requests["claim"] == 1
-
-
-@both_colours
 async def test_slot_that_goes_back_is_never_run_and_the_log_says_so(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -265,6 +220,9 @@ async def test_at_least_for_keeps_others_from_a_new_run_by_the_wall_clock(world:
         async with client.once("k", slot=1, at_least_for=60):
             await world.live(10)
         await world.live(40)
+        record = await client.get("k")
+        assert record is not None
+        assert dict(record.attributes)["once.not_before"] == world.clock.wall_ms() - 50_000 + 60_000
         async with other.once("k", slot=2) as job:
             assert (job.due, job.busy, job.last_slot) == (False, False, 1)
         await world.live(11)
@@ -288,37 +246,49 @@ async def test_slot_is_computed_when_the_run_begins(world: World) -> None:
 
 
 @both_colours
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"slot": 1.5}, "neither a text"),
-        ({"slot": 1, "data": b"x"}, "once.. takes no data: the record of a job keeps"),
-        ({"slot": 1, "max_hold": 5}, "once.. takes no max_hold: at_most_for bounds the run"),
-        ({"slot": 1, "weight": 2}, "once.. takes no weight: one process runs a job, by one call"),
-        ({"slot": 1, "renewal": "session"}, "once.. takes no renewal: others tell by the job's own record"),
-        ({"slot": 1, "only_if_exists": True}, "once.. takes no only_if_exists"),
-        ({"slot": 1, "at_least_for": 5, "at_most_for": 4}, "at_least_for=5 s exceeds at_most_for=4 s"),
-        ({"slot": 1, "at_least_for": -1}, "at_least_for: -1"),
-        ({"slot": 1, "at_most_for": 2, "stop_grace": 2}, "stop_grace=2 s must be shorter than at_most_for, 2 s"),
-        ({"slot": 1, "at_most_for": 0}, "at_most_for: 0 s is too short"),
-        ({"slot": 1, "colour": "red"}, "unknown option 'colour'"),
-    ],
-)
-async def test_job_that_cannot_be_is_refused_before_any_request(
-    world: World, options: dict[str, Any], told: str
-) -> None:
-    """Each names what is wrong."""
-    async with world.client() as client:
-        with pytest.raises(ConfigurationError, match=told):
-            client.once("k", **options)
-        assert not world.store.requests
-
-
-@both_colours
 async def test_job_makes_its_record_whatever_the_locks_of_its_client_do(world: World) -> None:
     """A client whose locks wait for a record that exists would wait for that of a new job for ever."""
     async with world.client(only_if_exists=True) as client, client.once("k", slot=1, timeout=0) as job:
         assert job.due
+
+
+@both_colours
+async def test_interrupt_at_the_grant_gives_the_job_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, and not when its lease is over: the slot is due for whoever comes."""
+    looks: list[object] = []
+
+    def interrupt(key: str, payload: Any) -> Finished:
+        looks.append(payload)
+        if len(looks) == AT_THE_GRANT:
+            raise _InterruptError
+        return finished_in(key, payload)
+
+    monkeypatch.setattr("dlock_core.engine.jobs.finished_in", interrupt)
+    async with world.client() as client, world.client() as other:
+        with pytest.raises(_InterruptError):
+            await enter(client, slot=1)
+        await world.live(1)
+
+        async with other.once("k", slot=1, timeout=0) as job:
+            assert job.due
+
+
+class _InterruptError(BaseException):
+    """As KeyboardInterrupt, which pytest takes for its own."""
+
+
+@both_colours
+async def test_job_says_what_it_is(world: World) -> None:
+    """Its key, its slot and what came of it."""
+    async with world.client() as client:
+        async with client.once("k", slot=1) as job, client.once("k", slot=1, timeout=0) as busy:
+            told = repr(job), repr(busy)
+        async with client.once("k", slot=1) as done:
+            pass
+
+    name = "Once" if world.colour == "sync" else "AsyncOnce"
+    assert told == (f"<{name} 'k' slot 1 due>", f"<{name} 'k' slot 1 busy>")
+    assert repr(done) == f"<{name} 'k' slot 1 not due>"
 
 
 @both_colours

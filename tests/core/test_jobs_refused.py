@@ -1,0 +1,107 @@
+"""Jobs that are refused, in both colours from one text: what was asked for cannot be, or the record is not that of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from dlock_core import ConfigurationError, RecordError, UnsupportedError
+from tests.core.jobs_support import enter
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_data_of_another_that_the_grant_shows_is_refused_and_kept(world: World) -> None:
+    """A plain lock with data came between the read and the claim: the job is given back as it is (E6)."""
+    came: list[str] = []
+
+    async def lock_it(other: Any) -> None:
+        async with other.lock("k", data=b"precious"):
+            came.append("other")
+
+    def before(verb: str, _: Any) -> Any:
+        if verb != "claim" or came:
+            return None
+        if world.colour == "async":
+            return lock_it(other)
+        from dlock_core.engine.blocking_runtime import run_blocking
+
+        return run_blocking(lock_it(other))
+
+    async with world.client() as other, world.client(world.hooked_store(before)) as client:
+        with pytest.raises(RecordError, match="no job has left there"):
+            await enter(client, slot=1)
+
+        record = await other.get("k")
+        assert record is not None
+        assert (came, record.held, record.data) == (["other"], False, b"precious")
+
+
+@both_colours
+async def test_key_that_carries_something_else_is_refused_and_kept(world: World) -> None:
+    """A record whose payload is not a job's is refused at the read, before any claim (E6)."""
+    async with world.client() as client:
+        async with client.lock("k", data=b"precious"):
+            pass
+
+        with pytest.raises(RecordError, match="no job has left there"):
+            async with client.once("k", slot=1):
+                raise AssertionError("it must not run")
+
+        record = await client.get("k")
+        assert record is not None
+        assert record.data == b"precious"
+        assert world.store.requests["claim"] == 1
+
+
+@both_colours
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"slot": 1.5}, "neither a text"),
+        ({"slot": 1, "data": b"x"}, "once.. takes no data: the record of a job keeps"),
+        ({"slot": 1, "max_hold": 5}, "once.. takes no max_hold: at_most_for bounds the run"),
+        ({"slot": 1, "weight": 2}, "once.. takes no weight: one process runs a job, by one call"),
+        ({"slot": 1, "renewal": "session"}, "once.. takes no renewal: others tell by the job's own record"),
+        ({"slot": 1, "only_if_exists": True}, "once.. takes no only_if_exists"),
+        ({"slot": 1, "at_least_for": 5, "at_most_for": 4}, "at_least_for=5 s exceeds at_most_for=4 s"),
+        ({"slot": 1, "at_least_for": -1}, "at_least_for: -1"),
+        ({"slot": 1, "at_most_for": 2, "stop_grace": 2}, "stop_grace=2 s must be shorter than at_most_for, 2 s"),
+        ({"slot": 1, "at_most_for": 0}, "at_most_for: 0 s is too short"),
+        ({"slot": 1, "colour": "red"}, "unknown option 'colour'"),
+    ],
+)
+async def test_job_that_cannot_be_is_refused_before_any_request(
+    world: World, options: dict[str, Any], told: str
+) -> None:
+    """Each names what is wrong."""
+    async with world.client() as client:
+        with pytest.raises(ConfigurationError, match=told):
+            client.once("k", **options)
+        assert not world.store.requests
+
+
+@both_colours
+async def test_store_without_a_place_for_data_is_refused_before_any_request(world: World) -> None:
+    """The result of a job would have none; the first option that is missing is named."""
+    store: Any = world.another_store()
+    given = store.guarantees
+
+    def guarantees() -> Any:
+        if world.colour == "sync":
+            return dataclasses.replace(cast("Any", given()), refuses=(("data", "its rows are narrow"),))
+
+        async def ask() -> Any:
+            return dataclasses.replace(await given(), refuses=(("data", "its rows are narrow"),))
+
+        return ask()
+
+    store.guarantees = guarantees
+    async with world.client(store) as client:
+        with pytest.raises(UnsupportedError, match="data cannot be had from this store: its rows are narrow"):
+            client.once("k", slot=1)
