@@ -104,7 +104,7 @@ def whole_commands(options: ClientOptions) -> Iterator[None]:
     try:
         yield
     except StoreSetupError as error:
-        command = f"'dlock init --url {describe(options)}', or connect(..., provision=True),"
+        command = f"'dlock init --url {describe(options)}' (or connect(..., provision=True))"
         raise StoreSetupError(str(error).replace("'dlock init --url URL'", command), key=error.key) from error.__cause__
 
 
