@@ -337,6 +337,14 @@ def test_adapter_may_open_its_store_for_asyncio_in_a_coroutine(monkeypatch: pyte
     assert asyncio.run(token()) == 1
 
 
+def test_misspelt_option_in_a_url_is_told_with_the_one_that_is_meant() -> None:
+    """Whatever the store says of a key that it does not know."""
+    with pytest.raises(ConfigurationError, match=r"no option; .*; lease_duratoin: perhaps 'lease_duration' is meant$"):
+        connect("memory://x?lease_duratoin=5")
+    with pytest.raises(ConfigurationError, match=r"key 'ttl' in .*; ttl: lease_duration is how long"):
+        connect("sqlite:///x.db?ttl=5&synchronos=full")
+
+
 @pytest.mark.parametrize(
     "text", ["no table; 'dlock init --url URL' makes it", "name a table, or run 'dlock init --url URL'"]
 )
