@@ -18,7 +18,7 @@ from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.executors.base import run_job
 from apscheduler.executors.pool import ThreadPoolExecutor
 
-from dlock_core import ConfigurationError
+from dlock_core import ConfigurationError, LockClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from apscheduler.events import JobExecutionEvent
     from apscheduler.job import Job
 
-    from dlock_core import LockClient, LockKeywords
+    from dlock_core import LockKeywords
 
 __all__ = ["OnceExecutor"]
 
@@ -56,11 +56,16 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
 
     The key is *prefix* and the job's id, the slot is the scheduled time. A job that raises leaves its time due. *max_workers* is the number
     of threads; the options are those of ``once``.
+
+    Raises: ConfigurationError: *client* is no client of threads, or an option is wrong.
     """
 
     def __init__(
         self, client: LockClient, *, prefix: str = "jobs/", max_workers: int = 10, **options: Unpack[LockKeywords]
     ) -> None:
+        if not isinstance(client, LockClient):
+            raise ConfigurationError(f"{client!r} is not a client of threads; give OnceExecutor(shared_client(url))")
+        client.once(f"{prefix}report", slot="0", **options)  # refuses a wrong option here, and not at the first job
         super().__init__(max_workers)
         self._client, self._prefix, self._options = client, prefix, options
 
