@@ -19,14 +19,14 @@ from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, JobExecution
 from apscheduler.executors.base import run_job
 from apscheduler.executors.pool import ThreadPoolExecutor
 
-from dlock_core import ConfigurationError, DLockError
+from dlock_core import ConfigurationError, DLockError, LockClient
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from apscheduler.job import Job
 
-    from dlock_core import LockClient, LockKeywords
+    from dlock_core import LockKeywords
 
 __all__ = ["OnceExecutor"]
 
@@ -55,13 +55,17 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
     """A pool of threads in which a job runs only if no host has run it for the same scheduled time: by :meth:`dlock_core.LockClient.once`.
 
     The key is *prefix* and the job's id, the slot is the scheduled time. A job that raises leaves its time due; an error of the lock or its
-    store is an EVENT_JOB_ERROR of that time. *max_workers* is the number
-    of threads; the options are those of ``once``.
+    store is an EVENT_JOB_ERROR of that time. *max_workers* is the number of threads; the options are those of ``once``.
+
+    Raises: ConfigurationError: *client* is no client of threads, or an option is wrong.
     """
 
     def __init__(
         self, client: LockClient, *, prefix: str = "jobs/", max_workers: int = 10, **options: Unpack[LockKeywords]
     ) -> None:
+        if not isinstance(client, LockClient):
+            raise ConfigurationError(f"{client!r} is not a client of threads; give OnceExecutor(shared_client(url))")
+        client.once(f"{prefix}report", slot="0", **options)  # refuses a wrong option here, and not at the first job
         super().__init__(max_workers)
         self._client, self._prefix, self._options = client, prefix, options
 

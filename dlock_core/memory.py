@@ -385,7 +385,7 @@ class MemoryOptions(StoreOptions):
         parts = url_parts(url, "write memory:// or memory://name")
         if parts.query:
             raise ConfigurationError(
-                f"{redact(url)!r} has a query key that is not an option; docs/options.md lists them"
+                f"{redact(url)!r} has a query key that is no option; docs/options.md lists the options"
             )
         if parts.path not in ("", "/") or parts.fragment or "@" in parts.netloc:
             raise ConfigurationError(f"{redact(url)!r} has more than a name; write memory:// or memory://name")

@@ -14,8 +14,15 @@ from typing import Annotated, Any, Literal, Self, Unpack
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, PrivateAttr, SecretStr
 
-from dlock_core.backend import CheckedModel, split_url
-from dlock_core.engine.option_sources import from_environment, from_toml, parse_option
+from dlock_core.backend import CheckedModel
+from dlock_core.engine.option_sources import (
+    from_environment,
+    from_query,
+    from_toml,
+    naming_sources,
+    query_key,
+    variable_of,
+)
 from dlock_core.engine.texts import owner_text, prefix_text, trait_names
 from dlock_core.errors import ConfigurationError
 from dlock_core.events import LockEvent
@@ -349,21 +356,22 @@ class ClientOptions(LockOptions):
         Raises: ConfigurationError: a file cannot be read, a name is unknown, or a value is out of bounds.
         """
         fields = cls.model_fields
-        settings, store = from_toml(path, fields)
-        settings |= from_environment(fields)
+        settings, store, file = from_toml(path, fields)
+        sources = dict.fromkeys(settings, file)
+        found = from_environment(fields)
+        settings |= found
+        sources |= {name: variable_of(name) for name in found}
         url: object = settings.get("url") if keywords.get("url") is None else keywords["url"]
         if url is not None:
             text = url.get_secret_value() if isinstance(url, SecretStr) else url
             if not isinstance(text, str):
                 raise ConfigurationError(f"url must be a str, such as 'redis://localhost', not {type(text).__name__}")
-            plain, query = split_url(text, fields.keys() - {"url"})
-            settings |= {
-                name: parse_option(name, fields, value, f"the query key {name!r} of the URL")
-                for name, value in query.items()
-            }
-            settings["url"] = SecretStr(plain)
+            plain, query = from_query(text, fields)
+            settings |= {**query, "url": SecretStr(plain)}
+            sources |= {name: query_key(name) for name in query}
         settings |= {name: value for name, value in keywords.items() if name != "url"}
-        loaded = cls(**settings)
+        with naming_sources({name: where for name, where in sources.items() if name not in keywords}):
+            loaded = cls(**settings)
         loaded._store_settings = store  # a factory of the class
         return loaded
 

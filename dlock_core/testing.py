@@ -20,13 +20,14 @@ from dlock_core.client import LockClient
 from dlock_core.clock import Cancellable
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
+from dlock_core.options import to_seconds
 from dlock_core.timings import nanoseconds
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from dlock_core.keywords import ClientKeywords
+    from dlock_core.keywords import ClientKeywords, Seconds
     from dlock_core.record import LockRecord
     from dlock_core.store import AsyncLockStore, Capability, Claim, Guarantees, LockStore, Release, Replace, Reply
 
@@ -70,9 +71,12 @@ class FakeClock:
         """Return the wall clock, in ms since 1970: it goes on with the clock, and :attr:`skew` seconds wrong."""
         return _WALL_MS + self._now // 1_000_000 + round(self.skew * 1000)
 
-    def advance(self, seconds: float) -> None:
-        """Let *seconds* pass, and wake whoever waited for that."""
-        self._now += nanoseconds(seconds)
+    def advance(self, seconds: Seconds) -> None:
+        """Let *seconds*, or a timedelta, pass, and wake whoever waited for that.
+
+        Raises: ValueError: it is not a finite duration of 0 or more.
+        """
+        self._now += nanoseconds(to_seconds(seconds))
         with self._mutex:
             waiting = list(self._waiting)
             due = [timer for timer in self._timers if timer.due <= self._now]

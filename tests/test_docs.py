@@ -72,7 +72,7 @@ def test_python_in_the_documentation_runs(chain: list[Block], tmp_path: Path, mo
         names["__name__"] = "__main__"
         for block in chain:
             block.run(names, replaced)
-        for own in (names.get("old"), names.get("server")):
+        for own in (names.get("old"), names.get("server"), getattr(names.get("tokens"), "_connection", None)):
             if own is not None and hasattr(own, "close"):
                 own.close()  # a program would keep it
 

@@ -7,6 +7,7 @@ import warnings
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
 
 from dlock_core.engine.callers import calling_line
 from dlock_core.errors import ConfigurationError
@@ -14,7 +15,16 @@ from dlock_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-__all__ = ["check_event_loop", "check_keywords", "check_variables", "naming", "near", "unknown_option", "warn"]
+__all__ = [
+    "check_event_loop",
+    "check_keywords",
+    "check_variables",
+    "guessing_keys",
+    "naming",
+    "near",
+    "unknown_option",
+    "warn",
+]
 
 _LEASE = "lease_duration is how long the lock of a holder that died stays taken; that of a living one is renewed"
 _POLL = "poll_period is the longest pause between two tries"
@@ -43,12 +53,30 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def unknown_option(name: str, known: Collection[str], *, where: str = "", others: Collection[str] = ()) -> str:
     """Say that there is no option *name*, what was probably meant, and which are *known*; *others* are those of the client."""
-    hint = _HINTS.get(name, "")
-    if name in others:
-        hint = "it is an option of the client, for connect() or aconnect()"
-    elif match := near(name, [*known, *others]):
-        hint = f"perhaps {match!r} is meant"
+    hint = "it is an option of the client, for connect() or aconnect()"
+    if name not in others:
+        hint = _meant(name, [*known, *others])
     return f"unknown option {name!r}{where}{': ' if hint else ''}{hint}; options: {', '.join(known)}"
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    match = near(name, known)
+    return f"perhaps {match!r} is meant" if match else _HINTS.get(name, "")
+
+
+@contextmanager
+def guessing_keys(url: str, known: Collection[str]) -> Iterator[None]:
+    """Have a store's refusal of *url* say which of the options *known* a key of the query was probably meant to be."""
+    try:
+        yield
+    except ConfigurationError as error:
+        names = dict(parse_qsl(url.partition("?")[2].partition("#")[0], keep_blank_values=True))
+        # Many a store quotes the key that it refuses; where none is quoted, it may be any.
+        refused = [name for name in names if repr(name) in str(error)] or names
+        told = [f"{name}: {hint}" for name in refused if (hint := _meant(name, known))]
+        if not told or type(error) is not ConfigurationError:
+            raise
+        raise ConfigurationError(f"{error}; {'; '.join(told)}") from error.__cause__
 
 
 def check_keywords(keywords: Mapping[str, Any]) -> None:

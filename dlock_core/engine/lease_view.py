@@ -167,7 +167,7 @@ class LeaseView:
 
     @property
     def loss(self) -> Loss | None:
-        """Why the lock was lost, or None."""
+        """Why the lock was lost; None while it is not, and until the loss is noticed: :attr:`is_valid` decides."""
         return self._handle.loss
 
     def __repr__(self) -> str:

@@ -6,9 +6,12 @@ import inspect
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
+from pydantic import SecretStr
+
 from dlock_core.backend import StoreOptions, adapter_faults, backend_for, is_own
 from dlock_core.engine.client_context import describe
-from dlock_core.engine.hints import check_keywords
+from dlock_core.engine.hints import check_keywords, guessing_keys
+from dlock_core.engine.option_sources import from_query, naming_sources, query_key
 from dlock_core.engine.texts import check_traits
 from dlock_core.errors import ConfigurationError, StoreSetupError
 from dlock_core.options import ClientOptions
@@ -31,7 +34,7 @@ def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> C
     """
     check_keywords(keywords)
     if isinstance(url, ClientOptions):
-        loaded = url.with_(**keywords)
+        loaded = _with_query(url.with_(**keywords))
     elif url is None:
         loaded = ClientOptions.load(**keywords)
     elif "url" in keywords:
@@ -47,6 +50,18 @@ def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> C
     return loaded
 
 
+def _with_query(options: ClientOptions) -> ClientOptions:
+    """Return *options* with those that stand in the query of their URL only."""
+    if options.url is None:
+        return options
+    plain, query = from_query(options.url.get_secret_value(), ClientOptions.model_fields)
+    found = {name: value for name, value in query.items() if name not in options.model_fields_set}
+    if not query:
+        return options
+    with naming_sources({name: query_key(name) for name in found}):
+        return options.with_(**cast("ClientKeywords", {**found, "url": SecretStr(plain)}))
+
+
 def named_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
     """Return the backend of the store that *options* name, and the store's own options; nothing is opened.
 
@@ -55,7 +70,7 @@ def named_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
     assert options.url is not None  # checked where the options were loaded
     url = options.url.get_secret_value()
     backend = backend_for(url)
-    with adapter_faults(url):
+    with adapter_faults(url), guessing_keys(url, ClientOptions.model_fields):
         chosen = backend.options.from_url(url, **options._store_settings)  # the loader's own
     if options.request_timeout is not None and isinstance(chosen, StoreOptions):
         chosen._inspect_timeout_s = float(options.request_timeout)  # type: ignore[arg-type]  # checked: seconds
@@ -104,7 +119,7 @@ def whole_commands(options: ClientOptions) -> Iterator[None]:
     try:
         yield
     except StoreSetupError as error:
-        command = f"'dlock init --url {describe(options)}', or connect(..., provision=True),"
+        command = f"'dlock init --url {describe(options)}' (or connect(..., provision=True))"
         raise StoreSetupError(str(error).replace("'dlock init --url URL'", command), key=error.key) from error.__cause__
 
 

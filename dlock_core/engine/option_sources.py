@@ -6,18 +6,21 @@ The type of an option's field in the options model says how its text is read, so
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
+from dlock_core.backend import split_url
 from dlock_core.engine.hints import check_variables, unknown_option
 from dlock_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["from_environment", "from_toml", "parse_option"]
+__all__ = ["from_environment", "from_query", "from_toml", "naming_sources", "parse_option", "query_key", "variable_of"]
 
 Fields: TypeAlias = "Mapping[str, FieldInfo]"
 
@@ -78,7 +81,7 @@ def parse_option(name: str, fields: Fields, text: str, where: str) -> Any:
     words = sorted(kind for kind in types if isinstance(kind, str))
     if text in words:
         return text
-    advice = [f"write {word!r}" for word in words]
+    advice = [f"write {' or '.join(map(repr, words))}"] if words else []
     reader = next((_READERS[kind] for kind in _READERS if kind in types), None)
     try:
         if NoneType in types and reader in (int, float) and text.lower() in ("", "none"):
@@ -92,6 +95,37 @@ def parse_option(name: str, fields: Fields, text: str, where: str) -> Any:
     raise ConfigurationError(f"{where}: {text!r} is not a value of {name} ({' or '.join(advice)})")
 
 
+@contextmanager
+def naming_sources(sources: Mapping[str, str]) -> Iterator[None]:
+    """Have an error about the value of an option say where that was set; *sources* has the options that are not in the program."""
+    try:
+        yield
+    except ConfigurationError as error:
+        named = [where for name, where in sources.items() if re.search(rf"(^|; ){name}[:=]", str(error))]
+        if not named:
+            raise
+        raise ConfigurationError(f"{' and '.join(dict.fromkeys(named))}: {error}") from None
+
+
+def from_query(url: str, fields: Fields) -> tuple[str, dict[str, Any]]:
+    """Return *url* without the options in its query, and these.
+
+    Raises: ConfigurationError: a key holds no value of its option, or stands twice.
+    """
+    plain, query = split_url(url, fields.keys() - {"url"})
+    return plain, {name: parse_option(name, fields, text, query_key(name)) for name, text in query.items()}
+
+
+def query_key(name: str) -> str:
+    """Return how a message names the place of an option in a URL."""
+    return f"the query key {name!r} of the URL"
+
+
+def variable_of(name: str) -> str:
+    """Return how a message names the variable of an option."""
+    return f"the environment variable DLOCK_{name.upper()}"
+
+
 def from_environment(fields: Fields) -> dict[str, Any]:
     """Return the options that variables ``DLOCK_…`` set.
 
@@ -103,20 +137,20 @@ def from_environment(fields: Fields) -> dict[str, Any]:
         variable = f"DLOCK_{name.upper()}"
         # DLOCK_OWNER is what `dlock run` tells its child; a lock taken inside must not inherit it.
         if name not in ("owner", "url") and variable in os.environ:
-            found[name] = parse_option(name, fields, os.environ[variable], f"the environment variable {variable}")
+            found[name] = parse_option(name, fields, os.environ[variable], variable_of(name))
     if url := os.environ.get("DLOCK_URL"):
         found["url"] = url
     return found
 
 
-def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the options and the store's settings in the file *path*, or in the one that ``DLOCK_CONFIG`` names.
+def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return the options and the store's settings in the file *path*, or in the one that ``DLOCK_CONFIG`` names, and what to call it.
 
     Raises: ConfigurationError: the file cannot be read or names something that is no option.
     """
     named = os.environ.get("DLOCK_CONFIG")
     if path is None and not named:
-        return {}, {}
+        return {}, {}, ""
     file = Path(named) if path is None and named else Path(str(path))
     import tomllib
 
@@ -138,4 +172,4 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
     unknown = sorted(set(table) - set(fields))
     if unknown:
         raise ConfigurationError(unknown_option(unknown[0], fields, where=f" in {str(file)!r}"))
-    return table, store
+    return table, store, f"the configuration file {str(file)!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,7 +45,12 @@ def path_if_written(method: str, path: str) -> str | None:
 
 
 def _checked(tokens: TokenStore) -> TokenStore:
-    if not callable(getattr(tokens, "admit", None)):
+    admit = getattr(tokens, "admit", None)
+    if inspect.iscoroutinefunction(admit):
+        raise ConfigurationError(
+            f"admit() of {tokens!r} is a coroutine function; give an ordinary one, FencedASGI calls it in a thread"
+        )
+    if isinstance(tokens, type) or not callable(admit):
         raise ConfigurationError(
             f"{tokens!r} keeps no tokens; give SQLTokens(connection), MemoryTokens(), or an object with admit(resource, token)"
         )
@@ -88,7 +94,7 @@ class FencedASGI:
 
     A request that was let through may still be at work when a later holder's comes: fence what the application writes, too.
 
-    Raises: ConfigurationError: *tokens* has no method ``admit``.
+    Raises: ConfigurationError: *tokens* has no method ``admit``, or one that is a coroutine function.
     """
 
     def __init__(self, app: ASGIApp, tokens: TokenStore, *, resource: Resource = path_if_written) -> None:

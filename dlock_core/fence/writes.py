@@ -170,9 +170,11 @@ def mongodb_update(
     *document* is the filter that names the document. Afterwards ``matched_count`` is 0 if a later holder has written, or if there is no
     such document. With ``upsert=True`` and ``_id`` in *document* one is made; an older token is then a DuplicateKeyError.
 
-    Raises: ConfigurationError: *token* is no positive integer.
+    Raises: ConfigurationError: *document* is empty, or *token* is no positive integer.
     """
     _check_apart(field, document, values)
+    if not document:
+        raise ConfigurationError("the filter is empty; name the document that is fenced")
     number = checked_token(token)
     # A document without the field matches, too.
     return {**document, field: {"$not": {"$gt": number}}}, {"$set": {**values, field: number}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.kit.exchange import aperform, perform
@@ -19,12 +20,11 @@ __all__ = ["Backend"]
 class Backend:
     """A :class:`~dlock_core.backend.StoreBackend`. The functions get an instance of *options*; *extra* names the pip extra of the driver.
 
+    *aopen_store* may be a coroutine function. Without it asyncio clients use the store of *open_store* through threads.
     *look_store* opens a store that creates nothing, for ``dlock doctor``, where *open_store* opens one that would; its ``is_unmade`` says
-    that there is nothing to read yet.
-    Without *aopen_store* asyncio clients use the store of *open_store* through threads. *policy* states the rights that the server's
-    user needs, for ``dlock doctor --policy``: text, or a function that returns what is printed as JSON. *remedies* says by the name of an
-    unsafe trait what to do about it, for ``dlock doctor``. With *learns* a store is asked for its guarantees when it is opened, since only
-    then it knows its capabilities.
+    that there is nothing to read yet. *policy* states the rights that the server's user needs, for ``dlock doctor --policy``: text, or a
+    function that returns what is printed as JSON. *remedies* says by the name of an unsafe trait what to do about it, for ``dlock doctor``.
+    With *learns* a store is asked for its guarantees when it is opened, since only then it knows its capabilities.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Backend:
         options: type[StoreOptions],
         *,
         open_store: Callable[[Any], LockStore],
-        aopen_store: Callable[[Any], AsyncLockStore] | None = None,
+        aopen_store: Callable[[Any], AsyncLockStore | Awaitable[AsyncLockStore]] | None = None,
         look_store: Callable[[Any], LockStore] | None = None,
         learns: bool = False,
         extra: str = "",
@@ -63,6 +63,8 @@ class Backend:
 
     def _opening(self, open_store: Callable[[Any], Any], options: Any) -> Exchange[Any]:
         store = open_store(options)
+        if isawaitable(store):
+            store = yield store
         longest_s = getattr(options, "_inspect_timeout_s", None)
         if longest_s is not None and hasattr(store, "inspect_timeout_s"):
             store.inspect_timeout_s = min(store.inspect_timeout_s, longest_s)

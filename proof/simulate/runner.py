@@ -334,7 +334,7 @@ def turned(knobs: Knobs, told: str) -> Knobs:
         pairs = {name: ast.literal_eval(value) for name, value in (each.split("=") for each in told.split())}
         changed = knobs._replace(**pairs)
         return changed._replace(mode=Mode(changed.mode))
-    except (ValueError, SyntaxError) as error:
+    except (TypeError, ValueError, SyntaxError) as error:  # an unknown name: TypeError from Python 3.13 on
         raise SystemExit(f"--knobs {told!r}: {error}; knobs are {', '.join(Knobs._fields)}") from error
 
 

@@ -21,7 +21,7 @@ from apscheduler.events import (
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from dlock_contrib.apscheduler import OnceExecutor
-from dlock_core import LockClient, LockLostError, connect
+from dlock_core import ConfigurationError, LockClient, LockLostError, aconnect, connect, shared_client
 from dlock_core.memory import MemoryStore
 from tests.backends import url_for
 
@@ -52,6 +52,21 @@ def run_on(hosts: list[LockClient], job: Callable[[], object], time: dt.datetime
     for scheduler, submitted in schedulers:
         assert submitted.wait(LIMIT_S)
         scheduler.shutdown(wait=True)
+
+
+@pytest.mark.parametrize(
+    ("client", "options", "words"),
+    [
+        ("memory://x", {}, r"'memory://x' is not a client of threads; give OnceExecutor\(shared_client\(url\)\)"),
+        (aconnect("memory://x"), {}, "is not a client of threads"),
+        (shared_client("memory://x"), {"timeot": 5}, "perhaps 'timeout' is meant"),
+        (shared_client("memory://x"), {"prefix": "jobs\n"}, "holds the control character"),
+    ],
+)
+def test_mistake_is_told_when_the_executor_is_made(client: Any, options: dict[str, Any], words: str) -> None:
+    """A scheduler would only log it, at each scheduled time."""
+    with pytest.raises(ConfigurationError, match=words):
+        OnceExecutor(client, **options)
 
 
 def test_a_job_runs_on_one_host_for_each_time(hosts: list[LockClient]) -> None:

@@ -17,6 +17,7 @@ from dlock_core import (
     ConfigurationError,
     MissingDriverError,
     StoreOptions,
+    StoreSetupError,
     StoreUnavailableError,
     aconnect,
     backend,
@@ -25,6 +26,7 @@ from dlock_core import (
 from dlock_core.backend import backend_for, check_claims, installed_schemes, missing_driver, split_url
 from dlock_core.kit import Backend
 from dlock_core.memory import AsyncMemoryStore, MemoryOptions, MemoryStore
+from dlock_core.store import Guarantees
 
 
 def claim_schemes(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) -> None:
@@ -315,6 +317,52 @@ def test_mistake_in_an_adapter_is_told_with_its_package(
 async def opened(client: Any) -> None:
     """Open *client*."""
     await client
+
+
+def test_adapter_may_open_its_store_for_asyncio_in_a_coroutine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver for asyncio connects by coroutines."""
+    claim_schemes(monkeypatch, ("far", "far.away:backend"))
+
+    async def aopen_memory(options: StoreOptions) -> AsyncMemoryStore:
+        await asyncio.sleep(0)
+        return AsyncMemoryStore()
+
+    backend: Any = Backend(Sound, open_store=open_memory, aopen_store=aopen_memory)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: backend)
+
+    async def token() -> int:
+        async with aconnect("far://there") as client, client.lock("k") as lease:
+            return lease.fencing_token
+
+    assert asyncio.run(token()) == 1
+
+
+def test_misspelt_option_in_a_url_is_told_with_the_one_that_is_meant() -> None:
+    """Whatever the store says of a key that it does not know."""
+    with pytest.raises(ConfigurationError, match=r"no option; .*; lease_duratoin: perhaps 'lease_duration' is meant$"):
+        connect("memory://x?lease_duratoin=5")
+    with pytest.raises(ConfigurationError, match=r"key 'ttl' in .*; ttl: lease_duration is how long"):
+        connect("sqlite:///x.db?ttl=5&synchronos=full")
+
+
+@pytest.mark.parametrize(
+    "text", ["no table; 'dlock init --url URL' makes it", "name a table, or run 'dlock init --url URL'"]
+)
+def test_command_that_mends_a_store_stands_in_any_sentence(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """The URL is put in; the adapter's sentence goes on, or ends, as it was written."""
+
+    class Bare(MemoryStore):
+        def guarantees(self) -> Guarantees:
+            raise StoreSetupError(text)
+
+    claim_schemes(monkeypatch, ("far", "far.away:backend"))
+    backend = Backend(Sound, open_store=lambda options: Bare())
+    monkeypatch.setattr(EntryPoint, "load", lambda _: backend)
+
+    with pytest.raises(StoreSetupError) as caught:
+        connect("far://there")
+
+    assert str(caught.value) == text.replace("URL'", "far://there' (or connect(..., provision=True))")
 
 
 def test_adapter_for_asyncio_that_opens_a_store_for_threads_is_told_with_its_package(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dlock_core.clock import find_clock
+from dlock_core.testing import FakeClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,3 +63,16 @@ def test_clock_that_the_kernel_refuses_is_not_chosen(
 
     assert find_clock(platform) is time.monotonic_ns
     assert ("refuses" in caplog.text) == (platform != "win32")
+
+
+def test_fake_clock_goes_on_by_any_duration_and_never_back() -> None:
+    """Seconds or a timedelta, as everywhere; a step back would be a clock that no machine has."""
+    clock = FakeClock()
+    begin = clock.now()
+
+    clock.advance(timedelta(seconds=2))
+    clock.advance(0.5)
+    with pytest.raises(ValueError, match="-1 is not a finite number of seconds, 0 or more"):
+        clock.advance(-1)
+
+    assert clock.now() - begin == 2_500_000_000

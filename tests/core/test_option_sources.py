@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from dlock_core import ClientOptions, ConfigurationError, LockClient, UnsupportedError, connect
 from dlock_core.memory import MemoryStore
@@ -137,7 +138,7 @@ def test_bad_text_is_told_with_its_place(name: str, tmp_path: Path, monkeypatch:
 
 def test_words_that_an_option_takes_are_told_in_order() -> None:
     """As words, and the same in each process."""
-    with pytest.raises(ConfigurationError, match=r"mode \(write 'exclusive' or write 'read' or write 'write'\)"):
+    with pytest.raises(ConfigurationError, match=r"mode \(write 'exclusive' or 'read' or 'write'\)"):
         ClientOptions.load(url="memory://x?mode=ro")
 
 
@@ -225,8 +226,35 @@ def test_path_given_wins_over_the_environments(tmp_path: Path, monkeypatch: pyte
 )
 def test_bad_file_is_told_with_its_name(text: str, message: str, tmp_path: Path) -> None:
     """Which file, and what in it."""
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
         ClientOptions.load(toml(tmp_path, text))
+
+    assert "dlock.toml" in str(caught.value) or "url" in text
+
+
+def test_value_that_is_out_of_bounds_is_told_with_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may stand where nobody thinks of; what a stronger source replaces is not blamed."""
+    file = toml(tmp_path, "timeout = -1\nretries = -1\nlease_duration = 0\n")
+    monkeypatch.setenv("DLOCK_TIMEOUT", "-2")
+
+    with pytest.raises(ConfigurationError) as caught:
+        ClientOptions.load(file, url="memory://x?retries=-3", lease_duration=-4)
+    with pytest.raises(ConfigurationError, match=r"^the environment variable DLOCK_TIMEOUT: timeout: -2 is not"):
+        connect("memory://x")
+    with pytest.raises(ConfigurationError, match=r"^the query key 'retries' of the URL: retries: -3 is not"):
+        connect(ClientOptions(url=SecretStr("memory://x?retries=-3")))
+
+    assert str(caught.value).startswith(
+        "the environment variable DLOCK_TIMEOUT and the query key 'retries' of the URL: lease_duration: -4 is not"
+    )
+
+
+def test_query_of_ready_made_options_is_read() -> None:
+    """It yields to what the options and the keywords say, as the query of any URL does."""
+    options = ClientOptions(url=SecretStr("memory://x?lease_duration=7&timeout=8&retries=9"), timeout=1)
+
+    with connect(options, retries=2) as client:
+        assert (client.options.lease_duration, client.options.timeout, client.options.retries) == (7.0, 1.0, 2)
 
 
 def test_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,12 +92,28 @@ def test_request_without_a_token_is_told_to_send_one(wrap: Callable[..., Send]) 
     assert send("GET", "/a") == (200, "done")
 
 
-def test_store_that_keeps_no_tokens_is_refused_when_the_middleware_is_made(wrap: Callable[..., Send]) -> None:
+@pytest.mark.parametrize("given", [None, MemoryTokens])
+def test_store_that_keeps_no_tokens_is_refused_when_the_middleware_is_made(
+    wrap: Callable[..., Send], given: object
+) -> None:
     """Not at the first request: the line says what to give."""
     with pytest.raises(
-        ConfigurationError, match=r"^None keeps no tokens; give SQLTokens\(connection\), MemoryTokens\(\), or"
+        ConfigurationError, match=r" keeps no tokens; give SQLTokens\(connection\), MemoryTokens\(\), or"
     ):
-        wrap(None)
+        wrap(given)
+
+
+def test_store_of_tokens_whose_step_is_a_coroutine_is_refused_when_the_middleware_is_made(
+    wrap: Callable[..., Send],
+) -> None:
+    """As somebody writes it who has an application for asyncio."""
+
+    class Tokens:
+        async def admit(self, resource: str, token: int) -> int:
+            return token
+
+    with pytest.raises(ConfigurationError, match="is a coroutine function; give an ordinary one"):
+        wrap(Tokens())
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ def test_name_that_is_no_identifier_is_refused(name: str) -> None:
         (lambda: dynamodb_update({"fencing_token": 1}, 1), "leave it out"),
         (lambda: dynamodb_put({"fencing_token": 1}, 1), "leave it out"),
         (lambda: mongodb_update({"_id": 1}, {"fencing_token": 1}, 1), "leave it out"),
+        (lambda: mongodb_update({}, {"a": 1}, 1), "name the document"),
         (lambda: redis_write("k", {"fencing_token": 1}, 1), "leave it out"),
         (lambda: s3_put({"ETag": "e", "Metadata": {"fencing-token": "seven"}}, 1), "carries 'seven'"),
         (lambda: sql_update("t", {"a": 1}, {"k": 1}, 0), "the store of the lock gives no tokens"),

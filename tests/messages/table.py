@@ -79,6 +79,8 @@ def _commanded(text: str, folder: Path) -> str:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("default")
+        # Python 3.12 warns of a fork beside other threads; the command alone has none when it forks.
+        warnings.filterwarnings("ignore", "This process .* multi-threaded", DeprecationWarning)
         try:
             app.run(words[1:])
         except SystemExit as ended:
