@@ -84,9 +84,9 @@ CHUNKED = http(b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\n\r\n", "Transfer-Encoding: chunked
 
 def kept_of(store: DynamoDBStore) -> DeadlineSocket:
     """Return the one connection that no request uses."""
-    [pool] = [each for way in store._link._directs.values() if way for each in way._pools.values() if each.shelf]
-    [kept] = pool.shelf._connections
-    return kept
+    [kept] = [each for way in store._link._directs.values() if way for pool in way.pools for each in pool.shelf]
+    peer: DeadlineSocket = kept._peer
+    return peer
 
 
 class TestAnswers:
