@@ -95,7 +95,8 @@ class _Connection:
 
     def disown(self) -> None:
         """In a forked child: give back the descriptor, and say nothing to the server."""
-        os.close(self._peer.detach())
+        if self._peer.fileno() >= 0:
+            os.close(self._peer.detach())
 
     def _more(self) -> bytes:
         data = self._peer.recv(_PIECE_BYTES)
@@ -116,12 +117,12 @@ class Direct(PooledLink):
         self._context = _context_of(client) if url.scheme == "https" else None
         super().__init__(self._connected, self._unconnected, most=CLAIMING, urgent=KEEPING)
 
-    def ask(self, ask: Ask, keys: Any, timeout_s: float) -> dict[str, Any]:
-        """Send what *ask* says, signed with *keys*; return the answer or raise the error that boto3 would."""
+    def ask(self, ask: Ask, keys: Any, deadline: float) -> dict[str, Any]:
+        """Send what *ask* says, signed with *keys*; return the answer by *deadline* or raise the error that boto3 would."""
         model = self._model.operation_model(self._client.meta.method_to_api_mapping[ask.operation])
         message = self._message(model.name, json.dumps(ask.request, default=_in_base64).encode(), keys)
         try:
-            return self._parsed(self.send(_Message(message, ask.keeps), timeout_s), model)
+            return self._parsed(self.send(_Message(message, ask.keeps), deadline - time.monotonic()), model)
         except TimeoutError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -82,7 +82,7 @@ class DynamoDBLink(BeginsAnew):
             answer = (
                 self._through_boto3(ask, lane, timeout_s, deadline)
                 if direct is None
-                else direct.ask(ask, keys, deadline - time.monotonic())
+                else direct.ask(ask, keys, deadline)
             )
         except ClientError as error:
             self.units.refused(verb, operation, ask.request, error)

@@ -10,6 +10,7 @@ import time
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from weakref import WeakSet
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
@@ -18,7 +19,7 @@ from dlock_core.kit.seats import AsyncSeats, Seats, Shelf
 from dlock_core.store import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 __all__ = ["AsyncPool", "AsyncPooledLink", "Pool", "PooledConnection", "PooledLink"]
 
@@ -42,7 +43,7 @@ class PooledConnection(Protocol):
         """Close it, whatever is under way."""
 
     def disown(self) -> None:
-        """In a forked child: give back the descriptor, and say nothing to the server, with which the parent goes on speaking."""
+        """In a forked child: give back the descriptor, unless it is closed, and say nothing to the server, with which the parent speaks."""
 
     def send(self, request: Any, deadline: float) -> Any:
         """Send *request* once; return the answer by *deadline*, on the monotonic clock, or raise the driver's error.
@@ -52,23 +53,28 @@ class PooledConnection(Protocol):
 
 
 def on_lane(
-    connect: Callable[[float], Any], unconnected: Callable[[Exception], Exception], width: int
+    connect: Callable[[float], Any], unconnected: Callable[[Exception], Exception], width: int, made: WeakSet[Any]
 ) -> Callable[[Shelf, float], Any]:
-    """Return what makes a connection by a deadline, up to *width* at once; one that comes too late is put on the shelf, if it is empty."""
+    """Return what makes a connection by a deadline, up to *width* at once, and notes it in *made*.
+
+    One that comes too late is put on the shelf, if it is empty.
+    """
     lane = Lane(width)
 
-    def made(deadline: float) -> Any:
+    def make(deadline: float) -> Any:
         try:
-            return connect(deadline)
+            connection = connect(deadline)
         except StoreError:
             raise
         except Exception as error:  # a server of another kind may have a driver raise anything; no request was sent
             raise unconnected(error) from error
+        made.add(connection)
+        return connection
 
     def connected(shelf: Shelf, deadline: float) -> Any:
         patient = max(deadline, time.monotonic() + _CONNECT_S)
         try:  # what else comes out here is of a signal handler
-            return lane.run(partial(made, patient), deadline - time.monotonic(), shelf.keep_one)
+            return lane.run(partial(make, patient), deadline - time.monotonic(), shelf.keep_one)
         except TimeoutError as error:
             raise unconnected(error) from error
 
@@ -201,6 +207,7 @@ class _Link(BeginsAnew):
     watch: Any = None
     pools: tuple[Any, ...] = ()
     _pool: Callable[..., Any]
+    _made: Collection[PooledConnection] = ()
 
     def __init__(
         self,
@@ -216,12 +223,12 @@ class _Link(BeginsAnew):
 
     def after_fork_in_child(self) -> None:
         """Begin without connections: two processes must not speak on one."""
-        for pool in self.pools:
-            for connection in (*pool.shelf, *pool.lent):
-                connection.disown()
+        for connection in self._made:  # wherever another thread has it: a pool does not know each
+            connection.disown()
+        self._made = made = WeakSet[Any]()
         most, urgent = self._sizes
-        for_urgent = self._pool(urgent, on_lane(*self._connecting, urgent))
-        self.pools = (self._pool(most, on_lane(*self._connecting, most), for_urgent), for_urgent)
+        for_urgent = self._pool(urgent, on_lane(*self._connecting, urgent, made))
+        self.pools = (self._pool(most, on_lane(*self._connecting, most, made), for_urgent), for_urgent)
 
     def send(self, request: Any, timeout_s: float) -> Any:
         """Send *request* once, on a connection of its own; for asyncio what this returns is awaited."""

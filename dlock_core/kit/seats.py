@@ -11,8 +11,6 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dlock_core.kit.pooled import PooledConnection
 
 __all__ = ["AsyncSeats", "Seat", "Seats", "Shelf"]
@@ -96,10 +94,6 @@ class Shelf:
     def __len__(self) -> int:
         """How many connections are here."""
         return len(self._connections)
-
-    def __iter__(self) -> Iterator[PooledConnection]:
-        """Give those that are here."""
-        return iter(self._connections)
 
     def take(self) -> PooledConnection | None:
         """Return a connection that is alive, or None."""

@@ -279,6 +279,21 @@ def test_a_forked_child_gives_back_the_descriptors_of_requests_under_way(links: 
     assert sent(links, link, Request(fork))
 
 
+def test_a_forked_child_gives_back_the_descriptor_of_a_connection_between_two_places(links: Links) -> None:
+    """Another thread has just taken it from the shelf, and no request has it yet."""
+    link = links.link()
+    idle = sent(links, link, Request(lambda connection: connection))
+
+    def fork() -> bool:
+        link.after_fork_in_child()
+        return True
+
+    idle.is_alive = fork
+
+    assert sent(links, link, Request(lambda connection: connection)) is idle
+    assert idle.disowned
+
+
 def test_a_connection_for_tasks_needs_no_thread_of_the_loop() -> None:
     """Those are the user's, whose work may have all of them for longer than a lease."""
     links = Links(AsyncPooledLink, TaskConnection)
