@@ -167,12 +167,3 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     first = _FIRST.get(known, "") if isinstance(known, str) else ""
     said = str(error) or f"{type(error).__name__}, no answer"
     return kind(f"{first}the request{where} failed at Redis: {said}" + (f" ({hint})" if hint else ""), key=key)
-
-
-def as_result(error: Exception, key: str | None = None) -> StoreError:
-    """Return *error* as the result of a renewal in a batch, which is not raised."""
-    if isinstance(error, StoreError):
-        return error
-    failure = trouble(error, key, sent=True)
-    failure.__cause__ = error
-    return failure
