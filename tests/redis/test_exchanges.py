@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004  # the driver's
 
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
@@ -14,7 +15,7 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._scripts import CLAIM_MANY
-from dlock_redis._servers import Part, Request
+from dlock_redis._servers import Part, Request, Servers
 from tests.redis.support import held, tomb
 
 UNKNOWN = ResponseError("NOSCRIPT No matching script. Please use EVAL.")
@@ -210,3 +211,13 @@ def test_claims_of_several_keys_follow_a_slot_that_has_moved() -> None:
     again = exchange.send([MOVED])
 
     assert (again.node, CLAIM_MANY.text in again.commands) == (str(MOVED), True)
+
+
+def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:
+    """The thread that asked is not there."""
+    servers = Servers(redis.RedisCluster.__new__(redis.RedisCluster), redis, str)
+    assert [servers.wants_refresh(ConnectionError("x")) for _ in range(2)] == [True, False]
+
+    servers.after_fork_in_child()
+
+    assert servers.wants_refresh(ConnectionError("x"))
