@@ -15,12 +15,11 @@ import os
 import ssl
 import time
 import zlib
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from http import HTTPStatus
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import SplitResult, parse_qs, urlsplit
-from weakref import WeakSet
 
 import botocore.client
 from botocore.exceptions import (
@@ -35,8 +34,8 @@ from botocore.httpsession import get_cert_path
 from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
-from dlock_core.errors import StoreSetupError, StoreUnavailableError
-from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, Pool, Shelf, is_ready
+from dlock_core.errors import StoreSetupError
+from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, is_ready
 from dlock_dynamodb._errors import StrangeAnswerError
 
 if TYPE_CHECKING:
@@ -44,13 +43,11 @@ if TYPE_CHECKING:
 
     from dlock_dynamodb._wire import Request
 
-# Makes the call that is its first argument, and gives what comes too late to the second.
-InTime: TypeAlias = "Callable[..., Any]"
 # Requests that are under way at once, at most; beyond some 16 a Python process only gets slower.
 CLAIMING, KEEPING = 16, 8
-_ALGORITHM, _CONTENT = "AWS4-HMAC-SHA256", "application/x-amz-json-1.0"
-# A connection is made in this time, whether or not somebody still waits for it.
+# How long a connection may take, however long its caller would wait: a handshake that hangs is tried again.
 _CONNECT_S = 5.0
+_ALGORITHM, _CONTENT = "AWS4-HMAC-SHA256", "application/x-amz-json-1.0"
 _PIECE_BYTES = 65_536
 _EVENTS = (
     "provide-client-params,before-parameter-build,before-endpoint-resolution,before-call,request-created,choose-signer,before-sign,"
@@ -68,78 +65,88 @@ class Ask(NamedTuple):
     keeps: bool = False
 
 
-class Direct:
+class _Message(NamedTuple):
+    """A signed request. An *urgent* one keeps or frees a lock that is held."""
+
+    text: bytes
+    urgent: bool
+
+
+class _Connection:
+    """An open connection. It belongs to one request at a time."""
+
+    fit = True
+
+    def __init__(self, peer: DeadlineSocket) -> None:
+        self._peer = peer
+        self.close = peer.close
+
+    def is_alive(self) -> bool:
+        """Whether the server has said nothing since its last answer: its end, or what would be taken for the next answer."""
+        return not is_ready(self._peer)
+
+    def send(self, message: _Message, deadline: float) -> dict[str, Any]:
+        """Send *message* and return the answer, in the form that botocore's parser reads."""
+        self.fit = False
+        self._peer.deadline = deadline
+        self._peer.sendall(message.text)
+        answer, self.fit = _answer(self._more)
+        return answer
+
+    def disown(self) -> None:
+        """In a forked child: give back the descriptor, and say nothing to the server."""
+        if self._peer.fileno() >= 0:
+            os.close(self._peer.detach())
+
+    def _more(self) -> bytes:
+        data = self._peer.recv(_PIECE_BYTES)
+        if not data:
+            raise ConnectionResetError("the connection was closed before the answer was whole")
+        return data
+
+
+class Direct(PooledLink):
     """The way to one endpoint, with connections for renewals and releases that no waiter can take."""
 
     def __init__(self, client: Any, url: SplitResult, region: str) -> None:
-        urgent = _pool(KEEPING)
-        self._pools = {True: urgent, False: _pool(CLAIMING, urgent)}
-        self._made: WeakSet[DeadlineSocket] = WeakSet()
         self._client, self._model, self._parser = client, client.meta.service_model, create_parser("json")
         self._url, self._region = f"{url.scheme}://{url.netloc}", region
         self._host = url.netloc.removesuffix(":443" if url.scheme == "https" else ":80")
         self._address = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
         self._agent = client.meta.config.user_agent
         self._context = _context_of(client) if url.scheme == "https" else None
+        super().__init__(self._connected, self._unconnected, most=CLAIMING, urgent=KEEPING)
 
-    def send(self, ask: Ask, keys: Any, deadline: float, in_time: InTime) -> dict[str, Any]:
-        """Send what *ask* says, signed with *keys*; return the answer or raise the error that boto3 would.
-
-        *in_time* makes a call that may take longer than there is time.
-        """
+    def ask(self, ask: Ask, keys: Any, deadline: float) -> dict[str, Any]:
+        """Send what *ask* says, signed with *keys*; return the answer by *deadline* or raise the error that boto3 would."""
         model = self._model.operation_model(self._client.meta.method_to_api_mapping[ask.operation])
         message = self._message(model.name, json.dumps(ask.request, default=_in_base64).encode(), keys)
-        pool = self._pools[ask.keeps]
-        seat = pool.seats.take(deadline - time.monotonic())
-        if seat is None:
-            raise StoreUnavailableError("other requests had all connections all the time; nothing was sent")
-        connection, shelf, usable = None, pool.shelf, False
         try:
-            connection, shelf = pool.idle()
-            connection = connection or pool.opened(partial(in_time, self._connected, pool.shelf.keep_one))
-            connection.deadline = deadline
-            connection.sendall(message)
-            answer, usable = _answer(partial(_received, connection))
-            return self._parsed(answer, model)
+            return self._parsed(self.send(_Message(message, ask.keeps), deadline - time.monotonic()), model)
         except TimeoutError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise StrangeAnswerError(f"the answer cannot be read ({type(error).__name__})") from error
-        finally:
-            if connection is not None:
-                shelf.put(connection) if usable else connection.close()
-            pool.seats.leave(seat)
-
-    def close(self) -> None:
-        """Close the connections; those of requests under way are closed at their ends."""
-        for pool in self._pools.values():
-            pool.close()
 
     def __del__(self) -> None:
         """Close for a store that nobody closed, as boto3 does; a given one is not its client's to close."""
         self.close()
 
-    def disown(self) -> None:
-        """In a forked child: give back the descriptors, and say nothing to the server, with which the parent goes on speaking."""
-        for connection in self._made:
-            if connection.fileno() >= 0:
-                os.close(connection.detach())
+    def _connected(self, _: float) -> _Connection:
+        connection = DeadlineSocket.connected(self._address, time.monotonic() + _CONNECT_S)
+        if self._context is not None:
+            connection.limit()
+            encrypted: Any = self._context.wrap_socket(connection, server_hostname=self._address[0])
+            connection = encrypted
+        return _Connection(connection)
 
-    def _connected(self) -> DeadlineSocket:
-        try:
-            connection = DeadlineSocket.connected(self._address, time.monotonic() + _CONNECT_S)
-            if self._context is not None:
-                connection.limit()
-                encrypted: Any = self._context.wrap_socket(connection, server_hostname=self._address[0])
-                connection = encrypted
-        except ssl.SSLCertVerificationError as error:
-            raise SSLError(endpoint_url=self._url, error=error) from error
-        except TimeoutError as error:
-            raise ConnectTimeoutError(endpoint_url=self._url, error=error) from error
-        except OSError as error:
-            raise EndpointConnectionError(endpoint_url=self._url, error=error) from error
-        self._made.add(connection)
-        return connection
+    def _unconnected(self, error: Exception) -> Exception:
+        kind: Callable[..., Exception] = EndpointConnectionError
+        if isinstance(error, ssl.SSLCertVerificationError):
+            kind = SSLError
+        elif isinstance(error, TimeoutError):
+            kind = ConnectTimeoutError
+        return kind(endpoint_url=self._url, error=error)
 
     def _message(self, operation: str, body: bytes, keys: Any) -> bytes:
         """Return the request with its signature, version 4."""
@@ -275,18 +282,6 @@ def _decoded(value: dict[str, Any]) -> dict[str, Any]:
     if len(value) == 1 and isinstance(coded := value.get("B"), str):
         value["B"] = base64.b64decode(coded)
     return value
-
-
-def _pool(size: int, reserve: Pool[DeadlineSocket] | None = None) -> Pool[DeadlineSocket]:
-    # What the server has said since its last answer is its end, or would be taken for the next answer.
-    return Pool(size, Shelf(lambda connection: not is_ready(connection), DeadlineSocket.close), reserve)
-
-
-def _received(connection: DeadlineSocket) -> bytes:
-    data = connection.recv(_PIECE_BYTES)
-    if not data:
-        raise ConnectionResetError("the connection was closed before the answer was whole")
-    return data
 
 
 def _unchunked(rest: bytes, more: Callable[[], bytes]) -> tuple[bytes, bytes]:

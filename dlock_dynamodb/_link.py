@@ -31,7 +31,7 @@ from dlock_dynamodb._units import Units
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dlock_dynamodb._direct import Direct, InTime
+    from dlock_dynamodb._direct import Direct
     from dlock_dynamodb.options import DynamoDBStoreOptions
 
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s
@@ -82,7 +82,7 @@ class DynamoDBLink(BeginsAnew):
             answer = (
                 self._through_boto3(ask, lane, timeout_s, deadline)
                 if direct is None
-                else direct.send(ask, keys, deadline, in_time)
+                else direct.ask(ask, keys, deadline)
             )
         except ClientError as error:
             self.units.refused(verb, operation, ask.request, error)
@@ -105,11 +105,8 @@ class DynamoDBLink(BeginsAnew):
 
     def after_fork_in_child(self) -> None:
         """Begin without connections: two processes must not speak on one."""
-        for direct in self._directs.values():
-            if direct is not None:
-                direct.disown()
-        leave_behind(self._directs, self._clients)
-        self._directs, self._clients, self._mutex = {}, {}, threading.RLock()
+        leave_behind(self._clients)
+        self._clients, self._mutex = {}, threading.RLock()
 
     def fit(self, timeout_s: float) -> Any:
         """Return a client that gives a request all of *timeout_s*, and gives it up not long after."""
@@ -120,22 +117,20 @@ class DynamoDBLink(BeginsAnew):
                 client = self._clients[power] = self._clients.get(power) or self._create(2.0**power)
         return client
 
-    def _in_time(
-        self, lane: Lane, deadline: float, call: Callable[[], Any], late: Callable[[Any], object] | None = None
-    ) -> Any:
+    def _in_time(self, lane: Lane, deadline: float, call: Callable[[], Any]) -> Any:
         """Make *call*, which sends nothing, on *lane*."""
         try:
-            return lane.run(call, deadline - time.monotonic(), late)
+            return lane.run(call, deadline - time.monotonic())
         except TimeoutError as error:
             raise ConnectTimeoutError(endpoint_url=self.endpoint_url) from error
 
-    def _keys(self, in_time: InTime) -> Any:
+    def _keys(self, in_time: Callable[[Callable[[], Any]], Any]) -> Any:
         """Return the credentials to sign with."""
         if self._steady is None or self._steady.are_good():
             return self._credentials.get_frozen_credentials()
         return in_time(self._credentials.get_frozen_credentials)
 
-    def _direct(self, account: str | None, in_time: InTime) -> Direct | None:
+    def _direct(self, account: str | None, in_time: Callable[[Callable[[], Any]], Any]) -> Direct | None:
         """Return the direct way of *account*, which may have an endpoint of its own; None where boto3 has to send."""
         if self._boto3_only or is_patched():
             return None

@@ -17,7 +17,6 @@ import ssl
 import time
 from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakSet
 
 import pymysql
 from pymysql.constants import CLIENT
@@ -97,25 +96,10 @@ class _Connection:
         leave_behind(self._driver)
 
 
-class MySQLLink(PooledLink):
-    """The connections of a store."""
-
-    def __init__(self, options: MySQLStoreOptions) -> None:
-        context = _context_of(options)
-        self._made: WeakSet[_Connection] = WeakSet()
-
-        def connect(deadline: float) -> _Connection:
-            made = _Connection(options, context, deadline)
-            self._made.add(made)
-            return made
-
-        super().__init__(connect, partial(unconnected, options=options), **_CONNECTIONS)
-
-    def after_fork_in_child(self) -> None:
-        """Begin without connections: two processes must not speak on one."""
-        for connection in self._made:
-            connection.disown()
-        super().after_fork_in_child()
+def link_of(options: MySQLStoreOptions) -> PooledLink:
+    """Return the connections of a store."""
+    connect = partial(_Connection, options, _context_of(options))
+    return PooledLink(connect, partial(unconnected, options=options), **_CONNECTIONS)
 
 
 def _context_of(options: MySQLStoreOptions) -> ssl.SSLContext | None:

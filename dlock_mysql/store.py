@@ -16,7 +16,7 @@ from dlock_core.record import State
 from dlock_core.store import Capability, Reply
 from dlock_mysql import provision
 from dlock_mysql._errors import translate
-from dlock_mysql._link import MySQLLink
+from dlock_mysql._link import link_of
 from dlock_mysql._wire import PAGE_ROWS, Table, age_ms_of, decode, identifier
 from dlock_mysql.options import MySQLStoreOptions, fence_sql
 
@@ -122,4 +122,4 @@ class MySQLStore(Batches, ReadsAge, ExchangeStore):
 
     def __init__(self, **options: Any) -> None:
         self.options = MySQLStoreOptions(**options)
-        super().__init__(MySQLVerbs(self.options), MySQLLink(self.options))
+        super().__init__(MySQLVerbs(self.options), link_of(self.options))

@@ -86,6 +86,9 @@ class Session:
             cancel(self.pg)
         self.pg.finish()
 
+    def disown(self) -> None:
+        """Do nothing: psycopg leaves the copy of a connection alone."""
+
     def send(self, statement: Statement, deadline: float) -> Any:
         """Send *statement*, and return its :class:`Answer` by *deadline*."""
         return self.colour.perform(self._running(statement, deadline))

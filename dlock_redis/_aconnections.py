@@ -15,7 +15,7 @@ import redis.asyncio
 from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.exceptions import InvalidResponse
 
-from dlock_core.kit import AsyncLendingPool, AsyncWatch, News, in_own_thread, is_ready
+from dlock_core.kit import AsyncPool, AsyncWatch, News, in_own_thread, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node
 from dlock_redis._resp import IncompleteError, answers_in, pack
@@ -206,7 +206,7 @@ async def _subscribed(source: Source, channel: bytes, wake: Callable[[str], None
 
 def _node(channel: bytes, source: Source) -> Node:
     watch = AsyncWatch(News(lambda: _subscribed(source, channel, watch.queues.wake), list, errors.FAILURES))
-    return Node.of(AsyncLendingPool, partial(aconnected, source), watch)
+    return Node.of(AsyncPool, partial(aconnected, source), watch)
 
 
 class AsyncConnections:

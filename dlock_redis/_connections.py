@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from dlock_core.kit import LendingPool, News, Watch, is_ready
+from dlock_core.kit import News, Pool, Watch, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -188,7 +188,7 @@ class Node(NamedTuple):
 
 def _node(channel: bytes, source: Source) -> Node:
     watch = Watch(News(partial(_Subscription, source, channel), list, errors.FAILURES))
-    return Node.of(LendingPool, partial(connected, source), watch)
+    return Node.of(Pool, partial(connected, source), watch)
 
 
 class Connections:

@@ -62,27 +62,17 @@ _FOREIGN_LOCKS = {
 }
 _CODE = re.compile(rf"(?:^|[\s:-])({'|'.join(CODES)})\b")
 
-# What an exception class of redis-py means once the request may have left; until then nothing was applied, whatever it is. A class that
-# stands for a code is that code. Any other class counts as its nearest base in the table, or as an unknown outcome.
-CLASSES: dict[str, str | type[StoreError]] = {
-    "AskError": "ASK",
+# What an exception class of redis-py means. The driver itself only connects, signs in, and asks Sentinels and Clusters where the servers
+# are, so it never raises a class for what a server says of a key, of a write or of a script. A class that stands for a code is that code.
+# Any other class counts as its nearest base in the table, or as an unknown outcome once the request may have left.
+CLASSES: dict[str, str] = {
     "AuthenticationError": "NOAUTH",
     "AuthenticationWrongNumberOfArgsError": "NOAUTH",
     "AuthorizationError": "NOPERM",
     "BusyLoadingError": "LOADING",
-    "ClusterCrossSlotError": "CROSSSLOT",
-    "ClusterDownError": "CLUSTERDOWN",
-    "CrossSlotTransactionError": "CROSSSLOT",
     "ExternalAuthProviderError": "NOAUTH",
-    "MasterDownError": "MASTERDOWN",
-    "MaxConnectionsError": StoreUnavailableError,
-    "MovedError": "MOVED",
     "NoPermissionError": "NOPERM",
-    "NoScriptError": StoreUnavailableError,
-    "OutOfMemoryError": "OOM",
-    "ReadOnlyError": "READONLY",
     "SlotNotCoveredError": "CLUSTERDOWN",
-    "TryAgainError": "TRYAGAIN",
 }
 
 
@@ -142,37 +132,25 @@ def unsent(key: str | None) -> Iterator[None]:
 
 def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server."""
-    known = next(
-        (CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), OutcomeUnknownError
-    )
-    code = _CODE.search(str(error)[:300]) if known is OutcomeUnknownError else None
-    if code is not None:
+    known = next((CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), None)
+    if known is None and (code := _CODE.search(str(error)[:300])) is not None:
         known = code.group(1)
     elif re.search("user executing the script|acl failure in script", str(error), re.IGNORECASE):
         known = "NOPERM"
     if known == "NOAUTH":  # redis-py has one class for all three
         known = "WRONGPASS" if "invalid" in str(error) else "NOPASS" if "without any password" in str(error) else known
-    if isinstance(known, str):
+    if known is not None:
         kind, hint = CODES[known]
     elif "unknown command" in str(error):
         kind, hint = (
             StoreSetupError,
             "the server, or a proxy before it, lacks this command, as a Sentinel does; dlock needs Redis 6 or newer, with scripts",
         )
-    elif known is OutcomeUnknownError and sent:
-        kind, hint = known, "it may have been applied"
+    elif sent:
+        kind, hint = OutcomeUnknownError, "it may have been applied"
     else:
         kind, hint = StoreUnavailableError, "nothing was applied"
     where = "" if key is None else f" for key {key!r}"
-    first = _FIRST.get(known, "") if isinstance(known, str) else ""
+    first = _FIRST.get(known or "", "")
     said = str(error) or f"{type(error).__name__}, no answer"
     return kind(f"{first}the request{where} failed at Redis: {said}" + (f" ({hint})" if hint else ""), key=key)
-
-
-def as_result(error: Exception, key: str | None = None) -> StoreError:
-    """Return *error* as the result of a renewal in a batch, which is not raised."""
-    if isinstance(error, StoreError):
-        return error
-    failure = trouble(error, key, sent=True)
-    failure.__cause__ = error
-    return failure

@@ -101,16 +101,17 @@ if queue ~= '' then
 end
 """
 
-# Into shown: the row, no age, and how many wait, of whom the one that asks may be one.
+# Into shown: the row, the ms since it was written, and how many wait, of whom the one that asks may be one. The ms are 0 where the last
+# writer noted no time.
 _SHOWN = """
-local waiters = 0
-if r[7] and r[7] ~= '' then
-  local t = redis.call('TIME')
-  for till in string.gmatch(r[7], '\\31(%d+)\\30') do
-    if t[1] * 1000000 + t[2] < tonumber(till) then waiters = waiters + 1 end
-  end
+local t, age, waiters = redis.call('TIME'), 0, 0
+local now = t[1] * 1000000 + t[2]
+local since, writer = string.match(r[1] and redis.call('HMGET', key, 'written')[1] or '', '^(%d+) (.+)$')
+if since and writer == r[3] then age = math.max(0, math.floor((now - since) / 1000)) end
+for till in string.gmatch(r[7] or '', '\\31(%d+)\\30') do
+  if now < tonumber(till) then waiters = waiters + 1 end
 end
-local shown = {r[1], r[2], r[3], r[4], r[5], r[6], 0, waiters}
+local shown = {r[1], r[2], r[3], r[4], r[5], r[6], age, waiters}
 """
 
 _READ = f"""
@@ -119,29 +120,6 @@ local key = KEYS[1]
 if not r then return false end
 {_SHOWN}
 return shown
-"""
-
-# Into age: the ms since *key* was last written; 0 where the last writer noted no time.
-_AGE = """
-local at, writer = string.match(redis.call('HMGET', key, 'written')[1] or '', '^(%d+) (.+)$')
-age = 0
-if at and writer == r[3] then
-  local t = redis.call('TIME')
-  age = math.max(0, math.floor((t[1] * 1000000 + t[2] - at) / 1000))
-end
-"""
-
-# The row, and its age in ms.
-_READ_AGE = f"""
-local key = KEYS[1]
-{_ROW_OF_PRIMARY}
-if not r then return false end
-local age = 0
-if r[1] then
-{_AGE}
-end
-{_SHOWN}
-return {{shown, age}}
 """
 
 # The decision on a claim: why it is refused, or else nil and a function that writes it and returns the answer. Nothing is written before.
@@ -168,13 +146,8 @@ elseif not ((r[2] == 'free' or r[2] == 'gone') and {_WHOLE})
     or not plain and (string.find(options, 'a') or string.find(options, 'm') and r[2] == 'gone'
       or string.find(options, 'v') and (r[3] ~= was or r[4] ~= was_token)
       or waited and not from and string.sub(r[8] or '', 1, #place + 1) ~= place .. '\\31') then
-  local age = 0
-  if r[1] then
-    {_PRIMARY}
-    {_AGE}
-  end
+  if r[1] then {_PRIMARY} end
   {_SHOWN}
-  shown[7] = age
   return shown
 end
 local t = redis.call('TIME')
@@ -260,47 +233,32 @@ if removes == 'x' then redis.call('DEL', key) end
 return 1
 """
 
-# KEYS: the key. ARGV: expected rvn, expected token, state, rvn, token, about, payload, k or nothing.
+# Writes of keys that are held, each by itself. ARGV: state, token or nothing for the expected one, payload, k or nothing; then for each key
+# expected rvn, expected token, rvn, about. Answers the number and the outcome of each key that was refused, or whose payload was kept.
 _PUT = f"""
-local key, seen, was, state, rvn, token, about, payload, keeps = KEYS[1], unpack(ARGV)
-{_ROW_OF_PRIMARY}
-if not (r and r[2] == 'held' and r[3] == seen and r[4] == was and {_WHOLE}) then return r and {{unpack(r, 1, 6)}} end
-local t = redis.call('TIME')
-local at = t[1] * 1000000 + t[2]
-local written = string.format('%.0f', at) .. ' ' .. rvn
-local queue = r[7] or ''
-if state ~= 'held' and queue ~= '' then
-  {_NEXT}
-  redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written, 'queue', queue, 'turn', turn)
-  {_WAKE}
-else
-  redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
-  {_LOOK}
-end
-if keeps == '' then
-  redis.call('HSET', key, 'payload', payload)
-elseif r[6] ~= '' or payload ~= '' then
-  return {{tonumber(token), r[6]}}
-end
-return tonumber(token)
-"""
-
-# Renewals of many keys that change nothing but the RVN and the facts about the holder. ARGV: for each key expected rvn, token, rvn, and the
-# place of its about behind them; then each about once. Answers the number and the outcome of each that was refused, or has a payload.
-_RENEW_MANY = f"""
+local state, minted, payload, keeps = unpack(ARGV, 1, 4)
 local answers, t = {{}}, redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
-local written = string.format('%.0f', at) .. ' '
+local now = string.format('%.0f', at) .. ' '
 for i, key in ipairs(KEYS) do
-  local n = i * 4 - 3
+  local seen, was, rvn, about = unpack(ARGV, i * 4 + 1, i * 4 + 4)
+  local token = minted == '' and was or minted
   {_ROW_OF_PRIMARY}
-  if r and r[2] == 'held' and r[3] == ARGV[n] and r[4] == ARGV[n + 1] and {_WHOLE} then
-    local rvn, queue = ARGV[n + 2], r[7] or ''
-    redis.call('HSET', key, 'rvn', rvn, 'about', ARGV[#KEYS * 4 + ARGV[n + 3]], 'written', written .. rvn)
-    {_LOOK}
-    if r[6] ~= '' then
+  if r and r[2] == 'held' and r[3] == seen and r[4] == was and {_WHOLE} then
+    local queue, written = r[7] or '', now .. rvn
+    if state ~= 'held' and queue ~= '' then
+      {_NEXT}
+      redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written, 'queue', queue, 'turn', turn)
+      {_WAKE}
+    else
+      redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
+      {_LOOK}
+    end
+    if keeps == '' then
+      redis.call('HSET', key, 'payload', payload)
+    elseif r[6] ~= '' then
       answers[#answers + 1] = i
-      answers[#answers + 1] = {{tonumber(r[4]), r[6]}}
+      answers[#answers + 1] = {{tonumber(token), r[6]}}
     end
   else
     answers[#answers + 1] = i
@@ -402,6 +360,6 @@ class Invocation(NamedTuple):
         return self.script.command([key.encode() for key in self.keys], self.words, whole=whole)
 
 
-READ, READ_AGE, CLAIM, CLAIM_MANY, PUT, RENEW_MANY, ENTER, LEAVE, PRUNE = (
-    Script(text) for text in (_READ, _READ_AGE, _CLAIM, _CLAIM_MANY, _PUT, _RENEW_MANY, _ENTER, _LEAVE, _PRUNE)
+READ, CLAIM, CLAIM_MANY, PUT, ENTER, LEAVE, PRUNE = (
+    Script(text) for text in (_READ, _CLAIM, _CLAIM_MANY, _PUT, _ENTER, _LEAVE, _PRUNE)
 )

@@ -7,7 +7,6 @@ change an answer are dlock's own, so the settings of the client that was brought
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from redis.exceptions import ResponseError
 from redis.sentinel import SentinelConnectionPool
 
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
+from dlock_core.kit import BeginsAnew, leave_behind, watch_forks
 from dlock_redis._errors import is_misplaced, unsent
 
 if TYPE_CHECKING:
@@ -104,18 +104,16 @@ def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:
     )
 
 
-class Servers:
+class Servers(BeginsAnew):
     """The servers behind *client*, each as what *make* makes of its source, and which of them has which key.
 
-    *topology* names a client that is not for one server. A forked child begins with servers of its own.
+    *topology* names a client that is not for one server.
     """
 
     def __init__(self, client: Any, colour: Any, make: Callable[[Source], Any]) -> None:
         pool = getattr(client, "connection_pool", None)
         self._client, self._make = client, make
         self._nodes: dict[str, Any] = {}
-        self._of_parents: list[Any] = []
-        self._pid = os.getpid()
         self._refreshing = self._closed = False
         self._pool: Any = None
         self.topology = "redis-sentinel" if isinstance(pool, (SentinelConnectionPool, AsyncSentinelPool)) else ""
@@ -126,6 +124,7 @@ class Servers:
         else:
             given, wanted = type(client), f"{colour.__name__}.Redis or {colour.__name__}.RedisCluster"
             raise ConfigurationError(f"this store needs a {wanted}, not a {given.__module__}.{given.__qualname__}")
+        watch_forks(self)
 
     @property
     def pools(self) -> list[Any]:
@@ -197,13 +196,14 @@ class Servers:
         self._closed = True
         return list(self._nodes.values())
 
+    def after_fork_in_child(self) -> None:
+        """Begin with servers of its own: closing a connection of the parent would end it for the parent."""
+        leave_behind(self._nodes)
+        self._nodes, self._refreshing = {}, False
+
     def _of(self, found: Any) -> Any:
         if self._closed:
             raise StoreUnavailableError("the Redis store was closed; open a new one")
-        if self._pid != os.getpid():
-            # Kept, since closing a connection of the parent would end it for the parent.
-            self._of_parents.append(self._nodes)
-            self._nodes, self._pid = {}, os.getpid()
         name = "" if found is self._pool else found.name
         if name not in self._nodes:
             made = found

@@ -25,7 +25,7 @@ import re
 import secrets
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
@@ -45,8 +45,6 @@ from dlock_redis._scripts import (
     PRUNE,
     PUT,
     READ,
-    READ_AGE,
-    RENEW_MANY,
     Invocation,
 )
 from dlock_redis._servers import Locate, Request
@@ -131,8 +129,8 @@ class RedisVerbs:
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """Write the record, if the key is held in the expected version."""
-        answer = yield from self._run(PUT, [request.record.key], put_words(request), urgent=True)
-        return reply_of(request, answer)
+        answer = yield from self._run(PUT, [request.record.key], put_words([request]), urgent=True)
+        return reply_of(request, answer[1] if answer else unmentioned(request))
 
     release = replace
 
@@ -142,36 +140,36 @@ class RedisVerbs:
 
     def read_age(self, key: str) -> Exchange[tuple[LockRecord, int] | None]:
         """Return the record and the ms since its last write."""
-        answer = yield from self._run(READ_AGE, [key], [])
-        record = None if answer is None else read_row(key, answer[0])
-        return None if record is None else (record, answer[1])
+        row = yield from self._run(READ, [key], [])
+        record = read_row(key, row)
+        return None if record is None else (record, row[_AGE])
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """Do each replace: one request for each server, with one script for all mere renewals in one slot."""
         if not requests:
             return []
         results = BatchResults(requests)
-        nodes: dict[Any, list[_Portion]] = {}
+        nodes: dict[Any, list[list[int]]] = {}
         for part in (yield Locate(tuple(request.record.key for request in requests))):
-            nodes.setdefault(part.node, []).extend(_portions(requests, part.numbers))
+            nodes.setdefault(part.node, []).extend(_alike(requests, part.numbers))
         moved: list[int] = []
-        for place, (node, portions) in enumerate(nodes.items()):
-            scripts = [portion.invocation for portion in portions]
+        for place, (node, parts) in enumerate(nodes.items()):
+            batches = [[requests[number] for number in numbers] for numbers in parts]
+            scripts = [Invocation(PUT, [each.record.key for each in batch], put_words(batch)) for batch in batches]
             sent = Request(key=scripts[0].keys[0], node=node, urgent=True, share=len(nodes) - place)
             try:
                 answers = yield from _together(scripts, sent)
             except errors.FAILURES as error:
                 if len(nodes) == 1:
                     raise
-                results.fail([number for portion in portions for number in portion.numbers], errors.as_result(error))
-                continue
-            for portion, answer in zip(portions, answers, strict=True):
+                answers = [error] * len(parts)
+            for numbers, answer in zip(parts, answers, strict=True):
                 if self._is_elsewhere(answer):
-                    moved += portion.numbers
-                elif type(answer) is ResponseError:
-                    results.fail(portion.numbers, errors.as_result(answer))
+                    moved += numbers
+                elif isinstance(answer, Exception):
+                    results.fail_by(numbers, answer, partial(errors.trouble, answer, sent=True))
                 else:
-                    portion.settle(results, requests, answer)
+                    _settle(results, requests, numbers, answer)
         for number in moved:
             yield from self._replace_moved(results, number, requests[number])
         return results.as_list()
@@ -181,7 +179,7 @@ class RedisVerbs:
         try:
             reply = yield from self.replace(request)
         except errors.FAILURES as error:
-            results.fail((number,), errors.as_result(error, request.record.key))
+            results.fail_by((number,), error, partial(errors.trouble, error, sent=True))
         else:
             results.settle(number, lambda: reply)
 
@@ -328,19 +326,20 @@ def claim_words(request: Claim, place: bytes, *, waited: bool = False) -> list[b
     return [plain.rvn.encode(), b"%d" % plain.token, about_of(plain), plain.payload, options, place, *version]
 
 
-def put_words(request: Replace | Release) -> list[bytes]:
-    """Return the arguments of PUT for one key."""
-    plain, expected = plain_of(request.record), request.expected
-    return [
-        expected.rvn.encode(),
-        b"%d" % expected.fencing_token,
-        plain.state.encode(),
-        plain.rvn.encode(),
-        b"%d" % plain.token,
-        about_of(plain),
-        plain.payload,
-        b"k" if request.keep_payload else b"",
-    ]
+def put_words(requests: Sequence[Replace | Release]) -> list[bytes]:
+    """Return the arguments of PUT for *requests*, whose common words are the same."""
+    words = [*_common_words(requests[0])]
+    for request in requests:
+        plain, expected = plain_of(request.record), request.expected
+        words += (expected.rvn.encode(), b"%d" % expected.fencing_token, plain.rvn.encode(), about_of(plain))
+    return words
+
+
+def _common_words(request: Replace | Release) -> tuple[bytes, ...]:
+    """Return the arguments of PUT that are the same for all mere renewals."""
+    record, keeps = request.record, request.keep_payload
+    token = b"" if record.fencing_token == request.expected.fencing_token else b"%d" % record.fencing_token
+    return record.state.encode(), token, b"" if keeps else plain_of(record).payload, b"k" if keeps else b""
 
 
 def about_of(plain: Plain) -> bytes:
@@ -363,55 +362,30 @@ def _list_of(key: str, place: bytes) -> bytes:
     return (key if _TAGGED.match(key) else f"{key}{{{key}}}").encode() + place
 
 
-class _Portion(NamedTuple):
-    """One script of a batch, for the requests of these *numbers*."""
-
-    numbers: list[int]
-    invocation: Invocation
-
-    def settle(self, results: BatchResults, requests: Sequence[Replace], answer: Any) -> None:
-        """Note the results. RENEW_MANY answers only what is not a plain renewal: the number of the key, then the answer."""
-        told = {1: answer}
-        if self.invocation.script is RENEW_MANY:
-            told = dict(zip(answer[::2], answer[1::2], strict=True))
-        for place, number in enumerate(self.numbers, 1):
-            request = requests[number]
-            one = told.get(place, [request.record.fencing_token, b""])
-            results.settle(number, partial(reply_of, request, one))
-
-
-def _portions(requests: Sequence[Replace], numbers: Sequence[int]) -> list[_Portion]:
-    """Return the scripts for the requests of these *numbers*: one for all mere renewals, one for each other request."""
-    portions = []
-    renewals = _Portion([], Invocation(RENEW_MANY, [], []))
-    places: dict[bytes, bytes] = {}  # of what is said about the holders, most often the same for many keys
+def _alike(requests: Sequence[Replace], numbers: Sequence[int]) -> Iterable[list[int]]:
+    """Return the *numbers* in parts, each for one PUT."""
+    parts: dict[tuple[bytes, ...], list[int]] = {}
     for number in numbers:
-        request = requests[number]
-        key, expected, record = request.record.key, request.expected, request.record
-        if not _is_mere_renewal(request):
-            portions.append(_Portion([number], Invocation(PUT, [key], put_words(request))))
-            continue
-        place = places.setdefault(about_of(plain_of(record)), b"%d" % (len(places) + 1))
-        renewals.numbers.append(number)
-        renewals.invocation.keys.append(key)
-        renewals.invocation.words.extend(
-            (expected.rvn.encode(), b"%d" % expected.fencing_token, record.rvn.encode(), place)
-        )
-    if renewals.numbers:
-        renewals.invocation.words.extend(places)
-        portions.append(renewals)
-    return portions
-
-
-def _is_mere_renewal(request: Replace) -> bool:
-    """Whether it changes nothing but the RVN and the facts about the holder."""
-    record = request.record
-    return (
-        request.keep_payload and record.state is State.HELD and record.fencing_token == request.expected.fencing_token
-    )
+        parts.setdefault(_common_words(requests[number]), []).append(number)
+    return parts.values()
 
 
 # ---- answers
+
+
+def _settle(results: BatchResults, requests: Sequence[Replace], numbers: Sequence[int], answer: list[Any]) -> None:
+    """Note the results of the requests of these *numbers*. PUT answers by the places of their keys."""
+    mentioned = dict(zip(answer[::2], answer[1::2], strict=True))
+    for place, number in enumerate(numbers, 1):
+        request = requests[number]
+        results.settle(number, partial(reply_of, request, mentioned.get(place, unmentioned(request))))
+
+
+def unmentioned(request: Replace | Release) -> Any:
+    """Return the outcome of a write of which PUT answers nothing: it was applied, and a payload that it kept is empty."""
+    record = request.record
+    differs = request.keep_payload and (record.data is not None or record.attributes)
+    return [record.fencing_token, b""] if differs else record.fencing_token
 
 
 def reply_of(request: Claim | Replace | Release, answer: Any) -> Reply:

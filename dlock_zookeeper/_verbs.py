@@ -120,7 +120,7 @@ class ZooKeeperVerbs:
                 try:
                     steps[number] = _wire.step(path, request.expected.rvn, record, record.fencing_token)
                 except RecordError as error:
-                    results.fail((number,), error)
+                    results.fail_by((number,), error, partial(error_of, error, writes=False))
         for numbers in in_parts({number: step.size for number, step in steps.items()}, _BATCH_BYTES):
             try:
                 yield from self._batch({number: steps[number] for number in numbers}, requests, results)

@@ -15,8 +15,7 @@
 :func:`is_ready`                            whether a socket has something to read, on every platform
 :class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
-:class:`Pool` and its async twin            both together, and a connection kept for renewals
-:class:`LendingPool` and its async twin     a pool that lends each connection to one request
+:class:`Pool` and its async twin            both together: each connection is lent to one request, and one is kept for renewals
 :class:`PooledLink` and its async twin      a link that lends each request a :class:`PooledConnection` of its pools
 :func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
 :func:`leave_behind`                        in a forked child: keep for ever what is the parent's
@@ -48,11 +47,11 @@ from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks
 from dlock_core.kit.lane import Lane, in_own_thread
 from dlock_core.kit.outcome import kept, matches, outcome, written
 from dlock_core.kit.pages import pages
-from dlock_core.kit.pooled import AsyncLendingPool, AsyncPooledLink, LendingPool, PooledConnection, PooledLink
+from dlock_core.kit.pooled import AsyncPool, AsyncPooledLink, Pool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.readiness import is_ready
 from dlock_core.kit.removal import may_be_removed
-from dlock_core.kit.seats import AsyncPool, AsyncSeats, Pool, Seats, Shelf
+from dlock_core.kit.seats import AsyncSeats, Seats, Shelf
 from dlock_core.kit.trouble import named, unanswered, unfit
 from dlock_core.kit.watch import AsyncWatch, News, Waits, Watch
 from dlock_core.store import tokens_exhausted
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AsyncExchangeStore",
-    "AsyncLendingPool",
     "AsyncLink",
     "AsyncPool",
     "AsyncPooledLink",
@@ -82,7 +80,6 @@ __all__ = [
     "ExchangeStore",
     "Forkable",
     "Lane",
-    "LendingPool",
     "Link",
     "News",
     "Plain",

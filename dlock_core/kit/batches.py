@@ -42,11 +42,6 @@ class BatchResults:
         except StoreError as error:
             self._results[number] = error
 
-    def fail(self, numbers: Iterable[int], error: StoreError) -> None:
-        """Note *error* as the result of these requests."""
-        for number in numbers:
-            self._results[number] = error
-
     def fail_by(self, numbers: Iterable[int], error: Exception, told: Callable[[str], StoreError | None]) -> None:
         """Note for each of these requests what *told* makes of the driver's *error* for its key; a store's own error stays."""
         for number in numbers:

@@ -7,19 +7,23 @@ lane, since the search for a server's name has no bound; where it comes too late
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from functools import partial
-from operator import methodcaller
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from weakref import WeakSet
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.kit.lane import Lane, in_own_thread
-from dlock_core.kit.seats import AsyncPool, Pool, Shelf
+from dlock_core.kit.seats import AsyncSeats, Seats, Shelf
+from dlock_core.store import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterator
 
-__all__ = ["AsyncLendingPool", "AsyncPooledLink", "LendingPool", "PooledConnection", "PooledLink"]
+__all__ = ["AsyncPool", "AsyncPooledLink", "Pool", "PooledConnection", "PooledLink"]
+
+_SeatsT = TypeVar("_SeatsT", Seats, AsyncSeats)
 
 # A connection is made in this time, whether or not somebody still waits for it.
 _CONNECT_S = 5.0
@@ -38,6 +42,9 @@ class PooledConnection(Protocol):
     def close(self) -> None:
         """Close it, whatever is under way."""
 
+    def disown(self) -> None:
+        """In a forked child: give back the descriptor, unless it is closed, and say nothing to the server, with which the parent speaks."""
+
     def send(self, request: Any, deadline: float) -> Any:
         """Send *request* once; return the answer by *deadline*, on the monotonic clock, or raise the driver's error.
 
@@ -46,23 +53,28 @@ class PooledConnection(Protocol):
 
 
 def on_lane(
-    connect: Callable[[float], Any], unconnected: Callable[[Exception], StoreError], width: int
-) -> Callable[[Shelf[Any], float], Any]:
-    """Return what makes a connection by a deadline, up to *width* at once; one that comes too late is put on the shelf, if it is empty."""
+    connect: Callable[[float], Any], unconnected: Callable[[Exception], Exception], width: int, made: WeakSet[Any]
+) -> Callable[[Shelf, float], Any]:
+    """Return what makes a connection by a deadline, up to *width* at once, and notes it in *made*.
+
+    One that comes too late is put on the shelf, if it is empty.
+    """
     lane = Lane(width)
 
-    def made(deadline: float) -> Any:
+    def make(deadline: float) -> Any:
         try:
-            return connect(deadline)
+            connection = connect(deadline)
         except StoreError:
             raise
         except Exception as error:  # a server of another kind may have a driver raise anything; no request was sent
             raise unconnected(error) from error
+        made.add(connection)
+        return connection
 
-    def connected(shelf: Shelf[Any], deadline: float) -> Any:
+    def connected(shelf: Shelf, deadline: float) -> Any:
         patient = max(deadline, time.monotonic() + _CONNECT_S)
         try:  # what else comes out here is of a signal handler
-            return lane.run(partial(made, patient), deadline - time.monotonic(), shelf.keep_one)
+            return lane.run(partial(make, patient), deadline - time.monotonic(), shelf.keep_one)
         except TimeoutError as error:
             raise unconnected(error) from error
 
@@ -75,22 +87,64 @@ def _crowded() -> StoreUnavailableError:
     )
 
 
-class _Lending:
-    """Mix into a pool of either colour. *connect* makes its connections: called with its shelf, and a deadline on the monotonic clock."""
+class _Pool(Generic[_SeatsT]):
+    """Up to *size* connections at once, which *connect* makes: called with the shelf of the pool, and a deadline on the monotonic clock.
 
-    def __init__(self, size: int, connect: Callable[[Shelf[Any], float], Any], reserve: Any = None) -> None:
-        super().__init__(size, Shelf(methodcaller("is_alive"), methodcaller("close")), reserve)  # type: ignore[call-arg]  # the pool
-        self._connect = connect
+    Where requests are under way at once, each further connection comes after the first one of *reserve*: so no request takes the last
+    descriptor, or the last connection that the server grants, from a renewal.
+    """
+
+    _seats_class: type[_SeatsT]
+
+    def __init__(self, size: int, connect: Callable[[Shelf, float], Any], reserve: Self | None = None) -> None:
+        self.seats: _SeatsT = self._seats_class(size)
+        self.shelf = Shelf()
         self.lent: set[PooledConnection] = set()
+        self.close = self.shelf.close
+        self._connect, self._reserve = connect, reserve
+        self._fills_reserve = False
+        self._shelves = [self.shelf]
+        if reserve is not None:
+            reserve._shelves.append(self.shelf)
 
-    def _take_back(self, connection: PooledConnection | None, shelf: Shelf[Any]) -> None:
+    @property
+    def connections(self) -> Connections:
+        """Count them."""
+        return Connections(self.seats.taken, len(self.shelf), self.seats.count)
+
+    def _idle(self) -> tuple[PooledConnection | None, Shelf]:
+        """Return a connection that no request uses, if there is one, and the shelf to which it goes back.
+
+        A reserve has those of its pools as well: a server that grants no more connections ends no lock while one of them is idle.
+        """
+        for shelf in self._shelves:
+            if (connection := shelf.take()) is not None:
+                return connection, shelf
+        return None, self.shelf
+
+    @contextmanager
+    def _filling(self) -> Iterator[Shelf | None]:
+        """Give where a connection has to be put before one more is opened here, or None; one request at a time does so."""
+        reserve = self._reserve
+        if reserve is None or self._fills_reserve or self.seats.taken <= 1 or reserve.shelf or reserve.seats.taken:
+            yield None
+            return
+        self._fills_reserve = True
+        try:
+            yield reserve.shelf
+        finally:
+            self._fills_reserve = False
+
+    def _take_back(self, connection: PooledConnection | None, shelf: Shelf) -> None:
         if connection is not None:
             self.lent.discard(connection)
             shelf.put(connection) if connection.fit else connection.close()
 
 
-class LendingPool(_Lending, Pool[Any]):
-    """Up to *size* connections, which *connect* makes: called with the shelf of the pool, and a deadline on the monotonic clock."""
+class Pool(_Pool[Seats]):
+    """The connections of one server for the requests of threads."""
+
+    _seats_class = Seats
 
     def send(self, request: Any, timeout_s: float, *, waits: bool = True) -> Any:
         """Send *request* once, on a connection of its own; unless it *waits* for one, only if one is free now."""
@@ -100,47 +154,65 @@ class LendingPool(_Lending, Pool[Any]):
             raise _crowded()
         connection, shelf = None, self.shelf
         try:
-            connection, shelf = self.idle()
-            connection = connection or self.opened(partial(self._connect, self.shelf, deadline))
+            connection, shelf = self._idle()
+            connection = connection or self._opened(deadline)
             self.lent.add(connection)
             return connection.send(request, deadline)
         finally:
             self._take_back(connection, shelf)
             self.seats.leave(seat)
 
+    def _opened(self, deadline: float) -> PooledConnection:
+        with self._filling() as empty:
+            if empty is not None:
+                empty.keep_one(self._connect(self.shelf, deadline))
+        connection: PooledConnection = self._connect(self.shelf, deadline)
+        return connection
 
-class AsyncLendingPool(_Lending, AsyncPool[Any]):
-    """As :class:`LendingPool`; what *connect* returns is awaited."""
+
+class AsyncPool(_Pool[AsyncSeats]):
+    """As :class:`Pool`, for the tasks of one event loop; what *connect* returns is awaited."""
+
+    _seats_class = AsyncSeats
 
     async def send(self, request: Any, timeout_s: float, *, waits: bool = True) -> Any:
-        """As :meth:`LendingPool.send`."""
+        """As :meth:`Pool.send`."""
         deadline = time.monotonic() + timeout_s
         if not await self.seats.take(timeout_s if waits else 0):
             raise _crowded()
         connection, shelf = None, self.shelf
         try:
-            connection, shelf = self.idle()
-            connection = connection or await self.opened(partial(self._connect, self.shelf, deadline))
+            connection, shelf = self._idle()
+            connection = connection or await self._opened(deadline)
             self.lent.add(connection)
             return await connection.send(request, deadline)
         finally:
             self._take_back(connection, shelf)
             self.seats.leave()
 
+    async def _opened(self, deadline: float) -> PooledConnection:
+        with self._filling() as empty:
+            if empty is not None:
+                empty.keep_one(await self._connect(self.shelf, deadline))
+        connection: PooledConnection = await self._connect(self.shelf, deadline)
+        return connection
+
 
 class _Link(BeginsAnew):
     """What both colours share: up to *most* connections at once, and *urgent* more for requests that are ``urgent``.
 
-    *connect* is called with a deadline on the monotonic clock; of what it raises *unconnected* makes the error of dlock.
+    *connect* is called with a deadline on the monotonic clock; of what it raises *unconnected* makes the error that a request ends with.
     """
 
     watch: Any = None
+    pools: tuple[Any, ...] = ()
     _pool: Callable[..., Any]
+    _made: Collection[PooledConnection] = ()
 
     def __init__(
         self,
         connect: Callable[[float], PooledConnection],
-        unconnected: Callable[[Exception], StoreError],
+        unconnected: Callable[[Exception], Exception],
         *,
         most: int,
         urgent: int,
@@ -151,9 +223,12 @@ class _Link(BeginsAnew):
 
     def after_fork_in_child(self) -> None:
         """Begin without connections: two processes must not speak on one."""
+        for connection in self._made:  # wherever another thread has it: a pool does not know each
+            connection.disown()
+        self._made = made = WeakSet[Any]()
         most, urgent = self._sizes
-        for_urgent = self._pool(urgent, on_lane(*self._connecting, urgent))
-        self.pools = (self._pool(most, on_lane(*self._connecting, most), for_urgent), for_urgent)
+        for_urgent = self._pool(urgent, on_lane(*self._connecting, urgent, made))
+        self.pools = (self._pool(most, on_lane(*self._connecting, most, made), for_urgent), for_urgent)
 
     def send(self, request: Any, timeout_s: float) -> Any:
         """Send *request* once, on a connection of its own; for asyncio what this returns is awaited."""
@@ -163,7 +238,7 @@ class _Link(BeginsAnew):
 class PooledLink(_Link):
     """For threads. A store that is told of releases has its :class:`Watch` closed with it."""
 
-    _pool = LendingPool
+    _pool = Pool
 
     def close(self) -> None:
         """Close the connections; those of requests under way are closed at their ends."""
@@ -177,11 +252,11 @@ class AsyncPooledLink(_Link):
     """As :class:`PooledLink`, for the tasks of one event loop."""
 
     @staticmethod
-    def _pool(size: int, connect: Callable[..., Any], reserve: AsyncLendingPool | None = None) -> AsyncLendingPool:
-        def in_thread(shelf: Shelf[Any], deadline: float) -> Any:
+    def _pool(size: int, connect: Callable[..., Any], reserve: AsyncPool | None = None) -> AsyncPool:
+        def in_thread(shelf: Shelf, deadline: float) -> Any:
             return in_own_thread(partial(connect, shelf, deadline), shelf.keep_one)
 
-        return AsyncLendingPool(size, in_thread, reserve)
+        return AsyncPool(size, in_thread, reserve)
 
     async def close(self) -> None:
         """As :meth:`PooledLink.close`."""

@@ -84,9 +84,11 @@ CHUNKED = http(b"1\r\n{\r\n1;x=y\r\n}\r\n0\r\n\r\n", "Transfer-Encoding: chunked
 
 def kept_of(store: DynamoDBStore) -> DeadlineSocket:
     """Return the one connection that no request uses."""
-    [pool] = [each for way in store._link._directs.values() if way for each in way._pools.values() if each.shelf]
-    [kept] = pool.shelf._connections
-    return kept
+    [kept] = [
+        each for way in store._link._directs.values() if way for pool in way.pools for each in pool.shelf._connections
+    ]
+    peer: DeadlineSocket = kept._peer
+    return peer
 
 
 class TestAnswers:
@@ -270,3 +272,17 @@ class TestConnections:
         store.close()
 
         assert (ended, in_child, scripted.accepted) == (0, 2, 2)
+
+    def test_a_forked_child_leaves_a_closed_connection_alone(self, scripted: Scripted, key: str) -> None:
+        """Some thread of the parent still had the object."""
+        scripted.answers = [http()]
+        store = DynamoDBStore(session(), table="locks", endpoint_url=scripted.endpoint)
+        store.read(key, timeout_s=10)
+        kept_of(store).close()
+
+        for way in store._link._directs.values():
+            if way is not None:
+                way.after_fork_in_child()
+
+        assert store.read(key, timeout_s=10) is None
+        store.close()

@@ -32,7 +32,7 @@ class Connection:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.fit = self.alive = True
-        self.closed = False
+        self.closed = self.disowned = False
 
     def is_alive(self) -> bool:
         """Whether it is."""
@@ -41,6 +41,10 @@ class Connection:
     def close(self) -> None:
         """Note it."""
         self.closed = True
+
+    def disown(self) -> None:
+        """Note it."""
+        self.disowned = True
 
     def send(self, request: Request, deadline: float) -> Any:
         """Answer."""
@@ -252,15 +256,42 @@ def test_a_link_that_is_closed_has_closed_its_connections(links: Links) -> None:
     assert [connection.closed for connection in links.made] == [True]
 
 
-def test_a_forked_child_begins_without_connections(links: Links) -> None:
-    """It closes none of its parent's."""
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_forked_child_begins_without_connections(links: Links, *, urgent: bool) -> None:
+    """It closes none of its parent's, but gives back the descriptors."""
     link = links.link()
-    before = sent(links, link, Request(lambda connection: connection))
+    idle = sent(links, link, Request(lambda connection: connection, urgent=urgent))
 
     link.after_fork_in_child()
 
-    assert sent(links, link, Request(lambda connection: connection)) is not before
-    assert not before.closed
+    assert sent(links, link, Request(lambda connection: connection, urgent=urgent)) is not idle
+    assert (idle.closed, idle.disowned) == (False, True)
+
+
+def test_a_forked_child_gives_back_the_descriptors_of_requests_under_way(links: Links) -> None:
+    """The threads that sent them are not there."""
+    link = links.link()
+
+    def fork(connection: Connection) -> bool:
+        link.after_fork_in_child()
+        return connection.disowned
+
+    assert sent(links, link, Request(fork))
+
+
+def test_a_forked_child_gives_back_the_descriptor_of_a_connection_between_two_places(links: Links) -> None:
+    """Another thread has just taken it from the shelf, and no request has it yet."""
+    link = links.link()
+    idle = sent(links, link, Request(lambda connection: connection))
+
+    def fork() -> bool:
+        link.after_fork_in_child()
+        return True
+
+    idle.is_alive = fork
+
+    assert sent(links, link, Request(lambda connection: connection)) is idle
+    assert idle.disowned
 
 
 def test_a_connection_for_tasks_needs_no_thread_of_the_loop() -> None:

@@ -49,17 +49,44 @@ def test_tasks_have_seats_too() -> None:
     asyncio.run(scene())
 
 
-def test_a_shelf_gives_what_is_usable_and_closes_the_rest() -> None:
-    """The last that came is the first to go."""
-    closed: list[str] = []
-    shelf = Shelf[str](lambda name: name != "stale", closed.append)
-    for name in ("a", "b", "stale"):
-        shelf.put(name)
+class _Connection:
+    """A connection that notes in *closed* that it was closed."""
 
-    assert shelf.take() == "b"
+    fit = True
+
+    def __init__(self, name: object, closed: list[object], *, alive: bool = True) -> None:
+        self.name, self._closed, self._alive = name, closed, alive
+
+    def is_alive(self) -> bool:
+        """Whether it was made so."""
+        return self._alive
+
+    def close(self) -> None:
+        """Note it."""
+        self._closed.append(self.name)
+
+    def disown(self) -> None:
+        """Do nothing."""
+
+    def send(self, request: object, deadline: float) -> object:
+        """Answer with the name."""
+        return self.name
+
+    def __repr__(self) -> str:
+        return str(self.name)
+
+
+def test_a_shelf_gives_what_is_alive_and_closes_the_rest() -> None:
+    """The last that came is the first to go."""
+    closed: list[object] = []
+    shelf = Shelf()
+    for name in ("a", "b", "stale"):
+        shelf.put(_Connection(name, closed, alive=name != "stale"))
+
+    assert repr(shelf.take()) == "b"
     assert closed == ["stale"]
     shelf.close()
-    shelf.put("late")
+    shelf.put(_Connection("late", closed))
     assert closed == ["stale", "a", "late"]
     assert shelf.take() is None
     assert not shelf
@@ -67,20 +94,20 @@ def test_a_shelf_gives_what_is_usable_and_closes_the_rest() -> None:
 
 def test_of_the_connections_that_came_too_late_one_is_kept() -> None:
     """It serves the next request; more of them would only be open."""
-    closed: list[str] = []
-    shelf: Shelf[str] = Shelf(bool, closed.append)
+    closed: list[object] = []
+    shelf = Shelf()
 
-    shelf.keep_one("a")
-    shelf.keep_one("b")
+    shelf.keep_one(_Connection("a", closed))
+    shelf.keep_one(_Connection("b", closed))
 
     assert closed == ["b"]
-    assert shelf.take() == "a"
+    assert repr(shelf.take()) == "a"
 
 
 class _ListOfClosed(list[Any]):
     """Another thread closes the shelf just before something is put here."""
 
-    def __init__(self, shelf: Shelf[Any]) -> None:
+    def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
 
     def append(self, link: object) -> None:
@@ -91,11 +118,11 @@ class _ListOfClosed(list[Any]):
 
 def test_a_connection_that_comes_back_while_the_shelf_is_closed_is_closed() -> None:
     """However the threads run: no list keeps it that nobody looks at any more."""
-    closed: list[str] = []
-    shelf: Shelf[str] = Shelf(bool, closed.append)
+    closed: list[object] = []
+    shelf = Shelf()
     shelf._connections = _ListOfClosed(shelf)
 
-    shelf.put("late")
+    shelf.put(_Connection("late", closed))
 
     assert closed == ["late"]
 
@@ -103,20 +130,24 @@ def test_a_connection_that_comes_back_while_the_shelf_is_closed_is_closed() -> N
 def test_a_further_connection_comes_after_the_first_of_the_reserve() -> None:
     """A lone request opens one. Where others are under way, the reserve gets one first, but only if it has none."""
     made = iter(range(9))
-    urgent: Pool[int] = Pool(2, Shelf(lambda _: True, int))
-    usual: Pool[int] = Pool(3, Shelf(lambda _: True, int), urgent)
+
+    def connect(*_: object) -> _Connection:
+        return _Connection(next(made), [])
+
+    urgent = Pool(2, connect)
+    usual = Pool(3, connect, urgent)
     seats = [usual.seats.take(0)]
 
-    assert usual.opened(lambda: next(made)) == 0
+    assert repr(usual._opened(0)) == "0"
     assert not urgent.shelf
     seats.append(usual.seats.take(0))
-    assert usual.opened(lambda: next(made)) == 2
-    assert urgent.shelf.take() == 1
-    usual.shelf.put(9)
+    assert repr(usual._opened(0)) == "2"
+    assert repr(urgent.shelf.take()) == "1"
+    usual.shelf.put(_Connection(9, []))
     assert usual.connections == (2, 1, 3)
     seats.append(urgent.seats.take(0))
-    assert usual.opened(lambda: next(made)) == 3
-    assert urgent.opened(lambda: next(made)) == 4
+    assert repr(usual._opened(0)) == "3"
+    assert repr(urgent._opened(0)) == "4"
     assert not urgent.shelf
 
 
@@ -126,16 +157,16 @@ def test_tasks_have_a_reserve_too() -> None:
     async def scene() -> None:
         made = iter(range(9))
 
-        async def connect() -> int:
-            return next(made)
+        async def connect(*_: object) -> _Connection:
+            return _Connection(next(made), [])
 
-        urgent: AsyncPool[int] = AsyncPool(2, Shelf(lambda _: True, int))
-        usual: AsyncPool[int] = AsyncPool(3, Shelf(lambda _: True, int), urgent)
+        urgent = AsyncPool(2, connect)
+        usual = AsyncPool(3, connect, urgent)
         assert await usual.seats.take(0)
-        assert await usual.opened(connect) == 0
+        assert repr(await usual._opened(0)) == "0"
         assert await usual.seats.take(0)
-        assert await usual.opened(connect) == 2
+        assert repr(await usual._opened(0)) == "2"
         assert usual.connections == (2, 0, 3)
-        assert urgent.shelf.take() == 1
+        assert repr(urgent.shelf.take()) == "1"
 
     asyncio.run(scene())

@@ -14,11 +14,10 @@ import pytest
 
 from dlock_core import LockClient
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import DeadlineSocket, Seats
+from dlock_core.kit import DeadlineSocket, PooledLink, Seats
 from dlock_core.record import DATA_MAX_BYTES, Members, SessionRef
 from dlock_core.store import Replace, Reply
 from dlock_mysql import MySQLStore
-from dlock_mysql._link import MySQLLink
 from dlock_mysql._wire import literal
 from dlock_mysql.provision import grants
 from tests.mysql.support import (
@@ -170,7 +169,7 @@ class TestBounds:
 
         monkeypatch.setattr(DeadlineSocket, "connected", slow)
         store = opened(url)
-        assert isinstance(store._link, MySQLLink)
+        assert isinstance(store._link, PooledLink)
         shelf = store._link.pools[False].shelf
         with pytest.raises(StoreUnavailableError):
             store.claim(claim(key), timeout_s=0.2)
@@ -188,7 +187,7 @@ class TestBounds:
     def test_renewals_go_on_while_waiters_have_all_connections(self, store: MySQLStore, key: str) -> None:
         """A claim that gets no connection in its time is told so, and was not sent."""
         record, link = taken(store, key), store._link
-        assert isinstance(link, MySQLLink)
+        assert isinstance(link, PooledLink)
         link.pools[False].seats = Seats(0)
 
         with pytest.raises(StoreUnavailableError, match="all connections"):

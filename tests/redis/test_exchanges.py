@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import redis
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004  # the driver's
 
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
-from dlock_core.kit import plain_of
 from dlock_core.record import Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
-from dlock_redis._scripts import CLAIM_MANY, RENEW_MANY
-from dlock_redis._servers import Part, Request
+from dlock_redis._scripts import CLAIM_MANY
+from dlock_redis._servers import Part, Request, Servers
 from tests.redis.support import held, tomb
 
 UNKNOWN = ResponseError("NOSCRIPT No matching script. Please use EVAL.")
@@ -83,29 +83,27 @@ def test_any_of_several_answers_may_be_an_error() -> None:
 
 def test_only_a_mere_renewal_goes_along_with_others() -> None:
     """A break, a release, new data: each is a script of its own."""
-    plain = renewal("a")
-    other = renewal("e", lease_ms=7)
     requests = [
-        plain,
+        renewal("a"),
         Replace(held("b", 4), Version("r", 3), keep_payload=True),
         Replace(tomb(held("c", 3)), Version("r", 3), keep_payload=True),
         Replace(held("d", 3), Version("r", 3), keep_payload=False),
-        other,
+        renewal("e", lease_ms=7, data=b"kept"),
     ]
+    plain, *_, other = requests
 
-    portions = wire._portions(requests, range(5))
+    parts = list(wire._alike(requests, range(5)))
 
-    assert [(each.numbers, each.invocation.script is RENEW_MANY) for each in portions] == [
-        ([1], False),
-        ([2], False),
-        ([3], False),
-        ([0, 4], True),
+    assert parts == [[0, 4], [1], [2], [3]]
+    assert wire.put_words([plain, other]) == [
+        *(b"held", b"", b"", b"k"),
+        *(b"r", b"3", plain.record.rvn.encode(), b'["somebody", 20000, ""]'),
+        *(b"r", b"3", other.record.rvn.encode(), b'["somebody", 7, ""]'),
     ]
-    words = portions[-1].invocation.words
-    assert words == [
-        *(b"r", b"3", plain.record.rvn.encode(), b"1"),
-        *(b"r", b"3", other.record.rvn.encode(), b"2"),
-        *map(wire.about_of, map(plain_of, (plain.record, other.record))),
+    assert [wire.put_words([each])[:4] for each in requests[1:4]] == [
+        [b"held", b"4", b"", b"k"],
+        [b"free", b"", b"", b"k"],
+        [b"held", b"", b"", b""],
     ]
 
 
@@ -116,6 +114,13 @@ def test_the_results_of_a_batch_are_those_of_its_keys() -> None:
     results, _ = batch(wire.RedisVerbs(), requests, [Part("n", [0, 1, 2])], [[2, None]])
 
     assert results == [Reply(True, requests[0].record), Reply(False, None), Reply(True, requests[2].record)]
+
+
+def test_a_payload_that_was_kept_and_is_not_answered_is_empty() -> None:
+    """Whatever data the request names."""
+    [result], _ = batch(wire.RedisVerbs(), [renewal("a", data=b"other")], [Part("n", [0])], [[]])
+
+    assert (result.applied, result.record.data) == (True, None)
 
 
 def test_a_script_that_the_server_does_not_know_is_sent_with_its_text() -> None:
@@ -145,7 +150,7 @@ def test_the_only_server_that_fails_is_the_failure_of_the_batch() -> None:
 
 def test_a_key_that_has_moved_is_renewed_alone() -> None:
     """At the server that the second answer names."""
-    results, sent = batch(Cluster(), [renewal("a")], [Part("n", [0])], [MOVED], [MOVED], [3])
+    results, sent = batch(Cluster(), [renewal("a")], [Part("n", [0])], [MOVED], [MOVED], [[]])
 
     assert results[0].applied
     assert sent[-1].node == str(MOVED)
@@ -165,10 +170,10 @@ def test_writes_say_whether_the_payload_is_kept(keeps: bool) -> None:
     record = held("k")
 
     claim = wire.claim_words(Claim(record, Expect.ANY, must_exist=True, keep_payload=keeps), b"")
-    release = wire.put_words(Release(tomb(record), record.version, keep_payload=keeps))
+    release = wire.put_words([Release(tomb(record), record.version, keep_payload=keeps)])
 
     assert claim[4] == (b"mk" if keeps else b"m")
-    assert release[-1] == (b"k" if keeps else b"")
+    assert release[3] == (b"k" if keeps else b"")
 
 
 def test_a_damaged_payload_that_was_kept_does_not_hide_the_write() -> None:
@@ -206,3 +211,13 @@ def test_claims_of_several_keys_follow_a_slot_that_has_moved() -> None:
     again = exchange.send([MOVED])
 
     assert (again.node, CLAIM_MANY.text in again.commands) == (str(MOVED), True)
+
+
+def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:
+    """The thread that asked is not there."""
+    servers = Servers(redis.RedisCluster.__new__(redis.RedisCluster), redis, str)
+    assert [servers.wants_refresh(ConnectionError("x")) for _ in range(2)] == [True, False]
+
+    servers.after_fork_in_child()
+
+    assert servers.wants_refresh(ConnectionError("x"))

@@ -215,11 +215,15 @@ def test_command_is_packed_as_bytes() -> None:
     assert pack(b"GET", "ü".encode()) == b"*2\r\n$3\r\nGET\r\n$2\r\n\xc3\xbc\r\n"
 
 
-# Errors of the driver after which a request that was sent may or may not be applied.
+# Errors of the driver after which a request that was sent may or may not be applied; some it never raises for a request of dlock.
 UNKNOWN = {
+    "AskError",
     "ChildDeadlockedError",
+    "ClusterCrossSlotError",
+    "ClusterDownError",
     "ClusterError",
     "ConnectionError",
+    "CrossSlotTransactionError",
     "DataError",
     "ExecAbortError",
     "IncorrectPolicyType",
@@ -227,13 +231,20 @@ UNKNOWN = {
     "InvalidResponse",
     "LockError",
     "LockNotOwnedError",
+    "MasterDownError",
+    "MaxConnectionsError",
     "ModuleError",
+    "MovedError",
+    "NoScriptError",
     "NoSuchFieldsetError",
+    "OutOfMemoryError",
     "PubSubError",
+    "ReadOnlyError",
     "RedisClusterException",
     "RedisError",
     "ResponseError",
     "TimeoutError",
+    "TryAgainError",
     "WatchError",
 }
 DRIVERS = [each for _, each in inspect.getmembers(redis.exceptions, inspect.isclass) if issubclass(each, Exception)]
