@@ -47,8 +47,6 @@ _GROUPS = {
     "conformance_tests/test_mysql": "mysql, conformance",
     "conformance_tests/test_redis.py": "redis, conformance",
     "conformance_tests/test_redis_versions": "redis versions",
-    "conformance_tests/test_etcd.py::TestEtcdElection": "etcd, elections",
-    "conformance_tests/test_etcd.py::TestEtcdJobs": "etcd, jobs",
     "conformance_tests/test_etcd.py::TestEtcdClient": "etcd, clients",
     "conformance_tests/test_etcd": "etcd, conformance",
     "tests/redis/": "redis",

@@ -55,9 +55,9 @@ def _with_query(options: ClientOptions) -> ClientOptions:
     if options.url is None:
         return options
     plain, query = from_query(options.url.get_secret_value(), ClientOptions.model_fields)
-    found = {name: value for name, value in query.items() if name not in options.model_fields_set}
     if not query:
         return options
+    found = {name: value for name, value in query.items() if name not in options.model_fields_set}
     with naming_sources({name: query_key(name) for name in found}):
         return options.with_(**cast("ClientKeywords", {**found, "url": SecretStr(plain)}))
 

@@ -123,7 +123,11 @@ def query_key(name: str) -> str:
 
 def variable_of(name: str) -> str:
     """Return how a message names the variable of an option."""
-    return f"the environment variable DLOCK_{name.upper()}"
+    return f"the environment variable {_variable(name)}"
+
+
+def _variable(name: str) -> str:
+    return f"DLOCK_{name.upper()}"
 
 
 def from_environment(fields: Fields) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def from_environment(fields: Fields) -> dict[str, Any]:
     found: dict[str, Any] = {}
     check_variables(os.environ, {name.upper() for name in fields} | {"CONFIG"})
     for name in fields:
-        variable = f"DLOCK_{name.upper()}"
+        variable = _variable(name)
         # DLOCK_OWNER is what `dlock run` tells its child; a lock taken inside must not inherit it.
         if name not in ("owner", "url") and variable in os.environ:
             found[name] = parse_option(name, fields, os.environ[variable], variable_of(name))
