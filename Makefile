@@ -7,7 +7,7 @@ RULES := tests/test_architecture.py tests/test_public_api.py tests/test_colours_
 # A run of all tests fails where one of these was not tried.
 STORES := memory,sqlite,redis,redis6,valkey,dynamodb,etcd,mongodb,mysql,postgres,postgres18,zookeeper
 # Processes that run tests side by side, each with servers of its own: more than processors, since most tests wait most of their time.
-JOBS ?= 8
+JOBS ?= 10
 # Where 8 GB of memory can hold files, the servers of `make test` keep their data there: a busy disk may take longer for one fsync than a lease.
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
