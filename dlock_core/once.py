@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
     from dlock_core.record import LockRecord
 
-__all__ = ["NOTHING", "Finished", "Slot", "SlotSource", "Verdict", "check_slot", "finished_in", "judge", "mark"]
+__all__ = [
+    "NOTHING",
+    "Finished",
+    "Slot",
+    "SlotSource",
+    "Verdict",
+    "check_slot",
+    "finished_in",
+    "judge",
+    "later_slot",
+    "mark",
+]
 
 Slot: TypeAlias = str | int
 """The name of one run of a job. Slots grow: text by its characters, as ISO dates do, or numbers."""
@@ -80,6 +91,15 @@ def judge(key: str, finished: Finished, slot: Slot, wall_ms: int) -> Verdict:
     if last >= slot:  # type: ignore[operator]  # of one type
         return Verdict.DONE
     return Verdict.TOO_EARLY if wall_ms < finished.not_before_ms else Verdict.DUE
+
+
+def later_slot(key: str, payload: Payload | LockRecord, slot: Slot) -> Slot | None:
+    """Return the slot that *payload* shows as finished, if it is later than *slot*; what no job, or another one, has left shows none."""
+    try:
+        last = finished_in(key, payload).slot
+    except RecordError:
+        return None
+    return last if type(last) is type(slot) and last > slot else None  # type: ignore[operator]  # of one type
 
 
 def mark(slot: Slot, result: bytes | None, *, at_ms: int, not_before_ms: int) -> Payload:

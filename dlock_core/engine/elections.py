@@ -131,7 +131,6 @@ class Candidate:
             except LeaseStateError:
                 if not engine.closed:
                     raise
-                return
             if not rejoin:
                 return
 
@@ -234,11 +233,11 @@ class Observer:
         before = self._seen
         may_fall = self._context.may_lose_grants
         self._seen = observe(before, record, self._engine.runtime.now(), terms_may_fall=may_fall)
-        if may_fall and record is not None and record.fencing_token < before.term:
+        if self._seen.term < before.term:
             _log.warning(
                 "election %r: the store shows term %d after term %d; it has lost the later one in a failover",
                 self._full_key,
-                record.fencing_token,
+                self._seen.term,
                 before.term,
             )
 

@@ -14,14 +14,13 @@ from dlock_core.errors import (
     ConfigurationError,
     DLockError,
     LeaseStateError,
-    LockLostError,
     OutcomeUnknownError,
     StoreError,
     StoreUnavailableError,
 )
-from dlock_core.once import NOTHING, Finished, SlotSource, Verdict, check_slot, finished_in, judge, mark
+from dlock_core.once import NOTHING, Finished, SlotSource, Verdict, check_slot, finished_in, judge, later_slot, mark
 from dlock_core.record import Loss, LossReason
-from dlock_core.states import Ended, Held, Lost, Outcome, Seeking
+from dlock_core.states import Held, Lost, Outcome, Seeking
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,7 +204,7 @@ class JobRun:
                 f"job {self.key!r} is not running here: it was not due, or it was finished or released before"
             )
         check_bytes(result, f"the result of job {self.key!r}")
-        lease._alive()  # its other half
+        # Its other half.
         handle, not_before_ms = lease._handle, self._at_least_ms and self._began_ms + self._at_least_ms
         payload = mark(self._slot, result, at_ms=engine.runtime.wall_ms(), not_before_ms=not_before_ms)
         await engine.release(handle, payload, lease)
@@ -216,10 +215,8 @@ class JobRun:
         """Finish the slot after a body that ended well; return what leaves the block."""
         try:
             await self._finish(client._engine, None)
-        except LockLostError as error:  # also where only the record tells that another process has taken over
-            return error
         except DLockError as error:
-            return lease._leaving(None, lease.loss, error)
+            return lease._leaving(None, None, error)
         return None
 
     def _check_written(self, handle: Handle, written: Payload) -> None:
@@ -229,15 +226,14 @@ class JobRun:
         """
         if handle.loss is not None:
             raise lost_error(handle)
-        state = handle.state
-        ended = type(state) is Ended and state.outcome is Outcome.RELEASED
-        record = state.holder if type(state) is Ended else None
-        if ended and (record is None or (record.data, record.attributes) == written):
+        record = getattr(handle.state, "holder", None)
+        released = getattr(handle.state, "outcome", None) is Outcome.RELEASED
+        if released and (record is None or (record.data, record.attributes) == written):
             return
-        last = None if record is None else finished_in(self._full_key, record).slot
-        if record is not None and (last is None or last <= self._slot):  # type: ignore[operator]  # of one type, or no job
+        later = None if record is None else later_slot(self._full_key, record, self._slot)
+        if record is not None and later is None:
             raise lost_error(handle, Loss(record.key, handle.token, LossReason.STOLEN, record))
-        why = "the store did not answer in time" if record is None else f"slot {last!r} was finished meanwhile"
+        why = "the store did not answer in time" if record is None else f"slot {later!r} was finished meanwhile"
         raise OutcomeUnknownError(
             f"it is not known whether slot {self._slot!r} of job {self._full_key!r} was finished by this run: {why}",
             key=self._full_key,

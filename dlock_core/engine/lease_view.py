@@ -297,7 +297,7 @@ class LeaseView:
             if error is not None and str(error) != str(body_error):  # as where ensure() raised it
                 body_error.add_note(str(error))
             return None
-        if loss is not None or isinstance(error, LeaseStateError):
+        if isinstance(error, (LockLostError, LeaseStateError)):
             return error
         if error is not None:
             _log.warning(

@@ -15,6 +15,7 @@ from dlock_core import (
     LeaseStateError,
     LockLostError,
     LossReason,
+    StoreSetupError,
     StoreUnavailableError,
 )
 from tests.core.election_support import nothing, reported, without_cancellation
@@ -170,7 +171,9 @@ async def test_run_without_rejoin_leads_once(world: World) -> None:
 
 
 @both_colours
-async def test_run_goes_on_after_a_loss_and_lets_the_loss_of_another_lock_out(world: World) -> None:
+async def test_run_goes_on_after_a_loss_and_lets_the_loss_of_another_lock_out(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """The loss of the term begins a new campaign; the loss of any other lock is the body's own error."""
     async with world.client(lease_duration=10, auto_renew=False) as client:
         terms: list[int] = []
@@ -186,11 +189,13 @@ async def test_run_goes_on_after_a_loss_and_lets_the_loss_of_another_lock_out(wo
                 world.clock.advance(4)
                 await lease.ensure()
 
-        with pytest.raises(LockLostError) as caught:
+        with caplog.at_level(logging.INFO, "dlock.client"), pytest.raises(LockLostError) as caught:
             await client.election("k").run(body)
 
         assert terms == [1, 2]
         assert caught.value.loss.key == "another"
+        [told] = [message for message in caplog.messages if "campaigning again" in message]
+        assert told.startswith("election 'k': term 1 has ended, campaigning again: lock 'k' (token 1) was lost")
 
 
 @both_colours
@@ -285,7 +290,58 @@ async def test_run_waits_for_a_store_that_cannot_be_reached(world: World, caplog
         with pytest.raises(Boom):
             await running.result()
         assert done == [1]
-        assert any("tried again" in message for message in caplog.messages)
+        told = {message.rpartition(": ")[0] for message in caplog.messages if "tried again" in message}
+        assert told == {"election 'k': the campaign failed, and is tried again"}
+
+
+@both_colours
+async def test_run_asks_a_store_that_cannot_be_reached_a_quarter_of_the_lease_apart(world: World) -> None:
+    """Between a half and the whole of it, at random, where a campaign fails at once."""
+    async with world.client(lease_duration=4) as client:
+        with world.store.outage():
+            running = world.spawn(client.election("k", timeout=0).run(nothing))
+            await world.live(12, step=0.125)
+            await client.close()
+            await running.result()
+
+        assert 10 <= world.store.requests["claim"] <= 25
+
+
+@both_colours
+async def test_run_ends_with_trouble_that_no_time_mends(world: World) -> None:
+    """A right that is missing is no outage, and what is stored under the key no campaign."""
+
+    def refuse(verb: str, _: object) -> None:
+        raise StoreSetupError("the right to write is missing")
+
+    async with world.client(world.hooked_store(refuse)) as client:
+        with pytest.raises(StoreSetupError, match="the right to write"):
+            await client.election("k").run(nothing)
+
+
+@both_colours
+@pytest.mark.parametrize("how", ["resigned", "dropped"])
+@pytest.mark.filterwarnings("ignore:unreleased lease:ResourceWarning")
+async def test_term_without_a_body_is_not_named_as_one_with_a_body(
+    world: World, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was resigned from, and broken before the store had answered; or dropped, and has lapsed."""
+    async with world.client(lease_duration=8) as client, world.client(world.another_store()) as operator:
+        term = await client.election("k", **without_cancellation(world)).campaign()
+        handle = term._handle
+        if how == "resigned":
+            with world.store.outage():
+                with pytest.raises(StoreUnavailableError):
+                    await term.resign()
+                await operator.break_lock("k", fencing_token=1)
+            await world.live(8)
+        else:
+            del term
+            gc.collect()
+            await world.live(10)
+
+        assert handle.loss is not None
+        assert not [message for message in caplog.messages if "still runs" in message or "raised" in message]
 
 
 @both_colours

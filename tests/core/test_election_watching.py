@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import ConfigurationError, Leader, LeaderState, LockLostError, RecordError
+from dlock_core import ConfigurationError, Grade, Leader, LeaderState, LockLostError, RecordError, StoreSetupError
 from tests.core.election_support import reported, without_cancellation
 from tests.core.worlds import both_colours
 
@@ -14,6 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.core.worlds import World
+
+
+def losing_grants(world: World) -> Any:
+    """Return a store whose guarantees say that it may lose a confirmed write."""
+    store: Any = world.another_store()
+    given = store.guarantees
+
+    def guarantees() -> Any:
+        if world.colour == "sync":
+            return replace(given(), grade=Grade.C)
+
+        async def ask() -> Any:
+            return replace(await given(), grade=Grade.C)
+
+        return ask()
+
+    store.guarantees = guarantees
+    return store
 
 
 class Watcher:
@@ -44,8 +63,10 @@ async def test_an_observer_hears_of_each_change_and_ends_with_the_client(world: 
                 await world.live(3)
             await term.resign()
             await world.live(2)
+            read = observing.requests["read"]
             await observer.close()
             await watcher.work.result()
+            assert observing.requests["read"] == read
 
         assert watcher.told == [
             (0, None, "vacant"),
@@ -78,13 +99,15 @@ async def test_an_observer_finds_a_dead_leader_silent(world: World) -> None:
 async def test_an_observer_waits_for_an_outage_and_finds_the_leader_silent(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No answer is no sign of life; one warning, not one a read."""
+    """No answer is no sign of life; one warning an outage, not one a read, also where it begins with the first read."""
     async with world.client(lease_duration=8) as client:
         term = await client.election("k").campaign()
         observing = world.another_store()
         async with world.client(observing) as observer:
-            watcher = Watcher(world, observer.election("k").observe())
-            await world.live(1)
+            with observing.outage():
+                watcher = Watcher(world, observer.election("k").observe())
+                await world.live(4)
+            await world.live(4)
             with observing.outage():
                 await world.live(12)
             await world.live(4)
@@ -93,7 +116,47 @@ async def test_an_observer_waits_for_an_outage_and_finds_the_leader_silent(
         await term.resign()
 
     assert watcher.told == [(1, None, "leading"), (1, None, "silent"), (1, None, "leading")]
-    assert sum("cannot be observed" in message for message in caplog.messages) == 1
+    assert [message.rpartition(": ")[0] for message in caplog.messages] == [
+        "election 'k' cannot be observed at present"
+    ] * 2
+
+
+@both_colours
+async def test_an_observer_ends_with_trouble_that_no_time_mends(world: World) -> None:
+    """A right that is missing is no outage."""
+
+    def refuse(verb: str, _: object) -> None:
+        raise StoreSetupError("the right to read is missing")
+
+    async with world.client(world.hooked_store(refuse)) as observer:
+        with pytest.raises(StoreSetupError, match="the right to read"):
+            await anext(aiter(observer.election("k").observe(poll_period=1)))
+
+
+@both_colours
+async def test_an_observer_tells_of_a_failover_that_has_lost_a_term(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where the store may lose what it has confirmed: nobody leads in between, and one warning says why the term falls."""
+    store = losing_grants(world)
+    async with world.client(lease_duration=60) as client, world.client(store) as observer:
+        term = await client.election("k", **without_cancellation(world)).campaign()
+        shown = world.space.records["k"]
+        world.space.records["k"] = replace(shown, fencing_token=5)
+        watcher = Watcher(world, observer.election("k").observe(poll_period=1))
+        await world.live(3)
+        world.space.records["k"] = replace(shown, fencing_token=4)
+        await world.live(3)
+        del world.space.records["k"]
+        await world.live(2)
+        await observer.close()
+        await watcher.work.result()
+        await term.resign()
+
+    assert watcher.told == [(5, None, "leading"), (5, None, "vacant"), (4, None, "leading"), (4, None, "vacant")]
+    assert [message for message in caplog.messages if "failover" in message] == [
+        "election 'k': the store shows term 4 after term 5; it has lost the later one in a failover"
+    ]
 
 
 @both_colours
@@ -112,6 +175,23 @@ async def test_an_observer_reads_a_quarter_of_the_lease_apart_and_two_seconds_at
             await watcher.work.result()
 
         assert 20 / (longest_s + 0.125) <= observing.requests["read"] <= 20 / longest_s * 2 + 1
+
+
+@both_colours
+async def test_the_shortest_pause_of_an_observer_is_half_of_the_longest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So two of them drift apart, and none asks twice as often as it says."""
+    monkeypatch.setattr("dlock_core.engine.elections.jitter", lambda: 1.0)
+    observing = world.another_store()
+    async with world.client(observing) as observer:
+        watcher = Watcher(world, observer.election("k").observe(poll_period=1))
+        await world.settle()
+        await world.live(10, step=0.125)
+        await observer.close()
+        await watcher.work.result()
+
+    assert observing.requests["read"] == 21
 
 
 @both_colours

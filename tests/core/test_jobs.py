@@ -28,8 +28,8 @@ AT_THE_GRANT = 2
 
 
 @both_colours
-async def test_slot_is_run_once_and_its_result_is_kept(world: World) -> None:
-    """Whoever comes later reads the result, in one request; the next slot is due."""
+async def test_slot_is_run_once_and_its_result_is_kept(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever comes later reads the result, in one request; the next slot is due. None of it is worth a warning."""
     async with world.client() as client, world.client() as other:
         async with client.once("k", slot=1) as job:
             assert job.due
@@ -51,6 +51,7 @@ async def test_slot_is_run_once_and_its_result_is_kept(world: World) -> None:
             assert job.lease.fencing_token > token
         async with client.once("k", slot=2) as job:
             assert (job.due, job.result, job.last_slot) == (False, None, 2)
+    assert not caplog.messages
 
 
 @both_colours
@@ -313,6 +314,22 @@ async def test_trouble_of_the_store_is_raised_and_leaves_nothing(world: World) -
                 await entered.result()
         async with client.once("k", slot=1) as job:
             assert job.due
+
+
+@both_colours
+async def test_release_of_a_lock_without_a_lease_is_waited_for_where_a_timeout_says_so(world: World) -> None:
+    """Its holder may come to an end."""
+    async with world.client() as client, world.client() as other:
+        lease = await client.acquire("k", fail_closed=True)
+        waiting = world.spawn(enter(other, slot=1, timeout=60))
+        await world.live(5)
+        assert not waiting.done
+        await lease.release()
+        await world.live(3)
+
+        job = await waiting.result()
+        assert job.due
+        await job.finish()
 
 
 @both_colours

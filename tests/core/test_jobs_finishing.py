@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from dlock_core import LockRecord
     from tests.core.worlds import World
 
+NOTHING = Payload(None, ())
+
+
+def finished(slot: str | int) -> Payload:
+    """Return what a run of *slot* leaves."""
+    return mark(slot, None, at_ms=1, not_before_ms=0)
+
 
 @both_colours
 async def test_leaving_the_block_finishes_the_slot_and_a_body_that_raises_leaves_it_due(world: World) -> None:
@@ -89,33 +96,35 @@ async def test_run_that_was_lost_says_so_when_it_finishes(world: World) -> None:
 
 @both_colours
 @pytest.mark.parametrize(
-    ("others_slot", "error", "told"),
+    ("left", "error", "told"),
     [
-        (None, LockLostError, "now it is held by 'other'"),
-        (1, LockLostError, "took it over"),
-        (2, OutcomeUnknownError, "slot 2 was"),
+        (NOTHING, LockLostError, "now it is held by 'other'"),
+        (finished(1), LockLostError, "took it over"),
+        (finished(2), OutcomeUnknownError, "slot 2 was"),
+        (finished("2"), LockLostError, "took it over"),
+        (Payload(b"of a plain lock", ()), LockLostError, "took it over"),
     ],
 )
 async def test_finish_that_arrives_after_a_takeover_is_no_success(
-    world: World, others_slot: int | None, error: type[Exception], told: str
+    world: World, left: Payload, error: type[Exception], told: str
 ) -> None:
-    """The process stood still in the middle of the finish, and another one took the job over; it may have finished slots, too."""
+    """The process stood still in the middle of the finish, and another one took the key over; it may have finished slots, too."""
 
     def stand_still(verb: str, _: object) -> None:
         if verb == "release":
             world.clock.advance(8)
-            world.space.records["k"] = taken_over(world.space.records["k"], others_slot)
+            world.space.records["k"] = taken_over(world.space.records["k"], left)
 
     async with world.client(world.hooked_store(stand_still), lease_duration=4) as client:
         job = await enter(client, slot=1)
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=told) as raised:
             await job.finish(b"late")
         assert (job.last_slot, job.result) == (None, None)
+        assert isinstance(raised.value, LockLostError) or raised.value.key == "k"
 
 
-def taken_over(record: LockRecord, slot: int | None) -> LockRecord:
-    """Return the record as another holder, which may have finished *slot*, has left it."""
-    payload = Payload(None, ()) if slot is None else mark(slot, None, at_ms=1, not_before_ms=0)
+def taken_over(record: LockRecord, payload: Payload) -> LockRecord:
+    """Return the record as another holder has left it, with *payload*."""
     return replace(
         record,
         rvn="f" * 32,
@@ -124,6 +133,50 @@ def taken_over(record: LockRecord, slot: int | None) -> LockRecord:
         data=payload.data,
         attributes=payload.attributes,
     )
+
+
+@both_colours
+async def test_run_whose_lease_is_over_says_that_when_it_finishes(world: World) -> None:
+    """Nobody has taken it over: the slot is due for whoever comes."""
+    async with world.client(lease_duration=4, auto_renew=False) as client:
+        job = await enter(client, slot=1)
+        await world.live(5)
+        with pytest.raises(LockLostError, match="its lease ran out"):
+            await job.finish(b"late")
+
+
+@both_colours
+async def test_finish_whose_lease_ends_before_an_answer_is_unknown(world: World) -> None:
+    """No try had an answer, and there is no time for another: nobody can tell what the store has done."""
+
+    def let_time_pass(verb: str, _: object) -> None:
+        if verb == "release":
+            world.clock.advance(0.2)
+            raise OutcomeUnknownError("no answer")
+
+    async with world.client(world.hooked_store(let_time_pass), lease_duration=4, auto_renew=False) as client:
+        job = await enter(client, slot=1)
+        await world.live(3.75)
+        with pytest.raises(
+            OutcomeUnknownError, match="slot 1 of job 'k' was finished by this run: the store did not"
+        ) as raised:
+            await job.finish(b"late")
+        assert (job.last_slot, raised.value.key) == (None, "k")
+
+
+@both_colours
+async def test_leaving_the_block_without_an_answer_is_followed_up(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The work is done: the log tells of the doubt, and the slot is finished later."""
+    async with world.client() as client:
+        async with client.once("k", slot=1):
+            world.store.lose_request("release", 2)
+        assert caplog.messages[-1].startswith("the release of lock 'k' was not confirmed; it is followed up")
+        await world.live(5)
+
+        async with client.once("k", slot=1) as job:
+            assert not job.due
 
 
 @both_colours
@@ -171,7 +224,7 @@ async def test_leaving_the_block_after_a_takeover_is_the_loss(world: World) -> N
 
     def take_over(verb: str, _: object) -> None:
         if verb == "release":
-            world.space.records["k"] = taken_over(world.space.records["k"], 1)
+            world.space.records["k"] = taken_over(world.space.records["k"], finished(1))
 
     async def run(client: Any) -> None:
         async with client.once("k", slot=1):
@@ -196,7 +249,9 @@ async def test_run_whose_body_closes_the_client_finishes_nothing(world: World) -
 
 
 @both_colours
-async def test_giving_back_without_an_answer_changes_nothing_of_what_was_found(world: World) -> None:
+async def test_giving_back_without_an_answer_changes_nothing_of_what_was_found(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """The slot was finished by another while it was waited for; the release is followed up."""
     async with world.client() as client, world.client() as other:
         running = await enter(client, slot=1)
@@ -208,6 +263,7 @@ async def test_giving_back_without_an_answer_changes_nothing_of_what_was_found(w
 
         job = await waiting.result()
         assert (job.due, job.result) == (False, b"x")
+        assert caplog.messages[-1].startswith("the release of lock 'k' was not confirmed; it is followed up")
 
 
 @async_only
