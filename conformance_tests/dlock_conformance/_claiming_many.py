@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dlock_conformance._claiming import LARGE, OLD, kept_whole
+from dlock_conformance._forms import STOOD
 from dlock_conformance._reading import ENDS, EXACT, alike
 from dlock_conformance._sessions import SESSIONS
 from dlock_conformance.needs import needs
@@ -142,10 +143,11 @@ class AtomicMultiClauses:
         if state is not None:
             trial.free(trial.hold(lacking), state)
         free = trial.free(trial.hold(trial.key()))
-        asked = [Claim(held(key), Expect.ANY, must_exist=True) for key in (free.key, lacking)]
-
-        for reply, standing in zip(trial.store.claim_many(asked), (free, None), strict=True):
-            trial.refused(reply, "one of several claims, of which one key must exist and does not,", standing)
+        asked = [Claim(held(key), Expect.ANY, must_exist=key is lacking) for key in (free.key, lacking, free.key + "/")]
+        for some in (asked[:2], asked[1:]):
+            for request, reply in zip(some, trial.store.claim_many(some), strict=True):
+                standing = free if request.record.key == free.key else None
+                trial.refused(reply, "one of several claims, of which one key must exist and does not,", standing)
 
     @needs("plant_newer")
     def test_m2_a_newer_format_refuses_all(self, trial: Trial) -> None:
@@ -207,16 +209,18 @@ class AtomicMultiClauses:
             )
 
     def test_m4_as_many_as_the_port_allows_are_applied(self, trial: Trial) -> None:
-        """All of them."""
+        """All of them; each second is of a tombstone, whose token and payload count for its own claim alone."""
         asked = [Claim(held(trial.key()), Expect.ANY) for _ in range(CLAIM_MANY_MAX)]
+        before = [trial.free(trial.hold(each.record.key, token=STOOD), **OLD) for each in asked[1::2]]
+        asked[1::2] = [each._replace(must_exist=True, keep_payload=True) for each in asked[1::2]]
+        standing = itertools.chain.from_iterable(zip(itertools.repeat(None), before, strict=False))
 
-        for request, reply in itertools.zip_longest(asked, trial.store.claim_many(asked)):
-            record = trial.granted(reply, f"one of {CLAIM_MANY_MAX} claims of absent keys")
-            trial.exactly(
-                replace(request.record, fencing_token=record.fencing_token),
-                trial.store.read(request.record.key),
-                "one of many claims was not written",
-            )
+        for request, reply, old in itertools.zip_longest(asked, trial.store.claim_many(asked), standing):
+            record = trial.granted(reply, f"one of {CLAIM_MANY_MAX} claims of keys that nobody holds")
+            above = old is None or record.fencing_token > old.fencing_token
+            trial.require(above, f"one of {CLAIM_MANY_MAX} claims was given an old token", came=record)
+            right = replace(request.record, fencing_token=record.fencing_token, **({} if old is None else OLD))
+            trial.exactly(right, trial.store.read(request.record.key), "one of many claims was not written as a claim is")
 
 
 def answered(trial: Trial, replies: object) -> Sequence[Reply]:

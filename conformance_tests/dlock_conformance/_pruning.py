@@ -22,7 +22,8 @@ __all__ = ["OLD_MS", "PruneClauses", "grow_old"]
 
 # The core asks for 25 hours and more; a store goes by what it is told.
 OLD_MS = 40
-LONG_MS = 60_000
+# A minute, and weeks that 32 bits don't hold, with a sign or without.
+LONG_MS = (60_000, 2**31 + 5, 2**32 + 5)
 SOON_MS, SOON_MAX_MS = 100, 1600
 BRIEF_S = 0.25
 LONG_AGO = Times(1, 2)
@@ -112,7 +113,8 @@ class PruneClauses:
         free = trial.free(trial.hold(trial.key()), times=LONG_AGO)
         grow_old()
 
-        self._stays(trial, free, free, LONG_MS, "a record that is younger")
+        for older_than_ms in LONG_MS:
+            self._stays(trial, free, free, older_than_ms, f"a record that is younger than {older_than_ms} ms")
 
     @pytest.mark.parametrize("change", _FREES)
     def test_p1_the_release_makes_it_young(self, trial: Trial, change: str) -> None:
@@ -218,7 +220,7 @@ class PruneClauses:
         for _ in range(3):
             record = trial.hold(trial.free(record).key)
         free = trial.free(record)
-        other = trial.free(trial.hold(trial.key(), token=1))
+        other = trial.free(trial.hold(trial.key(), token=1, store=trial.other))
         grow_old()
 
         trial.store.prune([free], older_than_ms=OLD_MS)
@@ -242,14 +244,16 @@ class PruneClauses:
         trial.require(again.fencing_token > free.fencing_token, "a token went back after a prune", came=again)
 
     def test_p3_a_full_page_is_done(self, trial: Trial) -> None:
-        """As many as the port allows; and nothing to do is no error."""
-        free = [trial.free(trial.hold(trial.key())) for _ in range(PRUNE_MAX)]
+        """As many as the port allows, each with its token; and nothing to do is no error."""
+        free = [trial.free(trial.hold(trial.key(), token=1 + place)) for place in range(PRUNE_MAX)]
         grow_old()
 
         trial.require(trial.store.prune([], older_than_ms=OLD_MS) == 0, "prune of no records must return 0")
         count = trial.store.prune(free, older_than_ms=OLD_MS)
 
         trial.require(count == len(free), f"of {len(free)} records all must go", came=count)
+        again = trial.hold(free[-1].key, token=1)
+        trial.require(again.fencing_token > free[-1].fencing_token, "the last of a full page has its token again", came=again)
 
     def _stays(self, trial: Trial, listed: LockRecord, stands: LockRecord, older_than_ms: int, what: str) -> None:
         for dry_run in (True, False):
