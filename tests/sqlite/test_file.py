@@ -189,10 +189,10 @@ class TestFile:
             if path.exists():
                 path.chmod(0o444 if protected == "file" else 0o666)
             path.parent.chmod(0o777 if protected == "file" else 0o555)
-            # Rights mean nothing to root, so the store is asked by somebody else.
+            # Rights mean nothing to root, so the store is asked by somebody else, for whom alone the effective user says so.
             program = f"""
 if os.geteuid() == 0:
-    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+    os.setgroups([]); os.setegid({NOBODY}); os.seteuid({NOBODY})
 try:
     take(store, "other")
 except StoreSetupError as error:

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 
@@ -262,16 +263,22 @@ time.sleep(60)
             parent.communicate(timeout=30)
 
     @pytest.mark.parametrize("released", [True, False])
-    def test_without_pipes_the_row_is_looked_at(self, path: Path, store: SqliteStore, released: bool) -> None:
-        """Where no pipe can be made a release is seen within a moment all the same, and the time is kept."""
+    def test_without_pipes_the_row_is_looked_at(
+        self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, released: bool
+    ) -> None:
+        """Where no pipe can be made a release is seen within a moment all the same, and the time is kept, without haste."""
         Path(f"{path}-wake").touch()
         record = take(store)
+        looks = Mock(wraps=store.read)
+        monkeypatch.setattr(store, "read", looks)
         waiting = _Waiter(store, record, timeout_s=60 if released else 0.3)
 
         if released:
+            eventually(lambda: looks.called)
             free(store, record)
 
-        assert waiting.ended_after_s() < SOON_S
+        assert (0 if released else 0.3) <= waiting.ended_after_s() < SOON_S
+        assert released or looks.call_count < 20
 
     def test_without_free_descriptors_the_row_is_looked_at(self, path: Path) -> None:
         """A process at its limit of open files still waits, and leaves no pipe behind."""
