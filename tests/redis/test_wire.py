@@ -295,6 +295,7 @@ def test_before_anything_was_sent_nothing_was_applied(error: type[Exception]) ->
         ("DLOCKCLOCK its clock shows 5", StoreSetupError),
         ("DLOCKEND the fencing token", StoreUnavailableError),
         ("ERR something that nobody has thought of", OutcomeUnknownError),
+        ("ERR invalid words of another thing than a password", OutcomeUnknownError),
     ],
 )
 def test_every_code_of_the_server_is_decided(text: str, kind: type[StoreError]) -> None:

@@ -109,15 +109,18 @@ class TestGuarantees:
         assert f"mkdir -p {tmp_path}/no" in err
         assert f"it cannot be made; give this user the right to enter the directory '{tmp_path}'" in denied[2]
 
-    def test_store_that_makes_nothing_refuses_its_verbs(self, path: Path) -> None:
+    def test_store_that_makes_nothing_refuses_its_verbs(self, path: Path, store: SqliteStore) -> None:
         """As long as there is no file."""
         with (
-            closing(SqliteStore(path, creates=False)) as store,
+            closing(SqliteStore(path, creates=False)) as looking,
             pytest.raises(StoreSetupError, match="'dlock init --url URL' makes it"),
         ):
-            store.read("k", timeout_s=1)
+            looking.read("k", timeout_s=1)
 
         assert not path.exists()
+        store.provision()
+        with closing(SqliteStore(path, creates=False)) as looking:
+            assert looking.read("k", timeout_s=1) is None
 
     def test_a_file_in_memory_is_not_durable(
         self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch

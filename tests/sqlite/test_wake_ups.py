@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -32,6 +33,11 @@ def eventually(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def descriptors() -> list[str]:
+    """Return the numbers of the files that this process has open."""
+    return sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
 
 
 class TestWakeUps:
@@ -212,9 +218,11 @@ store.close()
         def interrupted() -> bool:
             raise KeyboardInterrupt
 
+        before = descriptors()
         with pytest.raises(KeyboardInterrupt):
             store._file.wake_ups.wait("k", "t", 5, interrupted)
 
+        assert descriptors() == before
         assert not Path(f"{path}-wake").exists()
         assert store._file.wake_ups._pipes == set()
 
@@ -304,12 +312,32 @@ store.close()
         record = take(store)
         directory = Path(store._file.wake_ups._of("k"))
         (directory / f"{1:020d}-same").mkdir(parents=True)
+        before = descriptors()
 
         assert not store._file.wake_ups.wait("k", "t", 0, lambda: False)
 
+        assert descriptors() == before
         assert [entry.name for entry in directory.iterdir()] == [f"{1:020d}-same"]
         # What is no pipe is passed over, too.
         free(store, record)
+
+    def test_a_waiter_that_cannot_be_woken_now_is_left_alone(
+        self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a free descriptor, or before its pipe has its name, it is neither woken nor counted, and not taken for dead."""
+        take(store)
+        name, pipe = store._file.wake_ups._enter("k", "t")
+        hidden = Path(name).with_name(".hidden")
+        os.mkfifo(hidden)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, "too many")))
+            assert not store._file.wake_ups.wake("k")
+
+        assert store._file.wake_ups.count("k") == 1
+        assert [store._file.wake_ups.wake("k") for _ in range(2)] == [True, False]
+        assert hidden.exists()
+        hidden.unlink()
+        store._file.wake_ups._leave("k", name, pipe, woken=True)
 
     def test_a_pipe_whose_name_another_removed_is_not_counted(self, store: SqliteStore) -> None:
         """Only who removes the name has woken the waiter; one that was gone before is no waiter at all."""
