@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import ConfigurationError, Grade, Leader, LeaderState, LockLostError, RecordError, StoreSetupError
+from dlock_core import (
+    ConfigurationError,
+    Grade,
+    Leader,
+    LeaderState,
+    LeaseStateError,
+    LockLostError,
+    RecordError,
+    StoreSetupError,
+)
 from tests.core.election_support import reported, without_cancellation
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, raw
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -131,6 +140,17 @@ async def test_an_observer_ends_with_trouble_that_no_time_mends(world: World) ->
     async with world.client(world.hooked_store(refuse)) as observer:
         with pytest.raises(StoreSetupError, match="the right to read"):
             await anext(aiter(observer.election("k").observe(poll_period=1)))
+
+
+@both_colours
+async def test_an_observer_in_a_forked_child_is_refused(world: World) -> None:
+    """It would read by its parent's connection."""
+    async with world.client() as observer:
+        election = observer.election("k")
+        raw(observer)._context.generation -= 1
+        with pytest.raises(LeaseStateError, match="forked"):
+            await anext(aiter(election.observe(poll_period=1)))
+        raw(observer)._context.generation += 1
 
 
 @both_colours

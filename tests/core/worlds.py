@@ -546,9 +546,9 @@ async def _iterated(call: Callable[..., Any], *args: Any, **options: Any) -> Asy
         yield item
 
 
-def raw(lease: AsyncLease) -> Any:
-    """Return the lease itself, where the scenario was handed its face."""
-    return getattr(lease, "_inner", lease)
+def raw(face: Any) -> Any:
+    """Return the lease, client or run itself, where the scenario was handed its face."""
+    return getattr(face, "_inner", face)
 
 
 # ---- running
