@@ -27,7 +27,7 @@ from dlock_core.timings import NANOS, nanoseconds
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-    from dlock_core import AsyncLease, AsyncLockClient, AsyncLockStore, LockStore
+    from dlock_core import AsyncLockClient, AsyncLockStore, LockStore
     from dlock_core.engine.engine import Engine
 
 __all__ = ["PATIENCE_S", "Spawned", "World", "async_only", "both_colours", "eventually", "run_scenario"]
