@@ -189,7 +189,7 @@ class JobRun:
         try:
             await engine.release(lease._handle, None, lease)  # its other half
         except StoreError as error:
-            lease._leaving(None, None, error)
+            lease._leaving(None, error)
 
     async def _finish(self, engine: Engine, result: bytes | None) -> None:
         """Release with the slot and its *result*, in one write."""
@@ -212,7 +212,7 @@ class JobRun:
         try:
             await self._finish(client._engine, None)
         except DLockError as error:
-            return lease._leaving(None, None, error)
+            return lease._leaving(None, error)
         return None
 
     def _check_written(self, handle: Handle, written: Payload) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,30 +18,12 @@ from dlock_core import (
     StoreSetupError,
 )
 from tests.core.election_support import reported, without_cancellation
-from tests.core.worlds import both_colours, raw
+from tests.core.worlds import both_colours, raw, saying
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.core.worlds import World
-
-
-def losing_grants(world: World) -> Any:
-    """Return a store whose guarantees say that it may lose a confirmed write."""
-    store: Any = world.another_store()
-    given = store.guarantees
-
-    def guarantees() -> Any:
-        if world.colour == "sync":
-            return replace(given(), grade=Grade.C)
-
-        async def ask() -> Any:
-            return replace(await given(), grade=Grade.C)
-
-        return ask()
-
-    store.guarantees = guarantees
-    return store
 
 
 class Watcher:
@@ -158,7 +140,7 @@ async def test_an_observer_tells_of_a_failover_that_has_lost_a_term(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the store may lose what it has confirmed: nobody leads in between, and one warning says why the term falls."""
-    store = losing_grants(world)
+    store = saying(world, grade=Grade.C)
     async with world.client(lease_duration=60) as client, world.client(store) as observer:
         term = await client.election("k", **without_cancellation(world)).campaign()
         shown = world.space.records["k"]
