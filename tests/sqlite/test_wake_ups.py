@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -20,7 +19,7 @@ from dlock_core.errors import (
 from dlock_core.kit import is_ready
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
-from dlock_sqlite import SqliteStore, _wake
+from dlock_sqlite import SqliteStore
 from tests.sqlite.support import SOON_S, free, fresh_rvn, held, line, mode_of, output, pipes, start, take
 
 if TYPE_CHECKING:
@@ -33,11 +32,6 @@ def eventually(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.001)
-
-
-def descriptors() -> list[str]:
-    """Return the numbers of the files that this process has open."""
-    return sorted(entry.name for entry in Path("/proc/self/fd").iterdir())
 
 
 class TestWakeUps:
@@ -211,21 +205,6 @@ store.close()
         free(store, record)
         staying.ended_after_s()
 
-    def test_an_exception_in_a_waiter_leaves_no_pipe(self, path: Path, store: SqliteStore) -> None:
-        """A waiter that is interrupted is no longer listed."""
-        take(store)
-
-        def interrupted() -> bool:
-            raise KeyboardInterrupt
-
-        before = descriptors()
-        with pytest.raises(KeyboardInterrupt):
-            store._file.wake_ups.wait("k", "t", 5, interrupted)
-
-        assert descriptors() == before
-        assert not Path(f"{path}-wake").exists()
-        assert store._file.wake_ups._pipes == set()
-
     def test_a_killed_waiter_is_passed_over(self, path: Path, store: SqliteStore) -> None:
         """The pipe of a dead process takes no wake-up."""
         record = take(store)
@@ -302,54 +281,6 @@ say([name for _, _, names in os.walk(path + "-wake") for name in names])
 store.close()
 """
         assert output(start(program, path)) == "[]\n"
-
-    def test_a_place_that_is_taken_leaves_nothing_open(
-        self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A pipe that cannot get its name is removed, and the row is looked at instead."""
-        monkeypatch.setattr("dlock_sqlite._wake.secrets.token_hex", lambda size: "same")
-        monkeypatch.setattr("dlock_sqlite._wake.now_ns", lambda: 1)
-        record = take(store)
-        directory = Path(store._file.wake_ups._of("k"))
-        (directory / f"{1:020d}-same").mkdir(parents=True)
-        before = descriptors()
-
-        assert not store._file.wake_ups.wait("k", "t", 0, lambda: False)
-
-        assert descriptors() == before
-        assert [entry.name for entry in directory.iterdir()] == [f"{1:020d}-same"]
-        # What is no pipe is passed over, too.
-        free(store, record)
-
-    def test_a_waiter_that_cannot_be_woken_now_is_left_alone(
-        self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Without a free descriptor, or before its pipe has its name, it is neither woken nor counted, and not taken for dead."""
-        take(store)
-        name, pipe = store._file.wake_ups._enter("k", "t")
-        hidden = Path(name).with_name(".hidden")
-        os.mkfifo(hidden)
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, "too many")))
-            assert not store._file.wake_ups.wake("k")
-
-        assert store._file.wake_ups.count("k") == 1
-        assert [store._file.wake_ups.wake("k") for _ in range(2)] == [True, False]
-        assert hidden.exists()
-        hidden.unlink()
-        store._file.wake_ups._leave("k", name, pipe, woken=True)
-
-    def test_a_pipe_whose_name_another_removed_is_not_counted(self, store: SqliteStore) -> None:
-        """Only who removes the name has woken the waiter; one that was gone before is no waiter at all."""
-        take(store)
-        name, pipe = store._file.wake_ups._enter("k", "t")
-
-        # Through this name the pipe can be opened, and the name cannot be removed.
-        assert not _wake._hang_up(f"/proc/self/fd/{pipe}")
-        assert not _wake._hang_up(f"{name}-gone")
-
-        assert _wake._hang_up(name)
-        store._file.wake_ups._leave("k", name, pipe, woken=True)
 
     def test_a_release_without_waiters_makes_nothing(self, path: Path, store: SqliteStore) -> None:
         """The directory of the wake-ups exists only once somebody waits, and goes with the store."""
