@@ -193,7 +193,7 @@ class AsyncLease(LeaseView):
             if error is not None and self.loss is None:
                 interrupted.add_note(str(error))
             raise interrupted from body_error
-        leaving = self._leaving(body_error, self.loss, error)
+        leaving = None if error is None else self._leaving(body_error, error)
         if leaving is not None:
             raise leaving
 

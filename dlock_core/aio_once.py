@@ -55,7 +55,7 @@ class AsyncOnce(JobRun):
         if lease is None:
             return
         ours = lease._end_cancelling(body_error)
-        if body_error is not None or not self._runs:
+        if body_error is not None or not self._runs(lease):
             await lease._leave(body_error, ours=ours)
             return
         leaving = await self._end(self._client, lease)

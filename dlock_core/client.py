@@ -181,7 +181,7 @@ class Lease(LeaseView):
             error = failure
         else:
             return
-        leaving = self._leaving(body_error, self.loss, error)
+        leaving = self._leaving(body_error, error)
         if leaving is not None:
             raise leaving
 

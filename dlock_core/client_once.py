@@ -64,7 +64,7 @@ class Once(JobRun):
         lease = self.lease
         if lease is None:
             return
-        if body_error is not None or not self._runs:
+        if body_error is not None or not self._runs(lease):
             lease.__exit__(kind, body_error, trace)
             return
         leaving = run_blocking(self._end(self._client, lease))

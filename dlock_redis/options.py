@@ -41,7 +41,7 @@ class RedisStoreOptions(StoreOptions):
         """
         try:
             parts = urlsplit(url)
-            if parts.fragment or "#" in url:
+            if "#" in url:
                 raise ConfigurationError(f"{redact(url)!r} cannot be used: it has a '#'; write %23 in a password")
             if not _has_port(parts):
                 raise ConfigurationError(

@@ -177,7 +177,6 @@ class SqliteFile:
                     self._mutex.release()
                 except RuntimeError:
                     pass
-        self.wake_ups.close()
 
     def before_fork(self) -> None:
         """Close the connection and keep the mutex, unless a statement goes on for too long."""
@@ -207,8 +206,7 @@ class SqliteFile:
             raise self._error(StoreUnavailableError, "the store was closed; open a new one", key)
 
     def _ready(self, now: int) -> sqlite3.Connection:
-        if self._closed:
-            self.check_open()
+        self.check_open()
         if self._connection is not None and self._pid == os.getpid():
             if now >= self._check_at:
                 self._check_same()
@@ -249,11 +247,10 @@ class SqliteFile:
             if connection is not None and ours:
                 try:
                     # A statement that is not at its end would keep a closed connection's transaction open.
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")
+                    connection.execute("ROLLBACK")
                 finally:
                     connection.close()
-        except sqlite3.Error:  # it is gone in any case
+        except sqlite3.Error:  # there was none, or it is gone in any case
             pass
         finally:
             self._connection = None
@@ -357,7 +354,7 @@ class SqliteFile:
 
     def _system_error(self, error: OSError) -> StoreError:
         directory = os.path.dirname(self.path)
-        what = error.strerror or str(error)
+        what = error.strerror
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(directory):
             return self._misfit(f"there is no directory {directory!r}; make it: mkdir -p {directory}")
         if error.errno == errno.ENOENT and self._identity is None:

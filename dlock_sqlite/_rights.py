@@ -17,7 +17,7 @@ def missing_right(path: str) -> str | None:
     while (above := os.path.dirname(above)) != folders[-1]:
         folders.append(above)
     for folder in reversed(folders):
-        if os.path.exists(folder) and not _may(folder, os.X_OK):
+        if not _may(folder, os.X_OK):
             return f"give this user the right to enter the directory {folder!r}: chmod +x"
     for name in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.exists(name) and not _may(name, os.R_OK | os.W_OK):

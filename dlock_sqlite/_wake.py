@@ -77,14 +77,13 @@ class WakeUps:
 
     def count(self, key: str) -> int:
         """Return how many wait for *key*, with those that have died since the last release."""
-        if os.access(self._directory, os.F_OK):
-            with suppress(OSError):
-                return sum(not name.startswith(".") for name in os.listdir(self._of(key)))
+        with suppress(OSError):
+            return sum(not name.startswith(".") for name in os.listdir(self._of(key)))
         return 0
 
     def forget(self, ticket: str | None) -> None:
         """Give up the place of *ticket*: its attempt was granted."""
-        if self._places and ticket is not None:
+        if ticket is not None:
             self._places.pop(ticket, None)
 
     def forked(self) -> None:
@@ -94,13 +93,8 @@ class WakeUps:
                 os.close(pipe)
         self._pipes = set()
 
-    def close(self) -> None:
-        """Remove the directory if it is empty."""
-        with suppress(OSError):
-            os.rmdir(self._directory)
-
     def _of(self, key: str) -> str:
-        return f"{self._directory}/{blake2b(key.encode(errors='surrogatepass'), digest_size=12).hexdigest()}"
+        return f"{self._directory}/{blake2b(key.encode(), digest_size=12).hexdigest()}"
 
     def _enter(self, key: str, ticket: str) -> tuple[str, int]:
         if sys.platform != "linux":  # pragma: no cover  # elsewhere a pipe without a writer may hang up at once

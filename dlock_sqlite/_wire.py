@@ -89,8 +89,8 @@ def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool
     if code in _DENIED:
         advice = missing_right(path) or advice
     if _is_unreadable(error):
-        return damaged("?" if key is None else key, f"text that is not UTF-8, {error}", where=f"SQLite file {path!r}")
-    if code == sqlite3.SQLITE_ERROR and "no such" in str(error):
+        return damaged(key or "?", f"text that is not UTF-8, {error}", where=f"SQLite file {path!r}")
+    if code == sqlite3.SQLITE_ERROR:  # of statements that never change
         reason, advice, setup = f"its tables were changed ({error})", "put the file back from a backup", True
     if at_commit:
         message = f"SQLite file {path!r}: the commit failed, {reason} ({name}); it may have been written, {advice}"
@@ -100,7 +100,7 @@ def trouble(error: sqlite3.Error, path: str, key: str | None, *, at_commit: bool
 
 
 def _is_unreadable(error: sqlite3.Error) -> bool:
-    return _code(error) is None and "decode to UTF-8" in str(error)
+    return "decode to UTF-8" in str(error)
 
 
 def _code(error: sqlite3.Error) -> int | None:

@@ -24,10 +24,9 @@ _MOUNT_INFO = "/proc/self/mountinfo"
 def kind_of_file_system(path: str) -> str | None:
     """Return the type of the file system that *path* is on, or None where this system does not say."""
     try:
-        text = Path(_MOUNT_INFO).read_text(encoding="utf-8", errors="surrogateescape")
+        return file_system(path, Path(_MOUNT_INFO).read_bytes())
     except OSError:
         return None
-    return file_system(path, text)
 
 
 def unsafe_traits(path: str, kind: str | None) -> tuple[tuple[str, str], ...]:
@@ -98,17 +97,14 @@ def is_shared_with_hosts(kind: str) -> bool:
     return kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
-def file_system(path: str, mount_info: str) -> str | None:
-    """Return the type of the file system that *path* (absolute, resolved) is on, from the text of ``/proc/self/mountinfo``."""
+def file_system(path: str, mount_info: bytes) -> str | None:
+    """Return the type of the file system that *path* (absolute, resolved) is on, from what ``/proc/self/mountinfo`` says."""
     best, kind, sought = -1, None, os.fsencode(path)
-    for line in mount_info.splitlines():
-        fields, _, rest = line.partition(" - ")
-        words = fields.split(" ")
-        if len(words) <= _POINT or not rest:
-            continue
-        point = words[_POINT].encode(errors="surrogateescape").decode("unicode_escape").encode("latin-1")
+    for line in filter(None, mount_info.split(b"\n")):
+        fields, _, rest = line.partition(b" - ")
+        point = fields.split(b" ")[_POINT].decode("unicode_escape").encode("latin-1")
         inside = point in (b"/", sought) or sought.startswith(point + b"/")
         # Of two mounts on one point the later hides the earlier.
         if inside and len(point) >= best:
-            best, kind = len(point), rest.split(" ")[0]
+            best, kind = len(point), rest.split(b" ")[0].decode()
     return kind

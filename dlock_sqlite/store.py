@@ -109,11 +109,7 @@ class SqliteStore:
 
     def claim_many(self, requests: Sequence[Claim], *, timeout_s: float) -> Sequence[Reply]:
         """Apply all claims or none, in one transaction."""
-        replies = self._file.run(partial(self._claim_all, requests), None, timeout_s)
-        for request, reply in zip(requests, replies, strict=True):
-            if reply.applied:
-                self._file.wake_ups.forget(request.ticket)
-        return replies
+        return self._file.run(partial(self._claim_all, requests), None, timeout_s)
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Return when *record*'s key was released after it, or after *timeout_s*; first come, first woken."""

@@ -110,8 +110,6 @@ class Engine:
         when its holder has renewed: most likely the same one holds and renews them. *look* is called after each step, and ends the wait by
         raising.
         """
-        if self.closed:
-            raise closed_error(key)
         handle = self._new_handle(key, options, timings, view)
         give_up_at = handle.asked_at + timings.wait_ns if give_up_at is None else give_up_at
         note_event(self.driver, EventKind.REQUESTED, handle, handle.asked_at)
@@ -173,8 +171,8 @@ class Engine:
             if self.closed:
                 await self._leave(handle, effect)
             error = await self.driver.drive(handle, effect, attend)
-            if self.closed or error is not None:
-                await attend(None, error)
+            if self.closed:
+                await self._leave(handle, None)
         except BaseException as problem:
             self._fail_acquire(handle, problem)
             raise

@@ -109,12 +109,9 @@ class JobRun:
         """The slot that was finished last; None if there is none."""
         return self._finished.slot
 
-    @property
-    def _runs(self) -> bool:
+    def _runs(self, lease: LeaseView) -> bool:
         """Whether this process runs the job still: it was not finished, and neither the body nor a close of the client gave it back."""
-        if self._lease is None or self._context.generation != generation():
-            return False
-        return type(self._lease._handle.state) in (Held, Lost)  # its other half
+        return self._context.generation == generation() and type(lease._handle.state) in (Held, Lost)  # its other half
 
     def __repr__(self) -> str:
         """Name the job, the slot and what came of it."""
@@ -192,14 +189,13 @@ class JobRun:
         try:
             await engine.release(lease._handle, None, lease)  # its other half
         except StoreError as error:
-            lease._leaving(None, None, error)
+            lease._leaving(None, error)
 
     async def _finish(self, engine: Engine, result: bytes | None) -> None:
         """Release with the slot and its *result*, in one write."""
+        self._context.check_process()
         lease = self._lease
-        if lease is not None:
-            lease._check_process()  # its other half
-        if lease is None or not self._runs:
+        if lease is None or not self._runs(lease):
             raise LeaseStateError(
                 f"job {self.key!r} is not running here: it was not due, or it was finished or released before"
             )
@@ -216,7 +212,7 @@ class JobRun:
         try:
             await self._finish(client._engine, None)
         except DLockError as error:
-            return lease._leaving(None, None, error)
+            return lease._leaving(None, error)
         return None
 
     def _check_written(self, handle: Handle, written: Payload) -> None:

@@ -9,7 +9,7 @@ from dlock_core.engine.callers import calling_place
 from dlock_core.engine.client_context import check_bytes, check_seconds, forked_error
 from dlock_core.engine.handle import Watch
 from dlock_core.engine.process import generation
-from dlock_core.engine.raised import closed_error, lost_error
+from dlock_core.engine.raised import closed_error
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.engine.wanting import watch_wanted
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
@@ -287,19 +287,14 @@ class LeaseView:
             raise ConfigurationError(f"lock {self.key!r} is fail-closed: it has no lease to change")
         return self._context.with_lease(self._handle.options, check_seconds(lease_duration, "lease_duration"))
 
-    def _leaving(
-        self, body_error: BaseException | None, loss: Loss | None, error: Exception | None
-    ) -> Exception | None:
-        """Return what leaves the block: never anything in place of the body's own exception."""
-        if loss is not None and not isinstance(error, LockLostError):
-            error = lost_error(self._handle)
+    def _leaving(self, body_error: BaseException | None, error: Exception) -> Exception | None:
+        """Return what leaves the block where the release raised *error*: never anything in place of the body's own exception."""
         if body_error is not None:
-            if error is not None and str(error) != str(body_error):  # as where ensure() raised it
+            if str(error) != str(body_error):  # as where ensure() raised it
                 body_error.add_note(str(error))
-            return None
-        if isinstance(error, (LockLostError, LeaseStateError)):
+        elif isinstance(error, (LockLostError, LeaseStateError)):
             return error
-        if error is not None:
+        else:
             _log.warning(
                 "the release of lock %r was not confirmed; it is followed up, and lapses at worst: %s",
                 self._handle.name,

@@ -61,7 +61,9 @@ async def test_hazard_31_dropped_lease_warns_and_lapses(world: World, caplog: py
             gc.collect()
 
         assert [str(one.message) for one in caught] == ["unreleased lease of lock 'k'; it lapses in 7.8 s"]
-        assert caught[0].category is ResourceWarning
+        assert (caught[0].category, caught[0].filename) == (ResourceWarning, __file__)
+        assert caught[0].source is not None  # with tracemalloc it says where the lease was made
+        del caught
         assert "the lease of lock 'k' was dropped unreleased" in caplog.text
         assert sum(world.store.requests.values()) == requests
         assert await other.try_acquire("k") is None
@@ -88,6 +90,40 @@ async def test_dropped_view_of_a_reentrant_lock_leaves_the_others(world: World) 
         record = await client.get("k")
         assert record is not None
         assert record.state == "free"
+
+
+@both_colours
+async def test_copy_of_a_lease_in_a_forked_child_is_dead(world: World) -> None:
+    """Each call is refused, what ends a block is silent, and the store hears of nothing; the parent's lease goes on."""
+    async with world.client() as client:
+        lease = await client.acquire("k")
+        context = raw(client)._context
+        context.generation -= 1
+        assert (lease.is_valid, lease.remaining) == (False, 0)
+        for call in (lease.ensure, lease.renew, lease.release):
+            with pytest.raises(LeaseStateError, match="forked"):
+                await call()
+        for watch in (lease.on_lost, lease.on_risk, lease.on_wanted):
+            with pytest.raises(LeaseStateError, match="forked"):
+                watch(print)
+        with pytest.raises(LeaseStateError, match="forked"):
+            lease.progress()
+        await lease.__aexit__(None, None, None)
+        raw(lease)._leave_to_scheduler()
+        await world.live(1)
+
+        context.generation += 1
+        assert lease.is_valid
+        assert world.store.requests == {"claim": 1}
+        await lease.release()
+
+
+@both_colours
+async def test_block_that_was_never_entered_is_left_in_silence(world: World) -> None:
+    """As where a stack of blocks is unwound."""
+    async with world.client() as client:
+        with pytest.warns(RuntimeWarning, match="never entered"):
+            await client.lock("k").__aexit__(None, None, None)
 
 
 @both_colours

@@ -149,10 +149,11 @@ def test_decorator_above_that_of_a_class_method_is_refused(kind: Any) -> None:
 def test_wrong_options_are_refused_before_the_first_call() -> None:
     """When the function is decorated."""
     with LockClient(MemoryStore(MemorySpace())) as client:
-        with pytest.raises(ConfigurationError, match="timeout"):
-            client.locked("m", timeout=-1)
-        with pytest.raises(ConfigurationError, match="a key must be a str of one character or more, not ''"):
-            client.locked("")
+        for each in (client, AsyncLockClient(AsyncMemoryStore(MemorySpace()))):
+            with pytest.raises(ConfigurationError, match="timeout"):
+                each.locked("m", timeout=-1)
+            with pytest.raises(ConfigurationError, match="a key must be a str of one character or more, not ''"):
+                each.locked("")
 
 
 def test_key_that_looks_like_a_form_is_refused() -> None:

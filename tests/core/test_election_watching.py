@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core import ConfigurationError, Grade, Leader, LeaderState, LockLostError, RecordError, StoreSetupError
+from dlock_core import (
+    ConfigurationError,
+    Grade,
+    Leader,
+    LeaderState,
+    LeaseStateError,
+    LockLostError,
+    RecordError,
+    StoreSetupError,
+)
 from tests.core.election_support import reported, without_cancellation
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, raw, saying
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.core.worlds import World
-
-
-def losing_grants(world: World) -> Any:
-    """Return a store whose guarantees say that it may lose a confirmed write."""
-    store: Any = world.another_store()
-    given = store.guarantees
-
-    def guarantees() -> Any:
-        if world.colour == "sync":
-            return replace(given(), grade=Grade.C)
-
-        async def ask() -> Any:
-            return replace(await given(), grade=Grade.C)
-
-        return ask()
-
-    store.guarantees = guarantees
-    return store
 
 
 class Watcher:
@@ -134,11 +125,22 @@ async def test_an_observer_ends_with_trouble_that_no_time_mends(world: World) ->
 
 
 @both_colours
+async def test_an_observer_in_a_forked_child_is_refused(world: World) -> None:
+    """It would read by its parent's connection."""
+    async with world.client() as observer:
+        election = observer.election("k")
+        raw(observer)._context.generation -= 1
+        with pytest.raises(LeaseStateError, match="forked"):
+            await anext(aiter(election.observe(poll_period=1)))
+        raw(observer)._context.generation += 1
+
+
+@both_colours
 async def test_an_observer_tells_of_a_failover_that_has_lost_a_term(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the store may lose what it has confirmed: nobody leads in between, and one warning says why the term falls."""
-    store = losing_grants(world)
+    store = saying(world, grade=Grade.C)
     async with world.client(lease_duration=60) as client, world.client(store) as observer:
         term = await client.election("k", **without_cancellation(world)).campaign()
         shown = world.space.records["k"]

@@ -77,6 +77,8 @@ async def test_lock_that_is_never_entered_warns_where_it_was_made(world: World) 
                 with pytest.raises(LeaseStateError):
                     async with client.lock("k"):
                         pytest.fail("entered")
+            with pytest.raises(LeaseStateError):
+                _plain(client.lock("k")).acquire()
             gc.collect()
 
     assert len(caught) == 1, [str(each.message) for each in caught]

@@ -165,7 +165,7 @@ async def test_release_without_an_answer_is_told_and_followed_up(world: World) -
 
 
 @both_colours
-async def test_body_that_raises_keeps_its_exception(world: World) -> None:
+async def test_body_that_raises_keeps_its_exception(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The lock never replaces what the body raised, and releases all the same."""
     async with world.client() as client:
         error = Boom("body")
@@ -177,6 +177,7 @@ async def test_body_that_raises_keeps_its_exception(world: World) -> None:
         assert caught.value is error
         assert not hasattr(error, "__notes__")
         assert world.store.requests["release"] == 1
+    assert not caplog.messages
 
 
 async def _fail_in(world: World, client: AsyncLockClient, error: Exception, *, jump: float) -> None:
@@ -210,6 +211,24 @@ async def test_hazard_32_body_that_raises_gets_a_release_without_an_answer_as_a_
 
         [note] = error.__notes__
         assert "release of 'k' was not sent" in note
+        await world.live(11)
+
+
+@both_colours
+async def test_body_that_raises_gets_each_release_of_a_lock_all_without_an_answer_as_a_note(world: World) -> None:
+    """One for each of its locks."""
+    async with world.client(lease_duration=10) as client:
+        error = Boom("body")
+
+        async def fail() -> None:
+            async with client.lock_all(["a", "b"]):
+                world.store.fail("release", 9)
+                raise error
+
+        with pytest.raises(Boom):
+            await fail()
+
+        assert [note.split(" was ")[0].rpartition(" ")[2] for note in error.__notes__] == ["'b'", "'a'"]
         await world.live(11)
 
 

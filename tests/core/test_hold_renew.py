@@ -12,12 +12,13 @@ from dlock_core import (
     ConfigurationError,
     LockLostError,
     LossReason,
+    UnsupportedError,
 )
 from dlock_core.states import Due, Renew
 from dlock_core.testing import FakeClock
 from dlock_core.timings import NANOS
 from tests.core.hold_support import steal
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, saying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +101,25 @@ async def test_renew_with_data_replaces_it_and_keeps_the_attributes(world: World
         record = await client.get("k")
         assert record is not None
         assert record.data is lease.data is None
+
+
+@both_colours
+async def test_data_that_the_store_cannot_keep_is_refused(world: World) -> None:
+    """Before anything is sent; a renewal and a release without data are as ever, and those of a shared lock may say that there is none."""
+    async with world.client(saying(world, refuses=(("data", "its rows are narrow"),))) as client:
+        lease = await client.acquire("k")
+        for call in (lease.renew, lease.release):
+            with pytest.raises(UnsupportedError, match="data cannot be had from this store: its rows are narrow"):
+                await call(data=b"x")
+        await lease.renew(data=None)
+        await lease.release()
+    async with world.client() as client:
+        permit = await client.acquire("k", permits=2)
+        for call in (permit.renew, permit.release):
+            with pytest.raises(ConfigurationError, match="is a shared one, whose record has no place for data"):
+                await call(data=b"x")
+        await permit.renew(data=None)
+        await permit.release(data=None)
 
 
 @both_colours

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dlock_core import ConfigurationError, RecordError, UnsupportedError
 from tests.core.jobs_support import enter
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, saying
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -89,19 +88,7 @@ async def test_job_that_cannot_be_is_refused_before_any_request(
 @both_colours
 async def test_store_without_a_place_for_data_is_refused_before_any_request(world: World) -> None:
     """The result of a job would have none; the first option that is missing is named."""
-    store: Any = world.another_store()
-    given = store.guarantees
-
-    def guarantees() -> Any:
-        if world.colour == "sync":
-            return dataclasses.replace(cast("Any", given()), refuses=(("data", "its rows are narrow"),))
-
-        async def ask() -> Any:
-            return dataclasses.replace(await given(), refuses=(("data", "its rows are narrow"),))
-
-        return ask()
-
-    store.guarantees = guarantees
+    store = saying(world, refuses=(("data", "its rows are narrow"),))
     async with world.client(store) as client:
         with pytest.raises(UnsupportedError, match="data cannot be had from this store: its rows are narrow"):
             client.once("k", slot=1)

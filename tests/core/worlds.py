@@ -12,6 +12,7 @@ import inspect
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
@@ -27,10 +28,10 @@ from dlock_core.timings import NANOS, nanoseconds
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-    from dlock_core import AsyncLease, AsyncLockClient, AsyncLockStore, LockStore
+    from dlock_core import AsyncLockClient, AsyncLockStore, LockStore
     from dlock_core.engine.engine import Engine
 
-__all__ = ["PATIENCE_S", "Spawned", "World", "async_only", "both_colours", "eventually", "run_scenario"]
+__all__ = ["PATIENCE_S", "Spawned", "World", "async_only", "both_colours", "eventually", "run_scenario", "saying"]
 
 PATIENCE_S = 20.0
 """How long a fact that has to come true may take on a busy machine; no test waits so long when all is well."""
@@ -546,9 +547,27 @@ async def _iterated(call: Callable[..., Any], *args: Any, **options: Any) -> Asy
         yield item
 
 
-def raw(lease: AsyncLease) -> Any:
-    """Return the lease itself, where the scenario was handed its face."""
-    return getattr(lease, "_inner", lease)
+def raw(face: Any) -> Any:
+    """Return the lease, client or run itself, where the scenario was handed its face."""
+    return getattr(face, "_inner", face)
+
+
+def saying(world: World, **changes: Any) -> Any:
+    """Return another store of *world*, whose guarantees are changed so."""
+    store: Any = world.another_store()
+    given = store.guarantees
+
+    def guarantees() -> Any:
+        if world.colour == "sync":
+            return replace(given(), **changes)
+
+        async def ask() -> Any:
+            return replace(await given(), **changes)
+
+        return ask()
+
+    store.guarantees = guarantees
+    return store
 
 
 # ---- running

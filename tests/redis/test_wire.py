@@ -157,10 +157,11 @@ def test_answer_of_every_kind(data: bytes, expected: list[object]) -> None:
             answers_in(data[:end], 1)
 
 
-def test_answers_that_are_too_many_are_refused() -> None:
-    """They would be read as those to the next request."""
+@pytest.mark.parametrize("data", [b":1\r\n:2\r\n", b"*1\r\n" * 9])
+def test_answers_that_are_too_many_or_too_deep_are_refused(data: bytes) -> None:
+    """They would be read as those to the next request, or without an end."""
     with pytest.raises(InvalidResponse):
-        answers_in(b":1\r\n:2\r\n", 1)
+        answers_in(data, 1)
 
 
 def test_random_answers_are_read_as_they_were_written(rng: random.Random) -> None:
@@ -295,6 +296,7 @@ def test_before_anything_was_sent_nothing_was_applied(error: type[Exception]) ->
         ("DLOCKCLOCK its clock shows 5", StoreSetupError),
         ("DLOCKEND the fencing token", StoreUnavailableError),
         ("ERR something that nobody has thought of", OutcomeUnknownError),
+        ("ERR invalid words of another thing than a password", OutcomeUnknownError),
     ],
 )
 def test_every_code_of_the_server_is_decided(text: str, kind: type[StoreError]) -> None:

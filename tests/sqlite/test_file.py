@@ -189,10 +189,10 @@ class TestFile:
             if path.exists():
                 path.chmod(0o444 if protected == "file" else 0o666)
             path.parent.chmod(0o777 if protected == "file" else 0o555)
-            # Rights mean nothing to root, so the store is asked by somebody else.
+            # Rights mean nothing to root, so the store is asked by somebody else, for whom alone the effective user says so.
             program = f"""
 if os.geteuid() == 0:
-    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+    os.setgroups([]); os.setegid({NOBODY}); os.seteuid({NOBODY})
 try:
     take(store, "other")
 except StoreSetupError as error:
@@ -372,8 +372,11 @@ store.close()
             take(store)
 
     @pytest.mark.parametrize("replaced", [True, False])
-    def test_a_file_that_is_taken_away_ends_its_store(self, path: Path, store: SqliteStore, replaced: bool) -> None:
-        """Tokens would begin again in a new file, and its users not see this one's locks."""
+    @pytest.mark.parametrize("reopened", [True, False])
+    def test_a_file_that_is_taken_away_ends_its_store(
+        self, path: Path, store: SqliteStore, replaced: bool, reopened: bool
+    ) -> None:
+        """Tokens would begin again in a new file, and its users not see this one's locks; also where the connection is another."""
         take(store)
         path.rename(path.with_name("away.db"))
         if replaced:
@@ -382,6 +385,8 @@ store.close()
 
         # A file that is used all the time is looked at ten times a second.
         store._file._check_at = 0
+        if reopened:
+            store._file._drop()
         for _ in range(2):
             with pytest.raises(StoreSetupError, match=r"removed|replaced") as refused:
                 read(store)
