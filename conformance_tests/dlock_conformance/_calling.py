@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from dlock_conformance._connecting import CALLERS, CALLS, LONG_S, SHORT_S, cancelled
@@ -64,11 +65,7 @@ class CallingClauses:
         with trial.fault(Fault.HANG):
             all_at_once([lambda: trial.tried(lambda: store.read(mine.key, timeout_s=BRIEF_S))] * CROWD)
         get_their_own(trial, store, mine, "many reads were given up")
-        given_up = calls(trial, store, BRIEF_S)
-        given_up |= {
-            verb: asking(store, verb, None, trial.hold(trial.key()), BRIEF_S)
-            for verb in verbs_of(trial.harness, READINGS)
-        }
+        given_up = calls(trial, store, BRIEF_S) | readings(trial, store, BRIEF_S)
         if trial.harness.gives("notify"):
             given_up["wait"] = lambda: store.wait(mine, ticket=fresh(), timeout_s=BRIEF_S)
         for verb, ask in given_up.items():
@@ -93,17 +90,19 @@ class CallingClauses:
 
     @needs("hang")
     def test_s13_a_new_connection_has_no_time_out_of_its_own(self, trial: Trial) -> None:
-        """Nothing answers, not even to a greeting; the connection that there was is given up with its call."""
-        store = trial.disturbed(Fault.HANG)
+        """Nothing answers, not even to a greeting; the connection that there was is given up with its call, or there was none yet."""
+        used, unused = trial.disturbed(Fault.HANG), trial.open(trial.harness.through_faults)
 
-        def took() -> float:
+        def took(store: Subject) -> float:
             began = time.monotonic()
             trial.ended(lambda: store.read(trial.key(), timeout_s=SHORT_S), SHORT_S + 4 * SLACK_S)
             return time.monotonic() - began
 
         with trial.fault(Fault.HANG):
-            took()
-            trial.in_time(f"a read with timeout_s={SHORT_S} that needs a new connection", SHORT_S, took)
+            took(used)
+            for store in (unused, used):
+                what = f"a read with timeout_s={SHORT_S} that needs a new connection"
+                trial.in_time(what, SHORT_S, partial(took, store))
 
     @needs("hang")
     def test_s13_a_step_that_hangs_holds_up_no_other(self, trial: Trial) -> None:
@@ -111,7 +110,7 @@ class CallingClauses:
         store = trial.disturbed(Fault.HANG)
         patient = [
             threading.Thread(target=trial.tried, args=(ask,), daemon=True)
-            for ask in calls(trial, store, LONG_S).values()
+            for ask in (*calls(trial, store, LONG_S).values(), *readings(trial, store, LONG_S).values())
         ]
         took: dict[str, float] = {}
         later = calls(trial, store, BRIEF_S)
@@ -143,6 +142,12 @@ def calls(trial: Trial, store: Subject, timeout_s: float) -> dict[str, Callable[
     """Return a call of each step that the store has, and of ``prune``, each of a key of its own."""
     verbs = verbs_of(trial.harness, (*STEPS, "prune"))
     return {verb: asking(store, verb, *prepared(trial, verb), timeout_s) for verb in verbs}
+
+
+def readings(trial: Trial, store: Subject, timeout_s: float) -> dict[str, Callable[[], Any]]:
+    """Return a call of each verb that only reads, beside ``read``, each of a key of its own."""
+    verbs = verbs_of(trial.harness, READINGS)
+    return {verb: asking(store, verb, None, trial.hold(trial.key()), timeout_s) for verb in verbs}
 
 
 def request_of(verb: str, standing: LockRecord | None, written: LockRecord) -> Any:

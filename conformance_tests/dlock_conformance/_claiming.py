@@ -131,19 +131,22 @@ class ClaimingClauses:
 
     @needs("several_processes", "sync")
     def test_s1_of_racing_processes_one_is_granted(self, trial: Trial) -> None:
-        """Eight processes claim one key: no mutex inside a process helps here."""
+        """Eight processes claim one key, absent or free, or replace its record: no mutex inside a process helps here, and no cache."""
         url = trial.harness.url
         assert url is not None, "several_processes needs the url that other processes open"
         keys = [trial.key() for _ in range(max(20, trial.harness.race_rounds // 10))]
+        for record in [trial.hold(key) for place, key in enumerate(keys) if place % 3][::2]:
+            trial.free(record)
 
         for key, came in zip(keys, race_of_processes(url, keys), strict=True):
             errors = [each for each in came if isinstance(each, str)]
             trial.require(not errors, f"a process that claimed {key!r} got no reply: {errors[:1]}")
             winners = [each for each in came if isinstance(each, int)]
-            trial.require(
-                len(winners) == 1,
-                f"{len(winners)} of {CONTENDERS} processes were granted {key!r}, with tokens {winners}",
-            )
+            wrong = f"{len(winners)} of {CONTENDERS} processes were granted {key!r}, with tokens {winners}"
+            trial.require(len(winners) == 1, wrong)
+            seen = trial.store.read(key)
+            right = seen is not None and seen.fencing_token == winners[0]
+            trial.require(right, "a read does not show what the winner of a race of processes has written", came=seen)
 
     @pytest.mark.parametrize(("standing", "expect", "must_exist"), CLAIMS)
     def test_s2_a_claim_is_applied_by_its_condition_only(

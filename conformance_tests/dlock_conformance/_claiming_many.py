@@ -220,7 +220,9 @@ class AtomicMultiClauses:
             above = old is None or record.fencing_token > old.fencing_token
             trial.require(above, f"one of {CLAIM_MANY_MAX} claims was given an old token", came=record)
             right = replace(request.record, fencing_token=record.fencing_token, **({} if old is None else OLD))
-            trial.exactly(right, trial.store.read(request.record.key), "one of many claims was not written as a claim is")
+            trial.exactly(
+                right, trial.store.read(request.record.key), "one of many claims was not written as a claim is"
+            )
 
 
 def answered(trial: Trial, replies: object) -> Sequence[Reply]:

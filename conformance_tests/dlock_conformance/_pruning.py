@@ -253,7 +253,9 @@ class PruneClauses:
 
         trial.require(count == len(free), f"of {len(free)} records all must go", came=count)
         again = trial.hold(free[-1].key, token=1)
-        trial.require(again.fencing_token > free[-1].fencing_token, "the last of a full page has its token again", came=again)
+        trial.require(
+            again.fencing_token > free[-1].fencing_token, "the last of a full page has its token again", came=again
+        )
 
     def _stays(self, trial: Trial, listed: LockRecord, stands: LockRecord, older_than_ms: int, what: str) -> None:
         for dry_run in (True, False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import zlib
 from typing import Any
 
 import pytest
@@ -43,6 +44,9 @@ TEXTS = (
     "\ufeff",
     "\uffff",
     "{}[]\"'\\",
+    "1.50",
+    "1e3",
+    "2026-11-26T10:00:00.000Z",
 )
 
 EXACT: dict[str, dict[str, Any]] = {
@@ -52,6 +56,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "every byte": {"data": ALL_BYTES},
     "text as data": {"data": '{"json": "\u00e9"} '.encode()},
     "digits as data": {"data": b"007"},
+    "packed data": {"data": zlib.compress(bytes(1000))},
     "lines as data": {"data": b"\xef\xbb\xbf one\r\ntwo \r\n"},
     "64 KiB of data": {"data": ALL_BYTES * (DATA_MAX_BYTES // 256)},
     "64 KiB of zeros": {"data": bytes(DATA_MAX_BYTES)},
@@ -129,6 +134,17 @@ PAIRS: dict[str, tuple[str, str]] = {
     "a soft hyphen": ("ab", "a\u00adb"),
     "a variation selector": ("\u263a", "\u263a\ufe0f"),
     "the final sigma": ("\u03c3", "\u03c2"),
+    "hiragana and katakana": ("\u3042", "\u30a2"),
+    "digits of another script": ("/2", "/\u0662"),
+    "straight and curly quotes": ("a'", "a\u2019"),
+    "a hyphen and a dash": ("a-b", "a\u2013b"),
+    "a mark of direction": ("ab", "a\u200eb"),
+    "the replacement character": ("ab", "a\ufffdb"),
+    "a point of Hebrew": ("\u05d1", "\u05d1\u05bc"),
+    "parameters of a URL": ("a?b", "a?c"),
+    "parameters of a path": ("a;b", "a;c"),
+    "an entity": ("a&b", "a&amp;b"),
+    "the end of a helper's key": ("key:lock", "key:token"),
     "leading zeros": ("/1", "/01"),
     "a number and its float": ("/1", "/1.0"),
     "quotes": ("'", "''"),

@@ -128,14 +128,18 @@ class ScanningClauses:
         same_records(trial, keys_only, found)
 
     def test_s10_pages_end_also_between_keys_that_are_alike(self, trial: Trial) -> None:
-        """Wherever a page ends, the next one goes on with the next key, though it differs in case only, or another key comes between."""
+        """Wherever a page ends, the next one goes on with the next key, though it differs in case only, or sorts otherwise elsewhere."""
         begins = trial.key()
         prefix = f"{begins}_%"
         for number in range(3):
             trial.hold(f"{begins}!!/{number}")  # it is of the page where the prefix has wildcards
         written = [trial.hold(f"{prefix}/")]
         written += [
-            trial.hold(f"{prefix}/{number:04}{end}") for number in range(trial.harness.page // 2 + 10) for end in "aA"
+            # Of these two characters UTF-16 has the second one first.
+            trial.hold(f"{prefix}/{start}{number:04}{end}")
+            for start in "\uffee\U0001f512"
+            for number in range(trial.harness.page // 4 + 5)
+            for end in "aA"
         ]
 
         same_records(trial, written, trial.store.scan(f"{prefix}/"))

@@ -28,6 +28,8 @@ UNANSWERED = [fault for fault in Fault if fault is not Fault.TRICKLE]
 SHORT_S, TRICKLE_S, WAIT_S = 0.25, 0.3, 0.05
 OLD_MS = 60_000
 FORMAT = 2
+# More than a pool has.
+MET = 12
 
 
 def prepared(trial: Trial, verb: str) -> tuple[LockRecord | None, LockRecord]:
@@ -183,27 +185,21 @@ class TroubleClauses:
 
     @needs("refuse")
     def test_s14_a_server_that_cannot_be_reached_is_an_error_of_the_store(self, trial: Trial) -> None:
-        """Also when it comes back: the store goes on without being opened again."""
-        store = trial.disturbed(Fault.REFUSE)
-        record = held(trial.key())
+        """Also when it comes back: the store goes on without being opened again, whether it had a connection or that was its first call."""
+        for store in (trial.disturbed(Fault.REFUSE), trial.open(trial.harness.through_faults)):
 
-        with trial.fault(Fault.REFUSE):
-            came = trial.ended(lambda: store.claim(Claim(record, Expect.ANY), timeout_s=SHORT_S), SHORT_S + 4 * SLACK_S)
+            def claim(timeout_s: float, store: Subject = store) -> Reply:
+                return store.claim(Claim(held(trial.key()), Expect.ANY), timeout_s=timeout_s)
 
-        kinds = (StoreUnavailableError, OutcomeUnknownError)
-        trial.require(
-            isinstance(came, kinds),
-            "a claim while the server cannot be reached must raise one of the two errors",
-            came=came,
-        )
-        again = [
-            trial.tried(lambda: store.claim(Claim(held(trial.key()), Expect.ANY), timeout_s=5.0)) for _ in range(3)
-        ]
-        trial.require(
-            isinstance(again[-1], Reply),
-            "the server is back, and the third claim after that still fails",
-            came=again[-1],
-        )
+            with trial.fault(Fault.REFUSE):
+                came = trial.ended(partial(claim, SHORT_S), SHORT_S + 4 * SLACK_S)
+
+            kinds = (StoreUnavailableError, OutcomeUnknownError)
+            told = "a claim while the server cannot be reached must raise one of the two errors"
+            trial.require(isinstance(came, kinds), told, came=came)
+            again = [trial.tried(partial(claim, 5.0)) for _ in range(3)]
+            told = "the server is back, and the third claim after that still fails"
+            trial.require(isinstance(again[-1], Reply), told, came=again[-1])
 
     @needs("lose_reply")
     @pytest.mark.parametrize("verb", STEPS)
@@ -240,6 +236,11 @@ class TroubleClauses:
                 f"a {ask} met a record that is not dlock's: it must raise RecordError, and leave the record as it is"
             )
             trial.require(isinstance(came, RecordError), wrong, came=came)
+        for _ in range(MET):
+            trial.tried(asking(trial.store, verb, None, held(key), 5.0))
+        for store in (trial.store, trial.other):
+            came = trial.tried(lambda store=store: store.claim(Claim(held(trial.key()), Expect.ANY)))  # type: ignore[misc]
+            trial.granted(came, f"a claim, after a {verb} met a record that is not dlock's {MET} times,")
 
     @needs("plant_newer")
     @pytest.mark.parametrize("verb", STEPS)

@@ -7,6 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Self
 
@@ -20,12 +21,14 @@ from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
-__all__ = ["NotifyClauses"]
+__all__ = ["LEAST_S", "NotifyClauses"]
 
 HANDS = 25
 SETTLES = (1, 10, 30)
-WAITERS = 6
+WAITERS, MANY = 6, 24
 BRIEF_S = 0.01
+LEAST_S = 0.0004
+"""Less than a millisecond: no whole one is left of it, and 0 waits for ever in some places."""
 
 
 def freeing(record: LockRecord) -> Replace:
@@ -102,6 +105,24 @@ class NotifyClauses:
             trial.require(came.fencing_token > free.fencing_token, "a waiter was granted an old token", came=came)
             standing = came
 
+    def test_n1_many_wait_at_once_and_hold_up_nothing(self, trial: Trial) -> None:
+        """More than a pool has, on one store: it goes on renewing, and whoever came last is heard as well."""
+        mine, records = trial.hold(trial.key()), [trial.hold(trial.key()) for _ in range(MANY)]
+        with ExitStack() as all_of_them:
+            waiters = [all_of_them.enter_context(waiting(trial, each, store=trial.other)) for each in records]
+            for waiter in waiters:
+                waiter.began.wait()
+            waiters[-1].settle()
+
+            request = Replace(next_version(mine), mine.version)
+            within_s = 2 * trial.harness.soon_s  # half as long as they wait
+            came = trial.tried(lambda: trial.other.replace(request, timeout_s=within_s))
+            trial.granted(came, f"a renewal beside {MANY} waits")
+            for record, waiter in reversed(list(zip(records, waiters, strict=True))):
+                trial.free(record)
+                wrong = f"{MANY} waited at once, and one had not returned {trial.harness.soon_s:g} s after its release"
+                trial.require(waiter.ended(), wrong)
+
     def test_n2_a_wait_ends_at_its_time_out(self, trial: Trial) -> None:
         """Nobody releases, and the wait returns all the same, without an error."""
         record = trial.hold(trial.key())
@@ -121,7 +142,7 @@ class NotifyClauses:
             )
             return ended_at - began
 
-        for timeout_s in (0.001, 0.05, 0.2):
+        for timeout_s in (LEAST_S, 0.001, 0.05, 0.2):
             trial.in_time(f"a wait with timeout_s={timeout_s}", timeout_s, partial(took, timeout_s))
 
     def test_n2_a_claim_needs_no_notification(self, trial: Trial) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_lives, _faulty_waiting
 from dlock_conformance._breaking import STEPS, answering, around, put, saying, setting, standing, writing
+from dlock_conformance._broken_bounds import LINKS_OF_BOUNDS, OF_BOUNDS
 from dlock_conformance._broken_branches import LINKS_OF_BRANCHES, OF_BRANCHES
 from dlock_conformance._broken_cells import OF_CELLS
 from dlock_conformance._broken_forms import OF_FORMS
@@ -37,6 +38,7 @@ BROKEN: tuple[Broken, ...] = (
     *OF_CELLS,
     *OF_LIVES,
     *OF_BRANCHES,
+    *OF_BOUNDS,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(
@@ -393,4 +395,4 @@ BROKEN: tuple[Broken, ...] = (
     ),
 )
 
-BROKEN_LINKS: tuple[BrokenLinks, ...] = (*OF_LINKS, *LINKS_OF_LIVES, *LINKS_OF_BRANCHES)
+BROKEN_LINKS: tuple[BrokenLinks, ...] = (*OF_LINKS, *LINKS_OF_LIVES, *LINKS_OF_BRANCHES, *LINKS_OF_BOUNDS)

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from dlock_conformance.harness import Colour, Opening
-from dlock_conformance.records import held
-from dlock_core.store import Claim, Expect
+from dlock_conformance.records import held, next_version
+from dlock_core.store import Claim, Expect, Replace
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -104,7 +104,7 @@ class Crowd:
 
 
 def race_of_processes(url: str, keys: Sequence[str], size: int = CONTENDERS) -> list[list[int | str | None]]:
-    """Let *size* processes claim each key at the same instant.
+    """Let *size* processes claim each key at the same instant, or replace its record, if it is held.
 
     Returns: for each key what each process got: a token, None where it was refused, or the text of an error.
     """
@@ -138,9 +138,14 @@ def _claim_each(
     came: list[int | str | None] = []
     try:
         for key in keys:
+            old = store.read(key, timeout_s=_ROUND_S)
             gate.wait(_START_S)
             try:
-                reply = store.claim(Claim(held(key), Expect.ANY), timeout_s=_ROUND_S)
+                if old is None or not old.held:
+                    reply = store.claim(Claim(held(key), Expect.ANY), timeout_s=_ROUND_S)
+                else:
+                    new = next_version(old, fencing_token=old.fencing_token + 1)
+                    reply = store.replace(Replace(new, old.version), timeout_s=_ROUND_S)
             except Exception as error:  # noqa: BLE001  # told to the process that judges
                 came.append(f"{type(error).__name__}: {error}")
             else:
