@@ -155,6 +155,23 @@ class KnowsTheFloor(WiredStore):
         return came
 
 
+def dying_with_the_server(wire: Wire) -> None:
+    """Have a store end with the server that it was opened for, as where that had to be taught its scripts."""
+    begun = [0]
+
+    class Dies(WiredStore):
+        def __init__(self, wire: Wire) -> None:
+            super().__init__(wire)
+            self._begun = begun[0]
+
+        def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float) -> Any:
+            if self._begun != begun[0]:
+                raise StoreUnavailableError("there is no such script", key=key) from NotSentError()
+            return super()._ask(verb, request, key, timeout_s)
+
+    setting(faces=(Dies, AsyncWiredStore), restart=lambda: begun.append(begun.pop() + 1))(wire)
+
+
 class LosesConnections(WiredStore):
     """Has ten connections, and one less after each record that is not dlock's."""
 
@@ -268,6 +285,7 @@ OF_BOUNDS: tuple[Broken, ...] = (
     Broken("the trouble of the first call is remembered", "S14", face(RemembersTrouble), _SYNC, on_socket=False),
     Broken("the first call has an hour", "S13", face(PatientAtFirst), _SYNC, on_socket=False),
     Broken("each foreign record costs a connection", "S16", face(LosesConnections), _SYNC, on_socket=False),
+    Broken("a store ends with its server", "S18", dying_with_the_server, _SYNC, on_socket=False),
     Broken("eight waits are heard at a time", "N1", face(HearsEight), _SYNC, on_socket=False),
     Broken("a claim waits for ever for less than 1 ms", "W1", face(WholeMilliseconds), _SYNC, on_socket=False),
 )

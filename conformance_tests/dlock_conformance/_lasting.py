@@ -80,7 +80,7 @@ class LastingClauses:
 
     @needs("restart")
     def test_s18_what_was_answered_survives_a_restart(self, trial: Trial) -> None:
-        """Held, free and gone, with their tokens, and the next grant counts on."""
+        """Held, free and gone, with their tokens, and the next grant counts on; and a store that was open is of use again."""
         restart: Callable[[], None] = trial.hook("restart")
         if not trial.store.guarantees().durable:
             trial.skip("guarantees() says that the store is not durable")
@@ -105,6 +105,9 @@ class LastingClauses:
             )
         again = trial.hold(gone.key, store=store)
         trial.require(again.fencing_token > gone.fencing_token, "the token went back by a restart", came=again)
+        *_, came = (trial.tried(lambda: trial.store.read(gone.key)) for _ in range(3))
+        told = "the server was restarted, and the third read by a store that was open before still fails"
+        trial.require(not isinstance(came, StoreError), told, came=came)
 
     @needs("restart")
     def test_s18_a_restart_repeats_no_token(self, trial: Trial) -> None:
