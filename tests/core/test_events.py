@@ -12,10 +12,16 @@ import pytest
 
 from dlock_core import EventKind, LockClient, LockEvent, connect
 from dlock_core.engine import event_hook
-from dlock_core.errors import AcquireTimeoutError, ConfigurationError, LockLostError, StoreUnavailableError
+from dlock_core.errors import (
+    AcquireTimeoutError,
+    ConfigurationError,
+    LockLostError,
+    RecordError,
+    StoreUnavailableError,
+)
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
 from dlock_core.store import Reply
-from tests.core.worlds import World, both_colours, eventually
+from tests.core.worlds import World, async_only, both_colours, eventually
 
 REQUESTED, WAITING, GRANTED, TAKEN_OVER, REFUSED, RENEWED, AT_RISK, LOST, RELEASED, BROKEN = EventKind
 
@@ -82,6 +88,40 @@ async def test_refusal_says_who_holds_the_lock_and_why(world: World) -> None:
 
     assert (refused.holder, refused.error) == ("other", str(caught.value))
     assert (failed.holder, "was not sent" in str(failed.error)) == (None, True)
+
+
+@both_colours
+async def test_attempt_that_finds_no_lock_of_ours_is_told_as_refused(world: World) -> None:
+    """In the words of the error, which ends it at once."""
+    events: list[LockEvent] = []
+
+    def refuse(verb: str, _: object) -> None:
+        raise RecordError("something else is stored there")
+
+    async with world.client(world.hooked_store(refuse), on_event=events.append) as client:
+        with pytest.raises(RecordError):
+            await client.acquire("k")
+
+        _, refused = await told(world, events, REQUESTED, REFUSED)
+
+    assert refused.error == "something else is stored there"
+
+
+@async_only
+async def test_attempt_that_is_cancelled_is_told_as_refused_once(world: World) -> None:
+    """By the name of what ended it, whether it was the first in line, which asks, or stood behind it."""
+    events: list[LockEvent] = []
+    async with world.client() as other, world.client(on_event=events.append) as client, other.lock("k"):
+        tasks = [asyncio.ensure_future(client.acquire("k")) for _ in range(2)]
+        await world.live(1)
+        for task in reversed(tasks):
+            task.cancel()
+            await world.settle()
+
+        *_, first, second = await told(world, events, *(REQUESTED, WAITING) * 2, REFUSED, REFUSED)
+
+    assert [first.error, second.error] == ["CancelledError"] * 2
+    assert first.attempt != second.attempt
 
 
 @both_colours
