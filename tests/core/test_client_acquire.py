@@ -40,6 +40,21 @@ async def test_lock_yields_the_lease_and_releases_it(world: World) -> None:
 
 
 @both_colours
+async def test_record_tells_by_the_wall_clock_when_it_was_granted_and_written(world: World) -> None:
+    """Also of a client that has been open for long, and where the lock was renewed."""
+    async with world.client(lease_duration=20) as client:
+        await world.live(30)
+        granted_s = world.clock.wall_ms() // 1000
+        async with client.lock("k"):
+            await world.live(6)
+            times = world.space.records["k"].times
+
+    assert times is not None
+    assert times.granted_at_s == granted_s
+    assert granted_s < times.written_at_s <= granted_s + 6
+
+
+@both_colours
 async def test_lock_does_nothing_until_it_is_entered(world: World) -> None:
     """Asking for a lock is not holding it."""
     async with world.client() as client:
