@@ -173,6 +173,28 @@ async def test_break_of_a_shared_lock_reaches_each_member(world: World) -> None:
 
 
 @both_colours
+async def test_break_of_a_shared_lock_passes_members_whose_sessions_are_over_or_broken(world: World) -> None:
+    """Their places are taken all the same, and nothing is written for them."""
+    silent = world.another_store()
+    async with world.client(silent, lease_duration=10) as a, world.client(world.another_store()) as operator:
+        leases = [await a.acquire("k", permits=3) for _ in range(3)]
+        gone, broken, third = (f"k~dlock/session/{number}" for number in range(3))
+        with silent.outage():
+            assert await operator.break_session(broken)
+            before = world.space.records[broken]
+            del world.space.records[gone]
+
+            assert await operator.break_lock("k", fencing_token=world.space.records["k"].fencing_token)
+
+            assert gone not in world.space.records
+            assert world.space.records[broken] == before
+            assert world.space.records[third].broken is not None
+            assert world.space.records["k"].broken is not None
+            await world.live(11)
+        assert all(lease.loss is not None for lease in leases)
+
+
+@both_colours
 async def test_key_is_closed_for_the_lease_that_a_member_has_by_now(world: World) -> None:
     """It was lengthened after the member had joined, and the holder, who can't be told, believes in it."""
     store = world.another_store()

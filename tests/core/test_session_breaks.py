@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import LockLostError, LossReason, OutcomeUnknownError, State
+from dlock_core import ConfigurationError, LockLostError, LossReason, OutcomeUnknownError, State
 from dlock_core import lease as lease_machine
 from dlock_core.record import NOTES_MAX, Beat, BeatNote, LockRecord
 from tests.core.test_sessions import KEEPS, moved, sessions_of
@@ -99,6 +99,9 @@ async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(worl
         (key, _), *_ = sessions_of(world).items()
         with store.outage():
             assert await b.break_session(key)
+            broken = world.space.records[key]
+            assert not await b.break_session(key)
+            assert world.space.records[key] == broken
             waiting = world.spawn(b.acquire("k", timeout=60))
             await world.live(6)
             assert not waiting.done
@@ -110,6 +113,64 @@ async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(worl
         for lease in leases:
             with pytest.raises(LockLostError):
                 await lease.release()
+
+
+@both_colours
+async def test_session_that_is_over_or_none_is_not_broken(world: World) -> None:
+    """It was given back, it never was, or the key is that of a lock."""
+    async with world.client() as operator:
+        async with world.client(**KEEPS) as a:
+            (lease,) = await moved(world, a, "k")
+            (key, _), *_ = sessions_of(world).items()
+            await lease.release()
+        assert not await operator.break_session(key)
+        assert not await operator.break_session(f"{key} of nobody")
+        for no_session in ("k", 7):
+            with pytest.raises(ConfigurationError, match="is not the key of a session"):
+                await operator.break_session(no_session)  # type: ignore[arg-type]  # what the test is about
+
+
+@both_colours
+@pytest.mark.parametrize("verb", ["break_lock", "break_session"])
+async def test_break_whose_request_is_lost_is_made_again(world: World, verb: str) -> None:
+    """The next read shows that it was not applied."""
+    store = world.another_store()
+    async with world.client(**KEEPS) as a, world.client(store) as operator:
+        (lease,) = await moved(world, a, "k")
+        (key, _), *_ = sessions_of(world).items()
+        store.lose_request("replace")
+        if verb == "break_lock":
+            assert await operator.break_lock("k", fencing_token=1)
+            broken, beat = world.space.records["k"], world.space.records[key].beat
+            assert beat is not None
+            assert [note.key for note in beat.notes] == ["k"]
+        else:
+            assert await operator.break_session(key)
+            broken = world.space.records[key]
+
+        assert broken.broken is not None
+        await world.live(3)
+        assert lease.loss is not None
+
+
+@both_colours
+async def test_note_that_a_session_never_has_room_for_breaks_nothing(world: World) -> None:
+    """It is renewed between each read and write: the operator may try again, and the holder has heard of nothing."""
+    async with world.client(**KEEPS) as a:
+        (lease,) = await moved(world, a, "k")
+        (key, _), *_ = sessions_of(world).items()
+
+        def renew(verb: str, request: Any) -> None:
+            if verb == "replace" and request.record.key == key:
+                world.space.records[key] = replace(world.space.records[key], rvn=f"#{request.record.rvn}")
+
+        async with world.client(world.hooked_store(renew)) as operator:
+            with pytest.raises(OutcomeUnknownError, match=r"the session of lock 'k' was renewed .* times") as raised:
+                await operator.break_lock("k", fencing_token=1)
+
+        assert raised.value.key == "k"
+        assert world.space.records["k"].broken is None
+        await lease.release()
 
 
 @both_colours
