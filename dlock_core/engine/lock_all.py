@@ -108,12 +108,7 @@ async def _claim_together(engine: Engine, wish: _Wish, begun: Attempts) -> None:
         for (handle, claim), result in zip(begun.values(), results, strict=True)
     ]
     if not any(event.unknown if isinstance(event, Failure) else event.reply.applied for event in events):
-        for key, view in wish.pairs():
-            handle, claim = begun[key]
-            driver.fail(handle, claim, unknown=False)
-            driver.give_up(handle)
-            handle.detach(view)
-        begun.clear()
+        begun.clear()  # nobody knows of them
         return
     for key, event in zip(wish.keys, events, strict=True):
         handle = begun[key][0]
