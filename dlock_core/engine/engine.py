@@ -171,8 +171,8 @@ class Engine:
             if self.closed:
                 await self._leave(handle, effect)
             error = await self.driver.drive(handle, effect, attend)
-            if self.closed:
-                await self._leave(handle, None)
+            if self.closed or error is not None:
+                await attend(None, error)
         except BaseException as problem:
             self._fail_acquire(handle, problem)
             raise

@@ -11,6 +11,8 @@ from dlock_core import (
     AcquireTimeoutError,
     ConfigurationError,
     LeaseStateError,
+    OutcomeUnknownError,
+    StoreSetupError,
 )
 from tests.core.worlds import both_colours, raw
 
@@ -281,3 +283,15 @@ async def test_waiter_takes_over_one_lease_after_it_saw_the_last_renewal(world: 
         lease = await waiting.result()
 
         assert lease.fencing_token == 2
+
+
+@both_colours
+async def test_trouble_that_no_time_mends_is_told_also_after_a_lost_reply(world: World) -> None:
+    """What to mend is said, and not only that it is unknown whether the write before was applied."""
+
+    def refuse(verb: str, _: object) -> None:
+        raise OutcomeUnknownError("no answer") if verb == "claim" else StoreSetupError("the right to read is missing")
+
+    async with world.client(world.hooked_store(refuse)) as client:
+        with pytest.raises(StoreSetupError, match="the right to read is missing"):
+            await client.acquire("k", timeout=0)
