@@ -100,11 +100,14 @@ def is_shared_with_hosts(kind: str) -> bool:
 def file_system(path: str, mount_info: bytes) -> str | None:
     """Return the type of the file system that *path* (absolute, resolved) is on, from what ``/proc/self/mountinfo`` says."""
     best, kind, sought = -1, None, os.fsencode(path)
-    for line in filter(None, mount_info.split(b"\n")):
+    for line in mount_info.split(b"\n"):
         fields, _, rest = line.partition(b" - ")
-        point = fields.split(b" ")[_POINT].decode("unicode_escape").encode("latin-1")
+        words = fields.split(b" ")
+        if len(words) <= _POINT or not rest:
+            continue
+        point = words[_POINT].decode("unicode_escape").encode("latin-1")
         inside = point in (b"/", sought) or sought.startswith(point + b"/")
         # Of two mounts on one point the later hides the earlier.
         if inside and len(point) >= best:
-            best, kind = len(point), rest.split(b" ")[0].decode()
+            best, kind = len(point), os.fsdecode(rest.split(b" ")[0])
     return kind

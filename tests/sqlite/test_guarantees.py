@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -30,6 +31,8 @@ MOUNTS = """\
 34 33 0:34 / /over rw - fuse.sshfs host: rw
 35 27 0:35 / /ram rw - tmpfs tmpfs rw
 36 27 0:36 / /layers rw - overlay overlay rw
+38 27 0:38 / /named rw - fuse.\udcff user rw
+a line that is cut
 """
 
 
@@ -172,11 +175,12 @@ class TestGuarantees:
             ("/over/locks.db", "fuse.sshfs"),
             ("/ram/locks.db", "tmpfs"),
             ("/layers/locks.db", "overlay"),
+            ("/named/locks.db", "fuse.\udcff"),
         ],
     )
     def test_the_file_system_is_that_of_the_nearest_mount(self, path: str, kind: str) -> None:
         """The longest mount point above the path counts, and of two on one point the later."""
-        assert provision.file_system(path, MOUNTS.encode()) == kind
+        assert provision.file_system(path, os.fsencode(MOUNTS)) == kind
 
     def test_no_mounts_no_answer(self) -> None:
         """An empty table says nothing."""

@@ -14,6 +14,8 @@ import pytest
 from dlock_core.errors import (
     OutcomeUnknownError,
     RecordError,
+    StoreError,
+    StoreSetupError,
     StoreUnavailableError,
 )
 from dlock_core.record import LockRecord, State
@@ -271,6 +273,23 @@ class TestTrouble:
         assert all(
             "/x.db" in str(found) and "SQLITE_IOERR_FSYNC" in str(found) and found.key == "k" for found in (before, at)
         )
+
+    @pytest.mark.parametrize(
+        ("words", "kind"),
+        [
+            ("no such table: dlock", StoreSetupError),
+            ("cannot commit - no transaction is active", OutcomeUnknownError),
+        ],
+    )
+    def test_tables_are_told_as_changed_only_where_one_is_missed(self, words: str, kind: type[StoreError]) -> None:
+        """SQLite has one code for that and for whatever else it has no code for, and no backup mends that."""
+        error = sqlite3.OperationalError(words)
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_ERROR, "SQLITE_ERROR"
+
+        found = wire.trouble(error, "/x.db", "k", at_commit=kind is OutcomeUnknownError)
+
+        assert type(found) is kind
+        assert ("its tables were changed" in str(found)) is (kind is StoreSetupError)
 
     @pytest.mark.parametrize(
         ("code", "may", "advice"),
