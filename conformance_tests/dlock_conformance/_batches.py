@@ -298,7 +298,9 @@ class BatchClauses:
         records = [trial.hold(trial.key(), data=b"stays") for _ in range(batch_size(trial, BATCH_MOST))]
 
         requests = [
-            Replace(next_version(old, data=None), late(old.version) if place % 3 == 1 else old.version, True)
+            Replace(
+                next_version(old, data=None), old.version._replace(rvn=fresh()) if place % 3 == 1 else old.version, True
+            )
             for place, old in enumerate(records)
         ]
         results = trial.store.replace_many(requests)
@@ -324,11 +326,6 @@ class BatchClauses:
             f"a batch of {len(records)}",
             came=results,
         )
-
-
-def late(version: Version) -> Version:
-    """Return what somebody expects who has missed a write."""
-    return version._replace(rvn=fresh())
 
 
 def of_record(ask: tuple[str, Any], came: Any, key: str, place: int) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from dlock_conformance.wired import Wire
+from dlock_conformance.wired import AsyncWiredStore, Wire, WiredStore
 from dlock_core.record import TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Release, Replace, Reply
 
@@ -70,6 +70,11 @@ def saying(**changes: Any) -> Patch:
 def setting(**attributes: Any) -> Patch:
     """Replace parts of the wire."""
     return lambda wire: wire.__dict__.update(attributes)
+
+
+def for_threads(store: type[WiredStore]) -> Patch:
+    """Have *store* as the face for threads, and the right one for tasks."""
+    return setting(faces=(store, AsyncWiredStore))
 
 
 def both(*patches: Patch) -> Patch:

@@ -8,14 +8,15 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from dlock_conformance._breaking import Fault, Patch, Step, around, put, setting, standing
+from dlock_conformance._breaking import Fault, Step, around, both, for_threads, put, setting, standing
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty import keyed
 from dlock_conformance._faulty_links import BrokenLinks
+from dlock_conformance._faulty_times import OneAtATime
 from dlock_conformance._links import Links
 from dlock_conformance._wire_errors import NotSentError
 from dlock_conformance.harness import Colour
-from dlock_conformance.wired import AsyncWiredStore, Wire, WiredStore
+from dlock_conformance.wired import Wire, WiredStore
 from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Replace, Reply
@@ -103,15 +104,11 @@ def pages_in_utf16(wire: Wire, step: Step, prefix: str) -> Any:
 # ---- what a store has of its own
 
 
-class _Begins(WiredStore):
-    """Has asked for nothing yet."""
+class RemembersTrouble(WiredStore):
+    """Tells the trouble of its first call for ever, as where a connection is cached with its failure."""
 
     asked = False
     trouble: BaseException | None = None
-
-
-class RemembersTrouble(_Begins):
-    """Tells the trouble of its first call for ever, as where a connection is cached with its failure."""
 
     def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float) -> Any:
         if self.trouble is not None:
@@ -125,8 +122,10 @@ class RemembersTrouble(_Begins):
         return came
 
 
-class PatientAtFirst(_Begins):
+class PatientAtFirst(WiredStore):
     """Has an hour for its first call, in which it greets the server."""
+
+    asked = False
 
     def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float) -> Any:
         came = super()._ask(verb, request, key, timeout_s if self.asked else 3600)
@@ -169,7 +168,7 @@ def dying_with_the_server(wire: Wire) -> None:
                 raise StoreUnavailableError("there is no such script", key=key) from NotSentError()
             return super()._ask(verb, request, key, timeout_s)
 
-    setting(faces=(Dies, AsyncWiredStore), restart=lambda: begun.append(begun.pop() + 1))(wire)
+    both(for_threads(Dies), setting(restart=lambda: begun.append(begun.pop() + 1)))(wire)
 
 
 class LosesConnections(WiredStore):
@@ -208,21 +207,16 @@ class WholeMilliseconds(WiredStore):
         return super().claim_when_free(request, wait_s=wait_s if int(wait_s * 1000) else 3600, timeout_s=timeout_s)
 
 
-class ReadsHoldUp(Links):
+class ReadsHoldUp(OneAtATime):
     """Lets others pass when a scan has its page, or a read with the age its answer."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address)
-        self._turn = threading.Lock()
 
     def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
         """As its name says."""
         if verb in ("scan", "read_age"):
-            with self._turn:
-                return super().ask(verb, request, more, timeout_s)
+            return super().ask(verb, request, more, timeout_s)
         with self._turn:
             pass
-        return super().ask(verb, request, more, timeout_s)
+        return Links.ask(self, verb, request, more, timeout_s)
 
 
 class WaitsUseThemUp(Links):
@@ -258,11 +252,6 @@ class StaysAway(Links):
             raise
 
 
-def face(store: type[WiredStore]) -> Patch:
-    """Have *store* as the face for threads."""
-    return setting(faces=(store, AsyncWiredStore))
-
-
 _SYNC = (Colour.SYNC,)
 _TO_HIRAGANA = {code: code - 0x60 for code in range(0x30A1, 0x30F7)}
 
@@ -274,7 +263,7 @@ OF_BOUNDS: tuple[Broken, ...] = (
     Broken("the first of several claims says what must exist", "M2", around("claim_many", as_the_first("must_exist"))),
     Broken("a prune has the floor of its first 100", "P3", around("prune", floor_of_the_first(100))),
     Broken("a prune counts ages in 32 bits", "P1", around("prune", least_age_in_32_bits)),
-    Broken("a store knows the floor from its beginning", "P2", face(KnowsTheFloor), _SYNC, on_socket=False),
+    Broken("a store knows the floor from its beginning", "P2", for_threads(KnowsTheFloor), _SYNC, on_socket=False),
     Broken("a scan goes on in another order than its pages have", "S10", around("scan", pages_in_utf16)),
     Broken("katakana is hiragana in keys", "S12", keyed(lambda key: key.translate(_TO_HIRAGANA))),
     Broken(
@@ -282,12 +271,12 @@ OF_BOUNDS: tuple[Broken, ...] = (
         "S12",
         keyed(lambda key: "".join(each for each in key if unicodedata.category(each) != "Cf")),
     ),
-    Broken("the trouble of the first call is remembered", "S14", face(RemembersTrouble), _SYNC, on_socket=False),
-    Broken("the first call has an hour", "S13", face(PatientAtFirst), _SYNC, on_socket=False),
-    Broken("each foreign record costs a connection", "S16", face(LosesConnections), _SYNC, on_socket=False),
+    Broken("the trouble of the first call is remembered", "S14", for_threads(RemembersTrouble), _SYNC, on_socket=False),
+    Broken("the first call has an hour", "S13", for_threads(PatientAtFirst), _SYNC, on_socket=False),
+    Broken("each foreign record costs a connection", "S16", for_threads(LosesConnections), _SYNC, on_socket=False),
     Broken("a store ends with its server", "S18", dying_with_the_server, _SYNC, on_socket=False),
-    Broken("eight waits are heard at a time", "N1", face(HearsEight), _SYNC, on_socket=False),
-    Broken("a claim waits for ever for less than 1 ms", "W1", face(WholeMilliseconds), _SYNC, on_socket=False),
+    Broken("eight waits are heard at a time", "N1", for_threads(HearsEight), _SYNC, on_socket=False),
+    Broken("a claim waits for ever for less than 1 ms", "W1", for_threads(WholeMilliseconds), _SYNC, on_socket=False),
 )
 LINKS_OF_BOUNDS: tuple[BrokenLinks, ...] = (
     BrokenLinks("a read that hangs holds up what comes later", "S13", ReadsHoldUp, None),

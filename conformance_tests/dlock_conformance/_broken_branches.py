@@ -8,7 +8,7 @@ import unicodedata
 
 from dlock_conformance import _faulty_beside
 from dlock_conformance import _faulty_branches as faulty
-from dlock_conformance._breaking import answering, around, asking, setting
+from dlock_conformance._breaking import answering, around, asking, for_threads, setting
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty import keyed, scanning
 from dlock_conformance._faulty_branches import altering, keeping, losing, storing
@@ -20,7 +20,6 @@ from dlock_conformance._faulty_lives import costing
 from dlock_conformance._faulty_pools import used_again_after
 from dlock_conformance._wire_errors import NotSentError
 from dlock_conformance.harness import Colour
-from dlock_conformance.wired import AsyncWiredStore
 from dlock_core.record import State
 
 __all__ = ["LINKS_OF_BRANCHES", "OF_BRANCHES"]
@@ -226,7 +225,7 @@ _BRANCHES: tuple[Broken, ...] = (
     Broken(
         "reads beside an open scan are of its transaction",
         "S10",
-        setting(faces=(_faulty_beside.ScansPin, AsyncWiredStore)),
+        for_threads(_faulty_beside.ScansPin),
         colours=(Colour.SYNC,),
     ),
     Broken(
@@ -265,19 +264,19 @@ _BRANCHES: tuple[Broken, ...] = (
     Broken(
         "what must exist is looked at as a wait begins",
         "W1",
-        setting(faces=(_faulty_beside.DecidesFirst, AsyncWiredStore)),
+        for_threads(_faulty_beside.DecidesFirst),
         colours=(Colour.SYNC,),
     ),
     Broken(
         "a claim that waits keeps the payload that it saw first",
         "W1",
-        setting(faces=(_faulty_beside.KeepsTheFirst, AsyncWiredStore)),
+        for_threads(_faulty_beside.KeepsTheFirst),
         colours=(Colour.SYNC,),
     ),
     Broken(
         "a claim that waits is granted after close",
         "S22",
-        setting(faces=(_faulty_beside.WaitsWhenClosed, AsyncWiredStore)),
+        for_threads(_faulty_beside.WaitsWhenClosed),
         colours=(Colour.SYNC,),
     ),
     # ---- the life of records
