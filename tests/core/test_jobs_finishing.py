@@ -146,20 +146,25 @@ async def test_run_whose_lease_is_over_says_that_when_it_finishes(world: World) 
 
 
 @both_colours
-async def test_finish_whose_lease_ends_before_an_answer_is_unknown(world: World) -> None:
-    """No try had an answer, and there is no time for another: nobody can tell what the store has done."""
+@pytest.mark.parametrize(
+    ("held_s", "took_s", "told"),
+    [(0, 8, "no answer"), (3.75, 0.2, "slot 1 of job 'k' was finished by this run: the store did not")],
+    ids=["stood still", "no time left"],
+)
+async def test_finish_that_nobody_answered_until_the_lease_was_over_is_unknown(
+    world: World, held_s: float, took_s: float, told: str
+) -> None:
+    """The process stood still between the tries, or the lease has no time for another: nobody can tell what the store has done."""
 
     def let_time_pass(verb: str, _: object) -> None:
         if verb == "release":
-            world.clock.advance(0.2)
-            raise OutcomeUnknownError("no answer")
+            world.clock.advance(took_s)
+            raise OutcomeUnknownError("no answer", key="k")
 
     async with world.client(world.hooked_store(let_time_pass), lease_duration=4, auto_renew=False) as client:
         job = await enter(client, slot=1)
-        await world.live(3.75)
-        with pytest.raises(
-            OutcomeUnknownError, match="slot 1 of job 'k' was finished by this run: the store did not"
-        ) as raised:
+        await world.live(held_s)
+        with pytest.raises(OutcomeUnknownError, match=told) as raised:
             await job.finish(b"late")
         assert (job.last_slot, raised.value.key) == (None, "k")
 
@@ -177,22 +182,6 @@ async def test_leaving_the_block_without_an_answer_is_followed_up(
 
         async with client.once("k", slot=1) as job:
             assert not job.due
-
-
-@both_colours
-async def test_finish_that_nobody_answered_for_a_lease_is_unknown(world: World) -> None:
-    """The process stood still between the tries."""
-
-    def stand_still(verb: str, _: object) -> None:
-        if verb == "release":
-            world.clock.advance(8)
-            raise OutcomeUnknownError("no answer")
-
-    async with world.client(world.hooked_store(stand_still), lease_duration=4) as client:
-        job = await enter(client, slot=1)
-        with pytest.raises(OutcomeUnknownError):
-            await job.finish(b"late")
-        assert job.last_slot is None
 
 
 @both_colours
