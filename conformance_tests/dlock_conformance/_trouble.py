@@ -226,9 +226,9 @@ class TroubleClauses:
     def test_s16_what_is_not_ours_raises_from_every_verb(self, trial: Trial, verb: str) -> None:
         """A foreign record is neither free nor absent, and it is left as it is."""
         key = trial.plant()
+        written = held(key) if verb != "release" else tombstone(held(key))
 
         for ask in (verb, "read"):
-            written = held(key) if ask != "release" else tombstone(held(key))
             came = trial.tried(asking(trial.store, ask, None, written, 5.0))
             if ask == "scan" and came == []:
                 continue  # a scan may pass over what is not ours: the table may have other users
@@ -237,7 +237,7 @@ class TroubleClauses:
             )
             trial.require(isinstance(came, RecordError), wrong, came=came)
         for _ in range(MET):
-            trial.tried(asking(trial.store, verb, None, held(key), 5.0))
+            trial.tried(asking(trial.store, verb, None, written, 5.0))
         for store in (trial.store, trial.other):
             came = trial.tried(lambda store=store: store.claim(Claim(held(trial.key()), Expect.ANY)))  # type: ignore[misc]
             trial.granted(came, f"a claim, after a {verb} met a record that is not dlock's {MET} times,")
