@@ -282,7 +282,9 @@ class SqliteFile:
         if self._identity is not None:
             return
         if not self._creates and self.is_unmade():
-            raise self._error(StoreSetupError, "it is not there; 'dlock init --url URL' makes it", None)
+            raise self._error(
+                StoreSetupError, "there is none; check the path, or make it with 'dlock init --url URL'", None
+            )
         try:
             if sys.platform == "linux":
                 os.mknod(self.path, stat.S_IFREG | 0o600)

@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,12 @@ from dlock_core.backend import backend_for, check_claims
 from dlock_core.client import LockClient
 from dlock_core.clock import NANOS, now_ns
 from dlock_core.engine.client_context import check_accepted, describe
-from dlock_core.engine.opening import named_store, whole_commands
+from dlock_core.engine.opening import named_store, open_store, whole_commands
 from dlock_core.errors import UnsupportedError
 from dlock_core.options import to_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from dlock_core.options import ClientOptions
     from dlock_core.store import Guarantees, LockStore
@@ -39,6 +39,20 @@ _TOKENS = {
     "timed": "tokens are ordered as far as clock rates are bounded",
     "none": "there is no token; nothing can be fenced",
 }
+
+
+@contextmanager
+def standing_store(options: ClientOptions) -> Iterator[LockClient]:
+    """Give a client of the store as it stands: a command that looks, or takes away, makes none where the URL is mistyped.
+
+    Raises: DLockError: the store cannot be opened, or is none yet.
+    """
+    with (
+        whole_commands(options),
+        closing(open_store(options, as_it_stands=True)) as store,
+        LockClient(store, options) as client,
+    ):
+        yield client
 
 
 def policy(options: ClientOptions) -> str:
@@ -80,9 +94,8 @@ def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
 def _examined(options: ClientOptions, configuration: str) -> dict[str, Any]:
     assert options.url is not None  # asked before
     check_claims(options.url.get_secret_value())
-    backend, store_options = named_store(options)
-    look: Any = getattr(backend, "look", backend.open)
-    with closing(look(store_options)) as store:
+    backend = backend_for(options.url.get_secret_value())
+    with closing(open_store(options.with_(provision=False), as_it_stands=True)) as store:
         guarantees = store.guarantees()
         check_accepted(options, guarantees, store)
         remedies: Mapping[str, str] = getattr(backend, "remedies", {})

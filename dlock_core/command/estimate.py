@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dlock_core.client import connect
+from dlock_core.command.doctor import standing_store
 from dlock_core.command.options import DURATION
 from dlock_core.errors import ConfigurationError
 from dlock_core.timings import NANOS
@@ -40,7 +40,7 @@ def estimated(options: ClientOptions, workload: str, prices: str | None) -> dict
     """
     counts, lease_s = _parsed(workload)
     options = options if lease_s is None else options.with_(lease_duration=lease_s)
-    with connect(options) as client:
+    with standing_store(options) as client:
         timings = client._context.resolve({}).timings
         store = client.guarantees().store
     # With jitter a pause takes between half of the longest and all of it.

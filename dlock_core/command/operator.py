@@ -9,6 +9,7 @@ import click
 
 from dlock_core.client import connect
 from dlock_core.command import doctor as diagnosis
+from dlock_core.command.doctor import standing_store
 from dlock_core.command.estimate import estimate_in_words, estimated
 from dlock_core.command.options import client_options, configuration_source, connection_options, output_option
 from dlock_core.command.show import (
@@ -54,8 +55,13 @@ _TOKEN.name = "token"  # in the message about one that is none
 @output_option
 def ls(prefix_of_key: str, everything: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # click hands options over by name
     """List the locks that are held and whose key begins with PREFIX. The list may be stale, and a holder may have died."""
-    with connect(client_options(**given)) as client:
-        records, foreign = looked_up(client, prefix_of_key, everything=everything)
+    with standing_store(client_options(**given)) as client:
+        print_locks(client, prefix_of_key, output, everything=everything)
+
+
+def print_locks(client: LockClient, prefix: str, output: str, *, everything: bool) -> None:
+    """Print the locks as one look shows them, those that can be read also where another record cannot."""
+    records, foreign = looked_up(client, prefix, everything=everything)
     if output == "json":
         print_json([facts_of(record, age_ms) for record, age_ms in records])
     else:
@@ -165,7 +171,7 @@ def _member_in_words(member: dict[str, Any]) -> str:
 @output_option
 def show(key: str, output: str, **given: Any) -> int:
     """Show what is stored under KEY. A record that says 'held' may be a dead holder's: only time tells."""
-    with connect(client_options(**given)) as client:
+    with standing_store(client_options(**given)) as client:
         record, age_ms = _aged(client, key)
         seen = None if record is None else facts_of(record, age_ms)
         if seen is not None and seen["members"] is not None:
@@ -236,7 +242,7 @@ def break_(  # click hands options over by name
         return _break_session(key, output, given)
     if token is None and rvn is None:
         raise click.UsageError("say which grant is meant: --token N or --rvn RVN, as 'dlock show KEY' says them")
-    with connect(client_options(**given)) as client:
+    with standing_store(client_options(**given)) as client:
         record = client.get(key)
         question = f"dlock: free {key!r} at once, although its holder may still be at work?"
         if now and not yes and sys.stdin.isatty() and not click.confirm(question, err=True):
@@ -256,7 +262,7 @@ def break_(  # click hands options over by name
 
 
 def _break_session(session: str, output: str, given: dict[str, Any]) -> int:
-    with connect(client_options(**given)) as client:
+    with standing_store(client_options(**given)) as client:
         done = client.break_session(session)
     if not done:
         Say().error(f"session {session!r} is over, or was broken, already; nothing was done")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dlock_core.client import connect
+from dlock_core.command.doctor import standing_store
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
 from dlock_core.command.show import print_as
 
@@ -28,7 +28,7 @@ def prune(prefix_of_key: str, *, older_than: float, dry_run: bool, output: str, 
 
     Records that are held, that carry data, or that hold the last slot of a job stay. Fencing tokens go on above those that were removed.
     """
-    with connect(client_options(**given)) as client:
+    with standing_store(client_options(**given)) as client:
         pruned = client.prune(older_than=older_than, prefix=prefix_of_key, dry_run=dry_run)
     facts = {"removed": pruned.removed, "seen": pruned.seen, "dry_run": dry_run}
     print_as(output, facts, {"would remove" if dry_run else "removed": f"{pruned.removed} of {pruned.seen} records"})

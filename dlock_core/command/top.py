@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from dlock_core.client import connect
-from dlock_core.command.operator import facts_of, looked_up, rows_of
+from dlock_core.command.doctor import standing_store
+from dlock_core.command.operator import looked_up, print_locks, rows_of
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
-from dlock_core.command.show import OF_EACH, escape, print_json, print_rows, table_of
+from dlock_core.command.show import OF_EACH, escape, table_of
 from dlock_core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -73,17 +73,10 @@ def top(prefix_of_key: str, every: float, once: bool, output: str, **given: Any)
     """Show the held locks whose key begins with PREFIX, and look again and again, until Ctrl-C. Each look reads all of them."""
     if not 0.1 <= every <= 86_400:  # noqa: PLR2004  # as the message says
         raise click.BadParameter("must be from 100ms to 1d", param_hint="'--every'")
-    with connect(client_options(**given)) as client:
-        board = Board(client, prefix_of_key)
+    with standing_store(client_options(**given)) as client:
         if not (once or output == "json") and sys.stdout.isatty() and os.environ.get("TERM") not in _CANNOT_REDRAW:
-            _follow(board, every)
-        board.look()
-        if output == "json":
-            print_json([facts_of(*aged) for aged in board.records])
-        else:
-            print_rows(*rows_of(board.records, everything=False))
-        if board.trouble is not None:
-            raise board.trouble
+            _follow(Board(client, prefix_of_key), every)
+        print_locks(client, prefix_of_key, output, everything=False)
 
 
 def _leave(number: int, _: object) -> NoReturn:

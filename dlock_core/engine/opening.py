@@ -77,14 +77,17 @@ def named_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
     return backend, chosen
 
 
-def open_store(options: ClientOptions) -> LockStore:
+def open_store(options: ClientOptions, *, as_it_stands: bool = False) -> LockStore:
     """Open the store of *options* for threads, and create what it lacks if they say so.
+
+    *as_it_stands* opens one that creates nothing by itself, which a store may that is made of a file.
 
     Raises: ConfigurationError: the URL is wrong, or the store is for asyncio alone. StoreError: it cannot be reached.
     """
     backend, store_options = named_store(options)
     with opening_store(options):
-        store = backend.open(store_options)
+        opened = getattr(backend, "look", backend.open) if as_it_stands and not options.provision else backend.open
+        store: LockStore = opened(store_options)
         check_face(store, asynchronous=False)
     try:
         if options.provision:

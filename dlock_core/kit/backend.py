@@ -21,10 +21,11 @@ class Backend:
     """A :class:`~dlock_core.backend.StoreBackend`. The functions get an instance of *options*; *extra* names the pip extra of the driver.
 
     *aopen_store* may be a coroutine function. Without it asyncio clients use the store of *open_store* through threads.
-    *look_store* opens a store that creates nothing, for ``dlock doctor``, where *open_store* opens one that would; its ``is_unmade`` says
-    that there is nothing to read yet. *policy* states the rights that the server's user needs, for ``dlock doctor --policy``: text, or a
-    function that returns what is printed as JSON. *remedies* says by the name of an unsafe trait what to do about it, for ``dlock doctor``.
-    With *learns* a store is asked for its guarantees when it is opened, since only then it knows its capabilities.
+    *look_store* opens a store that creates nothing, for ``dlock ls`` and ``dlock doctor``, where *open_store* opens one that would; its
+    ``is_unmade`` says that there is nothing to read yet. *policy* states the rights that the server's user needs, for
+    ``dlock doctor --policy``: text, or a function that returns what is printed as JSON. *remedies* says by the name of an unsafe trait
+    what to do about it, for ``dlock doctor``. With *learns* a store is asked for its guarantees when it is opened, since only then it
+    knows its capabilities.
     """
 
     def __init__(

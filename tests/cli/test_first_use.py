@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 
 from dlock_core.command.options import DURATION
 from tests.cli.support import Shell, line
+
+if TYPE_CHECKING:
+    from tests.cli.operator_support import Command
 
 
 @pytest.mark.parametrize("words", ["run k", "elect --once k", "once --slot 1 k"])
@@ -57,3 +63,24 @@ def test_the_file_of_the_page_is_read(shell: Shell) -> None:
 
     assert shell.json("doctor")["lease_s"] == 30
     assert str(file) in shell.json("doctor")["configuration"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls",
+        "top",
+        "top -o json",
+        "show k",
+        "break k --token 1",
+        "break k~dlock/s/1 --session",
+        "prune --older-than 30d",
+    ],
+)
+def test_command_that_looks_makes_no_store_where_the_path_is_mistyped(dlock: Command, url: str, command: str) -> None:
+    """An empty list would say that nothing is held."""
+    code, out, err = dlock(*command.split())
+
+    assert (code, out) == (69, "")
+    assert "there is none; check the path, or make it with " + f"'dlock init --url {url}'" in err
+    assert not Path(url.removeprefix("sqlite://")).exists()

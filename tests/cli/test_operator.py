@@ -38,6 +38,7 @@ FULL = Path("/dev/full")
 @pytest.mark.parametrize("arguments", [("ls",), ("doctor", "-o", "json"), ("--help",)])
 def test_output_that_has_no_place_is_told(shell: Shell, arguments: tuple[str, ...]) -> None:
     """A full disk is one line on stderr, and an exit code of its own."""
+    shell.run("init")
     with FULL.open("w") as full:
         done = shell.run(*arguments, stdout=full)
 
@@ -145,7 +146,7 @@ def test_ls_shows_what_stands_beside_a_foreign_record(
     assert "NOT complete" in err
 
 
-def test_ls_of_an_empty_store_prints_the_heading_or_an_empty_list(dlock: Command, url: str) -> None:
+def test_ls_of_an_empty_store_prints_the_heading_or_an_empty_list(dlock: Command, client: LockClient) -> None:
     """Nothing is not an error."""
     assert dlock("ls") == (0, "KEY  OWNER  HELD  RENEWED  LEASE\n", "")
     assert dlock.json("ls") == []
@@ -241,7 +242,7 @@ def test_show_of_binary_data_says_how_much(dlock: Command, client: LockClient) -
     assert "5 bytes (base64): /xtbMko=" in out
 
 
-def test_show_of_an_unknown_key_exits_with_1(dlock: Command, url: str) -> None:
+def test_show_of_an_unknown_key_exits_with_1(dlock: Command, client: LockClient) -> None:
     """Nothing there is told from trouble."""
     assert dlock("show", "k") == (1, "", "dlock: nothing is stored under key 'k'; 'dlock ls --all' lists what is\n")
     assert dlock("show", "k", "-o", "json")[:2] == (1, "null\n")

@@ -71,6 +71,7 @@ def test_command_of_operators_works_without_the_names_that_windows_lacks(
     shell: Shell, arguments: tuple[str, ...]
 ) -> None:
     """They need no process of their own."""
+    shell.run("init")
     done = shell.run(*arguments, program=("-c", LIKE_WINDOWS))
 
     assert "Traceback" not in done.stderr

@@ -32,6 +32,7 @@ def test_a_pipe_has_one_look_as_of_ls(dlock: Command, client: LockClient) -> Non
 
 def test_a_dumb_terminal_has_one_look(shell: Shell) -> None:
     """It cannot be written over, and would show nothing."""
+    shell.run("init")
     shell.environment["TERM"] = "dumb"
     mine, its = pty.openpty()
     process = shell.start("top", stdout=its)

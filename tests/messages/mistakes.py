@@ -1,7 +1,8 @@
 """Ninety mistakes of a first use, as a person makes them: Python, or a command line that begins with ``$``.
 
-Python finds the public names of ``dlock_core``, and ``client`` and ``other`` on one empty memory store. A command line finds an empty
-SQLite file in ``DLOCK_URL``, and may set variables before its first word; with ``HELD`` there, somebody holds the lock ``busy``.
+Python finds the public names of ``dlock_core``, and ``client`` and ``other`` on one empty memory store. A command line finds in
+``DLOCK_URL`` a SQLite file that nobody has made yet, and may set variables before its first word; with ``HELD`` there, somebody holds the
+lock ``busy``.
 ``FOLDER`` is an empty folder, and ``REDIS`` the URL of a server.
 """
 

@@ -116,7 +116,9 @@ class TestGuarantees:
         """As long as there is no file."""
         with (
             closing(SqliteStore(path, creates=False)) as looking,
-            pytest.raises(StoreSetupError, match="'dlock init --url URL' makes it"),
+            pytest.raises(
+                StoreSetupError, match="there is none; check the path, or make it with 'dlock init --url URL'"
+            ),
         ):
             looking.read("k", timeout_s=1)
 
