@@ -18,7 +18,7 @@ from dlock_conformance._links import AsyncLinks, Links
 from dlock_conformance._wire_errors import NotARecordError, NotSentError
 from dlock_conformance.harness import Colour
 from dlock_conformance.wired import AsyncWiredStore, Wire, WiredStore
-from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
 from dlock_core.record import State
 from dlock_core.store import Claim, Expect, Grade, Guarantees
 
@@ -53,6 +53,26 @@ class PausesAfterALoss(WiredStore):
             if "reset" in str(error.__cause__):
                 time.sleep(AWAY_S)
             raise
+
+
+def leaving_its_transaction_open(*verbs: str) -> Patch:
+    """Leave a transaction open where one of *verbs* meets what is not dlock's: others write nothing until the next call of that store."""
+    holders = list[WiredStore]()
+
+    class LeavesOpen(WiredStore):
+        def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float) -> Any:
+            if self in holders:
+                holders.remove(self)
+            if holders and verb not in ("read", "read_age", "scan"):
+                raise StoreUnavailableError("somebody else writes", key=key) from TimeoutError()
+            try:
+                return super()._ask(verb, request, key, timeout_s)
+            except RecordError:
+                if verb in verbs:
+                    holders.append(self)
+                raise
+
+    return for_threads(LeavesOpen)
 
 
 # ---- what is promised, and which clock decides
@@ -221,6 +241,20 @@ OF_ENDS: tuple[Broken, ...] = (
     Broken("a call has its time-out twice", "S13", setting(patience=lambda timeout_s: 2 * timeout_s), on_socket=False),
     Broken("a server that refuses is asked on", "S13", for_threads(AsksOn), _SYNC, on_socket=False),
     Broken("a call pauses after a lost reply", "S13", for_threads(PausesAfterALoss), _SYNC, on_socket=False),
+    Broken(
+        "a foreign record leaves the transaction of a replace open",
+        "S16",
+        leaving_its_transaction_open("replace"),
+        _SYNC,
+        on_socket=False,
+    ),
+    Broken(
+        "a foreign record leaves the transaction of several open",
+        "S16",
+        leaving_its_transaction_open("replace_many", "claim_many"),
+        _SYNC,
+        on_socket=False,
+    ),
     Broken("tasks are promised another grade", "S20", saying_to_tasks(grade=Grade.B), _SYNC, on_socket=False),
     Broken("tasks are promised more", "S20", saying_to_tasks(failover="nothing is lost"), _SYNC, on_socket=False),
     Broken("a lease lapses by the clock of the store", "S2", around("claim", lapsing(400, *Expect))),
