@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from dlock_conformance._wire_errors import NotARecordError, NotSentError
 from dlock_conformance.harness import Colour
 from dlock_conformance.wired import AsyncWiredStore, Wire, WiredStore
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
-from dlock_core.record import State
+from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Grade, Guarantees
 
 __all__ = ["LINKS_OF_ENDS", "OF_ENDS"]
@@ -73,6 +74,38 @@ def leaving_its_transaction_open(*verbs: str) -> Patch:
                 raise
 
     return for_threads(LeavesOpen)
+
+
+# ---- scans that do not come to their end
+
+
+class ScansUseUp(WiredStore):
+    """Has ten cursors, and closes them at the end of a scan only."""
+
+    left = 10
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """As its name says."""
+        if not self.left:
+            raise StoreUnavailableError("no cursor is free") from TimeoutError()
+        self.left -= 1
+        yield from super().scan(prefix, timeout_s=timeout_s)
+        self.left += 1
+
+
+def cursor_after_close(error: Exception | None) -> Patch:
+    """Have the cursor of a scan meet the end of its store, and raise *error* then, or end."""
+
+    class Cursor(WiredStore):
+        def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+            for record in super().scan(prefix, timeout_s=timeout_s):
+                yield record
+                if not self.is_open and error is None:
+                    return
+                if not self.is_open and error is not None:
+                    raise error
+
+    return for_threads(Cursor)
 
 
 # ---- what is promised, and which clock decides
@@ -255,6 +288,15 @@ OF_ENDS: tuple[Broken, ...] = (
         _SYNC,
         on_socket=False,
     ),
+    Broken("a scan that is not read to its end keeps a cursor", "S10", for_threads(ScansUseUp), _SYNC, on_socket=False),
+    Broken(
+        "a scan raises what the driver does when its store is closed",
+        "S17",
+        cursor_after_close(ValueError("the cursor is closed")),
+        _SYNC,
+        on_socket=False,
+    ),
+    Broken("a scan ends when its store is closed", "S17", cursor_after_close(None), _SYNC, on_socket=False),
     Broken("tasks are promised another grade", "S20", saying_to_tasks(grade=Grade.B), _SYNC, on_socket=False),
     Broken("tasks are promised more", "S20", saying_to_tasks(failover="nothing is lost"), _SYNC, on_socket=False),
     Broken("a lease lapses by the clock of the store", "S2", around("claim", lapsing(400, *Expect))),
