@@ -28,7 +28,7 @@ __all__ = ["CallingClauses"]
 
 BRIEF_S = 0.1
 # What the calls have at which a store is closed; what a close may take that says good-bye to a server, and a wait, which is longer.
-CLOSED_S, CLOSE_S, WAIT_S = 1.0, 10.0, 20.0
+CLOSED_S, CLOSE_S, WAIT_S = 0.5, 10.0, 20.0
 # More than a pool has, here and there, and so many times.
 CROWD, CROWDS = 20, 6
 SWITCH_S = 1e-6

@@ -25,7 +25,7 @@ __all__ = ["GrantingClauses"]
 
 STATES = {"absent": None, "free": State.FREE, "gone": State.GONE}
 HIGH = 900
-GRACE_S = 0.6
+GRACE_S = 0.5
 
 
 class GrantingClauses:
