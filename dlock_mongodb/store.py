@@ -44,7 +44,7 @@ _SEATS_MAX = 16
 # One for the change stream, and one that only renewals and releases take.
 _RESERVED_CONNECTIONS = 2
 # Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
-_LANE_WIDTH, _CLOSE_S = 16, 10.0
+_LANE_WIDTH, _CLOSE_S, _LEAVE_S = 16, 10.0, 1.0
 
 
 class _Link:
@@ -100,7 +100,8 @@ class _ThreadLink(_Link):
         if self.watch is not None:
             self.watch.close()
         if self.owned:
-            self._lane.aside(self.client.close, _CLOSE_S)
+            # In a copy of the context, as below.
+            self._lane.aside(partial(copy_context().run, self._close), _CLOSE_S)
 
     def _bounded(self, command: Command, end: float) -> Document:
         # In a copy of the context: pymongo keeps the deadline there, where an interrupt may leave it for all later requests of the thread.
@@ -108,6 +109,11 @@ class _ThreadLink(_Link):
         # The lock of its pool is Python's, and an interrupt could leave it held.
         answer: Document = self._lane.aside(within, end - time.monotonic())
         return answer
+
+    def _close(self) -> None:
+        # The client takes leave of its server, and would look for one as long as a call may that has no time-out.
+        with pymongo.timeout(_LEAVE_S):
+            self.client.close()
 
     def _within(self, command: Command, end: float) -> Document:
         timeout_s = end - time.monotonic()
@@ -138,7 +144,8 @@ class _TaskLink(_Link):
         if self.watch is not None:
             await self.watch.close()
         if self.owned:
-            await self.client.close()
+            with pymongo.timeout(_LEAVE_S):  # as for threads
+                await self.client.close()
         # The commands of cancelled calls end with their time-outs, if not with the client.
         await asyncio.gather(*self._under_way, return_exceptions=True)
 

@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from dlock_conformance._connecting import CALLERS, CALLS, LONG_S, SHORT_S, cancelled
-from dlock_conformance._trouble import STEPS, asking, prepared
+import pytest
+
+from dlock_conformance._connecting import CALLERS, CALLS, LONG_S, SHORT_S, cancelled, caught, how_it_ended
+from dlock_conformance._trouble import STEPS, asking, prepared, seen_at_last
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs, verbs_of
 from dlock_conformance.records import fresh, held, next_version
@@ -25,6 +27,8 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 __all__ = ["CallingClauses"]
 
 BRIEF_S = 0.1
+# What the calls have at which a store is closed; what a close may take that says good-bye to a server, and a wait, which is longer.
+CLOSED_S, CLOSE_S, WAIT_S = 0.5, 10.0, 20.0
 # More than a pool has, here and there, and so many times.
 CROWD, CROWDS = 20, 6
 SWITCH_S = 1e-6
@@ -87,6 +91,59 @@ class CallingClauses:
             with trial.fault(Fault.HANG):
                 cancelled(store, verb, request_of(verb, standing, written), BRIEF_S)
             get_their_own(trial, store, mine, f"a {verb} was cancelled")
+
+    @needs("hang", "async")
+    def test_s17_a_first_call_that_is_cancelled_costs_no_other(self, trial: Trial) -> None:
+        """Two are the first of their store, and both need the connection that one of them makes."""
+        store, keys = trial.open(trial.harness.through_faults), [trial.key() for _ in range(2)]
+        raw: Any = store.raw
+
+        async def begun() -> asyncio.Future[Any]:
+            reads: list[asyncio.Future[Any]] = [asyncio.ensure_future(raw.read(key, timeout_s=LONG_S)) for key in keys]
+            one, two = reads
+            await asyncio.sleep(SHORT_S)  # they are under way; if not, the clause is tried less hard
+            one.cancel()
+            await asyncio.wait([one], timeout=SLACK_S)
+            return two
+
+        async def ended(task: asyncio.Future[Any]) -> object:
+            await asyncio.wait([task], timeout=LONG_S + SLACK_S)
+            return how_it_ended(task)
+
+        with trial.fault(Fault.HANG):
+            other = store.loop.run(begun())
+        came = store.loop.run(ended(other))
+
+        wrong = "of two first calls at once one was cancelled: the other must end by an answer or by a StoreError"
+        trial.require(came == "an answer" or isinstance(came, StoreError), wrong, came=came or "it was cancelled, too")
+
+    @needs("hang")
+    @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE])
+    def test_s22_a_store_is_closed_while_calls_have_no_answer(self, trial: Trial, fault: Fault) -> None:
+        """Close ends before a long wait does, and nothing of the driver leaks from it or from them."""
+        store, record = trial.disturbed(fault), trial.hold(trial.key())
+        asked = calls(trial, store, CLOSED_S) | readings(trial, store, CLOSED_S)
+        if trial.harness.gives("notify"):
+            asked["wait"] = lambda: store.wait(record, ticket=fresh(), timeout_s=WAIT_S)
+        came: dict[str, object] = {}
+        callers = [
+            threading.Thread(target=lambda verb=verb: came.update({verb: caught(asked[verb])}), daemon=True)
+            for verb in asked
+        ]
+
+        with trial.fault(fault):
+            for each in callers:
+                each.start()
+            time.sleep(SHORT_S)  # they are under way; if not, the clause is tried less hard
+            trial.ended(store.close, CLOSE_S + SLACK_S)
+        seen_at_last(trial, record.key)
+        trial.tried(lambda: trial.free(record))
+        for each in callers:
+            each.join(CLOSED_S + SLACK_S)
+
+        for answer in came.values():
+            if isinstance(answer, AssertionError):
+                raise answer
 
     @needs("hang")
     def test_s13_a_new_connection_has_no_time_out_of_its_own(self, trial: Trial) -> None:

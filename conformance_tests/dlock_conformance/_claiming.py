@@ -156,17 +156,6 @@ class ClaimingClauses:
         for others in ("", "keep_payload", "a ticket"):
             claimed_by_its_condition(trial, trial.store.claim, (standing, expect, must_exist), others)
 
-    def test_s2_a_lapsed_lease_is_still_held(self, trial: Trial) -> None:
-        """The store reads no clock: whose lease has ended is decided by who waits, and told by a replace."""
-        record = trial.hold(trial.key(), lease_ms=1)
-
-        trial.renew(record, lease_ms=1)
-        standing = trial.store.read(record.key)
-
-        for expect in (Expect.ANY, Expect.ABSENT):
-            reply = trial.other.claim(Claim(held(record.key), expect))
-            trial.refused(reply, "a claim of a record that is held, with a lease of 1 ms,", standing)
-
     def test_s2_a_ticket_changes_no_condition(self, trial: Trial) -> None:
         """It names an attempt and may be seen again: the claim is another one, under its own RVN, and gets a token of its own."""
         record = trial.hold(trial.key())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ __all__ = ["GrantingClauses"]
 
 STATES = {"absent": None, "free": State.FREE, "gone": State.GONE}
 HIGH = 900
+GRACE_S = 0.5
 
 
 class GrantingClauses:
@@ -42,6 +44,18 @@ class GrantingClauses:
             reply = ask(Claim(held(free.key), expected, ticket=fresh()))
 
             trial.refused(reply, f"{way} that expects {wrong.replace('_', ' ')}", free)
+
+    def test_s2_a_lapsed_lease_is_still_held(self, trial: Trial) -> None:
+        """The store reads no clock: whose lease has ended is decided by who waits, and told by a replace."""
+        record = trial.hold(trial.key(), lease_ms=1)
+
+        trial.renew(record, lease_ms=1)
+        standing = trial.store.read(record.key)
+        time.sleep(GRACE_S)  # a store that reads a clock may give a holder some more time
+
+        for expect in (Expect.ANY, Expect.ABSENT):
+            reply = trial.other.claim(Claim(held(record.key), expect))
+            trial.refused(reply, "a claim of a record that is held, with a lease of 1 ms,", standing)
 
     @pytest.mark.parametrize("least", [1, 3, 500])
     @pytest.mark.parametrize("standing", STATES)

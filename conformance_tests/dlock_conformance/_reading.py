@@ -27,6 +27,9 @@ from dlock_core.store import Claim, Expect, Replace
 __all__ = ["ENDS", "EXACT", "PAIRS", "ReadingClauses", "alike", "everywhere"]
 
 READERS = 3
+# How stores name what they keep beside a lock.
+BETWEEN = (":", ".", "/", "_")
+OWN_ENDS = ("counter", "fence", "fencing", "lock", "owner", "queue", "token", "version", "waiters")
 ALL_BYTES = bytes(range(256))
 INTEGERS = (0, 1, -1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63) + 1)
 TEXTS = (
@@ -281,6 +284,19 @@ class ReadingClauses:
             trial.store.read(one),
             f"a release of {two[START_BYTES:][-20:]!r} changed {one[START_BYTES:][-20:]!r}",
         )
+
+    def test_s12_no_end_of_a_key_is_the_store_s_own(self, trial: Trial) -> None:
+        """A counter, a queue or whatever it keeps beside a lock has no key that a lock can have, too."""
+        key = trial.key()
+        records = []
+        for other in [f"{key}{between}{end}" for between in BETWEEN for end in OWN_ENDS]:
+            came = trial.tried(lambda other=other: trial.store.claim(Claim(held(other), Expect.ABSENT)))  # type: ignore[misc]
+            records.append(trial.granted(came, f"a claim of a key that ends in {other[len(key) :]!r}"))
+
+        trial.free(trial.renew(trial.hold(key)))
+
+        for record in records:
+            trial.exactly(record, trial.store.read(record.key), f"a lock of {key[-4:]!r} changed {record.key[-12:]!r}")
 
     def test_s12_keys_of_digits_are_text(self, trial: Trial) -> None:
         """Two of one number are two keys, where a column takes the type of what is put into it."""

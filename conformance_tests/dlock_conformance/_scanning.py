@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dlock_conformance._connecting import many
+from dlock_conformance._connecting import caught, many
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._reading import PAIRS, alike
+from dlock_conformance._trouble import MET
 from dlock_conformance.needs import needs
 from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError
 from dlock_core.record import DATA_MAX_BYTES, LockRecord, State
 
 __all__ = ["ScanningClauses"]
@@ -83,6 +85,32 @@ class ScanningClauses:
         longer = trial.hold(f"{record.key}r")
 
         same_records(trial, [record, longer], trial.store.scan(record.key))
+
+    def test_s10_scans_that_are_not_read_to_their_end_use_nothing_up(self, trial: Trial) -> None:
+        """Whoever has found what he looked for leaves the loop: its connection, or what the server keeps for it, is free then."""
+        prefix = many(trial)
+
+        def begin() -> None:
+            scan = trial.store.scanning(prefix)
+            next(scan)
+            scan.close()
+
+        for _ in range(MET):
+            came = trial.tried(begin)
+            trial.require(came is None, f"of {MET} scans that were not read to their end one found no place", came=came)
+
+    def test_s17_a_scan_whose_store_is_closed_lets_nothing_out(self, trial: Trial) -> None:
+        """It ends by an error of the store, or gives all that it had read."""
+        prefix, store = many(trial), trial.open()
+        scan = store.scanning(prefix)
+        next(scan)
+        store.close()
+
+        came = caught(lambda: list(scan))
+
+        whole = isinstance(came, list) and len(came) == trial.harness.page + 19
+        wrong = "a scan whose store was closed meanwhile must raise a StoreError, or give all"
+        trial.require(whole or isinstance(came, StoreError), wrong, came=came)
 
     def test_s10_a_prefix_may_be_as_long_as_a_key(self, trial: Trial) -> None:
         """It is compared to its last byte."""

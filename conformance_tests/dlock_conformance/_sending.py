@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -116,11 +117,13 @@ class SendingClauses:
         trial.require(isinstance(came, StoreError), "a read without an answer must raise a StoreError", came=came)
 
     @needs("refuse")
-    @pytest.mark.parametrize("asked", ["provision", "guarantees"])
+    @pytest.mark.parametrize("asked", ["open", "provision", "guarantees"])
     def test_s17_without_a_server_nothing_of_the_driver_leaks(self, trial: Trial, asked: str) -> None:
         """As of the verbs; but they may have nothing to ask, or wait for the server, which comes back soon."""
         store, came = trial.disturbed(Fault.REFUSE), list[object]()
-        thread = threading.Thread(target=lambda: came.append(caught(getattr(store, asked))), daemon=True)
+        opening = partial(trial.open, trial.harness.through_faults)
+        ask = opening if asked == "open" else getattr(store, asked)
+        thread = threading.Thread(target=lambda: came.append(caught(ask)), daemon=True)
 
         with trial.fault(Fault.REFUSE):
             thread.start()

@@ -9,6 +9,7 @@ from dlock_conformance._claim_waiting import waiting as ticketed
 from dlock_conformance._waking import waiting
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
+from dlock_conformance.races import released_elsewhere
 from dlock_conformance.records import fresh, held
 from dlock_conformance.trial import SLACK_S, Trial
 from dlock_core.record import LockRecord
@@ -43,6 +44,18 @@ class WaitingClauses:
         again = trial.hold(trial.key())
         with waiting(trial, again, store=store) as waiter:
             woken_by_the_release(trial, waiter, again, "connections were lost once; a wait after that")
+
+    @needs("several_processes", "sync")
+    def test_n1_another_process_wakes_a_waiter(self, trial: Trial) -> None:
+        """Who releases knows nothing of the queues that this process may have."""
+        url, record = trial.hook("url"), trial.hold(trial.key())
+
+        with released_elsewhere(url, record.key) as release, waiting(trial, record) as waiter:
+            waiter.settle()
+            release()
+
+            soon = f"{trial.harness.soon_s:g} s"
+            trial.require(waiter.ended(), f"a wait had not returned {soon} after another process released its key")
 
     def test_n1_a_ticket_may_wait_again(self, trial: Trial) -> None:
         """A waiter comes back under its ticket after each time-out: it is no other, and waits no less."""

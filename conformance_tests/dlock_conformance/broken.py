@@ -15,6 +15,7 @@ from dlock_conformance._breaking import STEPS, answering, around, put, saying, s
 from dlock_conformance._broken_bounds import LINKS_OF_BOUNDS, OF_BOUNDS
 from dlock_conformance._broken_branches import LINKS_OF_BRANCHES, OF_BRANCHES
 from dlock_conformance._broken_cells import OF_CELLS
+from dlock_conformance._broken_ends import LINKS_OF_ENDS, OF_ENDS
 from dlock_conformance._broken_forms import OF_FORMS
 from dlock_conformance._broken_lives import LINKS_OF_LIVES, OF_LIVES
 from dlock_conformance._broken_steps import OF_STEPS, Broken
@@ -39,6 +40,7 @@ BROKEN: tuple[Broken, ...] = (
     *OF_LIVES,
     *OF_BRANCHES,
     *OF_BOUNDS,
+    *OF_ENDS,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(
@@ -118,8 +120,6 @@ BROKEN: tuple[Broken, ...] = (
         colours=(Colour.ASYNC,),
         on_socket=False,
     ),
-    Broken("close leaves a thread", "S22", setting(on_close=_faulty_connections.leaving_a_thread)),
-    Broken("close leaves a descriptor", "S22", setting(on_close=_faulty_connections.leaving_a_descriptor)),
     # ---- life
     Broken(
         "the token starts again after a deletion",
@@ -169,10 +169,6 @@ BROKEN: tuple[Broken, ...] = (
     Broken(
         "a scan sweeps what is gone", "S10", _faulty_lives.collecting("scan", lambda record: record.state is State.GONE)
     ),
-    Broken("a close gives back what is held", "S22", _faulty_lives.closing_with_its_locks),
-    Broken("close closes the client that was given", "S22", _faulty_lives.closing_the_client),
-    Broken("close does nothing", "S22", setting(on_close=lambda store: setattr(store, "is_open", True))),
-    Broken("close fails the second time", "S22", _faulty_lives.closing_once),
     Broken("a claim reads first", "S23", around("claim", _faulty_lives.costing(lambda _, __: 1))),
     Broken(
         "a refused replace reads who holds the key",
@@ -395,4 +391,10 @@ BROKEN: tuple[Broken, ...] = (
     ),
 )
 
-BROKEN_LINKS: tuple[BrokenLinks, ...] = (*OF_LINKS, *LINKS_OF_LIVES, *LINKS_OF_BRANCHES, *LINKS_OF_BOUNDS)
+BROKEN_LINKS: tuple[BrokenLinks, ...] = (
+    *OF_LINKS,
+    *LINKS_OF_LIVES,
+    *LINKS_OF_BRANCHES,
+    *LINKS_OF_BOUNDS,
+    *LINKS_OF_ENDS,
+)

@@ -8,20 +8,21 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from dlock_conformance.harness import Colour, Opening
-from dlock_conformance.records import held, next_version
-from dlock_core.store import Claim, Expect, Replace
+from dlock_conformance.records import held, next_version, tombstone
+from dlock_core.store import Claim, Expect, Release, Replace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.queues import Queue
-    from multiprocessing.synchronize import Barrier
+    from multiprocessing.synchronize import Barrier, Event
 
     from dlock_conformance.subject import Subject
 
-__all__ = ["CONTENDERS", "Crowd", "race_of_processes"]
+__all__ = ["CONTENDERS", "Crowd", "race_of_processes", "released_elsewhere"]
 
 CONTENDERS = 8
 # Threads change places this often in a race, so that a step that is not atomic is caught in the middle.
@@ -108,11 +109,7 @@ def race_of_processes(url: str, keys: Sequence[str], size: int = CONTENDERS) -> 
 
     Returns: for each key what each process got: a token, None where it was refused, or the text of an error.
     """
-    # One process loads what all need, and they are copies of it; each opens a store of its own.
-    context: Any = multiprocessing.get_context(
-        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-    )
-    context.set_forkserver_preload([__name__])
+    context = _processes()
     gate, results = context.Barrier(size), context.Queue()
     given = (url, keys, dict(os.environ), gate, results)
     processes = [context.Process(target=_claim_each, args=given, daemon=True) for _ in range(size)]
@@ -128,6 +125,49 @@ def race_of_processes(url: str, keys: Sequence[str], size: int = CONTENDERS) -> 
                 process.join()
         results.close()
     return [list(row) for row in zip(*columns, strict=True)]
+
+
+@contextmanager
+def released_elsewhere(url: str, key: str) -> Iterator[Callable[[], object]]:
+    """Start a process that opens *url*; yield what has it release the record of *key*, and returns when that was answered."""
+    context = _processes()
+    ready, go, done = context.Event(), context.Event(), context.Event()
+    process = context.Process(target=_release, args=(url, key, dict(os.environ), (ready, go, done)), daemon=True)
+    process.start()
+
+    def release() -> None:
+        go.set()
+        assert done.wait(_ROUND_S), "the process that was to release the lock did not; its errors are above"
+
+    try:
+        assert ready.wait(_START_S), "the process that is to release the lock has not begun; its errors are above"
+        yield release
+    finally:
+        process.join(_START_S if done.is_set() else 0)
+        process.kill()
+        process.join()
+
+
+def _processes() -> Any:
+    """Return what starts processes: one loads what all need, and they are copies of it; each opens a store of its own."""
+    context: Any = multiprocessing.get_context(
+        "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    )
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _release(url: str, key: str, environment: dict[str, str], signs: tuple[Event, Event, Event]) -> None:
+    os.environ.update(environment)  # as below
+    ready, go, done = signs
+    store = Opening(url).open()
+    record = store.read(key, timeout_s=_ROUND_S)
+    assert record is not None
+    ready.set()
+    go.wait(_START_S)
+    store.release(Release(tombstone(record), record.version), timeout_s=_ROUND_S)
+    done.set()
+    store.close()
 
 
 def _claim_each(

@@ -82,11 +82,10 @@ class Trial:
         first = self.store
         return next((subject for subject in self._opened if subject is not first), None) or self.open()
 
-    def open(self, opening: Opening | None = None) -> Subject:
+    def open(self, opening: Opening | None = None, colour: Colour | None = None) -> Subject:
         """Open one more object of the store."""
-        subject = Subject(
-            f"store {len(self._opened)}", opening or self.harness, self.colour, self._loop, self.transcript
-        )
+        name = f"store {len(self._opened)}"
+        subject = Subject(name, opening or self.harness, colour or self.colour, self._loop, self.transcript)
         self._opened.append(subject)
         return subject
 
