@@ -244,7 +244,7 @@ class Engine:
                 await self.release(handle, None)
             except StoreError as error:
                 raise closed_error(handle.name) from error
-        elif effect is not None and type(effect) not in (Wait, Probe):
+        elif type(effect) not in (Wait, Probe):
             # Said to be under way, it would be looked for until its lease ends.
             self.driver.fail(handle, effect, unknown=False)
         raise closed_error(handle.name)

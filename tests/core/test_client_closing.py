@@ -23,7 +23,7 @@ from dlock_core.engine.raised import unresolved_error
 from dlock_core.memory import MemoryStore
 from dlock_core.testing import FakeClock
 from dlock_core.timings import NANOS
-from tests.core.worlds import async_only, both_colours
+from tests.core.worlds import async_only, both_colours, raw
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -284,6 +284,7 @@ async def test_closed_client_refuses_every_call(world: World) -> None:
     with pytest.raises(LeaseStateError, match="closed"):
         async with client:
             pass
+    await client.close()  # looks for nothing of them
     assert not world.store.requests
     assert not client.holds("k")
 
@@ -305,6 +306,27 @@ async def test_close_ends_a_wait_for_a_lock(world: World) -> None:
         await held.release()
         again = await a.try_acquire("k")
         assert again is not None
+
+
+@both_colours
+@pytest.mark.parametrize("state", ["free", "held"])
+async def test_lock_that_is_granted_after_its_client_was_closed_is_released_at_once(world: World, state: str) -> None:
+    """Nobody will get it, and no scheduler is left. What the store says of that is the cause of the error."""
+
+    def close(verb: str) -> object:
+        return raw(client).close() if verb == "claim" else None
+
+    def refuse(verb: str, _: object) -> None:
+        if verb == "release" and state == "held":
+            raise StoreUnavailableError("was not sent")
+
+    client = world.client(world.hooked_store(refuse, close))
+    await client.__aenter__()
+    with pytest.raises(LeaseStateError, match="closed while lock 'k'") as caught:
+        await client.acquire("k")
+
+    assert world.space.records["k"].state == state
+    assert isinstance(caught.value.__cause__, StoreUnavailableError) == (state == "held")
 
 
 @pytest.mark.parametrize("kind", [LockClient, AsyncLockClient])

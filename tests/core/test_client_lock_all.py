@@ -11,6 +11,7 @@ from dlock_core import (
     AcquireTimeoutError,
     ConfigurationError,
     LockLostError,
+    StoreUnavailableError,
 )
 from tests.core.worlds import both_colours, raw
 
@@ -319,6 +320,34 @@ async def test_lock_all_of_which_several_are_lost_tells_of_each(world: World) ->
             True
         }
         assert len(caught.value.__notes__) == 2
+
+
+@both_colours
+async def test_lock_all_looks_at_the_keys_that_come_next_when_the_holder_has_renewed(world: World) -> None:
+    """Most likely the same one holds and renews them. A look that fails ends nothing; the next renewal is followed by another one."""
+    looks: list[str] = []
+
+    def note(verb: str, request: Any) -> None:
+        if verb == "read" and request != "a":
+            looks.append(request)
+            if len(looks) == 1:
+                raise StoreUnavailableError("was not sent")
+
+    async with world.client(lease_duration=20) as holder, world.client(world.hooked_store(note)) as client:
+        lease = await holder.acquire("a")
+
+        async def use_all() -> None:
+            async with client.lock_all(["a", "b", "c"], timeout=60):
+                pass
+
+        using = world.spawn(use_all())
+        await world.live(4.5)
+        assert looks == ["b"]
+        await world.live(4.5)
+        assert looks == ["b", "b", "c"]
+        await lease.release()
+        await world.live(2)
+        await using.result()
 
 
 @both_colours

@@ -91,6 +91,17 @@ async def test_refusal_says_who_holds_the_lock_and_why(world: World) -> None:
 
 
 @both_colours
+async def test_attempt_of_a_job_that_is_busy_is_told_as_refused(world: World) -> None:
+    """At once, though no lease of it is given up that would tell."""
+    events: list[LockEvent] = []
+    async with world.client() as other, world.client(on_event=events.append) as client, other.once("k", slot=1):
+        async with client.once("k", slot=1, timeout=0) as job:
+            assert job.busy
+
+        await told(world, events, REQUESTED, REFUSED)
+
+
+@both_colours
 async def test_attempt_that_finds_no_lock_of_ours_is_told_as_refused(world: World) -> None:
     """In the words of the error, which ends it at once."""
     events: list[LockEvent] = []

@@ -62,6 +62,22 @@ async def test_ensure_of_more_than_remains_renews_once(world: World) -> None:
 
 
 @both_colours
+async def test_ensure_whose_renewal_took_its_time_is_to_be_asked_again(world: World) -> None:
+    """The lease counts from the request: less than was asked for may be left of it. The lock is held all the same."""
+    store = world.hooked_store(lambda *_: None, lambda verb: world.clock.advance(1) if verb == "replace" else None)
+    async with world.client(store, lease_duration=20, auto_renew=False) as client, client.lock("k") as lease:
+        await world.jump(2)
+
+        with pytest.raises(
+            StoreUnavailableError, match=r"has 18\.\d\d s left after a slow renewal, 19\.00 s were"
+        ) as caught:
+            await lease.ensure(19)
+
+        assert caught.value.key == "k"
+        assert await lease.ensure(18) == 1
+
+
+@both_colours
 async def test_ensure_of_more_than_the_lease_lengthens_it(world: World) -> None:
     """The record's lease grows to what is needed, and it counts from then on."""
     async with world.client(lease_duration=20, auto_renew=False) as client, client.lock("k") as lease:

@@ -277,11 +277,12 @@ async def test_on_risk_of_a_lock_at_risk_or_lost_fires_at_once(world: World) -> 
         risks: list[str] = []
         with world.store.outage():
             await world.live(6)
+            lease.on_risk(lambda _: risks.append("not renewed"), safe_time=19)
             lease.on_risk(lambda _: risks.append("at risk"))
             await world.until(lambda: risks == ["at risk"])
             await world.live(20)
             lease.on_risk(lambda _: risks.append("lost"))
-            await world.until(lambda: risks == ["at risk", "lost"])
+            await world.until(lambda: risks == ["at risk", "not renewed", "lost"])
 
 
 @both_colours

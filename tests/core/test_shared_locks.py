@@ -41,7 +41,7 @@ async def test_place_costs_three_requests_and_two_to_leave(world: World) -> None
         async with client.semaphore("k", 2) as lease:
             assert world.store.requests == {"read": 1, "claim": 2}
             assert (lease.key, lease.slot, lease.fencing_token) == ("k", 0, 1)
-            assert client.holds("k")
+            assert (client.holds("k"), client.holds("other")) == (True, False)
             assert [record.key async for record in client.scan()] == ["k"]
         assert world.store.requests == {"read": 1, "claim": 2, "release": 2}
 
