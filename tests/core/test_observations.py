@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from dlock_conformance.records import held
 
-from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError
+from dlock_core import AcquireTimeoutError, ClientOptions, ConfigurationError, RecordError
 from dlock_core.engine.observations import SAVED_MAX, ObservationMapping, Observations
 from dlock_core.memory import MemoryStore
 from dlock_core.record import State, Version
@@ -79,6 +79,28 @@ async def test_mapping_is_filled_when_an_attempt_ends_without_the_lock(world: Wo
         assert sorted(state) == ["boot", "format", "mine", "seen"]
         assert [*state["seen"]] == ["k"]
         assert json.loads(json.dumps(state)) == state
+
+
+@both_colours
+async def test_mapping_is_filled_when_an_attempt_ends_with_an_error(world: World) -> None:
+    """What it has seen before counts all the same."""
+    state: dict[str, Any] = {}
+    await dies(world)
+
+    looks: list[str] = []
+
+    def refuse(verb: str, _: object) -> None:
+        looks.append(verb)
+        if len(looks) > 1:
+            raise RecordError("something else is stored there")
+
+    async with world.client(world.hooked_store(refuse), observations=state) as client:
+        waiting = world.spawn(client.acquire("k"))
+        await world.live(2)
+        with pytest.raises(RecordError):
+            await waiting.result()
+
+        assert [*state["seen"]] == ["k"]
 
 
 @both_colours
