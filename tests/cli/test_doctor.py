@@ -40,3 +40,18 @@ def test_doctor_refuses_a_trait_that_no_store_has(dlock: Command, url: str) -> N
 
     assert code == 64
     assert "no trait 'redis-replcia'; perhaps 'redis-replica' is meant" in err
+
+
+def test_doctor_names_the_package_of_an_adapter_that_cannot_open_its_store(
+    dlock: Command, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As connect does: the mistake is not the user's."""
+    from dlock_sqlite import backend
+
+    monkeypatch.setattr(backend, "look", lambda options: options.no_such_option)
+
+    code, out, err = dlock("doctor")
+
+    assert (code, out) == (64, "")
+    assert "the adapter 'dlock_sqlite:backend' of the package dlock-core" in err
+    assert err.endswith("report that to its author\n")
