@@ -356,7 +356,7 @@ def test_close_leaves_nothing_to_look_for_of_a_wait() -> None:
 
     held = MemoryStore()
     with clock.client(held) as a, a.lock("k"):
-        b = clock.client(Closing(held.space))
+        b = clock.client(Closing(held.space), server_wait=False)
         with pytest.raises(LeaseStateError, match="closed while lock 'k'"):
             b.acquire("k")
 

@@ -352,3 +352,24 @@ async def test_lease_of_a_shared_lock_says_what_it_is(world: World) -> None:
             assert writer.slot is None
         assert await client.get("rw") is None
         assert isinstance(await client.get("k"), LockRecord)
+
+
+@both_colours
+@pytest.mark.parametrize("defaults", [{"mode": "read"}, {"mode": "write"}, {"permits": 3}])
+async def test_verbs_of_shared_locks_mean_what_they_say_whatever_the_client_holds_by_default(
+    world: World, defaults: dict[str, Any]
+) -> None:
+    """A semaphore is neither read nor written, and a reader's or a writer's lock has no permits."""
+    async with world.client(prefix="p/", **defaults) as client:
+        async with client.semaphore("s", 2) as first, client.semaphore("s", 2) as second:
+            assert (first.slot, second.slot) == (0, 1)
+        async with client.read_lock("k") as first, client.read_lock("k") as second:
+            assert (first.slot, second.slot) == (None, None)
+            assert await client.try_acquire("k", mode="write", permits=None) is None
+        async with client.write_lock("k"):
+            assert await client.try_acquire("k", mode="read", permits=None) is None
+        lease = await client.try_acquire("k", mode="read", permits=None)
+        assert lease is not None
+        assert lease.key == "k"
+        await lease.release()
+        assert {key for key in world.space.records if "~dlock" not in key} == {"p/s", "p/k"}
