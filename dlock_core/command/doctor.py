@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.backend import backend_for, check_claims
 from dlock_core.client import LockClient
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.engine.client_context import check_accepted, describe
-from dlock_core.engine.opening import named_store, open_store, whole_commands
+from dlock_core.engine.client_context import ClientContext, check_accepted, describe
+from dlock_core.engine.opening import load_options, named_store, open_store, whole_commands
 from dlock_core.errors import UnsupportedError
 from dlock_core.options import to_seconds
 
@@ -45,8 +45,10 @@ _TOKENS = {
 def standing_store(options: ClientOptions) -> Iterator[LockClient]:
     """Give a client of the store as it stands: a command that looks, or takes away, makes none where the URL is mistyped.
 
-    Raises: DLockError: the store cannot be opened, or is none yet.
+    Raises: DLockError: the options are wrong, as connect finds before it opens anything; the store cannot be opened, or is none yet.
     """
+    options = load_options(options, {})
+    ClientContext(options, blocking=True)
     with (
         whole_commands(options),
         closing(open_store(options, as_it_stands=True)) as store,

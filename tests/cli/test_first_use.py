@@ -84,3 +84,20 @@ def test_command_that_looks_makes_no_store_where_the_path_is_mistyped(dlock: Com
     assert (code, out) == (69, "")
     assert "there is none; check the path, or make it with " + f"'dlock init --url {url}'" in err
     assert not Path(url.removeprefix("sqlite://")).exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://127.0.0.1:9/0?allow_unsafe=redis-replcia", "perhaps 'redis-replica' is meant"),
+        ("postgresql://127.0.0.1:9/locks?lease_duration=5&heartbeat_period=4", "does not fit lease_duration=5 s"),
+    ],
+)
+def test_command_that_looks_tells_wrong_options_before_it_looks_for_the_store(
+    dlock: Command, url: str, said: str
+) -> None:
+    """Else a server that is away would hide them. No server is there."""
+    code, _, err = dlock("ls", "--url", url)
+
+    assert code == 64
+    assert said in err
