@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from dlock_core.backend import StoreOptions, redact, url_parts
 from dlock_core.clock import now_ns
 from dlock_core.engine.blocking_store import BlockingStore
+from dlock_core.engine.hints import warn
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.kit.backend import Backend
@@ -401,6 +402,11 @@ _spaces: dict[tuple[int, str], MemorySpace] = {}
 
 
 def _space(options: MemoryOptions) -> MemorySpace:
+    if generation():
+        warn(
+            "memory:// in a forked process: no other process sees its locks; name a store that processes share, such as sqlite:////var/lib/dlock/locks.db",
+            RuntimeWarning,
+        )
     return _spaces.setdefault((generation(), options.name), MemorySpace())
 
 

@@ -117,7 +117,7 @@ def check_variables(environment: Iterable[str], known: Collection[str]) -> None:
     """Warn of a variable of the environment that nothing reads, and whose name behind ``DLOCK_`` is nearly one of *known*."""
     for variable in environment:
         name = variable.removeprefix("DLOCK_")
-        if name != variable and name not in known and (match := near(name, known)):
+        if name != variable and name not in known and (match := near(name.upper(), known)):
             warn(f"nothing reads the environment variable {variable}; did you mean DLOCK_{match}?")
 
 

@@ -160,12 +160,14 @@ def test_misspelt_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     with told() as silent:
         ClientOptions.load()
     monkeypatch.setenv("DLOCK_LEASE_DURATON", "5")
+    monkeypatch.setenv("DLOCK_reentrant", "true")
     with told() as caught:
         ClientOptions.load()
 
     assert not silent
-    (warning,) = caught
-    assert "variable DLOCK_LEASE_DURATON; did you mean DLOCK_LEASE_DURATION?" in str(warning.message)
+    messages = [str(warning.message) for warning in caught]
+    assert ["DLOCK_LEASE_DURATON; did you mean DLOCK_LEASE_DURATION?" in messages[0], len(messages)] == [True, 2]
+    assert "DLOCK_reentrant; did you mean DLOCK_REENTRANT?" in messages[1]
 
 
 def test_no_variable_of_the_project_looks_like_a_misspelling() -> None:
