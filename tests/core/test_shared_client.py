@@ -207,7 +207,7 @@ def test_a_fork_while_another_thread_opens_the_store_does_not_hang() -> None:
         assert status == 0, status
         """,
         *QUIET,
-        *("-W", "ignore::RuntimeWarning"),
+        *("-W", "ignore::RuntimeWarning"),  # memory:// is told to be of one process
     )
 
     assert (ended.code, ended.err) == (0, "")
