@@ -211,8 +211,9 @@ class Engine:
         """Do what belongs between two steps of an attempt, of which *effect* is the next; None ends it."""
         state = handle.state
         if type(state) is Seeking and state.seen is not None:
+            handle.changes += handle.changes < 0 or handle.seen is None or handle.seen.version != state.seen.version
             handle.seen = state.seen
-            handle.changes += self._observations.keep(handle.key, state.seen)
+            self._observations.keep(handle.key, state.seen)
         shown = state.shown if type(state) is Seeking else None
         # The sessions of who has it are looked at first: the dead keep it in no way.
         if type(effect) is Wait and (wrong := kind_error(shown, "")) is not None:

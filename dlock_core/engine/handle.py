@@ -144,8 +144,8 @@ class Handle:
     dropped: bool = False
     # The leases by which callers hold it, weakly: what nobody has in hand is not renewed.
     views: list[weakref.ref[View]] = field(default_factory=list)
-    changes: int = 0
-    looked_at: int = -1  # at which of the changes the keys that come next were looked at
+    changes: int = -1  # of the record while it waits; the first version that it meets is none
+    looked_at: int = -2  # at which of the changes the keys that come next were looked at
     token: int = 0
     # In words: an error would keep frames alive, and with them a lease that was dropped.
     trouble: str = ""

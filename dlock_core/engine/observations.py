@@ -162,11 +162,10 @@ class Observations:
         """Return what was observed of *key*."""
         return self._seen.get(key)
 
-    def keep(self, key: str, seen: Observation) -> bool:
-        """Keep *seen* for the next attempt: tries that never wait take over a dead lock by it. Whether it is another version."""
-        before = self._seen.get(key)
-        if seen is before:
-            return False
+    def keep(self, key: str, seen: Observation) -> None:
+        """Keep *seen* for the next attempt: tries that never wait take over a dead lock by it."""
+        if seen is self._seen.get(key):
+            return
         with self._runtime.mutex:
             self._seen[key] = seen
             self._seen.move_to_end(key)
@@ -174,7 +173,6 @@ class Observations:
                 self._seen.popitem(last=False)
             if self._kept is not None:
                 self._unsaved[key] = seen
-        return before is None or before.version != seen.version
 
     def note(self, key: str, record: LockRecord | None) -> None:
         """Begin to observe *record*, unless that was begun."""

@@ -124,7 +124,8 @@ def refused_error(
         else "nobody is known to hold it"
     )
     who = absent if holder is None else f"{holder_in_words(holder)}{_own_holder(own, holder, runtime)}"
-    turnover = f" (record changed {handle.changes - 1} times while waiting)" if handle.changes > 1 else ""
+    times = "once" if handle.changes == 1 else f"{handle.changes} times"
+    turnover = f" (record changed {times} while waiting)" if handle.changes > 0 else ""
     within = f"within {timeout:.1f} s" if timings.wait_ns else "in one try"
     doubt = "; a write got no answer and is being cleaned up" if unknown else ""
     message = f"could not acquire lock {handle.name!r} {within}: {who}{turnover}{doubt}"

@@ -19,7 +19,7 @@ from dlock_core import (
 )
 from dlock_core.client import LockClient
 from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, saying
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -47,6 +47,51 @@ async def test_store_whose_capabilities_do_not_agree_with_its_methods_is_refused
 
     with pytest.raises(UnsupportedError, match=rf"LyingStore .*{message}.*clause S19"):
         world.client(lying())
+
+
+@both_colours
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("fail_closed", {"fail_closed": True}),
+        ("data", {"data": b"x"}),
+        ("attributes", {"attributes": {"a": "b"}}),
+        ("attributes.a", {"attributes": {"a": "b"}}),
+        ("replace_data", {"replace_data": False}),
+        ("only_if_exists", {"only_if_exists": True}),
+        ("delete_on_release", {"delete_on_release": True}),
+        ("clock_skew", {"clock_skew": 1}),
+        ("owner_probe", {"owner_probe": "same-host"}),
+        ("token_floor", {"token_floor": 2}),
+        ("mode", {"mode": "read"}),
+        ("permits", {"permits": 2}),
+        ("renewal", {"renewal": "session"}),
+    ],
+)
+async def test_an_option_that_a_store_has_no_place_for_is_refused_where_it_is_asked_for(
+    world: World, name: str, given: dict[str, Any]
+) -> None:
+    """Whoever does not ask for it has the lock; the refusal names the option, and nothing is sent."""
+    store = saying(world, refuses=((name, "its rows are narrow"),))
+    async with world.client(store) as client, client.lock("k"):
+        pass
+    with pytest.raises(UnsupportedError) as refused:
+        async with world.client(store, **given):
+            pass
+
+    assert str(refused.value) == f"{name} cannot be had from this store: its rows are narrow"
+    assert store.requests == {"claim": 1, "release": 1}
+
+
+@both_colours
+async def test_a_store_without_leases_takes_locks_that_are_fail_closed(world: World) -> None:
+    """And a client that asks for others is not made."""
+    store = saying(world, refuses=(("lease_duration", "its rows end by themselves"),))
+    async with world.client(store, fail_closed=True) as client, client.lock("k") as lease:
+        assert lease.lease_duration == float("inf")
+    with pytest.raises(UnsupportedError, match="lease_duration cannot be had from this store"):
+        async with world.client(store):
+            pass
 
 
 def test_store_handed_over_stays_open_and_one_that_connect_opened_is_closed() -> None:

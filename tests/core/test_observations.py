@@ -286,14 +286,6 @@ def test_what_is_free_is_not_observed() -> None:
     assert len(seen) == 0
 
 
-def test_only_another_version_is_a_change() -> None:
-    """Which a later look at the same one is not."""
-    seen = Observations(ticking(), None)
-    first, later, other = (Observation(Version(rvn, 1), 60 * NANOS, at) for rvn, at in (("a", 1), ("a", 2), ("b", 3)))
-
-    assert [seen.keep("k", each) for each in (first, first, later, other)] == [True, False, False, True]
-
-
 def test_what_was_saved_is_not_saved_again() -> None:
     """Another client may have put down something newer since."""
     saved: list[set[str]] = []
