@@ -187,8 +187,6 @@ class ThreadedStore:
         try:
             sent: Future[_T] = (pool or self._claims).submit(Context().run, job)
         except RuntimeError as error:
-            if ended is not None:
-                ended(Future())
             raise StoreUnavailableError("the store was closed; open a new one") from error
         if ended is not None:
             sent.add_done_callback(ended)

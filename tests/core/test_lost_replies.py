@@ -84,6 +84,7 @@ async def test_acquire_given_up_with_an_applied_claim_leaves_no_orphan(world: Wo
             await client.acquire("k", timeout=0)
 
         assert isinstance(caught.value.__cause__, StoreUnavailableError)
+        assert caught.value.key == "k"
         await world.live(4)
         record = await other.get("k")
         assert record is not None
