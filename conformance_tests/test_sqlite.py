@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dlock_conformance import (
@@ -14,7 +17,12 @@ from dlock_conformance import (
     LockStoreConformance,
     StoreHarness,
 )
+from dlock_conformance.harness import Colour
+from dlock_conformance.trial import Trial
 from thorough import rounds
+
+from dlock_core.record import LockRecord, State
+from dlock_sqlite import SqliteStore
 
 
 class BusyFile:
@@ -97,3 +105,38 @@ class TestSqliteClient(LockClientConformance):
     def harness(self, sqlite_harness: StoreHarness) -> StoreHarness:
         """As above."""
         return sqlite_harness
+
+
+@pytest.mark.parametrize("look_every_s", [3600.0, 5.0])
+def test_waits_that_only_their_own_process_wakes_are_rejected(
+    sqlite_harness: StoreHarness, monkeypatch: pytest.MonkeyPatch, look_every_s: float
+) -> None:
+    """Also where they look at the record now and then: that is what a store without notices does."""
+    freed, release = threading.Condition(), SqliteStore.release
+
+    def releasing(store: SqliteStore, request: Any, *, timeout_s: float) -> Any:
+        reply = release(store, request, timeout_s=timeout_s)
+        with freed:
+            freed.notify_all()
+        return reply
+
+    def wait(store: SqliteStore, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        while (left_s := until - time.monotonic()) > 0:
+            with freed:
+                freed.wait(min(left_s, look_every_s))
+            now = store.read(record.key, timeout_s=1)
+            if now is None or now.state is not State.HELD:
+                return
+
+    monkeypatch.setattr(SqliteStore, "release", releasing)
+    monkeypatch.setattr(SqliteStore, "wait", wait)
+    suite = TestSqliteStore()
+    with Trial(sqlite_harness, Colour.SYNC, "test_n1_a_release_wakes_a_waiter") as trial:
+        suite.test_n1_a_ticket_may_wait_again(trial)
+    elsewhere = "N1.*a wait had not returned 1 s after another process released its key"
+    with (
+        Trial(sqlite_harness, Colour.SYNC, "test_n1_another_process_wakes_a_waiter") as trial,
+        pytest.raises(AssertionError, match=elsewhere),
+    ):
+        suite.test_n1_another_process_wakes_a_waiter(trial)
