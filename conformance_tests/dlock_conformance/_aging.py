@@ -133,8 +133,9 @@ class AgeClauses:
 
     def test_c2_a_record_and_its_age_are_of_one_step(self, trial: Trial) -> None:
         """A record that was renewed just now, with the age of the one before it, looks like that of a holder who has died."""
+        began = time.monotonic()
         record = trial.hold(trial.key())
-        sent, done, wrong = {record.rvn: time.monotonic()}, threading.Event(), list[str]()
+        sent, done, wrong = {record.rvn: began}, threading.Event(), list[str]()
         store = trial.other
 
         def look(ask: Callable[[], Any]) -> None:

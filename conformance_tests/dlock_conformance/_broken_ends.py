@@ -44,6 +44,21 @@ class AsksOn(WiredStore):
                 time.sleep(0.05)
 
 
+class AsksOnForRecords(AsksOn):
+    """As above, and only where it reads."""
+
+    def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float) -> Any:
+        ask = super()._ask if verb in ("read", "read_age", "scan") else super(AsksOn, self)._ask
+        return ask(verb, request, key, timeout_s)
+
+
+class BatchesTakeLonger(WiredStore):
+    """Gives each record of a batch the time-out of the call."""
+
+    def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float) -> Any:
+        return super()._ask(verb, request, key, timeout_s * (len(request) if verb == "replace_many" else 1))
+
+
 class PausesAfterALoss(WiredStore):
     """Gives a server some time that has lost a reply, and says so then."""
 
@@ -77,6 +92,29 @@ def leaving_its_transaction_open(*verbs: str) -> Patch:
 
 
 # ---- scans that do not come to their end
+
+
+class ScansKeepOthersOut(WiredStore):
+    """Has one cursor, which its writes wait for."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self._cursor = threading.Lock()
+
+    def _ask(self, verb: str, request: Any, key: str | None, timeout_s: float) -> Any:
+        if verb not in ("claim", "replace", "release"):
+            return super()._ask(verb, request, key, timeout_s)
+        if not self._cursor.acquire(timeout=timeout_s):
+            raise StoreUnavailableError("the cursor is in use", key=key) from TimeoutError()
+        try:
+            return super()._ask(verb, request, key, timeout_s)
+        finally:
+            self._cursor.release()
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """As its name says."""
+        with self._cursor:
+            yield from super().scan(prefix, timeout_s=timeout_s)
 
 
 class ScansUseUp(WiredStore):
@@ -273,6 +311,8 @@ _SYNC = (Colour.SYNC,)
 OF_ENDS: tuple[Broken, ...] = (
     Broken("a call has its time-out twice", "S13", setting(patience=lambda timeout_s: 2 * timeout_s), on_socket=False),
     Broken("a server that refuses is asked on", "S13", for_threads(AsksOn), _SYNC, on_socket=False),
+    Broken("reads ask a server on that refuses", "S13", for_threads(AsksOnForRecords), _SYNC, on_socket=False),
+    Broken("each record of a batch has the time-out", "S13", for_threads(BatchesTakeLonger), _SYNC, on_socket=False),
     Broken("a call pauses after a lost reply", "S13", for_threads(PausesAfterALoss), _SYNC, on_socket=False),
     Broken(
         "a foreign record leaves the transaction of a replace open",
@@ -288,6 +328,7 @@ OF_ENDS: tuple[Broken, ...] = (
         _SYNC,
         on_socket=False,
     ),
+    Broken("writes wait for the end of a scan", "S10", for_threads(ScansKeepOthersOut), _SYNC, on_socket=False),
     Broken("a scan that is not read to its end keeps a cursor", "S10", for_threads(ScansUseUp), _SYNC, on_socket=False),
     Broken(
         "a scan raises what the driver does when its store is closed",

@@ -145,7 +145,9 @@ class ScanningClauses:
         for record in changed:
             trial.renew(record, store=trial.other, keep=True)
         for beside in ("/ before", "/~ after"):
-            trial.hold(f"{prefix}{beside}")
+            came = trial.tried(lambda beside=beside: trial.free(trial.hold(f"{prefix}{beside}")))  # type: ignore[misc]
+            wrong = "a store whose scan has begun must do its writes, as who frees what he finds asks for"
+            trial.require(isinstance(came, LockRecord), wrong, came=came)
         # The page that is open is no snapshot for what else this store reads.
         standing_now = trial.other.read(changed[0].key)
         assert standing_now is not None

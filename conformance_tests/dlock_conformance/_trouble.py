@@ -47,15 +47,18 @@ def asking(
 ) -> Callable[[], Any]:
     """Return the call of *verb* on *store* that writes *written*, or reads its key."""
     key = written.key
+    # A batch has its time-out once, however many it holds.
+    beside = [held(f"{key}/{number}") for number in range(1, getattr(store.raw, "batch_limit", 1))[:2]]
     if verb == "claim":
         return lambda: store.claim(Claim(written, Expect.ANY), timeout_s=timeout_s)
     if verb == "claim_many":
-        return lambda: store.claim_many([Claim(written, Expect.ANY)], timeout_s=timeout_s)[0]
+        claims = [Claim(record, Expect.ANY) for record in (written, *beside)]
+        return lambda: store.claim_many(claims, timeout_s=timeout_s)[0]
     if verb == "claim_when_free":
         waits = Claim(written, Expect.ANY, ticket=fresh())
         return lambda: store.claim_when_free(waits, wait_s=WAIT_S, timeout_s=timeout_s)
     if verb == "prune":
-        return lambda: store.prune([written], older_than_ms=OLD_MS, timeout_s=timeout_s)
+        return lambda: store.prune([written, *beside], older_than_ms=OLD_MS, timeout_s=timeout_s)
     if verb == "read":
         return lambda: store.read(key, timeout_s=timeout_s)
     if verb == "read_age":
@@ -66,7 +69,8 @@ def asking(
     if verb == "replace":
         return lambda: store.replace(Replace(written, version), timeout_s=timeout_s)
     if verb == "replace_many":
-        return lambda: store.replace_many([Replace(written, version)], timeout_s=timeout_s)[0]
+        replaces = [Replace(record, version) for record in (written, *beside)]
+        return lambda: store.replace_many(replaces, timeout_s=timeout_s)[0]
     return lambda: store.release(Release(written, version), timeout_s=timeout_s)
 
 
