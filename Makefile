@@ -12,7 +12,7 @@ JOBS ?= 10
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
 
-.PHONY: venv check format unit conformance test apart containers faults faults-long real recipes demo docs bench explore mutate proof clean
+.PHONY: venv check types rules format unit conformance test apart containers faults faults-long real recipes demo docs bench explore mutate proof clean
 
 venv: $(STAMP)
 
@@ -27,9 +27,16 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 check: venv
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types rules
+
+types:
+	$(BIN)/mypy $(TYPED)
+
+# What all processes of `make test` load is compiled here once, and not by each of them.
+rules:
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy $(TYPED)
+	@unset PYTHONDONTWRITEBYTECODE; $(BIN)/pytest --quiet --collect-only >/dev/null || { $(BIN)/pytest --quiet --collect-only | tail -n 40; exit 1; }
 	$(BIN)/pytest $(RULES)
 
 format: venv

@@ -59,6 +59,8 @@ _GROUPS = {
 # These need a processor and no clock, for minutes; at this niceness they leave the processors to the tests that hold real leases.
 _PATIENT = ("tests/core/test_explore", "tests/core/test_mutants", "tests/core/test_simulate", "tests/core/test_traces")
 _NICENESS = 15
+# These wait, too, and are as many as all others together that have no group: a few of them come behind each file of those.
+_SPREAD = "conformance_tests/test_suite_has_teeth"
 # Who else makes a process nicer can't take it back.
 _MAY_TAKE_BACK = hasattr(os, "geteuid") and os.geteuid() == 0
 
@@ -83,8 +85,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByGrou
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the groups where processes run side by side; it would hand out those of most tests first."""
     if hasattr(config, "workerinput"):
-        order = [*dict.fromkeys(_GROUPS.values()), None]
-        items.sort(key=lambda item: order.index(_group_of(item.nodeid)))
+        order = {group: number for number, group in enumerate([*dict.fromkeys(_GROUPS.values()), None])}
+        spread = [item for item in items if item.nodeid.startswith(_SPREAD)]
+        files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
+        places = {item: files[item.path] for item in items}
+        places |= {item: number * len(files) // len(spread) for number, item in enumerate(spread)}
+        items.sort(key=lambda item: (order[_group_of(item.nodeid)], places[item]))
 
 
 @pytest.hookimpl(wrapper=True)
