@@ -60,7 +60,8 @@ S20  ``guarantees()`` says what the topology promises, from what the store can s
 S21  No verb provisions. Where a table, index or right is missing, it raises :class:`~dlock_core.errors.StoreSetupError`, which names the
      command that mends it; ``provision()`` may be repeated.
 S22  ``close()`` may be repeated, and ends within 10 s, also while calls have no answer. It closes what the store opened itself, never a
-     client it was given. After it every verb raises :class:`~dlock_core.errors.StoreUnavailableError`.
+     client it was given. After it every verb raises :class:`~dlock_core.errors.StoreUnavailableError`. Before it, too, a store keeps no
+     connection and no thread for a caller that has ended.
 S23  Each verb costs one request to the server; more only where a step is refused, in a batch or by a server whose refusals show no record.
 
 **Batch renewal** (:class:`BatchRenew`)

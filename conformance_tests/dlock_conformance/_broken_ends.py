@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from dlock_conformance import _faulty_connections, _faulty_lives
+from dlock_conformance import _faulty_connections, _faulty_lives, _faulty_pools
 from dlock_conformance._breaking import Fault, Patch, Step, around, for_threads, setting, standing
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty_links import BrokenLinks
@@ -356,6 +356,8 @@ LINKS_OF_ENDS: tuple[BrokenLinks, ...] = (
     BrokenLinks("opening greets, and raises what the driver does", "S17", Greets, None),
     BrokenLinks("the first call tells the others that it was cancelled", "S17", None, AsyncOneGreets),
     BrokenLinks("the first call that is cancelled cancels the others", "S17", None, AsyncOneTaskGreets),
+    BrokenLinks("each thread that has called keeps a connection", "S22", _faulty_pools.OneForEachThread, None),
+    BrokenLinks("each thread that has called keeps a worker", "S22", _faulty_pools.WorkerForEachThread, None),
     BrokenLinks("close stays for a wait", "S22", CloseJoins, None),
     BrokenLinks("a call breaks by a close", "S22", CloseBreaks, None),
     BrokenLinks("close raises what the driver does", "S22", CloseSaysGoodBye, None),

@@ -166,6 +166,32 @@ class ConnectionClauses:
         many(trial)
         nothing_is_left(trial, Use.in_each_way, 3)
 
+    @needs("sync")
+    def test_s22_a_thread_that_has_ended_leaves_nothing_in_the_store(self, trial: Trial) -> None:
+        """A program whose threads come and go has as many connections as there are calls at once, however long it runs."""
+        store, key = trial.open(), trial.key()
+
+        def call_once() -> None:
+            caller = threading.Thread(target=trial.tried, args=(lambda: store.read(key),), daemon=True)
+            caller.start()
+            caller.join()
+
+        for _ in range(CALLERS):
+            call_once()
+        settle()
+        before = len(threading.enumerate()) + len(open_descriptors())
+        for _ in range(2 * CALLERS):
+            call_once()
+        gc.collect()
+        settle()
+        more = len(threading.enumerate()) + len(open_descriptors()) - before
+        store.close()
+
+        trial.require(
+            more < 2 * CALLERS,
+            f"{2 * CALLERS} threads called one after the other, and have ended; the store keeps {more} descriptors and threads more",
+        )
+
     @needs("hang", "refuse")
     def test_s22_a_store_that_had_no_answer_leaves_nothing_either(self, trial: Trial) -> None:
         """What a call had that was given up is closed with it, or with the store. No other store is open: it would connect anew."""

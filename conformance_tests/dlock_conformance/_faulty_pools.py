@@ -24,11 +24,13 @@ __all__ = [
     "AsyncScansKeep",
     "AsyncWaitsApart",
     "LostOpen",
+    "OneForEachThread",
     "OneForWrites",
     "Queued",
     "RefusedOpen",
     "ScansKeep",
     "WaitsApart",
+    "WorkerForEachThread",
     "of_each_piece",
     "one_at_a_time",
     "used_again_after",
@@ -311,3 +313,47 @@ class AsyncScansKeep(AsyncLinks):
         """Forget them."""
         await super().close()
         self.left += self._scans
+
+
+# ---- threads of the program
+
+
+class OneForEachThread(Links):
+    """Keeps a connection for each thread that has ever called."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self._of = dict[threading.Thread, list[socket.socket]]()
+
+    def taken(self, until: float) -> socket.socket:
+        """As its name says."""
+        mine = self._of.get(threading.current_thread())
+        return mine.pop() if mine else super().taken(until)
+
+    def kept(self, link: socket.socket) -> None:
+        """As its name says."""
+        self._of.setdefault(threading.current_thread(), []).append(link)
+
+    def emptied(self) -> list[socket.socket]:
+        """All of them."""
+        of, self._of = self._of, {}
+        return [link for links in of.values() for link in links]
+
+
+class WorkerForEachThread(Links):
+    """Has a thread for each thread that has ever called, and asks there."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self._of = dict[threading.Thread, ThreadPoolExecutor]()
+
+    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """As its name says."""
+        worker = self._of.setdefault(threading.current_thread(), ThreadPoolExecutor(1, "worker"))
+        return worker.submit(super().ask, verb, request, more, timeout_s).result()
+
+    def close(self) -> None:
+        """End them."""
+        super().close()
+        for worker in self._of.values():
+            worker.shutdown(wait=False)
