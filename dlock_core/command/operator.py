@@ -11,37 +11,35 @@ from dlock_core.client import connect
 from dlock_core.command import doctor as diagnosis
 from dlock_core.command.doctor import standing_store
 from dlock_core.command.estimate import estimate_in_words, estimated
+from dlock_core.command.listing import (
+    aged,
+    facts_of,
+    is_quarantined,
+    lease_left,
+    print_locks,
+    print_sessions,
+    read_aged,
+    state_in_words,
+)
 from dlock_core.command.options import client_options, configuration_source, connection_options, output_option
 from dlock_core.command.show import (
-    OF_EACH,
     Say,
-    bounded,
     escape,
     held_in_words,
     in_words,
-    lease_in_words,
     print_as,
     print_facts,
     print_json,
-    print_rows,
     print_text,
-    record_facts,
     renewed_in_words,
 )
 from dlock_core.engine.progress import at_in_words, holder_in_words
-from dlock_core.errors import RecordError
 from dlock_core.lease import quarantine_ms
 from dlock_core.members import members_in_words
-from dlock_core.record import State
-from dlock_core.store import Capability
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dlock_core.client import LockClient
     from dlock_core.record import LockRecord
-
-    Aged = tuple[LockRecord, int | None]
 
 REFUSED = 1
 _TOKEN = click.IntRange(min=0)
@@ -52,105 +50,22 @@ _TOKEN.name = "token"  # in the message about one that is none
 @click.argument("prefix_of_key", default="", metavar="[PREFIX]")
 @connection_options
 @click.option("--all", "everything", is_flag=True, help="Also the locks that are free.")
+@click.option("--sessions", is_flag=True, help="The sessions that keep such locks, and how many of them each keeps.")
 @output_option
-def ls(prefix_of_key: str, everything: bool, output: str, **given: Any) -> None:  # noqa: FBT001  # click hands options over by name
+def ls(prefix_of_key: str, output: str, *, everything: bool, sessions: bool, **given: Any) -> None:
     """List the locks that are held and whose key begins with PREFIX. The list may be stale, and a holder may have died."""
+    if sessions and everything:
+        raise click.UsageError("--sessions does not go with --all: of sessions that are over nothing is shown")
     with standing_store(client_options(**given)) as client:
-        print_locks(client, prefix_of_key, output, everything=everything)
-
-
-def print_locks(client: LockClient, prefix: str, output: str, *, everything: bool) -> None:
-    """Print the locks as one look shows them, those that can be read also where another record cannot."""
-    records, foreign = looked_up(client, prefix, everything=everything)
-    if output == "json":
-        print_json([facts_of(record, age_ms) for record, age_ms in records])
-    else:
-        print_rows(*rows_of(records, everything=everything))
-    if foreign is not None:
-        raise foreign
-
-
-def looked_up(client: LockClient, prefix: str, *, everything: bool) -> tuple[list[Aged], RecordError | None]:
-    """Return the records in the order of their keys, each with its age in ms if known, and the first that cannot be read."""
-    records: list[Aged] = []
-    foreign = None
-    try:
-        for listed in client.scan(prefix):
-            if listed.held or everything:
-                record, age_ms = _aged(client, listed.key, listed)
-                if record is not None:
-                    records.append((record, age_ms))
-    except RecordError as error:
-        what = f"{error}; the list is NOT complete: it has what could be read"
-        foreign = RecordError(what, key=error.key)
-        foreign.__cause__ = error
-    return sorted(records, key=lambda aged: aged[0].key), foreign
-
-
-def facts_of(record: LockRecord, age_ms: int | None) -> dict[str, Any]:
-    """Return a record and its age as JSON can carry them."""
-    return record_facts(record) | {"age_ms": age_ms}
-
-
-def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], list[list[object]]]:
-    """Return the headings and the rows of a table of *records*."""
-    more = ("STATE", "TOKEN") if everything else ()
-    waited_for = any(record.waiters for record, _ in records)
-    rows = [
-        [
-            record.key,
-            *((_state(record), record.fencing_token) if everything else ()),
-            _holder(record),
-            held_in_words(record),
-            renewed_in_words(record, age_ms) if record.members is None else OF_EACH,
-            _lease(record, age_ms),
-            *((record.waiters or "-",) if waited_for else ()),
-        ]
-        for record, age_ms in records
-    ]
-    return ["KEY", *more, "OWNER", "HELD", "RENEWED", "LEASE", *(("WAIT",) if waited_for else ())], rows
-
-
-def _holder(record: LockRecord) -> str:
-    if record.members is not None:
-        return members_in_words(record.members)
-    return "nobody" if _quarantined(record) else bounded(record.owner) or "-"
-
-
-def _quarantined(record: LockRecord) -> bool:
-    return record.held and record.broken is not None
-
-
-def _state(record: LockRecord) -> str:
-    return "quarantined" if _quarantined(record) else record.state.value
-
-
-def _lease(record: LockRecord, age_ms: int | None) -> str:
-    return ("quarantined, " if _quarantined(record) else "") + lease_in_words(record, age_ms)
-
-
-def _aged(client: LockClient, key: str, listed: LockRecord | None = None) -> tuple[LockRecord | None, int | None]:
-    """Return the record under *key* and its age in ms, by the store's clock; without such a clock *listed*, or what a read shows."""
-    if listed is not None and Capability.SERVER_CLOCK not in client._store.capabilities:
-        return listed, None
-    record, age_ms = _read(client, client._context.full_key(key))
-    return (None, None) if record is None else (client._context.strip(record), age_ms)
-
-
-def _read(client: LockClient, full_key: str) -> tuple[LockRecord | None, int | None]:
-    """Return the record under *full_key*, unless it is hidden, and its age in ms where the store tells it."""
-    store: Any = client._store  # of the same package
-    timeout_s = client._context.store_timeout_s()
-    if Capability.SERVER_CLOCK in store.capabilities:
-        record, age_ms = store.read_age(full_key, timeout_s=timeout_s) or (None, None)
-    else:
-        record, age_ms = store.read(full_key, timeout_s=timeout_s), None
-    return (None, None) if record is None or record.state is State.GONE else (record, age_ms)
+        if sessions:
+            print_sessions(client, prefix_of_key, output)
+        else:
+            print_locks(client, prefix_of_key, output, everything=everything)
 
 
 def _with_owners(client: LockClient, members: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *members* with the owner of each, whose session may be over."""
-    found = [_read(client, member["session"]) for member in members]
+    found = [read_aged(client, member["session"]) for member in members]
     return [
         member | {"owner": record.owner if record is not None and record.held else None, "age_ms": age_ms}
         for member, (record, age_ms) in zip(members, found, strict=True)
@@ -172,7 +87,7 @@ def _member_in_words(member: dict[str, Any]) -> str:
 def show(key: str, output: str, **given: Any) -> int:
     """Show what is stored under KEY. A record that says 'held' may be a dead holder's: only time tells."""
     with standing_store(client_options(**given)) as client:
-        record, age_ms = _aged(client, key)
+        record, age_ms = aged(client, key)
         seen = None if record is None else facts_of(record, age_ms)
         if seen is not None and seen["members"] is not None:
             seen["members"] = _with_owners(client, seen["members"])
@@ -180,13 +95,13 @@ def show(key: str, output: str, **given: Any) -> int:
     if output == "json":
         print_json(seen)
     elif record is not None and seen is not None:
-        facts = seen | {"state": _state(record), "lease": _lease(record, age_ms)}
+        facts = seen | {"state": state_in_words(record), "lease": lease_left(record, age_ms)}
         facts["granted at"] = record.times and f"{at_in_words(record.times.granted_at_s)}, by its owner's clock"
         facts["held for"] = held_in_words(record)
         facts["written"] = renewed_in_words(record, age_ms)
         if facts["data"] is None and record.data is not None:
             facts["data"] = f"{len(record.data)} bytes (base64): {facts['data_base64']}"
-        if _quarantined(record):
+        if is_quarantined(record):
             facts["owner"] = "nobody, until the lease is over"
         facts["broken"] = None if record.broken is None else f"by {record.broken.by}"
         facts["attributes"] = [f"{name}={value!r}" for name, value in record.attributes]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from dlock_core.command.doctor import standing_store
-from dlock_core.command.operator import looked_up, print_locks, rows_of
+from dlock_core.command.listing import looked_up, print_locks, rows_of
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
 from dlock_core.command.show import OF_EACH, escape, table_of
 from dlock_core.errors import StoreError

@@ -55,3 +55,29 @@ def test_break_of_a_session_takes_no_token(dlock: Command, url: str) -> None:
     assert "--session goes with none of --token, --rvn and --now" in with_token[2]
     assert of_a_lock[0] == 64
     assert "'k' is not the key of a session" in of_a_lock[2]
+
+
+def test_ls_lists_the_sessions_and_how_many_locks_each_keeps(dlock: Command, url: str) -> None:
+    """Those of shared locks, too; a prefix is that of the locks, and of locks that nobody keeps there is nothing."""
+    with connect(url, lease_duration=1.5, renewal="session", owner="a") as client, connect(url, owner="b") as other:
+        assert dlock("ls", "--sessions") == (0, "SESSION  OWNER  HELD  RENEWED  LEASE  KEEPS\n", "")
+        leases = [client.acquire(key) for key in ("app/k", "app/n", "other")]
+        reader = other.acquire("ledger", mode="read")
+
+        def kept() -> dict[str, int]:
+            return {each["owner"]: each["keeps"] for each in dlock.json("ls", "--sessions")}
+
+        eventually(lambda: kept().get("a") == 3)
+        assert kept() == {"a": 3, "b": 1}
+        listed = dlock.json("ls", "--sessions", "app/")
+        table = dlock("ls", "--sessions", "app/")[1].splitlines()
+        assert all(lease.is_valid for lease in (*leases, reader))
+
+    assert [(each["owner"], each["keeps"], "~dlock/session/" in each["key"]) for each in listed] == [("a", 2, True)]
+    assert table[0].split() == ["SESSION", "OWNER", "HELD", "RENEWED", "LEASE", "KEEPS"]
+    assert table[1].split()[:2] == [listed[0]["key"], "a"]
+    assert table[1].split()[-1] == "2"
+    assert dlock.json("ls", "--sessions") == []
+    code, out, err = dlock("ls", "--sessions", "--all")
+    assert (code, out) == (64, "")
+    assert "--sessions does not go with --all: of sessions that are over nothing is shown" in err

@@ -1,0 +1,168 @@
+"""What the commands for operators list: locks, and the sessions that keep them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from dlock_core.command.show import (
+    OF_EACH,
+    bounded,
+    held_in_words,
+    lease_in_words,
+    print_json,
+    print_rows,
+    record_facts,
+    renewed_in_words,
+)
+from dlock_core.errors import RecordError
+from dlock_core.members import members_in_words
+from dlock_core.record import RESERVED, State
+from dlock_core.store import Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core.client import LockClient
+    from dlock_core.record import LockRecord, SessionRef
+
+    Aged = tuple[LockRecord, int | None]
+
+__all__ = [
+    "aged",
+    "facts_of",
+    "is_quarantined",
+    "lease_left",
+    "looked_up",
+    "print_locks",
+    "print_sessions",
+    "read_aged",
+    "rows_of",
+    "state_in_words",
+]
+
+
+def print_locks(client: LockClient, prefix: str, output: str, *, everything: bool) -> None:
+    """Print the locks as one look shows them, those that can be read also where another record cannot."""
+    records, foreign = looked_up(client, prefix, everything=everything)
+    if output == "json":
+        print_json([facts_of(record, age_ms) for record, age_ms in records])
+    else:
+        print_rows(*rows_of(records, everything=everything))
+    if foreign is not None:
+        raise foreign
+
+
+def looked_up(client: LockClient, prefix: str, *, everything: bool) -> tuple[list[Aged], RecordError | None]:
+    """Return the records in the order of their keys, each with its age in ms if known, and the first that cannot be read."""
+    records: list[Aged] = []
+    foreign = None
+    try:
+        for listed in client.scan(prefix):
+            if listed.held or everything:
+                record, age_ms = aged(client, listed.key, listed)
+                if record is not None:
+                    records.append((record, age_ms))
+    except RecordError as error:
+        foreign = _incomplete(error)
+    return sorted(records, key=lambda aged: aged[0].key), foreign
+
+
+def _incomplete(error: RecordError) -> RecordError:
+    told = RecordError(f"{error}; the list is NOT complete: it has what could be read", key=error.key)
+    told.__cause__ = error
+    return told
+
+
+def print_sessions(client: LockClient, prefix: str, output: str) -> None:
+    """Print the sessions that keep a lock whose key begins with *prefix*, with their number of such locks; without one, all sessions."""
+    keeps, keys, foreign = Counter[str](), list[str](), None
+    context = client._context
+    try:
+        for record in client._store.scan(context.full_prefix(""), timeout_s=context.store_timeout_s()):
+            if RESERVED in record.key and record.held:
+                keys.append(record.key)
+            elif record.held and record.key.startswith(context.full_prefix(prefix)):
+                keeps.update(ref.key for ref in _sessions_of(record))
+    except RecordError as error:
+        foreign = _incomplete(error)
+    looked = [read_aged(client, key) for key in sorted(keys) if keeps[key] or not prefix]
+    records = [(record, age_ms) for record, age_ms in looked if record is not None]
+    if output == "json":
+        print_json([facts_of(record, age_ms) | {"keeps": keeps[record.key]} for record, age_ms in records])
+    else:
+        (_, *headings), rows = rows_of(records, everything=False)
+        counted = [[*row, keeps[record.key]] for row, (record, _) in zip(rows, records, strict=True)]
+        print_rows(["SESSION", *headings, "KEEPS"], counted)
+    if foreign is not None:
+        raise foreign
+
+
+def _sessions_of(record: LockRecord) -> Sequence[SessionRef]:
+    if record.members is not None:
+        return record.members.sessions
+    return () if record.session is None else (record.session,)
+
+
+def facts_of(record: LockRecord, age_ms: int | None) -> dict[str, Any]:
+    """Return a record and its age as JSON can carry them."""
+    return record_facts(record) | {"age_ms": age_ms}
+
+
+def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], list[list[object]]]:
+    """Return the headings and the rows of a table of *records*."""
+    more = ("STATE", "TOKEN") if everything else ()
+    waited_for = any(record.waiters for record, _ in records)
+    rows = [
+        [
+            record.key,
+            *((state_in_words(record), record.fencing_token) if everything else ()),
+            _holder(record),
+            held_in_words(record),
+            renewed_in_words(record, age_ms) if record.members is None else OF_EACH,
+            lease_left(record, age_ms),
+            *((record.waiters or "-",) if waited_for else ()),
+        ]
+        for record, age_ms in records
+    ]
+    return ["KEY", *more, "OWNER", "HELD", "RENEWED", "LEASE", *(("WAIT",) if waited_for else ())], rows
+
+
+def _holder(record: LockRecord) -> str:
+    if record.members is not None:
+        return members_in_words(record.members)
+    return "nobody" if is_quarantined(record) else bounded(record.owner) or "-"
+
+
+def is_quarantined(record: LockRecord) -> bool:
+    """Whether an operator broke the lock, and nobody gets it before its lease is over."""
+    return record.held and record.broken is not None
+
+
+def state_in_words(record: LockRecord) -> str:
+    """Return the state of *record* for people."""
+    return "quarantined" if is_quarantined(record) else record.state.value
+
+
+def lease_left(record: LockRecord, age_ms: int | None) -> str:
+    """Say what is left of the lease of *record*."""
+    return ("quarantined, " if is_quarantined(record) else "") + lease_in_words(record, age_ms)
+
+
+def aged(client: LockClient, key: str, listed: LockRecord | None = None) -> tuple[LockRecord | None, int | None]:
+    """Return the record under *key* and its age in ms, by the store's clock; without such a clock *listed*, or what a read shows."""
+    if listed is not None and Capability.SERVER_CLOCK not in client._store.capabilities:
+        return listed, None
+    record, age_ms = read_aged(client, client._context.full_key(key))
+    return (None, None) if record is None else (client._context.strip(record), age_ms)
+
+
+def read_aged(client: LockClient, full_key: str) -> tuple[LockRecord | None, int | None]:
+    """Return the record under *full_key*, unless it is hidden, and its age in ms where the store tells it."""
+    store: Any = client._store  # of the same package
+    timeout_s = client._context.store_timeout_s()
+    if Capability.SERVER_CLOCK in store.capabilities:
+        record, age_ms = store.read_age(full_key, timeout_s=timeout_s) or (None, None)
+    else:
+        record, age_ms = store.read(full_key, timeout_s=timeout_s), None
+    return (None, None) if record is None or record.state is State.GONE else (record, age_ms)
