@@ -87,7 +87,7 @@ def print_sessions(client: LockClient, prefix: str, output: str) -> None:
     except RecordError as error:
         foreign = _incomplete(error)
     looked = [read_aged(client, key) for key in sorted(keys) if keeps[key] or not prefix]
-    records = [(record, age_ms) for record, age_ms in looked if record is not None]
+    records = [(record, age_ms) for record, age_ms in looked if record is not None and record.held]
     if output == "json":
         print_json([facts_of(record, age_ms) | {"keeps": keeps[record.key]} for record, age_ms in records])
     else:
