@@ -39,6 +39,7 @@ _GROUPS = {
     "conformance_tests/test_mysql": "mysql, conformance",
     "tests/core/test_explore": "explorations",
     "tests/core/test_mutants": "explorations",
+    "conformance_tests/test_third_party_store": "a store of others",
     "conformance_tests/test_postgres.py::TestPostgres18": "postgres 18, conformance",
     "conformance_tests/test_postgres": "postgres, conformance",
     "conformance_tests/test_redis.py": "redis, conformance",
