@@ -43,12 +43,11 @@ def prepared(trial: Trial, verb: str) -> tuple[LockRecord | None, LockRecord]:
 
 
 def asking(
-    store: Subject, verb: str, standing: LockRecord | None, written: LockRecord, timeout_s: float
+    store: Subject, verb: str, standing: LockRecord | None, written: LockRecord, timeout_s: float, *, others: int = 0
 ) -> Callable[[], Any]:
-    """Return the call of *verb* on *store* that writes *written*, or reads its key."""
+    """Return the call of *verb* on *store* that writes *written*, or reads its key; a batch has so many *others*, if it may."""
     key = written.key
-    # A batch has its time-out once, however many it holds.
-    beside = [held(f"{key}/{number}") for number in range(1, getattr(store.raw, "batch_limit", 1))[:2]]
+    beside = [held(f"{key}/{number}") for number in range(1, getattr(store.raw, "batch_limit", 1))[:others]]
     if verb == "claim":
         return lambda: store.claim(Claim(written, Expect.ANY), timeout_s=timeout_s)
     if verb == "claim_many":
@@ -92,7 +91,8 @@ def disturbed(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float
     verbs = verbs_of(trial.harness, verbs)
     for together in [[verb] for verb in verbs] if fault is Fault.LOSE_REPLY else [verbs]:
         asked = {verb: prepared(trial, verb) for verb in together}
-        calls = {verb: asking(store, verb, *asked[verb], timeout_s) for verb in together}
+        # A batch has its time-out once, however many it holds.
+        calls = {verb: asking(store, verb, *asked[verb], timeout_s, others=2) for verb in together}
         with trial.fault(fault):
             came = trial.all_ended(calls, timeout_s + 4 * SLACK_S)
         for verb, (error, took_s) in came.items():
