@@ -64,7 +64,8 @@ containers: venv
 	DLOCK_TEST_SERVERS=container tools/servers/local-images.sh run $(BIN)/pytest \
 		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py conformance_tests/test_postgres.py \
 		conformance_tests/test_etcd.py::TestEtcdStore \
-		--deselect conformance_tests/test_postgres.py::TestPostgres18Store -k 'not session-sync and not session-async' --dlock-require=redis,dynamodb,postgres,etcd
+		--deselect conformance_tests/test_postgres.py::TestPostgres18Store -k 'not session-sync and not session-async' \
+		--dlock-require=redis,dynamodb,postgres,etcd --numprocesses=5
 
 faults: venv
 	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,etcd,mongodb,mysql,postgres,redis,sqlite,zookeeper --jobs 3 --keep build/faults
