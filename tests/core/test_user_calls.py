@@ -59,9 +59,9 @@ def test_a_call_waits_for_a_thread_that_can_be_started(
     """Nothing is forgotten, called twice or out of order; the log names what waits, and why."""
     calls, told = kind(), list[int]()
     threads.refused[refused] = RuntimeError("can't start new thread")
-    calls.post(told.append, 1)
-    calls.post(told.append, 2)
-    threads.end()
+    for number in (1, 2):
+        calls.post(told.append, number)
+        threads.end()
     assert (told, calls.is_idle) == ([], False)
     assert len(caplog.messages) == 2
     for text in caplog.messages:
