@@ -54,12 +54,6 @@ def test_unknown_scheme_lists_the_installed() -> None:
         connect("reddis://localhost")
 
 
-def test_a_driver_of_sqlalchemy_in_the_scheme_is_told_the_scheme_without_it() -> None:
-    """A web application has such a URL at hand."""
-    with pytest.raises(ConfigurationError, match=r"'sqlite\+aiosqlite' in '.*'; write sqlite://…; installed: "):
-        connect("sqlite+aiosqlite:///locks.db")
-
-
 @pytest.mark.parametrize(
     "url",
     [
