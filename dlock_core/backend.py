@@ -183,7 +183,11 @@ def check_claims(url: str) -> EntryPoint:
     scheme = _scheme(url)
     schemes = installed_schemes()
     if scheme not in schemes:
-        raise ConfigurationError(f"unknown store scheme {scheme!r} in '{scheme}://…'; installed: {', '.join(schemes)}")
+        base = scheme.partition("+")[0]  # SQLAlchemy's URLs name a driver, which dlock chooses itself
+        advice = f"; write {base}://…" if base in schemes else ""
+        raise ConfigurationError(
+            f"unknown store scheme {scheme!r} in '{scheme}://…'{advice}; installed: {', '.join(schemes)}"
+        )
     claims = schemes[scheme]
     if len(claims) > 1:
         names = " and ".join(f"{_owner(entry)} ({entry.value})" for entry in claims)

@@ -806,9 +806,10 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
     loss = state.loss
     if loss.reason in (LossReason.STOLEN, LossReason.BROKEN) and state.timings.session is None:
         return Ended(state.terms, Outcome.LOST, loss.record, loss), ()
-    # Late, but the record may still be ours, and then frees the key at once. Conditional: the next holder is not touched.
+    # Late, but the record may still be ours, and then frees the key at once. Conditional: the next holder is not touched. The payload
+    # stays: the caller is told of the loss, so what it hands over, such as the mark of a job, must not stand as done.
     until = max(now + state.terms.timings.timeout_ns, _last_end(state, state.pending))
-    releasing = Releasing(state.terms, state.version, event.payload, until, now, pending=state.pending, loss=loss)
+    releasing = Releasing(state.terms, state.version, None, until, now, pending=state.pending, loss=loss)
     return _send_release(releasing, event.new_rvn, now)
 
 

@@ -120,7 +120,9 @@ def check_slot(key: str, source: object) -> Slot:
         return slot
     if type(slot) is str and 0 < len(slot) <= SLOT_MAX_CHARS:
         return slot
-    named = "of more than 64 bits" if type(slot) is int else repr(slot)
+    named = repr(slot) if type(slot) is not int else "of more than 64 bits"
+    if type(slot) is str and slot:
+        named = f"of {len(slot)} characters"
     raise ConfigurationError(
         f"slot {named} of job {key!r} is neither a text of 1 to {SLOT_MAX_CHARS} characters nor a number of 64 bits; "
         'name the run by its scheduled time, as "2026-11-22T03:00Z"'

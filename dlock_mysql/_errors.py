@@ -45,13 +45,19 @@ _VERDICTS: dict[int, _Verdict] = {
     for number in numbers.split()
 }
 _UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
+_LATE: _Verdict = (
+    OutcomeUnknownError,
+    "no answer in time; the write may have been applied; another transaction may have locked the row",
+)
 _UNREAD: _Verdict = (StoreUnavailableError, "no answer that can be read")
 _UNSENT: _Verdict = (StoreUnavailableError, "nothing was sent; see that the server runs there")
 
 
 def translate(error: Exception, what: str, options: MySQLStoreOptions, *, key: str | None, writes: bool) -> StoreError:
     """Return the error of dlock for one of the driver, whose message it leaves out: that may hold the user's data."""
-    kind, told = _verdict(error, options, _UNKNOWN if writes else _UNREAD)
+    # PyMySQL tells of the socket's error in words alone, but raises while it handles it.
+    unknown = _LATE if isinstance(error.__context__, TimeoutError) else _UNKNOWN
+    kind, told = _verdict(error, options, unknown if writes else _UNREAD)
     return kind(f"{what}: {_shown(error)}: {told}", key=key)
 
 

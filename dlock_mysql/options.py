@@ -78,5 +78,7 @@ class MySQLStoreOptions(StoreOptions):
         if parts.query or parts.fragment:
             raise ConfigurationError(f"{redact(rest)!r} has a query key or fragment that is not known; {_FORM}")
         places["database"] = parts.path.strip("/") or None
+        if places["database"] is None and "database" not in settings:
+            raise ConfigurationError(f"{redact(url)!r} names no database; {_FORM}")
         given = {name: unquote(str(value)) for name, value in places.items() if value is not None}
         return cls(**settings | given | pairs)

@@ -146,6 +146,11 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
             StoreSetupError,
             "the server, or a proxy before it, lacks this command, as a Sentinel does; dlock needs Redis 6 or newer, with scripts",
         )
+    elif "DB index" in str(error):
+        kind, hint = (
+            StoreSetupError,
+            "the last number of the URL is that of a database; the server has `databases` of them, from 0",
+        )
     elif sent:
         kind, hint = OutcomeUnknownError, "it may have been applied"
     else:

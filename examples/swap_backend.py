@@ -4,7 +4,8 @@
     python -m examples.swap_backend redis://localhost/0
     DLOCK_URL=dynamodb://eu-west-1/locks python -m examples.swap_backend
 
-A table (DynamoDB) or a collection (MongoDB) is made beforehand, once: ``dlock init --url URL``. A program that locks needs no right to.
+A table (DynamoDB, PostgreSQL, MySQL) or a collection (MongoDB) is made beforehand, once: ``dlock init --url URL``.
+A program that locks needs no right to.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _on_postgres() -> Iterator[tuple[Names, dict[str, str]]]:
     with psycopg.connect(url) as connection:
         connection.execute("CREATE TABLE account (name text, balance integer)")
         connection.execute("INSERT INTO account VALUES ('alice', 30)")
-    with connect(url) as client:
+    with connect(url, prefix="of-an-app/") as client:
         yield {"client": client, "psycopg": psycopg, "dsn": url}, {}
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT balance FROM account").fetchall() == [(20,)]
@@ -142,7 +142,7 @@ def _on_mysql() -> Iterator[tuple[Names, dict[str, str]]]:
         connection.commit()
         url = f"{_own_database(server.url)}?ssl_mode=disabled"
         provision(url)
-        with connect(url) as client:
+        with connect(url, prefix="of-an-app/") as client:
             yield {"client": client, "pymysql": pymysql, "database": database}, {}
         cursor.execute("SELECT balance FROM documentation.account")
         assert cursor.fetchall() == ((20,),)

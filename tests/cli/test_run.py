@@ -208,6 +208,10 @@ def test_run_with_an_unreachable_store_exits_with_69(shell: Shell) -> None:
         (["run", "", "--", "true"], "a key must be a str of one character or more, not ''"),
         (["run", "a\nb", "--", "true"], "control character"),
         (["run", "--url", "reddis://user:secret@host", "k", "--", "true"], "unknown store scheme 'reddis'"),
+        (
+            ["run", "--url", "mysql+aiomysql://host/db", "k", "--", "true"],
+            "'mysql+aiomysql://…'; write mysql://…; installed: ",
+        ),
         (["run", "--url", "sqlite:///x?y=secret", "k", "--", "true"], "'y'"),
         (
             ["run", "--url", "user:secret@host", "k", "--", "true"],

@@ -179,6 +179,15 @@ def test_wrong_settings_say_what_to_write(value: Any, message: str) -> None:
                 call_command("check")
 
 
+def test_the_timeout_of_the_settings_is_that_of_the_command() -> None:
+    """Where the command line names none."""
+    with override_settings(LOCKS={"default": {"URL": "memory://django", "TIMEOUT": 0.01}}):
+        lease = locks["default"].acquire("busy", handover=True)
+        with lease, pytest.raises(CommandError, match=r"within .* s: held by") as raised:
+            call_command("run_locked", "busy", "check")
+    assert raised.value.returncode == 75
+
+
 def test_an_application_takes_the_fence_of_http_requests_as_its_page_says() -> None:
     """As any application of WSGI: a request without a token goes no further."""
     fenced = FencedWSGI(get_wsgi_application(), MemoryTokens())

@@ -144,6 +144,25 @@ async def test_run_whose_lease_is_over_says_that_when_it_finishes(world: World) 
         with pytest.raises(LockLostError, match="its lease ran out"):
             await job.finish(b"late")
 
+        async with client.once("k", slot=1) as job:
+            assert (job.due, job.result) == (True, None)
+
+
+@both_colours
+async def test_run_that_took_too_long_leaves_its_slot_due(world: World) -> None:
+    """Its body ended well, but after ``at_most_for``: leaving the block is the loss, and marks nothing."""
+
+    async def run(client: Any) -> None:
+        async with client.once("k", slot=1, at_most_for=3):
+            await world.live(4)
+
+    async with world.client(lease_duration=20) as client:
+        with pytest.raises(LockLostError, match="at_most_for"):
+            await run(client)
+
+        async with client.once("k", slot=1) as job:
+            assert (job.due, job.last_slot) == (True, None)
+
 
 @both_colours
 @pytest.mark.parametrize(

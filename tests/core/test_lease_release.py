@@ -82,6 +82,14 @@ def test_late_release_frees_what_is_still_the_own_and_tells_the_loss() -> None:
     assert outcome(attempt.grant()) is Outcome.LOST
 
 
+def test_late_release_leaves_the_payload_as_it_is() -> None:
+    """Its caller is told of a loss, so what it hands over must not stand as done."""
+    request = holding().at(12).free(Payload(b"late", ())).request
+
+    assert request.keep_payload
+    assert request.record.data is None
+
+
 def test_release_after_the_loss_to_another_sends_nothing() -> None:
     """The record is the next holder's."""
     attempt = holding().at(2.5).due().answer(held("b", 2)).free()

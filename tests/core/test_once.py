@@ -82,6 +82,12 @@ def test_slot_that_is_no_name_is_refused(slot: Any) -> None:
     assert check_slot("k", lambda: 7) == 7
 
 
+def test_a_long_slot_is_not_repeated_in_the_message() -> None:
+    """Its length says what is wrong."""
+    with pytest.raises(ConfigurationError, match=r"^slot of 257 characters of job 'k' is neither"):
+        check_slot("k", "x" * 257)
+
+
 # ---- slots of schedules
 
 

@@ -52,6 +52,17 @@ class TestRivals:
         assert each_store.read(key, timeout_s=TIMEOUT_S) == record
         assert each_store.replace(renewal(record), timeout_s=TIMEOUT_S).applied
 
+    def test_a_request_that_ends_before_the_wait_names_what_it_may_wait_for(
+        self, url: str, store: MySQLStore, key: str
+    ) -> None:
+        """The server gives up a lock after a second; a shorter request hears nothing."""
+        record = taken(store, key)
+
+        with plain(url) as cursor:
+            cursor.execute(ROW, (key,))
+            with pytest.raises(OutcomeUnknownError, match=r"no answer in time.*another transaction may have locked"):
+                store.replace(renewal(record), timeout_s=0.3)
+
     @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system tells of the end of a process in another way")
     @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_fork_meanwhile_holds_up_no_child(self, url: str, store: MySQLStore, key: str) -> None:

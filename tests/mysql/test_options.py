@@ -30,6 +30,15 @@ def test_percent_signs_are_for_what_a_url_can_not_hold() -> None:
     assert (found.user, found.password.get_secret_value()) == ("a@b", "p/q")
 
 
+@pytest.mark.parametrize("url", ["mysql://app@h", "mysql://app@h/"])
+def test_a_url_without_a_database_is_told_where_it_goes(url: str) -> None:
+    """Another source may name it."""
+    with pytest.raises(ConfigurationError, match=r"names no database; write mysql://USER:PASSWORD@HOST/DATABASE"):
+        MySQLStoreOptions.from_url(url)
+
+    assert MySQLStoreOptions.from_url(url, database="shop").database == "shop"
+
+
 @pytest.mark.parametrize("scheme", ["mariadb", "mysql+pymysql", "mariadb+pymysql"])
 def test_schemes_of_sqlalchemy_and_mariadb_are_the_same(scheme: str) -> None:
     """Each is a name of the one store."""

@@ -9,7 +9,7 @@ import pytest
 import redis
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004  # the driver's
 
-from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
@@ -61,6 +61,15 @@ def test_a_wrong_password_is_told_from_a_missing_one() -> None:
 
     assert str(wrong).startswith("Redis refuses this user or password")
     assert str(missing).startswith("Redis wants a password")
+
+
+@pytest.mark.parametrize("said", ["DB index is out of range", "invalid DB index"])
+def test_a_database_that_the_server_does_not_have_is_told_where_it_stands(said: str) -> None:
+    """No second try mends it."""
+    error = errors.trouble(ResponseError(said), None, sent=False)
+
+    assert type(error) is StoreSetupError
+    assert "the last number of the URL is that of a database" in str(error)
 
 
 @pytest.mark.parametrize(

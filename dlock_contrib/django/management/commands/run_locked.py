@@ -32,7 +32,9 @@ class Command(BaseCommand):  # type: ignore[misc]  # django is published without
         parser.add_argument("key", help="The key to hold.")
         parser.add_argument("argv", nargs="+", metavar="COMMAND", help="The management command, behind --.")
         parser.add_argument("--using", default="default", help="The name in the setting LOCKS; default by default.")
-        parser.add_argument("--timeout", type=float, help="How many seconds to wait for the lock; for ever by default.")
+        parser.add_argument(
+            "--timeout", type=float, help="How many seconds to wait for the lock; TIMEOUT of LOCKS by default."
+        )
         parser.add_argument(
             "--skip-if-held", action="store_true", help="If the lock is held, do nothing, successfully."
         )
@@ -44,7 +46,7 @@ class Command(BaseCommand):  # type: ignore[misc]  # django is published without
         """
         timeout = 0 if skip_if_held and options["timeout"] is None else options["timeout"]
         try:
-            lease = locks[using].acquire(key, timeout=timeout)
+            lease = locks[using].acquire(key) if timeout is None else locks[using].acquire(key, timeout=timeout)
         except AcquireTimeoutError as error:
             if not skip_if_held:
                 raise CommandError(f"{error}; {argv[0]} was not run", returncode=_HELD) from error
