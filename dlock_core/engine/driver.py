@@ -89,7 +89,7 @@ class Driver:
         self.keepers: Keepers  # our own sessions
         self.timers = TimerQueue()
         self.held: dict[str, Handle] = {}
-        self.following: set[Handle] = set()
+        self.following: dict[Handle, None] = {}  # in the order in which they began
         self.shortest_lease_ns = NEVER
         self.last_error: tuple[str, int] | None = None
         self.lines = Lines(runtime, self.held)
@@ -239,11 +239,11 @@ class Driver:
         elif type(old) is Held or type(old) is Lost:
             self.forget(handle)
         if type(state) is Releasing or type(state) is Cleaning:
-            self.following.add(handle)
+            self.following[handle] = None
             if type(handle.state) is Ended:  # a handler has ended it meanwhile
-                self.following.discard(handle)
+                self.following.pop(handle, None)
         elif type(state) is Ended:
-            self.following.discard(handle)
+            self.following.pop(handle, None)
             if state.loss is not None and type(old) is Releasing and old.loss is None:
                 self._tell_loss(handle, state.loss)
             elif state.outcome is Outcome.RELEASED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -215,6 +216,21 @@ def test_close_without_time_names_a_lock_without_a_lease_as_held() -> None:
         assert f"token {lease.fencing_token}" in str(caught.value.exceptions[0])
 
 
+@both_colours
+async def test_close_tells_what_is_unresolved_in_the_order_in_which_it_was_asked(world: World) -> None:
+    """The same program says the same each time it runs."""
+    keys = [f"k{number}" for number in range(12)]
+    world.store.lose_request("claim", 99)
+    world.store.fail("read", 99)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with world.client(fail_closed=True) as client:
+            for key in keys:
+                with contextlib.suppress(OutcomeUnknownError):
+                    await client.acquire(key, timeout=0)
+
+    assert [error.key for error in caught.value.exceptions if isinstance(error, OutcomeUnknownError)] == keys
+
+
 def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is still followed changes while it is told: the renewals go on until then, and other threads end as they like."""
 
@@ -231,7 +247,8 @@ def test_close_while_another_thread_ends_a_clean_up_closes_all(monkeypatch: pyte
         following, told = client._engine.driver.following, unresolved_error
 
         def slowly(state: Any) -> Any:
-            following.difference_update([handle for handle in following if handle.state is not state])
+            for handle in [handle for handle in following if handle.state is not state]:
+                del following[handle]
             return told(state)
 
         monkeypatch.setattr("dlock_core.engine.closing.unresolved_error", slowly)
