@@ -222,11 +222,12 @@ async def test_close_tells_what_is_unresolved_in_the_order_in_which_it_was_asked
     keys = [f"k{number}" for number in range(12)]
     world.store.lose_request("claim", 99)
     world.store.fail("read", 99)
+    client = await world.client(fail_closed=True).__aenter__()
+    for key in keys:
+        with contextlib.suppress(OutcomeUnknownError):
+            await client.acquire(key, timeout=0)
     with pytest.raises(ExceptionGroup) as caught:
-        async with world.client(fail_closed=True) as client:
-            for key in keys:
-                with contextlib.suppress(OutcomeUnknownError):
-                    await client.acquire(key, timeout=0)
+        await client.close()
 
     assert [error.key for error in caught.value.exceptions if isinstance(error, OutcomeUnknownError)] == keys
 
