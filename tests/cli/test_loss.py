@@ -123,7 +123,7 @@ def test_guard_that_has_died_is_told(shell: Shell) -> None:
 
 
 def test_a_guard_that_has_done_its_work_is_not_told_as_one_that_died(shell: Shell) -> None:
-    """dlock has sent TERM and stands still then: the guard sends KILL, and ends."""
+    """With TERM sent, and dlock standing still, the guard sends KILL and ends."""
     run = Stubborn(shell)
     assert shell.run("break", "k", "--token", "1").returncode == 0
     run.asked_at()

@@ -264,7 +264,7 @@ def test_a_source_that_is_none_is_told(source: Any) -> None:
 
 
 def test_a_password_with_an_at_sign_is_told_and_not_shown() -> None:
-    """libpq would look for a host whose name is the rest of the password, and say that there is none."""
+    """For a host with the rest of the password as its name libpq would look, and say that there is none."""
     with pytest.raises(ConfigurationError, match="write %40") as caught:
         PostgresStoreOptions.from_url(f"postgresql+psycopg://u:half@{PASSWORD}@h/d")
 
