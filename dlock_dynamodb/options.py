@@ -96,7 +96,7 @@ class DynamoDBStoreOptions(StoreOptions):
         known = cls.model_fields.keys() - {"region", "table"}
         rest, pairs = split_url(url, dict.fromkeys(known))
         parts = url_parts(rest, _FORM)
-        if "@" in parts.netloc:
+        if "@" in parts.netloc + parts.path:
             raise ConfigurationError(
                 f"{redact(url)!r} holds credentials; give them to boto3 instead (environment, profile=…, role)"
             )

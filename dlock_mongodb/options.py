@@ -51,9 +51,9 @@ class MongoDBStoreOptions(StoreOptions):
         if "database" in ours and ours["database"] not in names:
             names.append(ours["database"])
         if len(names) > 1:
-            raise ConfigurationError(
-                f"{redact(url)!r} has two database names, {' and '.join(map(repr, names))}; {_FORM}"
-            )
+            # With an @ in it, the path may be what follows the / of a password.
+            which = "; in a password write %2F" if "@" in parts.path else f", {' and '.join(map(repr, names))}"
+            raise ConfigurationError(f"{redact(url)!r} has two database names{which}; {_FORM}")
         if names and "." in names[0]:
             raise ConfigurationError(f"{redact(url)!r} names a collection in its path; {_FORM}")
         if not parts.netloc or parts.fragment:

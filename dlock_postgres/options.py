@@ -95,6 +95,11 @@ class PostgresStoreOptions(StoreOptions):
         """
         rest, ours = split_url(url, {"table"})
         ours = {"table": settings.pop("table")} | ours if "table" in settings else ours
+        if re.match(r"[^/]+//[^/?#]*@[^/?#]*@", rest):
+            # libpq takes what follows the first @ for the host, and repeats it in its errors.
+            raise ConfigurationError(
+                f"{redact(url)!r} cannot be used: more than one @ stands before its path; in a user name or a password write %40; {_FORM}"
+            )
         try:
             # SQLAlchemy's URLs differ in the scheme only.
             given = conninfo_to_dict("postgresql://" + rest.partition("://")[2])

@@ -19,6 +19,8 @@ def missing_right(path: str) -> str | None:
     for folder in reversed(folders):
         if not _may(folder, os.X_OK):
             return f"give this user the right to enter the directory {folder!r}: chmod +x"
+    if _is_read_only(directory):
+        return f"mount the file system of {directory!r} for writing"
     for name in (path, f"{path}-wal", f"{path}-shm"):
         if os.path.exists(name) and not _may(name, os.R_OK | os.W_OK):
             return f"give this user read and write permission on {name!r}, or run as its owner"
@@ -29,3 +31,7 @@ def missing_right(path: str) -> str | None:
 
 def _may(path: str, mode: int) -> bool:
     return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _is_read_only(directory: str) -> bool:
+    return hasattr(os, "statvfs") and bool(os.statvfs(directory).f_flag & os.ST_RDONLY)

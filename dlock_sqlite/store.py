@@ -61,7 +61,12 @@ class SqliteStore:
         if synchronous not in SYNCHRONOUS:
             raise ConfigurationError(f"synchronous {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
-        self.path = os.path.realpath(checked_path(os.fspath(path)))
+        try:
+            self.path = os.path.realpath(checked_path(os.fspath(path)))
+        except FileNotFoundError as error:
+            raise ConfigurationError(
+                f"SQLite path {path!r} is relative, and the working directory was removed; write it from the root on, sqlite:////var/lib/locks.db"
+            ) from error
         self._creates = creates
         self._file = SqliteFile(self.path, synchronous, creates=creates)
 

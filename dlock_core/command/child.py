@@ -305,7 +305,7 @@ def _watch(orders: int, acts: int, group: int, grace_ns: int) -> None:
     orphaned = acted = False
     while True:
         now = now_ns()
-        if not acted and (orphaned or now >= terminate_at):
+        if not acted and (orphaned or now >= min(terminate_at, kill_at)):
             acted, kill_at = True, min(kill_at, now + grace_ns)
             with suppress(BrokenPipeError):
                 os.write(acts, b"!")

@@ -6,6 +6,7 @@ connection, which is when the next command may be forked.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -110,6 +111,7 @@ class _Terms:
 
 def _rest() -> None:
     """Wait until the threads of the last term have ended: the next command is forked."""
+    gc.collect()  # gRPC's thread ends with the last channel, which cycles keep alive
     until = time.monotonic() + _THREADS_END_S
     for thread in threading.enumerate():
         if thread is not threading.current_thread():

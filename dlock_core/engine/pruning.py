@@ -65,8 +65,8 @@ def _checked(store: AsyncLockStore, context: ClientContext, older_than: Seconds)
         )
     if Capability.PRUNE not in store.capabilities:
         raise UnsupportedError(
-            "this store keeps the record of each key for ever: the next fencing token counts from it, and without it would begin at 1 "
-            "again; docs/growth.md says which stores can remove records"
+            "this store keeps the record of each key for ever: without it the next fencing token could be smaller, or the store cannot "
+            "tell how old it is; docs/growth.md says which stores can remove records"
         )
     if context.options.fail_closed:
         raise UnsupportedError(

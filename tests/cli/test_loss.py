@@ -122,6 +122,21 @@ def test_guard_that_has_died_is_told(shell: Shell) -> None:
     assert finish_with_line(process) == 0
 
 
+def test_a_guard_that_has_done_its_work_is_not_told_as_one_that_died(shell: Shell) -> None:
+    """With TERM sent, and dlock standing still, the guard sends KILL and ends."""
+    run = Stubborn(shell)
+    assert shell.run("break", "k", "--token", "1").returncode == 0
+    run.asked_at()
+
+    os.kill(run.process.pid, signal.SIGSTOP)
+    run.ended_at()
+    os.kill(run.process.pid, signal.SIGCONT)
+
+    code, _, err = finish(run.process)
+    assert code == 76
+    assert "guard" not in err
+
+
 def test_an_outage_that_ends_in_time_is_survived(shell: Shell) -> None:
     """A renewal that succeeds later is a renewal: nobody is ended for a short outage."""
     process = shell.holding("--lease", "4")

@@ -10,6 +10,7 @@ from tests.core.worlds import eventually
 if TYPE_CHECKING:
     from dlock_core import LockRecord
     from tests.cli.operator_support import Command
+    from tests.cli.support import Shell
 
 
 def test_session_is_shown_and_broken_with_all_that_it_keeps(dlock: Command, url: str) -> None:
@@ -81,3 +82,17 @@ def test_ls_lists_the_sessions_and_how_many_locks_each_keeps(dlock: Command, url
     code, out, err = dlock("ls", "--sessions", "--all")
     assert (code, out) == (64, "")
     assert "--sessions does not go with --all: of sessions that are over nothing is shown" in err
+
+
+def test_a_lock_whose_session_is_over_is_shown_as_that(shell: Shell) -> None:
+    """Its record, which nobody has taken yet, still says that it is held. As long as the session lasts, its lease is shown."""
+    shell.environment["DLOCK_RENEWAL"] = "session"
+    process = shell.start("run", "--lease", "2", "a", "b", "--", "sleep", "60")
+    eventually(lambda: (record := shell.record("b")) is not None and record.session is not None)
+    before = shell.run("show", "b").stdout
+
+    process.kill()
+    shell.run("run", "a", "--", "true")
+
+    assert "left, of its session" in before
+    assert "over, with its session" in shell.run("show", "b").stdout

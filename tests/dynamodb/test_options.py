@@ -76,6 +76,7 @@ def test_settings_yield_to_the_url() -> None:
         ("dynamodb://eu-west-1/locks?profile=a&profile=b", "stands twice"),
         ("dynamodb://eu-west-1/locks#x", "fragment"),
         ("dynamodb://AKIA:hunter2@eu-west-1/locks", "holds credentials"),
+        ("dynamodb://AKIA:a/hunter2@eu-west-1/locks", "holds credentials"),
         ("dynamodb://eu-west-1/locks?endpoint_url=localhost:8000", "no endpoint"),
         ("dynamodb://eu-west-1/locks?endpoint_url=http://AKIA:hunter2@host", "no endpoint"),
         ("dynamodb://eu-west-1/locks?partition_key=owner", "attribute of the record"),

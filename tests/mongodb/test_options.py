@@ -92,6 +92,7 @@ def test_an_unknown_setting_is_an_error() -> None:
     "url",
     [
         f"mongodb://user:{SECRET}@h/a/b",
+        f"mongodb://user:a/{SECRET}@h/db",
         f"mongodb://user:{SECRET}@h/?nonsense={SECRET}",
         f"mongodb://user:{SECRET}@h/?connectTimeoutMS={SECRET}",
         f"mongodb://h/?authMechanismProperties={SECRET}",

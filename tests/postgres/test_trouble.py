@@ -263,6 +263,14 @@ def test_a_source_that_is_none_is_told(source: Any) -> None:
     assert PASSWORD not in str(caught.value)
 
 
+def test_a_password_with_an_at_sign_is_told_and_not_shown() -> None:
+    """For a host with the rest of the password as its name libpq would look, and say that there is none."""
+    with pytest.raises(ConfigurationError, match="write %40") as caught:
+        PostgresStoreOptions.from_url(f"postgresql+psycopg://u:half@{PASSWORD}@h/d")
+
+    assert PASSWORD not in str(caught.value)
+
+
 def test_no_option_is_shown_with_its_password() -> None:
     """Neither in messages nor in the representation of the options."""
     options = PostgresStoreOptions.from_url(f"postgresql://u:{PASSWORD}@h/d")

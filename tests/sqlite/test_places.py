@@ -1,0 +1,33 @@
+"""Places in which no SQLite file can be used, whatever rights this user has: the error says what is wrong with the place."""
+
+from __future__ import annotations
+
+import os
+import types
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core.errors import ConfigurationError
+from dlock_sqlite import SqliteStore, _rights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_system_that_cannot_be_written_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No right of this user's would help. Only root can mount one, so the system's answer stands in."""
+    monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_flag=os.ST_RDONLY))
+
+    assert _rights.missing_right(str(tmp_path / "locks.db")) == f"mount the file system of '{tmp_path}' for writing"
+
+
+def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means nothing there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(ConfigurationError, match="working directory was removed"):
+        SqliteStore("locks.db")
