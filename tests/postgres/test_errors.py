@@ -21,6 +21,7 @@ def _of(code: str | None, *, writes: bool = True) -> StoreError:
     error = error_of(_Answered(code), "k", writes=writes, grant="GRANT it")
     assert error is not None
     assert error.key == "k"
+    assert str(error).startswith("PostgreSQL ")
     assert "the first line" in str(error)
     assert "a row" not in str(error)
     return error
@@ -55,6 +56,18 @@ def test_a_right_that_lacks_comes_with_its_grant() -> None:
 def test_an_error_without_a_word_is_named() -> None:
     """A time-out says nothing of itself."""
     assert "TimeoutError, no answer in time" in str(error_of(TimeoutError(), "k", writes=True, grant=""))
+
+
+def test_a_text_that_has_no_form_in_utf_8_is_an_error_of_the_record() -> None:
+    """Nothing was sent."""
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "\ud800".encode()
+
+    error = error_of(caught.value, "k", writes=True, grant="")
+
+    assert isinstance(error, RecordError)
+    assert error.key == "k"
+    assert str(error) == "the record of lock 'k' has no form in UTF-8: surrogates not allowed"
 
 
 def test_an_error_of_another_library_is_left() -> None:
