@@ -16,7 +16,9 @@ import pytest
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_postgres import AsyncPostgresStore, PostgresStore
-from dlock_postgres._session import _Opening
+from dlock_postgres._session import THREADS, Session, _Opening
+from dlock_postgres._wire import statement
+from tests.core.worlds import eventually
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, renewed
 
@@ -148,6 +150,47 @@ def test_a_connection_on_which_a_statement_was_cancelled_is_not_used_again(
     assert reply.applied
     assert kept == 0
     inspect.close()
+
+
+def test_the_statement_of_a_cancelled_task_is_cancelled(url: str, key: str, admin: psycopg.Connection[Any]) -> None:
+    """It would be applied when nobody waits for it any more."""
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'dlock'"
+
+    def is_waiting() -> bool:
+        return admin.execute(waiting).fetchone() is not None
+
+    async def renew() -> None:
+        store = AsyncPostgresStore(url.partition("?")[0], table=TABLE)
+        await store.guarantees()
+        record = (await store.claim(any_claim(key), timeout_s=TIMEOUT_S)).record
+        assert record is not None
+        with admin.transaction():
+            admin.execute(f"SELECT FROM {TABLE} WHERE key = %s FOR UPDATE", [key])
+            renewal = asyncio.create_task(store.replace(renewed(record), timeout_s=TIMEOUT_S * 2))
+            await asyncio.to_thread(eventually, is_waiting)
+            renewal.cancel()
+            await asyncio.to_thread(eventually, lambda: not is_waiting())
+        assert await store.read(key, timeout_s=TIMEOUT_S) == record
+        await store.close()
+
+    asyncio.run(renew())
+
+
+def test_a_session_cancels_nothing_that_is_over_or_must_not_be(
+    monkeypatch: pytest.MonkeyPatch, server_url: str
+) -> None:
+    """A commit that waits for a standby would be shown before it is confirmed."""
+    cancelled: list[object] = []
+    monkeypatch.setattr("dlock_postgres._session.cancel", cancelled.append)
+    over, must_not_be = Session(server_url, THREADS), Session(server_url, THREADS)
+
+    over.send(statement("SELECT 1"), time.monotonic() + TIMEOUT_S)
+    with pytest.raises(TimeoutError):
+        must_not_be.send(statement("SELECT pg_sleep(1)")._replace(cancels=False), time.monotonic() + 0.1)
+    over.close()
+    must_not_be.close()
+
+    assert cancelled == []
 
 
 def test_each_address_of_each_name_is_tried(monkeypatch: pytest.MonkeyPatch, server_url: str, key: str) -> None:
