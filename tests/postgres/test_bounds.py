@@ -16,7 +16,7 @@ import pytest
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_postgres import AsyncPostgresStore, PostgresStore
-from dlock_postgres._session import THREADS, Session, _Opening
+from dlock_postgres._session import TASKS, THREADS, Colour, Session, _Opening
 from dlock_postgres._wire import statement
 from tests.core.worlds import eventually
 from tests.postgres.conftest import TABLE
@@ -184,13 +184,30 @@ def test_a_session_cancels_nothing_that_is_over_or_must_not_be(
     monkeypatch.setattr("dlock_postgres._session.cancel", cancelled.append)
     over, must_not_be = Session(server_url, THREADS), Session(server_url, THREADS)
 
-    over.send(statement("SELECT 1"), time.monotonic() + TIMEOUT_S)
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "dlock_postgres._session._CANCEL_S", TIMEOUT_S * 2
+        )  # of a shorter time only a quarter is cut off
+        over.send(statement("SELECT pg_sleep(0.05)"), time.monotonic() + TIMEOUT_S)
     with pytest.raises(TimeoutError):
         must_not_be.send(statement("SELECT pg_sleep(1)")._replace(cancels=False), time.monotonic() + 0.1)
     over.close()
     must_not_be.close()
 
     assert cancelled == []
+
+
+@pytest.mark.parametrize("colour", [THREADS, TASKS], ids=["threads", "tasks"])
+def test_a_statement_that_the_socket_takes_in_parts_is_sent_whole(server_url: str, colour: Colour) -> None:
+    """As one of many renewals with large payloads."""
+    payload = bytes(32 << 20)
+
+    async def ask() -> Any:
+        with closing(Session(server_url, colour)) as session:
+            answer = session.send(statement("SELECT octet_length($1)", payload), time.monotonic() + 4 * TIMEOUT_S)
+            return (await answer if colour is TASKS else answer).rows
+
+    assert asyncio.run(ask()) == [(len(payload),)]
 
 
 def test_each_address_of_each_name_is_tried(monkeypatch: pytest.MonkeyPatch, server_url: str, key: str) -> None:
