@@ -154,13 +154,14 @@ def test_a_connection_on_which_a_statement_was_cancelled_is_not_used_again(
 
 def test_the_statement_of_a_cancelled_task_is_cancelled(url: str, key: str, admin: psycopg.Connection[Any]) -> None:
     """It would be applied when nobody waits for it any more."""
-    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'dlock'"
+    name = key[-16:]
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = %s"
 
     def is_waiting() -> bool:
-        return admin.execute(waiting).fetchone() is not None
+        return admin.execute(waiting, [name]).fetchone() is not None
 
     async def renew() -> None:
-        store = AsyncPostgresStore(url.partition("?")[0], table=TABLE)
+        store = AsyncPostgresStore(f"{url.partition('?')[0]}?application_name={name}", table=TABLE)
         await store.guarantees()
         record = (await store.claim(any_claim(key), timeout_s=TIMEOUT_S)).record
         assert record is not None
