@@ -51,7 +51,6 @@ class _Connection:
         driver = self._driver = pymysql.Connection(
             **options.model_dump(include={"host", "port", "user", "database"}),
             password=options.password.get_secret_value().encode(),
-            charset="utf8mb4",
             autocommit=True,
             client_flag=CLIENT.MULTI_STATEMENTS,
             init_command=_SESSION,

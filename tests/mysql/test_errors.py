@@ -14,7 +14,7 @@ import pytest
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_mysql import MySQLStore, _link
-from dlock_mysql._errors import translate
+from dlock_mysql._errors import translate, unconnected
 from tests.mysql.support import (
     TABLE,
     TIMEOUT_S,
@@ -113,12 +113,13 @@ class TestRivals:
         assert each_store.read(first.key, timeout_s=TIMEOUT_S) == first
         assert each_store.read(second.key, timeout_s=TIMEOUT_S) == second
 
-    @pytest.mark.parametrize("number", [1205, 1213, 3101])
-    def test_the_three_are_certain(self, number: int) -> None:
-        """Each has an entry of its own in the table."""
+    @pytest.mark.parametrize("number", [1205, 1213, 3101, 1040, 1203, 1226, 1021, 1041, 1114, 1153, 1047])
+    def test_what_the_server_has_rolled_back_is_certain(self, number: int) -> None:
+        """Each has an entry of its own in the table, and the error is that of its key."""
         error = translate(pymysql.OperationalError(number, "secret"), "could not", OPTIONS, key="k", writes=True)
 
         assert type(error) is StoreUnavailableError
+        assert error.key == "k"
         assert "secret" not in str(error)
 
     @pytest.mark.parametrize("number", [1317, 1927, 1969, 2006, 2013, 2014, 4711])
@@ -128,6 +129,21 @@ class TestRivals:
 
         assert type(translate(error, "could not", OPTIONS, key="k", writes=True)) is OutcomeUnknownError
         assert type(translate(error, "could not", OPTIONS, key="k", writes=False)) is StoreUnavailableError
+
+    @pytest.mark.parametrize(
+        ("error", "said"),
+        [
+            (TimeoutError("no end of the call"), "TimeoutError: no end of the call: nothing was sent"),
+            (ConnectionRefusedError(111, "refused"), "ConnectionRefusedError 111: refused: nothing was sent"),
+            (RuntimeError(), "RuntimeError: nothing was sent"),
+        ],
+    )
+    def test_a_connection_that_was_not_made_is_told(self, error: Exception, said: str) -> None:
+        """In the words of the system, if there are any; what else the driver says may be the user's data."""
+        found = unconnected(error, OPTIONS)
+
+        assert type(found) is StoreUnavailableError
+        assert said in str(found)
 
 
 class TestConnections:

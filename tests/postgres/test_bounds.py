@@ -16,7 +16,9 @@ import pytest
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_postgres import AsyncPostgresStore, PostgresStore
-from dlock_postgres._session import _Opening
+from dlock_postgres._session import TASKS, THREADS, Colour, Session, _Opening
+from dlock_postgres._wire import statement
+from tests.core.worlds import eventually
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, renewed
 
@@ -148,6 +150,65 @@ def test_a_connection_on_which_a_statement_was_cancelled_is_not_used_again(
     assert reply.applied
     assert kept == 0
     inspect.close()
+
+
+def test_the_statement_of_a_cancelled_task_is_cancelled(url: str, key: str, admin: psycopg.Connection[Any]) -> None:
+    """It would be applied when nobody waits for it any more."""
+    name = key[-16:]
+    waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = %s"
+
+    def is_waiting() -> bool:
+        return admin.execute(waiting, [name]).fetchone() is not None
+
+    async def renew() -> None:
+        store = AsyncPostgresStore(f"{url.partition('?')[0]}?application_name={name}", table=TABLE)
+        await store.guarantees()
+        record = (await store.claim(any_claim(key), timeout_s=TIMEOUT_S)).record
+        assert record is not None
+        with admin.transaction():
+            admin.execute(f"SELECT FROM {TABLE} WHERE key = %s FOR UPDATE", [key])
+            renewal = asyncio.create_task(store.replace(renewed(record), timeout_s=TIMEOUT_S * 2))
+            await asyncio.to_thread(eventually, is_waiting)
+            renewal.cancel()
+            await asyncio.to_thread(eventually, lambda: not is_waiting())
+        assert await store.read(key, timeout_s=TIMEOUT_S) == record
+        await store.close()
+
+    asyncio.run(renew())
+
+
+def test_a_session_cancels_nothing_that_is_over_or_must_not_be(
+    monkeypatch: pytest.MonkeyPatch, server_url: str
+) -> None:
+    """A commit that waits for a standby would be shown before it is confirmed."""
+    cancelled: list[object] = []
+    monkeypatch.setattr("dlock_postgres._session.cancel", cancelled.append)
+    over, must_not_be = Session(server_url, THREADS), Session(server_url, THREADS)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "dlock_postgres._session._CANCEL_S", TIMEOUT_S * 2
+        )  # of a shorter time only a quarter is cut off
+        over.send(statement("SELECT pg_sleep(0.05)"), time.monotonic() + TIMEOUT_S)
+    with pytest.raises(TimeoutError):
+        must_not_be.send(statement("SELECT pg_sleep(1)")._replace(cancels=False), time.monotonic() + 0.1)
+    over.close()
+    must_not_be.close()
+
+    assert cancelled == []
+
+
+@pytest.mark.parametrize("colour", [THREADS, TASKS], ids=["threads", "tasks"])
+def test_a_statement_that_the_socket_takes_in_parts_is_sent_whole(server_url: str, colour: Colour) -> None:
+    """As one of many renewals with large payloads."""
+    payload = bytes(32 << 20)
+
+    async def ask() -> Any:
+        with closing(Session(server_url, colour)) as session:
+            answer = session.send(statement("SELECT octet_length($1)", payload), time.monotonic() + 4 * TIMEOUT_S)
+            return (await answer if colour is TASKS else answer).rows
+
+    assert asyncio.run(ask()) == [(len(payload),)]
 
 
 def test_each_address_of_each_name_is_tried(monkeypatch: pytest.MonkeyPatch, server_url: str, key: str) -> None:

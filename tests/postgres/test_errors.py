@@ -1,0 +1,93 @@
+"""What each error of the server means for the statement that it answers; no server is asked."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_postgres._errors import error_of, not_connected
+
+
+class _Answered(psycopg.Error):
+    """An error of the server."""
+
+    def __init__(self, code: str | None) -> None:
+        super().__init__("the first line\nDETAIL: a row")
+        self.sqlstate = code
+
+
+def _of(code: str | None, *, writes: bool = True) -> StoreError:
+    error = error_of(_Answered(code), "k", writes=writes, grant="GRANT it")
+    assert error is not None
+    assert error.key == "k"
+    assert str(error).startswith("PostgreSQL ")
+    assert "the first line" in str(error)
+    assert "a row" not in str(error)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        (StoreUnavailableError, "25006 40001 40P01 53100 53300 54000 55P03 57014 57P03"),
+        (StoreSetupError, "0A000 23514 26000 28000 3D000 3F000 42501 42601 42703 42P01"),
+        (RecordError, "22021 22003"),
+        (OutcomeUnknownError, "08006 25P02 40003 57P01 57P02 57P05 58030 XX000"),
+    ],
+)
+def test_the_code_decides_whether_a_write_was_applied(kind: type[StoreError], codes: str) -> None:
+    """What rolls back is certain; what ends the session, and what nobody knows, leaves the outcome of a write unknown."""
+    assert {code: type(_of(code)) for code in codes.split()} == dict.fromkeys(codes.split(), kind)
+
+
+@pytest.mark.parametrize("code", [None, "57P01"])
+def test_a_read_without_an_answer_wrote_nothing(code: str | None) -> None:
+    """So its outcome is known."""
+    assert type(_of(code)) is OutcomeUnknownError
+    assert type(_of(code, writes=False)) is StoreUnavailableError
+
+
+def test_a_right_that_lacks_comes_with_its_grant() -> None:
+    """To be copied."""
+    assert str(_of("42501")).endswith("GRANT it")
+
+
+def test_an_error_without_a_word_is_named() -> None:
+    """A time-out says nothing of itself."""
+    assert "TimeoutError, no answer in time" in str(error_of(TimeoutError(), "k", writes=True, grant=""))
+
+
+def test_a_text_that_has_no_form_in_utf_8_is_an_error_of_the_record() -> None:
+    """Nothing was sent."""
+    with pytest.raises(UnicodeEncodeError) as caught:
+        "\ud800".encode()
+
+    error = error_of(caught.value, "k", writes=True, grant="")
+
+    assert isinstance(error, RecordError)
+    assert error.key == "k"
+    assert str(error) == "the record of lock 'k' has no form in UTF-8: surrogates not allowed"
+
+
+def test_an_error_of_another_library_is_left() -> None:
+    """The caller sees it as it is."""
+    assert error_of(KeyError("k"), "k", writes=True, grant="") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (TimeoutError(), StoreUnavailableError, "no connection in time$"),
+        (psycopg.OperationalError("connection\n  refused"), StoreUnavailableError, "connection refused$"),
+        (psycopg.OperationalError("session is read-only"), StoreUnavailableError, "name the primary$"),
+        (psycopg.OperationalError('role "x" is not permitted to log in'), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError('permission denied for database "x"'), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError("root certificate file does not exist"), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError("certificate verify failed"), StoreSetupError, "check the URL"),
+    ],
+)
+def test_a_connection_that_was_not_made_is_told(error: Exception, kind: type[StoreError], said: str) -> None:
+    """Nothing was sent; what no second try mends is an error of the set-up."""
+    with pytest.raises(kind, match=said):
+        raise not_connected(error)
