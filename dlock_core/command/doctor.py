@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _READS = 21
 _CLOCK_S = 0.25
 _PROBE = "dlock-doctor"
+_CAN = "can be used, by a user who may write: nothing was written to try that"
 
 _ACCEPT = "if that cannot happen here, or fencing tokens protect the data, accept it with --allow-unsafe {0}, or allow_unsafe={{{0!r}}}"
 _GRADES = {
@@ -172,7 +173,7 @@ def in_words(facts: Mapping[str, Any]) -> dict[str, object]:
     return {
         "store": f"{facts['store']} {facts['store_version']} at {facts['url']}",
         "configured by": facts["configuration"],
-        "verdict": "REFUSED by connect and dlock run, see unsafe" if facts["refused"] else "can be used",
+        "verdict": "REFUSED by connect and dlock run, see unsafe" if facts["refused"] else _CAN,
         "unsafe": [line for trait in facts["unsafe"] for line in _trait(trait)] or "nothing",
         "grade": [
             f"{'->' if grade == facts['grade'] else '  '} {grade}: {meaning}" for grade, meaning in _GRADES.items()

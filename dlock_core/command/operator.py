@@ -249,6 +249,8 @@ def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool)
         if token
         else "these records have no fencing token: no resource can refuse the old holder"
     )
+    if record is not None and record.members is not None and record.members.kind == "permits":
+        fence = "permits have no order: a resource can refuse the old holder only where each slot has one of its own"
     return {
         "key": key,
         "broken": True,

@@ -51,7 +51,7 @@ async def break_session(driver: Driver, context: ClientContext, session: str) ->
     """
     if type(session) is not str or RESERVED not in session:
         raise ConfigurationError(
-            f"{shown(session)} is not the key of a session; the record of a lock that one keeps shows it, as get(key).session.key"
+            f"{shown(session)} is not the key of a session; 'dlock ls --sessions' lists them, and get(key).session.key is that of a lock"
         )
     timeout_s = context.store_timeout_s()
     record = await driver.store.read(session, timeout_s=timeout_s)

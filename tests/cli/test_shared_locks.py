@@ -118,10 +118,15 @@ def test_member_whose_session_is_over_is_shown_as_nobody(dlock: Command, client:
 
 def test_break_of_a_shared_lock_says_how_long_it_is_closed(dlock: Command, client: LockClient) -> None:
     """For the longest lease of its holders."""
-    lease = client.acquire("k", mode="read", lease_duration=7)
+    lease, permit = client.acquire("k", mode="read", lease_duration=7), client.acquire("permit", permits=2)
 
-    broken = dlock("break", "k", "--token", "1")[1]
+    broken, of_permits = dlock("break", "k", "--token", "1")[1], dlock("break", "permit", "--token", "1")[1]
 
     assert "nobody gets it for one lease (7 s), within which each holder learns of it" in broken
+    assert "SET fence = 2" in broken
+    assert "permits have no order: a resource can refuse the old holder only where each slot has one" in of_permits
+    assert "SET fence" not in of_permits
+    with pytest.raises(LockLostError):
+        permit.renew()
     with pytest.raises(LockLostError):
         lease.renew()
