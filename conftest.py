@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 from xdist.remote import Producer  # type: ignore[import-untyped]
@@ -40,6 +41,7 @@ _GROUPS = {
     "tests/core/test_explore": "explorations",
     "tests/core/test_mutants": "explorations",
     "conformance_tests/test_third_party_store": "a store of others",
+    "conformance_tests/test_suite_has_teeth": "broken stores",
     "conformance_tests/test_postgres.py::TestPostgres18": "postgres 18, conformance",
     "conformance_tests/test_postgres": "postgres, conformance",
     "conformance_tests/test_redis.py": "redis, conformance",
@@ -60,8 +62,8 @@ _GROUPS = {
 # These need a processor and no clock, for minutes; at this niceness they leave the processors to the tests that hold real leases.
 _PATIENT = ("tests/core/test_explore", "tests/core/test_mutants", "tests/core/test_simulate", "tests/core/test_traces")
 _NICENESS = 15
-# These wait, too, and are as many as all others together that have no group: a few of them come behind each file of those.
-_SPREAD = "conformance_tests/test_suite_has_teeth"
+# These are many, and wait most of their time: several processes run a part of them each.
+_IN_PARTS, _PARTS = "broken stores", 4
 # Who else makes a process nicer can't take it back.
 _MAY_TAKE_BACK = hasattr(os, "geteuid") and os.geteuid() == 0
 
@@ -74,7 +76,8 @@ class _ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out the groups, and each other test by itself. The marks of pytest-xdist say nothing to pytest 9.2 (its issue 1386)."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _group_of(nodeid) or nodeid
+        group = _group_of(nodeid)
+        return f"{group}, part {crc32(nodeid.encode()) % _PARTS}" if group == _IN_PARTS else group or nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByGroup:
@@ -86,12 +89,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByGrou
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the groups where processes run side by side; it would hand out those of most tests first."""
     if hasattr(config, "workerinput"):
-        order = {group: number for number, group in enumerate([*dict.fromkeys(_GROUPS.values()), None])}
-        spread = [item for item in items if item.nodeid.startswith(_SPREAD)]
-        files = {path: number for number, path in enumerate(dict.fromkeys(item.path for item in items))}
-        places = {item: files[item.path] for item in items}
-        places |= {item: number * len(files) // len(spread) for number, item in enumerate(spread)}
-        items.sort(key=lambda item: (order[_group_of(item.nodeid)], places[item]))
+        order = [*dict.fromkeys(_GROUPS.values()), None]
+        items.sort(key=lambda item: order.index(_group_of(item.nodeid)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -50,6 +52,15 @@ left_behind = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyt
 def _ends_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these stores leave ends at once, or never."""
     monkeypatch.setattr(_connecting, "ENDED_S", 1.5)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _leaves_nothing_to_others() -> Iterator[None]:
+    """What broken stores have left open is collected among their own tests."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 class Suite(LockStoreConformance):

@@ -29,6 +29,8 @@ SHORT_S, BRIEF_S, LONG_S = 0.25, 2.0, 5.0
 CALLERS, CALLS = 8, 25
 # Threads and connections that a store has left to end by themselves are gone after so many seconds.
 ENDED_S, STILL_S = 6.0, 0.2
+# Threads of dlock's own that have nothing to do any more end after a second.
+IDLE_S = 1.3
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -346,7 +348,8 @@ def settle() -> None:
     before, until = -1, time.monotonic() + ENDED_S
     while (now := len(threading.enumerate()) + len(open_descriptors())) != before and time.monotonic() < until:
         before = now
-        time.sleep(STILL_S)
+        may_end = any(each.name.startswith("dlock-") for each in threading.enumerate())
+        time.sleep(IDLE_S if may_end else STILL_S)
 
 
 def nothing_is_left(trial: Trial, use: Callable[[Use], None], stores: int) -> None:
