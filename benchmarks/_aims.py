@@ -76,6 +76,7 @@ AIMS: dict[str, Aim] = {
     "takeover-dynamodb": Aim("DynamoDB Local, the same", 100.0, "ms", 0),
     "takeover-mongodb": Aim("MongoDB's wire, the same", 100.0, "ms", 0),
     "takeover-mysql": Aim("MariaDB, the same", 100.0, "ms", 0),
+    "takeover-postgres": Aim("PostgreSQL, the same", 100.0, "ms", 0),
 }  # fmt: skip
 
 _TOP = """\

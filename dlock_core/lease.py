@@ -205,7 +205,7 @@ def may_be_sent(state: LeaseState, request: object, now: int) -> bool:
 def due_at(state: LeaseState) -> int:
     """Return the instant at which the state wants :class:`Due`; NEVER where only another event can change it."""
     if type(state) is Held:
-        end = min(state.deadline, state.hold_until, _stop_at(state))
+        end = _stop_at(state) if state.stopping is None else min(state.deadline, state.hold_until)
         return end if state.in_flight is not None else min(end, state.renew_at)
     if type(state) is Releasing or type(state) is Cleaning:
         return NEVER if state.in_flight is not None else state.retry_at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks._aims import AIMS, inserted, report
 from benchmarks._figures import Part, Section, Shown
+from tests.faults.test_processes import STORES
 
 PAGE = "# Benchmarks\n\n## One\n\nHow.\n\n| old |\n| --- |\n\n## Two\n\nSo.\n\n| kept |\n| --- |\n"
 
@@ -44,3 +45,8 @@ def test_aims_of_the_parts_that_ran_are_told_anew() -> None:
     added = inserted(shorter, "", [Part((), (Shown("core-wake", (0.1,)),))])
     row = "| Memory, wake-up of a lone waiter, p50 | ≤ 0.3 ms | 0.10 ms | met |"
     assert added == shorter.replace("\n\n## One", f"\n{row}\n\n## One")
+
+
+def test_there_is_an_aim_for_the_takeover_on_each_store() -> None:
+    """The part is over after minutes, and what it found cannot be told without one."""
+    assert {f"takeover-{store}" for store in STORES} <= AIMS.keys()

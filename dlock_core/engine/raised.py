@@ -14,6 +14,7 @@ from dlock_core.timings import NANOS, NEVER
 if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle, Runtime, View
     from dlock_core.record import LockRecord
+    from dlock_core.timings import Timings
 
 __all__ = [
     "LOSS_REASONS",
@@ -23,6 +24,7 @@ __all__ = [
     "lost_error",
     "refused_error",
     "unresolved_error",
+    "waiting_time",
     "waits_for_itself_error",
 ]
 
@@ -114,9 +116,8 @@ def refused_error(
     holder = state.holder if isinstance(state, (Ended, Cleaning)) else None
     if holder is not None and not holder.held:
         holder = None
-    waited = waited_ns / NANOS
     timings = state.terms.timings
-    timeout = waited if timings.wait_ns == NEVER else timings.wait_ns / NANOS
+    timeout, within = waiting_time(timings, waited_ns)
     unknown = type(state) is not Ended
     absent = (
         "there is no such lock, and only_if_exists was asked for"
@@ -126,10 +127,17 @@ def refused_error(
     who = absent if holder is None else f"{holder_in_words(holder)}{_own_holder(own, holder, runtime)}"
     times = "once" if handle.changes == 1 else f"{handle.changes} times"
     turnover = f" (record changed {times} while waiting)" if handle.changes > 0 else ""
-    within = f"within {timeout:.1f} s" if timings.wait_ns else "in one try"
     doubt = "; a write got no answer and is being cleaned up" if unknown else ""
     message = f"could not acquire lock {handle.name!r} {within}: {who}{turnover}{doubt}"
     return AcquireTimeoutError(message, key=handle.name, timeout=timeout, holder=holder, outcome_unknown=unknown)
+
+
+def waiting_time(timings: Timings, waited_ns: int) -> tuple[float, str]:
+    """Return the seconds in which an acquire was to have its lock, and the words for them; without a limit, those that it waited."""
+    if not timings.wait_ns:
+        return 0.0, "in one try"
+    timeout = (waited_ns if timings.wait_ns == NEVER else timings.wait_ns) / NANOS
+    return timeout, f"within {timeout:.1f} s" if round(timeout, 1) else f"within {timeout * 1000:.2g} ms"
 
 
 def _own_holder(own: Handle | None, holder: LockRecord, runtime: Runtime) -> str:

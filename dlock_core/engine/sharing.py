@@ -13,7 +13,7 @@ from dlock_core.engine.driver import jitter, new_rvn
 from dlock_core.engine.event_hook import note_shared
 from dlock_core.engine.membership import Membership, find_evicted, send_leaving
 from dlock_core.engine.progress import holder_in_words, tell_grant
-from dlock_core.engine.raised import closed_error, waits_for_itself_error
+from dlock_core.engine.raised import closed_error, waiting_time, waits_for_itself_error
 from dlock_core.engine.sessions import Looking
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
@@ -40,7 +40,7 @@ from dlock_core.members import (
 )
 from dlock_core.record import KEY_MAX_BYTES, MEMBERS_MAX, SessionRef
 from dlock_core.store import Claim
-from dlock_core.timings import NANOS, NEVER
+from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
@@ -369,9 +369,7 @@ class Attempt:
             who = holder_in_words(record)
         if self.wish.mode == PERMIT:
             who += f"; asked for {self.wish.weight} of {self.wish.permits}"
-        waited = (now - self._began) / NANOS
-        timeout = waited if self._timings.wait_ns == NEVER else self._timings.wait_ns / NANOS
-        within = f"within {timeout:.1f} s" if self._timings.wait_ns else "in one try"
+        timeout, within = waiting_time(self._timings, now - self._began)
         message = f"could not acquire lock {self.wish.key!r} {within}: {who}"
         return AcquireTimeoutError(
             message, key=self.wish.key, timeout=timeout, holder=record, outcome_unknown=self.may_stand

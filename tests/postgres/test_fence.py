@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
+import sqlalchemy
 
 from dlock_core import Lease, connect
 from dlock_core.errors import StoreUnavailableError
@@ -115,3 +117,21 @@ def test_a_claim_of_a_fenced_lock_is_refused_at_once(
     write(database, record, meanwhile=claim)
 
     assert [reply.record for reply in refusals] == [record]
+
+
+def test_the_forms_of_sqlalchemy_find_the_row_of_a_held_lock_only(server_url: str, url: str, key: str) -> None:
+    """In the driver's own form, and in that of ``text()``, as the page has them."""
+    engine = sqlalchemy.create_engine(server_url.replace("postgresql://", "postgresql+psycopg://"))
+    text = sqlalchemy.text(re.sub(r"%\((\w+)\)s", r":\1", FENCE))
+    found = []
+    with connect(url) as client:
+        lease = client.acquire(key)
+        holder = {"key": key, "token": lease.fencing_token, "owner": lease.owner}
+        for released in (False, True):
+            if released:
+                lease.release()
+            with engine.begin() as connection:
+                found += [connection.exec_driver_sql(FENCE, holder).scalar(), connection.execute(text, holder).scalar()]
+    engine.dispose()
+
+    assert found == [lease.fencing_token, lease.fencing_token, None, None]
