@@ -56,13 +56,13 @@ def test_readers_run_together_and_a_writer_alone(shell: Shell) -> None:
 
 def test_place_of_a_run_that_was_killed_is_had_by_a_later_one(shell: Shell) -> None:
     """Also where each run tries once, and the host keeps what it has seen."""
-    dead = shell.holding("--permits", "1", "--lease", "1")
+    dead = shell.holding("--permits", "1", "--lease", "3")
     dead.send_signal(signal.SIGKILL)
     finish(dead)
 
     codes = []
     for _ in range(60):
-        codes.append(shell.run("run", "k", "--permits", "1", "--lease", "1", "--no-wait", "--", "true").returncode)
+        codes.append(shell.run("run", "k", "--permits", "1", "--lease", "3", "--no-wait", "--", "true").returncode)
         if codes[-1] == 0:
             break
 
