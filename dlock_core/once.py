@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from dlock_core.record import LockRecord
 
-__all__ = [
-    "NOTHING",
-    "Finished",
-    "Slot",
-    "SlotSource",
-    "Verdict",
-    "check_slot",
-    "finished_in",
-    "judge",
-    "later_slot",
-    "mark",
-]
-
 Slot: TypeAlias = str | int
 """The name of one run of a job. Slots grow: text by its characters, as ISO dates do, or numbers."""
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore
 
-__all__ = ["EXCLUSIVE", "CallOptions", "ClientContext", "check_accepted"]
-
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
 # Whatever the locks of the client are, one process leads or runs a job, and others tell by the record itself whether that lives.

@@ -15,8 +15,6 @@ from dlock_core.timings import NANOS, NEVER
 if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
 
-__all__ = ["release_all"]
-
 # How often a client that is being closed looks for what is unresolved, within one request time-out.
 _LOOKS = 8
 _SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are not tried

@@ -68,8 +68,6 @@ if TYPE_CHECKING:
 
     Attend = Callable[[Any, StoreError | None], Awaitable[None]]
 
-__all__ = ["Driver", "id_of", "jitter", "new_rvn", "new_rvns"]
-
 _log = guarded_logger("dlock.engine")
 
 ABANDONED_MAX = 4_096

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord, Version
     from dlock_core.states import Payload
 
-__all__ = ["JobRun"]
-
 _log = guarded_logger("dlock.client")
 
 # The record carries the mark of the job and nothing else, and it must stay.

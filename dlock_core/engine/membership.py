@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord, Member
     from dlock_core.store import AsyncLockStore, Replace, Reply
 
-__all__ = ["Membership", "check_exclusive", "check_shared", "find_evicted", "leave_members", "send_leaving"]
-
 _log = guarded_logger("dlock.engine")
 
 _AUDITS_MAX = 16  # between two renewals of a batch: other locks' renewals wait for them

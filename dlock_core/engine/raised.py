@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle, Runtime, View
     from dlock_core.record import LockRecord
 
-__all__ = [
-    "LOSS_REASONS",
-    "closed_error",
-    "given_back_error",
-    "interrupted_error",
-    "lost_error",
-    "refused_error",
-    "unresolved_error",
-    "waits_for_itself_error",
-]
-
 
 LOSS_REASONS = {
     LossReason.EXPIRED: "its lease ran out and was not renewed",

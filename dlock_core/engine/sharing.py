@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from dlock_core.store import Replace
     from dlock_core.timings import Timings
 
-__all__ = ["Attempt", "share"]
-
 _log = guarded_logger("dlock.engine")
 
 # The keys of the sessions of its members are longer than its own.

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.driver import Driver
     from dlock_core.engine.handle import Handle, Watch
 
-__all__ = ["note_wanted", "watch_wanted"]
-
 
 def note_wanted(driver: Driver, handle: Handle, *, wanted: bool) -> None:
     """Take note of what the answer to a renewal of the held *handle* says; the caller holds the mutex."""
