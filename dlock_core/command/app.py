@@ -188,12 +188,11 @@ class _Commands(click.Group):
 def operator_commands() -> dict[str, click.Command]:
     """Return the commands for people who look after locks, by name."""
     from dlock_core.command import operator
-    from dlock_core.command.prune import prune
     from dlock_core.command.top import top
 
     return {
         each.name: each
-        for each in (operator.ls, top, operator.show, operator.break_, prune, operator.init, operator.doctor)
+        for each in (operator.ls, top, operator.show, operator.break_, operator.prune, operator.init, operator.doctor)
         if each.name
     }
 
