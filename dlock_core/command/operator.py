@@ -322,10 +322,11 @@ def doctor(policy: bool, workload: str | None, prices: str | None, output: str, 
     """
     options = client_options(**given)
     if policy:
-        if output == "json":
-            print_json({"policy": diagnosis.stated_policy(options)})
+        stated = diagnosis.policy(options)
+        if isinstance(stated, str) and output != "json":
+            print_text(stated)
         else:
-            print_text(diagnosis.policy(options))
+            print_json({"policy": stated} if output == "json" else stated)
         return 0
     if workload is not None:
         estimate = estimated(options, workload, prices)
