@@ -266,10 +266,7 @@ class AsyncLockClient(ClientView):
 
     async def acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> AsyncLease:
         """As :meth:`dlock_core.LockClient.acquire`; cancelled at any point, it leaves no lock behind for longer than a lease."""
-        context = self._context
-        full = context.full_key(key)
-        call = context.resolve(options)
-        return await self._obtain(AsyncLease, key, full, call)
+        return await self._obtain(AsyncLease, key, self._context.full_key(key), self._context.resolve(options))
 
     async def try_acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> AsyncLease | None:
         """As :meth:`dlock_core.LockClient.try_acquire`."""

@@ -231,10 +231,7 @@ class LockClient(ClientView):
         Raises: AcquireTimeoutError; StoreError, where the store cannot be reached for a lease's time (10 s at most); ConfigurationError;
             RecordError, where something else is stored under the key; LeaseStateError, where the client is closed.
         """
-        context = self._context
-        full = context.full_key(key)
-        call = context.resolve(options)
-        return self._obtain(Lease, key, full, call)
+        return self._obtain(Lease, key, self._context.full_key(key), self._context.resolve(options))
 
     def try_acquire(self, key: str, **options: Unpack[AcquireKeywords]) -> Lease | None:
         """Return the lease of *key*, or None if it is held; never waits. Repeated over a whole lease, it takes over from a dead holder.

@@ -31,24 +31,6 @@ from dlock_core.store import Claim, Expect, Release, Replace
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = [
-    "PERMIT",
-    "READ",
-    "WANT",
-    "WRITE",
-    "Wish",
-    "in_the_way",
-    "join",
-    "keeping_sessions",
-    "kind_error",
-    "leave",
-    "member_of",
-    "members_in_words",
-    "session_key",
-    "shared_key",
-    "token_of",
-]
-
 READ, WRITE, WANT, PERMIT = "read", "write", "want", "permit"
 _KINDS = {"rw": "a read/write lock", "permits": "a semaphore", "": "an exclusive lock"}
 

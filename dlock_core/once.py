@@ -6,7 +6,6 @@ takeovers and every release but that of a finished run keep this payload. So the
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from dlock_core.errors import ConfigurationError, RecordError
@@ -16,19 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlock_core.record import LockRecord
-
-__all__ = [
-    "NOTHING",
-    "Finished",
-    "Slot",
-    "SlotSource",
-    "Verdict",
-    "check_slot",
-    "finished_in",
-    "judge",
-    "later_slot",
-    "mark",
-]
 
 Slot: TypeAlias = str | int
 """The name of one run of a job. Slots grow: text by its characters, as ISO dates do, or numbers."""
@@ -51,14 +37,6 @@ class Finished(NamedTuple):
 NOTHING = Finished()
 
 
-class Verdict(Enum):
-    """What a mark says about a slot."""
-
-    DUE = auto()
-    DONE = auto()
-    TOO_EARLY = auto()
-
-
 def finished_in(key: str, payload: Payload | LockRecord | None) -> Finished:
     """Return the mark in *payload*.
 
@@ -76,21 +54,19 @@ def finished_in(key: str, payload: Payload | LockRecord | None) -> Finished:
     return Finished(slot, payload.data, not_before_ms)  # type: ignore[arg-type]  # checked above
 
 
-def judge(key: str, finished: Finished, slot: Slot, wall_ms: int) -> Verdict:
-    """Return what *finished* says about *slot* at the wall-clock time *wall_ms*.
+def is_due(key: str, finished: Finished, slot: Slot, wall_ms: int) -> bool:
+    """Whether *slot* is to be run after *finished*: it lies behind that, and the wall-clock time *wall_ms* is not too early.
 
     Raises: ConfigurationError: the slot is of another type than the one that was finished.
     """
     last = finished.slot
     if last is None:
-        return Verdict.DUE
+        return True
     if type(last) is not type(slot):
         raise ConfigurationError(
             f"slot {slot!r} of job {key!r} cannot be compared with {last!r}, which was finished; go on with {type(last).__name__}"
         )
-    if last >= slot:  # type: ignore[operator]  # of one type
-        return Verdict.DONE
-    return Verdict.TOO_EARLY if wall_ms < finished.not_before_ms else Verdict.DUE
+    return last < slot and wall_ms >= finished.not_before_ms  # type: ignore[operator]  # of one type
 
 
 def later_slot(key: str, payload: Payload | LockRecord, slot: Slot) -> Slot | None:

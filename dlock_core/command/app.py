@@ -14,11 +14,10 @@ from dlock_core.command.options import (
     DURATION,
     LOST,
     SIGNALLED,
-    check_shared,
-    client_options,
     configuration_source,
     connection_options,
     grace_option,
+    holding_options,
     option,
 )
 from dlock_core.command.show import OutputClosedError, OutputError, Say
@@ -188,12 +187,11 @@ class _Commands(click.Group):
 def operator_commands() -> dict[str, click.Command]:
     """Return the commands for people who look after locks, by name."""
     from dlock_core.command import operator
-    from dlock_core.command.prune import prune
     from dlock_core.command.top import top
 
     return {
         each.name: each
-        for each in (operator.ls, top, operator.show, operator.break_, prune, operator.init, operator.doctor)
+        for each in (operator.ls, top, operator.show, operator.break_, operator.prune, operator.init, operator.doctor)
         if each.name
     }
 
@@ -284,6 +282,5 @@ def _run_options(given: dict[str, Any]) -> ClientOptions:
     read, write = given.pop("read"), given.pop("write")
     mode = "read" if read else "write" if write else None
     given = {**given, "observations": given["observations"] or None, "mode": mode}
-    options = client_options(**given, auto_renew=True, cancel_on_loss=False, reentrant=False)
-    check_shared(options)
+    options = holding_options(**given, reentrant=False)
     return options if keeps_nothing else keep_observations(options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 import time
@@ -58,16 +57,7 @@ def standing_store(options: ClientOptions) -> Iterator[LockClient]:
         yield client
 
 
-def policy(options: ClientOptions) -> str:
-    """Return the rights that the store's user needs, for people: a document as JSON.
-
-    Raises: UnsupportedError: the store has none.
-    """
-    stated = stated_policy(options)
-    return stated if isinstance(stated, str) else json.dumps(stated, indent=2)
-
-
-def stated_policy(options: ClientOptions) -> object:
+def policy(options: ClientOptions) -> object:
     """Return the rights that the store's user needs, as its backend states them: a text, or a document.
 
     Raises: UnsupportedError: it states none.
@@ -90,15 +80,11 @@ def examine(options: ClientOptions, *, configuration: str) -> dict[str, Any]:
 
     Raises: DLockError: the store cannot be opened; the message says why.
     """
-    with whole_commands(options):
-        return _examined(options, configuration)
-
-
-def _examined(options: ClientOptions, configuration: str) -> dict[str, Any]:
     assert options.url is not None  # asked before
     check_claims(options.url.get_secret_value())
     backend = backend_for(options.url.get_secret_value())
-    with closing(open_store(options.with_(provision=False), as_it_stands=True)) as store:
+    standing = options.with_(provision=False)
+    with whole_commands(options), closing(open_store(standing, as_it_stands=True)) as store:
         guarantees = store.guarantees()
         check_accepted(options, guarantees, store)
         remedies: Mapping[str, str] = getattr(backend, "remedies", {})

@@ -20,10 +20,9 @@ from dlock_core.command.child import FORWARDED
 from dlock_core.command.options import (
     DURATION,
     SIGNALLED,
-    check_shared,
-    client_options,
     connection_options,
     grace_option,
+    holding_options,
     option,
 )
 from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, grace_within, hold
@@ -66,9 +65,7 @@ def elect(  # click hands the options over by name
     COMMAND gets TERM when the leadership cannot be kept, and KILL before another may lead. A signal to dlock goes to COMMAND; HUP, INT,
     QUIT and TERM also end dlock, with the code of COMMAND. The other exit codes are those of 'dlock run'.
     """
-    options = client_options(**given, data=value, auto_renew=True, cancel_on_loss=False)
-    check_shared(options)
-    options = options.with_(timeout=None, retries=None, **EXCLUSIVE)
+    options = holding_options(**given, data=value).with_(timeout=None, retries=None, **EXCLUSIVE)
     return _Terms(key, ctx.obj, grace_within(options, grace), say).lead(options, once=once)
 
 

@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
     Aged = tuple[LockRecord, int | None]
 
-__all__ = [
-    "aged",
-    "facts_of",
-    "is_quarantined",
-    "lease_left",
-    "looked_up",
-    "print_locks",
-    "print_sessions",
-    "read_aged",
-    "rows_of",
-    "state_in_words",
-]
-
 
 def print_locks(client: LockClient, prefix: str, output: str, *, everything: bool) -> None:
     """Print the locks as one look shows them, those that can be read also where another record cannot."""

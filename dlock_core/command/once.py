@@ -16,10 +16,9 @@ from dlock_core.command.app import BUSY, UNAVAILABLE, CommandBehindDashes
 from dlock_core.command.options import (
     DURATION,
     LOST,
-    check_shared,
-    client_options,
     connection_options,
     grace_option,
+    holding_options,
     option,
 )
 from dlock_core.command.run import Request, Run, grace_within, hold
@@ -84,8 +83,7 @@ def once(  # click hands the options over by name
     of 'dlock run'.
     """
     with naming("max_hold", None if at_most_for is None else _LONGEST):
-        options = client_options(**given, max_hold=at_most_for, auto_renew=True, cancel_on_loss=False)
-        check_shared(options)
+        options = holding_options(**given, max_hold=at_most_for)
         request = Request((key,), ctx.obj, grace_within(options, grace), warn_only=False, held_code=BUSY)
     job = _Job(slot, timeout, at_least_for, at_most_for, None)
     if not keep_output:

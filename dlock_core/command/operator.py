@@ -1,4 +1,4 @@
-"""The commands for people who look after locks: ``ls``, ``show``, ``break``, ``init``, ``doctor``."""
+"""The commands for people who look after locks: ``ls``, ``show``, ``break``, ``prune``, ``init``, ``doctor``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from dlock_core.command.listing import (
     read_aged,
     state_in_words,
 )
-from dlock_core.command.options import client_options, configuration_source, connection_options, output_option
+from dlock_core.command.options import (
+    DURATION,
+    client_options,
+    configuration_source,
+    connection_options,
+    output_option,
+)
 from dlock_core.command.show import (
     Say,
     escape,
@@ -262,6 +268,29 @@ def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool)
     }
 
 
+@click.command("prune")
+@click.argument("prefix_of_key", default="", metavar="[PREFIX]")
+@click.option(
+    "--older-than",
+    type=DURATION,
+    required=True,
+    metavar="TIME",
+    help="Remove what was last written so long ago, 25h or more: 30d, 36h.",
+)
+@click.option("-n", "--dry-run", is_flag=True, help="Count what would go, and remove nothing.")
+@connection_options
+@output_option
+def prune(prefix_of_key: str, *, older_than: float, dry_run: bool, output: str, **given: Any) -> None:
+    """Remove the records of free locks whose key begins with PREFIX and that nobody has used for long.
+
+    Records that are held, that carry data, or that hold the last slot of a job stay. Fencing tokens go on above those that were removed.
+    """
+    with standing_store(client_options(**given)) as client:
+        pruned = client.prune(older_than=older_than, prefix=prefix_of_key, dry_run=dry_run)
+    facts = {"removed": pruned.removed, "seen": pruned.seen, "dry_run": dry_run}
+    print_as(output, facts, {"would remove" if dry_run else "removed": f"{pruned.removed} of {pruned.seen} records"})
+
+
 @click.command("init")
 @connection_options
 @output_option
@@ -293,10 +322,11 @@ def doctor(policy: bool, workload: str | None, prices: str | None, output: str, 
     """
     options = client_options(**given)
     if policy:
-        if output == "json":
-            print_json({"policy": diagnosis.stated_policy(options)})
+        stated = diagnosis.policy(options)
+        if isinstance(stated, str) and output != "json":
+            print_text(stated)
         else:
-            print_text(diagnosis.policy(options))
+            print_json({"policy": stated} if output == "json" else stated)
         return 0
     if workload is not None:
         estimate = estimated(options, workload, prices)

@@ -89,14 +89,19 @@ def client_options(**given: Any) -> ClientOptions:
     return options
 
 
-def check_shared(options: ClientOptions) -> None:
-    """Raise UnsupportedError if no other process could see a lock of the store."""
+def holding_options(**given: Any) -> ClientOptions:
+    """Return the options as :func:`client_options` does, for a command that holds a lock while a program runs.
+
+    Raises: as it does; UnsupportedError: no other process could see a lock of the store.
+    """
+    options = client_options(**given, auto_renew=True, cancel_on_loss=False)
     assert options.url is not None  # asked by client_options
     if options.url.get_secret_value().partition(":")[0].lower() == "memory":
         raise UnsupportedError(
             "memory:// protects nothing here: no other process sees its locks; name a store that processes share, "
             "for example sqlite:////var/lib/locks.db on one host"
         )
+    return options
 
 
 def configuration_source(url: str | None) -> str:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.renewals import Job
 
-__all__ = ["AsyncRuntime", "check_loop", "running_loop"]
-
 _log = guarded_logger("dlock.engine")
 
 CALLBACK_LIMIT_S = 5.0

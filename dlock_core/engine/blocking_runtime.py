@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from dlock_core.engine.renewals import Job
 
-__all__ = ["BlockingRuntime", "run_blocking"]
-
 _log = guarded_logger("dlock.engine")
 _T = TypeVar("_T")
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Capability, Claim, Guarantees, LockStore, Release, Replace, Reply
 
-__all__ = ["BlockingStore"]
-
 
 class BlockingStore:
     """The async face of *store*: each verb is done at once, on the thread that awaits it."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dlock_core.record import Members, SessionRef
     from dlock_core.store import AsyncLockStore, Replace
 
-__all__ = ["break_grant", "break_lock", "break_session"]
-
 
 async def break_lock(
     driver: Driver, context: ClientContext, key: str, fencing_token: int, rvn: str | None, *, free_now: bool

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["Place", "calling_line", "calling_place", "thread_identities"]
-
 _PASSED_OVER = (
     str(Path(__file__).parents[1]),
     contextlib.__file__,

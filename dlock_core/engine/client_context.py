@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore
 
-__all__ = ["EXCLUSIVE", "CallOptions", "ClientContext", "check_accepted"]
-
 _log = logging.getLogger("dlock.client")
 _PLANS_MAX = 256
 # Whatever the locks of the client are, one process leads or runs a job, and others tell by the record itself whether that lives.
@@ -104,7 +102,7 @@ class ClientContext:
         self._traits = Traits()
         self._capabilities: frozenset[Capability] | None = None
         self._group: int | None = None
-        self.audit_ns = nanoseconds(_s(options.audit_period))
+        self.audit_ns = nanoseconds(to_seconds(options.audit_period))
         self.observed_in = observation_store(options.observations)
         self._refuses: dict[str, str] = {}
         # Options that cannot work are refused before anything is opened.
@@ -257,7 +255,7 @@ class ClientContext:
             process=None if options.owner_probe is None else identity(self._group),
             probes=options.owner_probe is not None,
             server_clock=trusts_server_clock(options, has_one=Capability.SERVER_CLOCK in (self._capabilities or ())),
-            skew_ns=None if skew is None else nanoseconds(_s(skew)),
+            skew_ns=None if skew is None else nanoseconds(to_seconds(skew)),
             drift_ppm=math.ceil(options.drift_bound * 1_000_000),
         )
 
@@ -286,7 +284,7 @@ class ClientContext:
         prefix = self.prefix
         if not prefix:
             return record
-        return replace_key(record, record.key[len(prefix) :])
+        return dataclasses.replace(record, key=record.key[len(prefix) :])
 
     def ordered(self, keys: Iterable[str]) -> list[str]:
         """Return *keys* in the order in which every client takes them: by the bytes of the full key.
@@ -312,11 +310,6 @@ def forked_error(what: str) -> LeaseStateError:
     return LeaseStateError(
         f"{what} belongs to the process that was forked; in the child, connect() anew and acquire for yourself, or use shared_client()"
     )
-
-
-def replace_key(record: LockRecord, key: str) -> LockRecord:
-    """Return *record* under another name."""
-    return dataclasses.replace(record, key=key)
 
 
 def check_seconds(value: Any, name: str) -> float:
@@ -371,7 +364,3 @@ def _used(options: ClientOptions) -> list[str]:
         "renewal": options.renewal != "lock",
     }
     return [name for name, wanted in asked.items() if wanted] + [f"attributes.{name}" for name in options.attributes]
-
-
-def _s(value: Any) -> float:
-    return float(value)

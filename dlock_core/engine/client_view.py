@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import AsyncLockStore
 
-__all__ = ["ClientView", "is_listed", "noting_failures"]
-
 
 class ClientView:
     """What both clients are: the options, and the view of one engine."""

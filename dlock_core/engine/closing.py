@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dlock_core.engine.driver import new_rvn
 from dlock_core.engine.event_hook import drain
@@ -14,8 +14,6 @@ from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
-
-__all__ = ["release_all"]
 
 # How often a client that is being closed looks for what is unresolved, within one request time-out.
 _LOOKS = 8
@@ -95,17 +93,11 @@ async def _follow_up(engine: Engine, until: int) -> None:
     until = min([until, *(began + handle.state.terms.timings.timeout_ns for handle in engine.driver.unresolved())])
     for _ in range(_LOOKS):
         for handle in engine.driver.unresolved():
-            effect = _retry(engine, handle)
-            if effect is not None:
+            if not handle.busy:
+                effect = engine.driver.advance_from((Releasing, Cleaning), handle, Retry(new_rvn()))
                 await engine.renewals.run_one(handle, effect)
             if engine.runtime.now() >= until:
                 return
         if not engine.driver.following:
             return
         await engine.runtime.pause((until - began) / _LOOKS / NANOS)
-
-
-def _retry(engine: Engine, handle: Handle) -> Any:
-    if handle.busy or type(handle.state) not in (Releasing, Cleaning):
-        return None
-    return engine.driver.advance(handle, Retry(new_rvn()))

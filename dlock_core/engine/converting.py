@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle
     from dlock_core.engine.lease_view import LeaseView
 
-__all__ = ["convert"]
-
 _log = guarded_logger("dlock.engine")
 
 

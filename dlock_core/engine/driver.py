@@ -23,7 +23,6 @@ from dlock_core.engine.progress import in_short, is_told, tell_grant, tell_loss,
 from dlock_core.engine.timers import TimerQueue
 from dlock_core.engine.turns import Turns
 from dlock_core.engine.user_calls import guarded_logger
-from dlock_core.engine.wanting import note_wanted
 from dlock_core.errors import StoreError
 from dlock_core.events import EventKind
 from dlock_core.members import keeping_sessions
@@ -67,8 +66,6 @@ if TYPE_CHECKING:
     from dlock_core.store import AsyncLockStore
 
     Attend = Callable[[Any, StoreError | None], Awaitable[None]]
-
-__all__ = ["Driver", "id_of", "jitter", "new_rvn", "new_rvns"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -173,7 +170,12 @@ class Driver:
             self._rearm_watches(handle)
             note_event(self, EventKind.RENEWED, handle, state.sent_at)
         if type(event) is Answer and event.reply.applied:
-            note_wanted(self, handle, wanted=event.reply.wanted)
+            handle.wanted = event.reply.wanted
+            for watch in handle.wanted_watches:
+                if not handle.wanted:
+                    watch.armed = True
+                elif watch.armed:
+                    self.fire(watch)
         if handle.keeper is not None and not lease.is_kept(state):
             handle.keeper.let_go(handle)
 

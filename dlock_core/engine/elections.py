@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.lease_view import LeaseView
 
-__all__ = ["BLOCK", "Candidate", "Observer", "body_name"]
-
 _log = guarded_logger("dlock.client")
 _Term = TypeVar("_Term", bound="LeaseView")
 

@@ -71,8 +71,6 @@ if TYPE_CHECKING:
 
     Look = Callable[[Handle], object]
 
-__all__ = ["Engine"]
-
 _log = guarded_logger("dlock.engine")
 
 _RENEWAL_TRIES = 2

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     Hook = Callable[[LockEvent], object]
 
-__all__ = ["EventHook", "drain", "log_fields", "note_event", "note_shared", "note_wait"]
-
 _log = guarded_logger("dlock.client")
 _DRAIN_LOOKS = 25
 # An attempt at a shared lock tells these of itself, and not of the session that it gets for it.

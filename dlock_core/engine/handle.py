@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from dlock_core.options import LockOptions
     from dlock_core.record import LockRecord
 
-__all__ = [
-    "Handle",
-    "Runtime",
-    "Settable",
-    "Signal",
-    "View",
-    "Watch",
-]
-
 
 class Settable(Protocol):
     """What can be told that something happened."""

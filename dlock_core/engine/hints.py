@@ -15,17 +15,6 @@ from dlock_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-__all__ = [
-    "check_event_loop",
-    "check_keywords",
-    "check_variables",
-    "guessing_keys",
-    "naming",
-    "near",
-    "unknown_option",
-    "warn",
-]
-
 _LEASE = "lease_duration is how long the lock of a holder that died stays taken; that of a living one is renewed"
 _POLL = "poll_period is the longest pause between two tries"
 _WAIT = "timeout is how long to wait: None for ever, 0 for one try; or use try_acquire()"

@@ -18,7 +18,7 @@ from dlock_core.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from dlock_core.once import NOTHING, Finished, SlotSource, Verdict, check_slot, finished_in, judge, later_slot, mark
+from dlock_core.once import NOTHING, Finished, SlotSource, check_slot, finished_in, is_due, later_slot, mark
 from dlock_core.record import Loss, LossReason
 from dlock_core.states import Held, Lost, Outcome, Seeking
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from dlock_core.once import Slot
     from dlock_core.record import LockRecord, Version
     from dlock_core.states import Payload
-
-__all__ = ["JobRun"]
 
 _log = guarded_logger("dlock.client")
 
@@ -147,7 +145,7 @@ class JobRun:
             self._lease._leave_to_scheduler()  # its other half
 
     async def _take(self, engine: Engine, lease: LeaseView, record: LockRecord | None) -> None:
-        call, look = self._call, _Watch().look if self._until_renewed else None
+        call, look = self._call, _watch_holder() if self._until_renewed else None
         has_no_lease = record is not None and record.held and record.lease_ms is None and record.members is None
         if has_no_lease and self._until_renewed:
             self.busy, self._holder = True, record  # a lock that shows no sign of life
@@ -174,15 +172,15 @@ class JobRun:
     def _is_due(self, engine: Engine, payload: Payload | LockRecord | None) -> bool:
         self._finished = finished_in(self._full_key, payload)
         last = self._finished.slot
-        verdict = judge(self.key, self._finished, self._slot, engine.runtime.wall_ms())
-        if verdict is Verdict.DONE and last != self._slot:
+        due = is_due(self.key, self._finished, self._slot, engine.runtime.wall_ms())
+        if not due and last > self._slot:  # type: ignore[operator]  # of one type
             _log.warning(
                 "slot %r of job %r lies before %r, which was finished, so it is not run; slots must grow",
                 self._slot,
                 self._full_key,
                 last,
             )
-        return verdict is Verdict.DUE
+        return due
 
     async def _give_back(self, engine: Engine, lease: LeaseView) -> None:
         """Release with the payload kept; what was found out stands, even where the store does not answer."""
@@ -236,18 +234,15 @@ class JobRun:
         )
 
 
-class _Watch:
-    """Ends a wait when the version of the held record has changed: whoever holds it is alive."""
+def _watch_holder() -> Callable[[Handle], None]:
+    """Return what ends a wait, by _HolderLivesError, when the version of the held record has changed: its holder is alive."""
+    seen: set[Version] = set()
 
-    def __init__(self) -> None:
-        self._first: Version | None = None
-
-    def look(self, handle: Handle) -> None:
-        """Raise _HolderLivesError if the holder was seen to renew."""
+    def look(handle: Handle) -> None:
         state = handle.state
-        if type(state) is not Seeking or state.seen is None:
-            return
-        if self._first is None:
-            self._first = state.seen.version
-        elif state.seen.version != self._first:
+        if type(state) is Seeking and state.seen is not None:
+            seen.add(state.seen.version)
+        if len(seen) > 1:
             raise _HolderLivesError
+
+    return look

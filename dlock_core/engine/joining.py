@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dlock_core.options import LockOptions
     from dlock_core.timings import Timings
 
-__all__ = ["obtain"]
-
 
 def obtain(
     engine: Engine,

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from dlock_core.options import ClientOptions
     from dlock_core.record import BeatNote, LockRecord
 
-__all__ = ["Keeper", "Keepers", "end_with_session"]
-
 _log = guarded_logger("dlock.engine")
 
 KEEPERS_MAX = 8

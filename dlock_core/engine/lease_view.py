@@ -11,10 +11,9 @@ from dlock_core.engine.handle import Watch
 from dlock_core.engine.process import generation
 from dlock_core.engine.raised import closed_error
 from dlock_core.engine.user_calls import guarded_logger
-from dlock_core.engine.wanting import watch_wanted
 from dlock_core.errors import ConfigurationError, DLockError, LeaseStateError, LockLostError
 from dlock_core.record import Loss
-from dlock_core.states import Payload
+from dlock_core.states import Held, Payload
 from dlock_core.timings import NANOS, NEVER, Timings, nanoseconds
 
 if TYPE_CHECKING:
@@ -141,7 +140,12 @@ class LeaseView:
         Once for each such stretch: armed again by a renewal that finds nobody. It may finish its item and release.
         """
         self._check_callback(callback)
-        watch_wanted(self._engine.driver, self._handle, Watch(callback, self, None))
+        driver, handle, watch = self._engine.driver, self._handle, Watch(callback, self, None)
+        with driver.runtime.mutex:
+            handle.wanted_watches = (*handle.wanted_watches, watch)
+            if type(handle.state) is Held and handle.wanted and watch.armed:
+                driver.fire(watch)
+        driver.tell()
 
     def on_lost(self, callback: Callable[[Loss], object], /) -> None:
         """Have *callback* called with the loss, on the client's thread for callbacks; at once if the lock is lost already.

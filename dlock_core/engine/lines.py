@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle, Runtime, Signal
     from dlock_core.record import LockRecord
 
-__all__ = ["STREAK_MAX", "Line", "Lines"]
-
 STREAK_MAX = 8
 _ASKING_MAX = 1
 _OURS_S = 0.05

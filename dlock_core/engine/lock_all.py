@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     # The attempts that were begun together, by key, each with its next request.
     Attempts = dict[str, tuple[Handle, Any]]
 
-__all__ = ["acquire_all"]
-
 _log = logging.getLogger("dlock.engine")
 
 

@@ -11,7 +11,7 @@ from dlock_core.errors import ConfigurationError, StoreError
 from dlock_core.members import leave, member_of
 from dlock_core.record import Broken, NewerRecord
 from dlock_core.states import Break, Held
-from dlock_core.store import Release
+from dlock_core.store import Claim, Release
 from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dlock_core.options import LockOptions
     from dlock_core.record import LockRecord, Member
     from dlock_core.store import AsyncLockStore, Replace, Reply
-
-__all__ = ["Membership", "check_exclusive", "check_shared", "find_evicted", "leave_members", "send_leaving"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -133,7 +131,7 @@ async def leave_members(driver: Driver, handle: Handle, membership: Membership) 
             driver.turns.note_leaving(membership.key)
             return True
         try:
-            reply = await send_leaving(store, request, timeout_s)
+            reply = await send_step(store, request, timeout_s)
             record = reply.record
             if not reply.applied and not timings.refusals_linearizable:
                 record = await store.read(membership.key, timeout_s=timeout_s)
@@ -144,8 +142,10 @@ async def leave_members(driver: Driver, handle: Handle, membership: Membership) 
     return False
 
 
-async def send_leaving(store: AsyncLockStore, request: Replace | Release, timeout_s: float) -> Reply:
-    """Send a write by which a member leaves."""
+async def send_step(store: AsyncLockStore, request: Claim | Replace | Release, timeout_s: float) -> Reply:
+    """Send a write by which a member joins or leaves."""
+    if isinstance(request, Claim):
+        return await store.claim(request, timeout_s=timeout_s)
     if isinstance(request, Release):
         return await store.release(request, timeout_s=timeout_s)
     return await store.replace(request, timeout_s=timeout_s)

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from dlock_core.clock import boot
 from dlock_core.early import resumed, saved
-from dlock_core.engine.owner_probe import boot
 from dlock_core.errors import ConfigurationError, UnsupportedError
 from dlock_core.lease import observe, observed_version
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Runtime
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
-
-__all__ = ["ObservationFile", "ObservationMapping", "ObservationStore", "Observations", "observation_store"]
 
 _log = logging.getLogger("dlock.engine")
 

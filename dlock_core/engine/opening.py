@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore, LockStore
 
-__all__ = ["check_face", "learn_store", "load_options", "named_store", "open_store", "opening_store", "whole_commands"]
-
 
 def load_options(url: str | ClientOptions | None, keywords: ClientKeywords) -> ClientOptions:
     """Return the options that ``connect`` and ``aconnect`` were given.

@@ -20,8 +20,6 @@ from dlock_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["from_environment", "from_query", "from_toml", "naming_sources", "parse_option", "query_key", "variable_of"]
-
 Fields: TypeAlias = "Mapping[str, FieldInfo]"
 
 

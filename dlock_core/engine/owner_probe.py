@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Runtime
     from dlock_core.keywords import OwnerProbe
 
-__all__ = ["SAME_HOST", "boot", "identity", "owner_of", "same_host"]
-
 _log = logging.getLogger("dlock.engine")
 
 SAME_HOST = "same-host"

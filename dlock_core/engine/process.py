@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from weakref import WeakSet
 
-__all__ = ["daemon_thread", "generation", "members"]
-
 _T = TypeVar("_T")
 
 _generation = 0

@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle
     from dlock_core.record import LockRecord, Loss
 
-__all__ = [
-    "at_in_words",
-    "holder_in_words",
-    "in_short",
-    "is_told",
-    "tell_grant",
-    "tell_loss",
-    "tell_release",
-    "tell_risk",
-    "tell_wait",
-]
-
 _log = guarded_logger("dlock.engine")
 
 # A store that notifies is asked again after so long.

@@ -16,18 +16,7 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.timings import Timings
 
-__all__ = [
-    "LOSS_REASONS",
-    "closed_error",
-    "given_back_error",
-    "interrupted_error",
-    "lost_error",
-    "refused_error",
-    "unresolved_error",
-    "waiting_time",
-    "waits_for_itself_error",
-]
-
+    from dlock_core.timings import Timings
 
 LOSS_REASONS = {
     LossReason.EXPIRED: "its lease ran out and was not renewed",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.keeper import Keepers
     from dlock_core.health import Health
 
-__all__ = ["Job", "Renewals"]
-
 _log = guarded_logger("dlock.engine")
 
 

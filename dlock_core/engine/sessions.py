@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dlock_core.options import LockOptions
     from dlock_core.record import LockRecord, SessionRef
 
-__all__ = ["Errand", "Looking", "Sessions"]
-
 _log = guarded_logger("dlock.engine")
 
 _LOOKS = 8  # at one session, in one of its leases

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dlock_core.engine.driver import jitter, new_rvn
 from dlock_core.engine.event_hook import note_shared
-from dlock_core.engine.membership import Membership, find_evicted, send_leaving
+from dlock_core.engine.membership import Membership, find_evicted, send_step
 from dlock_core.engine.progress import holder_in_words, tell_grant
 from dlock_core.engine.raised import closed_error, waiting_time, waits_for_itself_error
 from dlock_core.engine.sessions import Looking
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Replace
     from dlock_core.timings import Timings
-
-__all__ = ["Attempt", "share"]
 
 _log = guarded_logger("dlock.engine")
 
@@ -163,7 +161,7 @@ class Attempt:
                     # By the session that it has now: another client may have the one that it had before, and be the member under it.
                     refs = in_the_way(self.wish, record, self._over)
                 if refs is None and self._session is not None:
-                    record = await self._send(self._joining(self.wish, record))
+                    record = await self._send(join(self.wish, record, self._over, new_rvn()))
                     knows, tries = True, tries + 1
                     if tries % _AT_ONCE_MAX:
                         continue
@@ -194,16 +192,10 @@ class Attempt:
 
     async def _send(self, request: Claim | Replace) -> LockRecord | None:
         """Send a write of the record, and return what stands after it, by an answer that shows the newest version."""
-        timeout_s = self._timings.acquire_timeout_ns / NANOS
-        store, before = self._engine.store, self.may_stand
-        self.may_stand = True
+        before, self.may_stand = self.may_stand, True
+        self._expected = request.expect if isinstance(request, Claim) else request.expected
         try:
-            if isinstance(request, Claim):
-                self._expected = request.expect
-                reply = await store.claim(request, timeout_s=timeout_s)
-            else:
-                self._expected = request.expected
-                reply = await store.replace(request, timeout_s=timeout_s)
+            reply = await send_step(self._engine.store, request, self._timings.acquire_timeout_ns / NANOS)
         except StoreUnavailableError:  # certainly not applied
             self.may_stand = before
             raise
@@ -211,9 +203,6 @@ class Attempt:
         if reply.applied or self._timings.refusals_linearizable:
             return reply.record
         return await self._read(self.wish.key)
-
-    def _joining(self, wish: Wish, record: LockRecord | None) -> Claim | Replace:
-        return join(wish, record, self._over, new_rvn())
 
     def _has_joined(self, record: LockRecord | None) -> bool:
         member = None if record is None else member_of(record, self.wish.member_id)
@@ -355,7 +344,7 @@ class Attempt:
             return
         try:
             if await self._open(record):
-                await self._send(self._joining(self.wish._replace(mode=WANT), record))
+                await self._send(join(self.wish._replace(mode=WANT), record, self._over, new_rvn()))
         except StoreError as error:
             _log.debug("that a writer waits for lock %r could not be said: %s", self.wish.key, error)
             self._close()
@@ -384,7 +373,7 @@ class Attempt:
         if request is None:
             return record
         try:
-            await send_leaving(self._engine.store, request, self._timings.timeout_ns / NANOS)
+            await send_step(self._engine.store, request, self._timings.timeout_ns / NANOS)
         except StoreError as error:
             _log.debug("lock %r was not left: %s", self.wish.key, error)
         return request.record

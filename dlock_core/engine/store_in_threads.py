@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, LockStore, Release, Replace, Reply
 
-__all__ = ["ThreadedStore"]
-
 _T = TypeVar("_T")
 
 CLAIM_THREADS = 16

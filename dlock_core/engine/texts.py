@@ -8,8 +8,6 @@ from dlock_core.engine.hints import near
 from dlock_core.errors import ConfigurationError
 from dlock_core.record import CONTROL, KEY_MAX_BYTES, RESERVED
 
-__all__ = ["TRAITS", "check_texts", "check_traits", "owner_text", "prefix_text", "shown", "trait_names"]
-
 # Every trait that a store of this distribution may have; stores may share their options, so each is known to all of them.
 TRAITS = (
     "dynamodb-global-table",

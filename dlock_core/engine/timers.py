@@ -11,8 +11,6 @@ from dlock_core.timings import NEVER
 if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle
 
-__all__ = ["TimerQueue"]
-
 _SLACK = 64
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Runtime, Signal
     from dlock_core.engine.sharing import Attempt
 
-__all__ = ["Turns"]
-
 _LOOK_S = 5.0
 
 _Asked: TypeAlias = tuple[str, str, int, int]

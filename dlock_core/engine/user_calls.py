@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 else:
     _Adapter = logging.LoggerAdapter
 
-__all__ = ["Callbacks", "Feed", "check_colour", "guarded_logger", "log_elsewhere", "run_in_daemon_thread"]
-
 CALLBACK_LIMIT_S = 0.25
 _BRACED = re.compile(r"\{(\w+)\}")
 _BACKLOG_MAX = 1_000

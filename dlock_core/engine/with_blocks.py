@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.keywords import AcquireKeywords
 
-__all__ = ["AsyncLock", "AsyncLockAll", "Lock", "LockAll", "async_locked", "locked"]
-
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     ASGIApp = Callable[[Message, Receive, Send], Awaitable[None]]
     WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-__all__ = ["HEADER", "FencedASGI", "FencedWSGI", "http_headers", "path_if_written"]
-
 HEADER = "Fencing-Token"
 """The header that carries the token."""
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from dlock_core.errors import StoreError
 from dlock_core.fence.writes import checked_identifier, sql
 
-__all__ = ["MemoryTokens", "SQLTokens", "TokenStore"]
-
 _TRIES = 3
 
 

@@ -14,21 +14,6 @@ from dlock_core.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "PARAMSTYLES",
-    "TOKEN_MAX",
-    "RedisScript",
-    "checked_identifier",
-    "checked_token",
-    "dynamodb_put",
-    "dynamodb_update",
-    "mongodb_update",
-    "redis_write",
-    "s3_put",
-    "sql",
-    "sql_update",
-]
-
 PARAMSTYLES = ("qmark", "numeric", "named", "format", "pyformat")
 """The styles of DB-API 2.0 in which a driver takes parameters; each driver names its own as ``driver.paramstyle``."""
 

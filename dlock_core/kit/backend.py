@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from dlock_core.kit.exchange import Exchange
     from dlock_core.store import AsyncLockStore, LockStore
 
-__all__ = ["Backend"]
-
 
 class Backend:
     """A :class:`~dlock_core.backend.StoreBackend`. The functions get an instance of *options*; *extra* names the pip extra of the driver.

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from dlock_core.store import Replace, Reply
 
-__all__ = ["BatchResults", "in_parts"]
-
 
 def in_parts(sizes: Mapping[int, int], most: int) -> Iterator[list[int]]:
     """Yield the numbers of *sizes* in their order, in parts that are not larger than *most* together, or have one number alone."""

@@ -36,8 +36,6 @@ from dlock_core.record import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Plain", "damaged", "packed", "payload_of", "plain_of", "read_payload", "record_of", "unpacked"]
-
 # The parts of a record's context, in the order of its fields.
 CONTEXT_OF = attrgetter("stamp", "process", "broken", "session", "beat", "members", "delay_ms", "times")
 _STATES: dict[object, State] = {state.value: state for state in State}

@@ -8,8 +8,6 @@ import ssl
 import time
 from typing import Any, Self
 
-__all__ = ["DeadlineSocket", "DeadlineTLSSocket"]
-
 
 class DeadlineSocket(socket.socket):
     """A socket whose every wait ends at *deadline*, on the monotonic clock."""

@@ -11,8 +11,6 @@ from pydantic import AfterValidator, SecretStr, field_validator, model_validator
 from dlock_core.backend import StoreOptions, redact, split_url, url_parts
 from dlock_core.errors import ConfigurationError
 
-__all__ = ["EndpointOptions"]
-
 _QUERY = ("tls", "tls_ca", "tls_cert", "tls_key")
 _PORT_MAX = 65535
 

@@ -30,22 +30,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Reply
 
-__all__ = [
-    "AsyncExchangeStore",
-    "AsyncLink",
-    "Batches",
-    "Call",
-    "ClaimsMany",
-    "Exchange",
-    "ExchangeStore",
-    "Link",
-    "Prunes",
-    "ReadsAge",
-    "Verbs",
-    "aperform",
-    "perform",
-]
-
 _T = TypeVar("_T")
 Exchange: TypeAlias = Generator[Any, Any, _T]
 # Calls that are given no time-out of their own.

@@ -9,8 +9,6 @@ from weakref import WeakSet
 
 from dlock_core.engine.process import members
 
-__all__ = ["BeginsAnew", "Forkable", "leave_behind", "watch_forks", "watched"]
-
 
 class Forkable(Protocol):
     """An object that forks concern. The three are called in the thread that forks."""

@@ -20,8 +20,6 @@ from dlock_core.kit.seats import Seat, Seats
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Lane", "in_own_thread"]
-
 _IDLE_S = 2.0
 _T = TypeVar("_T")
 

@@ -16,8 +16,6 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply, tokens_exha
 if TYPE_CHECKING:
     from dlock_core.record import Attributes, Version
 
-__all__ = ["kept", "matches", "outcome", "written"]
-
 _HELD, _GONE = State.HELD, State.GONE
 
 

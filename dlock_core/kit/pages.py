@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from dlock_core.kit.exchange import Exchange
     from dlock_core.record import LockRecord
 
-__all__ = ["pages"]
-
 
 def pages(
     page: Callable[[Any], Exchange[tuple[Iterable[Callable[[], LockRecord | None]], Any]]],

@@ -21,8 +21,6 @@ from dlock_core.store import Connections
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
-__all__ = ["AsyncPool", "AsyncPooledLink", "Pool", "PooledConnection", "PooledLink"]
-
 _SeatsT = TypeVar("_SeatsT", Seats, AsyncSeats)
 
 # A connection is made in this time, whether or not somebody still waits for it.

@@ -9,8 +9,6 @@ from dlock_core.store import Grade, Guarantees, TokenOrder
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["quorum_guarantees"]
-
 _SEVERAL = 3
 
 

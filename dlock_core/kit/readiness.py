@@ -5,8 +5,6 @@ from __future__ import annotations
 import select
 from typing import Any
 
-__all__ = ["is_ready"]
-
 
 def is_ready(peer: Any, timeout_s: float = 0.0, *, writes: bool = False) -> bool:
     """Wait up to *timeout_s* until *peer*, a socket or its descriptor, can be read, or with *writes* also written; whether it can.

@@ -9,8 +9,6 @@ from dlock_core.record import State
 if TYPE_CHECKING:
     from dlock_core.record import LockRecord
 
-__all__ = ["may_be_removed"]
-
 
 def may_be_removed(standing: LockRecord | None, listed: LockRecord, age_ms: int, older_than_ms: int) -> bool:
     """Whether *standing*, which was written *age_ms* ago, may be removed: free, as it was *listed*, and old enough (clause P1)."""

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dlock_core.kit.pooled import PooledConnection
 
-__all__ = ["AsyncSeats", "Seat", "Seats", "Shelf"]
-
 
 class Seat:
     """The right of one request to be under way. Where an interrupt drops the object, the seat is free again."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
 
-__all__ = ["named", "unanswered", "unfit"]
-
 
 def named(key: str | None) -> str:
     """Return how a message names the lock that a request is about; without a *key* it is about all of them."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from dlock_core.kit.exchange import Exchange
     from dlock_core.record import LockRecord
 
-__all__ = ["AsyncWatch", "News", "Waits", "Watch"]
-
 # How long closing waits for the stream to end.
 _CLOSE_S = 1.0
 _IDLE_ROUNDS = 60

@@ -37,7 +37,9 @@ __all__ = ["SWEPT", "Sweep", "judge", "main", "swept"]
 _TEST_S, _QUICK_TEST_S, _ALL = 60, 15, 4
 _LEFT_BEHIND = (".git", ".venv", "build", "dist", "__pycache__", ".*_cache", ".hypothesis", "node_modules")
 # The files that are swept: the machine, and what everything else of a client stands on.
-_OF_THE_ENGINE = "lines timers observations joining renewals handle driver wanting sessions membership keeper sharing turns converting"
+_OF_THE_ENGINE = (
+    "lines timers observations joining renewals handle driver sessions membership keeper sharing turns converting"
+)
 SWEPT = (
     *("dlock_core/lease.py", "dlock_core/kit/outcome.py", "dlock_core/kit/lane.py"),
     *(f"dlock_core/engine/{name}.py" for name in _OF_THE_ENGINE.split()),

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from dlock_core import ConfigurationError, RecordError, slots
-from dlock_core.once import NOTHING, Finished, Verdict, check_slot, finished_in, judge, mark
+from dlock_core.once import NOTHING, Finished, check_slot, finished_in, is_due, mark
 from dlock_core.states import Payload
 
 
@@ -44,33 +44,33 @@ def test_what_no_job_has_written_is_refused_and_not_wiped_out(payload: Payload) 
 
 
 @pytest.mark.parametrize(
-    ("last", "slot", "verdict"),
+    ("last", "slot", "due"),
     [
-        (None, 5, Verdict.DUE),
-        (4, 5, Verdict.DUE),
-        (5, 5, Verdict.DONE),
-        (6, 5, Verdict.DONE),
-        ("2026-11-21", "2026-11-22", Verdict.DUE),
-        ("2026-11-22", "2026-11-22", Verdict.DONE),
-        ("2026-11-23", "2026-11-22", Verdict.DONE),
+        (None, 5, True),
+        (4, 5, True),
+        (5, 5, False),
+        (6, 5, False),
+        ("2026-11-21", "2026-11-22", True),
+        ("2026-11-22", "2026-11-22", False),
+        ("2026-11-23", "2026-11-22", False),
     ],
 )
-def test_slot_is_due_if_it_lies_after_the_one_that_was_finished(last: Any, slot: Any, verdict: Verdict) -> None:
+def test_slot_is_due_if_it_lies_after_the_one_that_was_finished(last: Any, slot: Any, due: bool) -> None:
     """One that goes back is never run (I13)."""
-    assert judge("k", Finished(last), slot, 0) is verdict
+    assert is_due("k", Finished(last), slot, 0) is due
 
 
 def test_job_is_skipped_until_its_wall_clock_time() -> None:
     """``at_least_for``: a courtesy, by wall clocks."""
-    assert judge("k", Finished(1, None, 1000), 2, 999) is Verdict.TOO_EARLY
-    assert judge("k", Finished(1, None, 1000), 2, 1000) is Verdict.DUE
+    assert not is_due("k", Finished(1, None, 1000), 2, 999)
+    assert is_due("k", Finished(1, None, 1000), 2, 1000)
 
 
 @pytest.mark.parametrize(("last", "slot"), [(1, "1"), ("1", 1)])
 def test_slot_of_another_type_is_refused(last: Any, slot: Any) -> None:
     """They cannot be compared."""
     with pytest.raises(ConfigurationError, match="cannot be compared"):
-        judge("k", Finished(last), slot, 0)
+        is_due("k", Finished(last), slot, 0)
 
 
 @pytest.mark.parametrize("slot", [None, True, 1.5, b"x", "", "x" * 257, 2**63, dt.date(2026, 11, 22), lambda: None])

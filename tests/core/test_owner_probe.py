@@ -9,7 +9,8 @@ import pytest
 
 from dlock_core import LockRecord, OwnerState, UnsupportedError
 from dlock_core.client import LockClient
-from dlock_core.engine.owner_probe import boot, same_host
+from dlock_core.clock import boot
+from dlock_core.engine.owner_probe import same_host
 from dlock_core.memory import MemoryStore
 from dlock_core.record import ProcessIdentity, State
 from tests.core.early_support import dies, me, other

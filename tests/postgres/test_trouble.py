@@ -61,7 +61,7 @@ def test_the_printed_grant_is_all_that_a_user_needs(
     """Without it the error names it; with it every verb works, and waiters listen."""
     own = with_parts(server_url, user=user)
     store = open_store(own)
-    grant = policy(ClientOptions(url=SecretStr(own)))
+    grant = str(policy(ClientOptions(url=SecretStr(own))))
     with pytest.raises(StoreSetupError, match=re.escape(grant)):
         store.claim(any_claim(key), timeout_s=TIMEOUT_S)
 
