@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.timings import Timings
 
-    from dlock_core.timings import Timings
 
 LOSS_REASONS = {
     LossReason.EXPIRED: "its lease ran out and was not renewed",
