@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.command.show import (
     OF_EACH,
@@ -21,7 +21,7 @@ from dlock_core.record import RESERVED, State
 from dlock_core.store import Capability
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from dlock_core.client import LockClient
     from dlock_core.record import LockRecord, SessionRef
@@ -29,19 +29,35 @@ if TYPE_CHECKING:
     Aged = tuple[LockRecord, int | None]
 
 
+class Look(NamedTuple):
+    """What one look shows.
+
+    Records in the order of their keys and the sessions that keep some of them, by key, each with its age in ms if known; and the first
+    record that cannot be read.
+    """
+
+    records: Sequence[Aged]
+    sessions: Mapping[str, Aged | None]
+    foreign: RecordError | None = None
+
+    def beat(self, record: LockRecord) -> Aged | None:
+        """Return the session that keeps *record*, and its age; None where none does, or where it is over."""
+        return None if record.session is None else standing(record.session, self.sessions[record.session.key])
+
+
 def print_locks(client: LockClient, prefix: str, output: str, *, everything: bool) -> None:
     """Print the locks as one look shows them, those that can be read also where another record cannot."""
-    records, foreign = looked_up(client, prefix, everything=everything)
+    look = look_up(client, prefix, everything=everything)
     if output == "json":
-        print_json([facts_of(record, age_ms) for record, age_ms in records])
+        print_json([facts_of(record, age_ms) for record, age_ms in look.records])
     else:
-        print_rows(*rows_of(records, everything=everything))
-    if foreign is not None:
-        raise foreign
+        print_rows(*rows_of(look, everything=everything))
+    if look.foreign is not None:
+        raise look.foreign
 
 
-def looked_up(client: LockClient, prefix: str, *, everything: bool) -> tuple[list[Aged], RecordError | None]:
-    """Return the records in the order of their keys, each with its age in ms if known, and the first that cannot be read."""
+def look_up(client: LockClient, prefix: str, *, everything: bool) -> Look:
+    """Look at the locks whose key begins with *prefix*."""
     records: list[Aged] = []
     foreign = None
     try:
@@ -52,7 +68,9 @@ def looked_up(client: LockClient, prefix: str, *, everything: bool) -> tuple[lis
                     records.append((record, age_ms))
     except RecordError as error:
         foreign = _incomplete(error)
-    return sorted(records, key=lambda aged: aged[0].key), foreign
+    sessions = {record.session.key for record, _ in records if record.session is not None}
+    records.sort(key=lambda aged: aged[0].key)
+    return Look(records, {key: read_aged(client, key) for key in sorted(sessions)}, foreign)
 
 
 def _incomplete(error: RecordError) -> RecordError:
@@ -74,11 +92,11 @@ def print_sessions(client: LockClient, prefix: str, output: str) -> None:
     except RecordError as error:
         foreign = _incomplete(error)
     looked = [read_aged(client, key) for key in sorted(keys) if keeps[key] or not prefix]
-    records = [(record, age_ms) for record, age_ms in looked if record is not None and record.held]
+    records = [each for each in looked if each is not None and each[0].held]
     if output == "json":
         print_json([facts_of(record, age_ms) | {"keeps": keeps[record.key]} for record, age_ms in records])
     else:
-        (_, *headings), rows = rows_of(records, everything=False)
+        (_, *headings), rows = rows_of(Look(records, {}), everything=False)
         counted = [[*row, keeps[record.key]] for row, (record, _) in zip(rows, records, strict=True)]
         print_rows(["SESSION", *headings, "KEEPS"], counted)
     if foreign is not None:
@@ -96,21 +114,21 @@ def facts_of(record: LockRecord, age_ms: int | None) -> dict[str, Any]:
     return record_facts(record) | {"age_ms": age_ms}
 
 
-def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], list[list[object]]]:
-    """Return the headings and the rows of a table of *records*."""
+def rows_of(look: Look, *, everything: bool) -> tuple[list[str], list[list[object]]]:
+    """Return the headings and the rows of a table of what *look* shows."""
     more = ("STATE", "TOKEN") if everything else ()
-    waited_for = any(record.waiters for record, _ in records)
+    waited_for = any(record.waiters for record, _ in look.records)
     rows = [
         [
             record.key,
             *((state_in_words(record), record.fencing_token) if everything else ()),
             _holder(record),
             held_in_words(record),
-            renewed_in_words(record, age_ms) if record.members is None else OF_EACH,
-            lease_left(record, age_ms),
+            renewed_in_words(*(look.beat(record) or (record, age_ms))) if record.members is None else OF_EACH,
+            lease_left(record, age_ms, look.beat(record)),
             *((record.waiters or "-",) if waited_for else ()),
         ]
-        for record, age_ms in records
+        for record, age_ms in look.records
     ]
     return ["KEY", *more, "OWNER", "HELD", "RENEWED", "LEASE", *(("WAIT",) if waited_for else ())], rows
 
@@ -131,20 +149,31 @@ def state_in_words(record: LockRecord) -> str:
     return "quarantined" if is_quarantined(record) else record.state.value
 
 
-def lease_left(record: LockRecord, age_ms: int | None) -> str:
-    """Say what is left of the lease of *record*."""
-    return ("quarantined, " if is_quarantined(record) else "") + lease_in_words(record, age_ms)
+def standing(ref: SessionRef, session: Aged | None) -> Aged | None:
+    """Return *session* if it is the one that *ref* names, and goes on."""
+    # A break raises the token of the session, too; nobody gets what it keeps before the end of its lease.
+    stands = session is not None and (session[0].fencing_token == ref.fencing_token or session[0].broken)
+    return session if stands and session is not None and session[0].held else None
+
+
+def lease_left(record: LockRecord, age_ms: int | None, beat: Aged | None = None) -> str:
+    """Say what is left of the lease of *record*, or of that of the session that keeps it: *beat*, None where it is over."""
+    if is_quarantined(record):
+        return f"quarantined, {lease_in_words(record, age_ms)}"
+    if record.session is None or not record.held:
+        return lease_in_words(record, age_ms)
+    return "over, with its session" if beat is None else f"{lease_left(*beat)}, of its session"
 
 
 def aged(client: LockClient, key: str, listed: LockRecord | None = None) -> tuple[LockRecord | None, int | None]:
     """Return the record under *key* and its age in ms, by the store's clock; without such a clock *listed*, or what a read shows."""
     if listed is not None and Capability.SERVER_CLOCK not in client._store.capabilities:
         return listed, None
-    record, age_ms = read_aged(client, client._context.full_key(key))
-    return (None, None) if record is None else (client._context.strip(record), age_ms)
+    read = read_aged(client, client._context.full_key(key))
+    return (None, None) if read is None else (client._context.strip(read[0]), read[1])
 
 
-def read_aged(client: LockClient, full_key: str) -> tuple[LockRecord | None, int | None]:
+def read_aged(client: LockClient, full_key: str) -> Aged | None:
     """Return the record under *full_key*, unless it is hidden, and its age in ms where the store tells it."""
     store: Any = client._store  # of the same package
     timeout_s = client._context.store_timeout_s()
@@ -152,4 +181,4 @@ def read_aged(client: LockClient, full_key: str) -> tuple[LockRecord | None, int
         record, age_ms = store.read_age(full_key, timeout_s=timeout_s) or (None, None)
     else:
         record, age_ms = store.read(full_key, timeout_s=timeout_s), None
-    return (None, None) if record is None or record.state is State.GONE else (record, age_ms)
+    return None if record is None or record.state is State.GONE else (record, age_ms)

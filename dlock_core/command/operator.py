@@ -19,6 +19,7 @@ from dlock_core.command.listing import (
     print_locks,
     print_sessions,
     read_aged,
+    standing,
     state_in_words,
 )
 from dlock_core.command.options import (
@@ -71,7 +72,7 @@ def ls(prefix_of_key: str, output: str, *, everything: bool, sessions: bool, **g
 
 def _with_owners(client: LockClient, members: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *members* with the owner of each, whose session may be over."""
-    found = [read_aged(client, member["session"]) for member in members]
+    found = [read_aged(client, member["session"]) or (None, None) for member in members]
     return [
         member | {"owner": record.owner if record is not None and record.held else None, "age_ms": age_ms}
         for member, (record, age_ms) in zip(members, found, strict=True)
@@ -86,18 +87,6 @@ def _member_in_words(member: dict[str, Any]) -> str:
     return f"{what}{slot}, token {member['fencing_token']}: {who}{age}, lease {member['lease_ms'] / 1000:g} s"
 
 
-def _lease(client: LockClient, record: LockRecord, age_ms: int | None) -> str:
-    """Say what is left of the lease of *record*, which may be that of a session."""
-    if record.session is None or not record.held or is_quarantined(record):
-        return lease_left(record, age_ms)
-    session, session_age_ms = read_aged(client, record.session.key)
-    # A break raises the token of the session, too; nobody gets what it keeps before the end of its lease.
-    stands = session is not None and (session.fencing_token == record.session.fencing_token or session.broken)
-    if session is not None and session.held and stands:
-        return f"{lease_left(session, session_age_ms)}, of its session"
-    return "over, with its session"
-
-
 @click.command("show")
 @click.argument("key")
 @connection_options
@@ -109,12 +98,13 @@ def show(key: str, output: str, **given: Any) -> int:
         seen = None if record is None else facts_of(record, age_ms)
         if seen is not None and seen["members"] is not None:
             seen["members"] = _with_owners(client, seen["members"])
-        lease = None if record is None else _lease(client, record, age_ms)
+        ref = None if record is None else record.session
+        beat = None if ref is None else standing(ref, read_aged(client, ref.key))
         bare = key.removeprefix(client._context.prefix)
     if output == "json":
         print_json(seen)
     elif record is not None and seen is not None:
-        facts = seen | {"state": state_in_words(record), "lease": lease}
+        facts = seen | {"state": state_in_words(record), "lease": lease_left(record, age_ms, beat)}
         facts["granted at"] = record.times and f"{at_in_words(record.times.granted_at_s)}, by its owner's clock"
         facts["held for"] = held_in_words(record)
         facts["written"] = renewed_in_words(record, age_ms)

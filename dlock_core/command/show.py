@@ -184,8 +184,6 @@ def lease_in_words(record: LockRecord, age_ms: int | None) -> str:
     """Say how much of the lease of *record* is left, or since when its holder must be taken for dead."""
     if record.members is not None:
         return OF_EACH
-    if record.session is not None:
-        return f"{in_words(record.session.lease_ms / 1000)}, of its session"
     if record.lease_ms is None:
         return "none" if record.held else "-"
     if age_ms is None:

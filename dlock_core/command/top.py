@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from dlock_core.command.doctor import standing_store
-from dlock_core.command.listing import looked_up, print_locks, rows_of
+from dlock_core.command.listing import Look, look_up, print_locks, rows_of
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
 from dlock_core.command.show import OF_EACH, escape, table_of
 from dlock_core.errors import StoreError
@@ -25,25 +25,30 @@ _CANNOT_REDRAW = ("dumb", "unknown")  # of which rich shows nothing until the en
 
 
 class Board:
-    """What has been seen of the locks so far: a lock's renewals are the changes of its record under one token since the first look."""
+    """What has been seen of the locks so far.
+
+    The renewals of a lock are the changes of its record, or of that of its session, under one token since the first look.
+    """
 
     def __init__(self, client: LockClient, prefix: str) -> None:
         self._client, self._prefix = client, prefix
         self._seen: dict[str, tuple[LockRecord, int]] = {}
-        self.records: list[tuple[LockRecord, int | None]] = []
+        self.seen = Look((), {})
         self.trouble: StoreError | None = None
 
     def look(self) -> None:
         """Look at the store; where it does not answer, the last look stays."""
         try:
-            self.records, self.trouble = looked_up(self._client, self._prefix, everything=False)
+            self.seen = look_up(self._client, self._prefix, everything=False)
+            self.trouble = self.seen.foreign
         except StoreError as error:
             self.trouble = error
             return
-        self._seen = {record.key: (record, self._count(record)) for record, _ in self.records}
+        renewed = {record.key: (self.seen.beat(record) or (record,))[0] for record, _ in self.seen.records}
+        self._seen = {key: (record, self._count(key, record)) for key, record in renewed.items()}
 
-    def _count(self, record: LockRecord) -> int:
-        before, count = self._seen.get(record.key, (record, 0))
+    def _count(self, key: str, record: LockRecord) -> int:
+        before, count = self._seen.get(key, (record, 0))
         if (before.fencing_token, before.owner) != (record.fencing_token, record.owner):
             return 0
         return count + (before.rvn != record.rvn)
@@ -51,14 +56,14 @@ class Board:
     @property
     def renewals(self) -> list[int]:
         """Those that were seen of each record."""
-        return [self._seen[record.key][1] for record, _ in self.records]
+        return [self._seen[record.key][1] for record, _ in self.seen.records]
 
     def rows(self) -> tuple[list[str], list[list[object]]]:
         """Return the table of ``dlock ls``, with the renewals."""
-        headings, rows = rows_of(self.records, everything=False)
+        headings, rows = rows_of(self.seen, everything=False)
         counts = [
             count if record.members is None else OF_EACH
-            for (record, _), count in zip(self.records, self.renewals, strict=True)
+            for (record, _), count in zip(self.seen.records, self.renewals, strict=True)
         ]
         return [*headings, "RENEWALS"], [[*row, count] for row, count in zip(rows, counts, strict=True)]
 
@@ -94,6 +99,6 @@ def _follow(board: Board, every_s: float) -> NoReturn:
         while True:
             board.look()
             trouble = "" if board.trouble is None else f"  {board.trouble}"
-            line = Text(escape(f"{time.strftime('%X')}  {len(board.records)} held{trouble}"), no_wrap=True)
+            line = Text(escape(f"{time.strftime('%X')}  {len(board.seen.records)} held{trouble}"), no_wrap=True)
             live.update(Group(line, "", table_of(*board.rows(), on_terminal=True)), refresh=True)
             time.sleep(every_s)

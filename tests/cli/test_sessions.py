@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dlock_core import LossReason, connect
+from dlock_core.command.listing import Look, rows_of
+from dlock_core.record import Broken, LockRecord, SessionRef, State
 from tests.core.worlds import eventually
 
 if TYPE_CHECKING:
-    from dlock_core import LockRecord
     from tests.cli.operator_support import Command
     from tests.cli.support import Shell
+
+SESSION = LockRecord("~dlock/session/1", State.HELD, "01", 7, "a", 2_000)
 
 
 def test_session_is_shown_and_broken_with_all_that_it_keeps(dlock: Command, url: str) -> None:
@@ -89,10 +95,37 @@ def test_a_lock_whose_session_is_over_is_shown_as_that(shell: Shell) -> None:
     shell.environment["DLOCK_RENEWAL"] = "session"
     process = shell.start("run", "--lease", "2", "a", "b", "--", "sleep", "60")
     eventually(lambda: (record := shell.record("b")) is not None and record.session is not None)
-    before = shell.run("show", "b").stdout
+    before = shell.run("show", "b").stdout, shell.run("ls").stdout
 
     process.kill()
     shell.run("run", "a", "--", "true")
 
-    assert "left, of its session" in before
-    assert "over, with its session" in shell.run("show", "b").stdout
+    assert ["left, of its session" in told for told in before] == [True, True]
+    after = shell.run("show", "b").stdout, shell.run("ls", "b").stdout
+    assert ["over, with its session" in told for told in after] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("session", "told"),
+    [
+        ((SESSION, 500), ["0 s ago", "2 s left, of its session"]),
+        ((SESSION, None), ["-", "2 s, of its session"]),
+        ((replace(SESSION, fencing_token=8), 500), ["9 s ago", "over, with its session"]),
+        ((replace(SESSION, state=State.FREE), 500), ["9 s ago", "over, with its session"]),
+        (
+            (replace(SESSION, fencing_token=8, broken=Broken("op", 0)), 500),
+            ["0 s ago", "quarantined, 2 s left, of its session"],
+        ),
+        (None, ["9 s ago", "over, with its session"]),
+    ],
+    ids=["held", "no clock", "another grant", "free", "broken", "absent"],
+)
+def test_a_kept_lock_is_listed_as_renewed_with_its_session(
+    session: tuple[LockRecord, int | None] | None, told: list[str]
+) -> None:
+    """By the session's age and lease: the record of the lock stands as it was moved."""
+    kept = LockRecord("k", State.HELD, "00", 1, "a", None, session=SessionRef(SESSION.key, 2_000, 7))
+
+    _, [row] = rows_of(Look([(kept, 9_000)], {SESSION.key: session}), everything=False)
+
+    assert row == ["k", "a", "-", *told]

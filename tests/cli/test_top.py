@@ -90,7 +90,7 @@ def test_a_store_that_is_away_leaves_the_last_look(monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patched:
             patched.setattr(store, "scan", away)
             board.look()
-            seen, trouble = [record.key for record, _ in board.records], str(board.trouble)
+            seen, trouble = [record.key for record, _ in board.seen.records], str(board.trouble)
         board.look()
 
     assert (seen, trouble, board.trouble) == (["k"], "the store is away", None)
