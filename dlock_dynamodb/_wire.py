@@ -187,7 +187,7 @@ class Table(NamedTuple):
         """Scan: the first page; ``begins_with`` compares bytes of UTF-8, and so code points."""
         conditions, values = [], {}
         split = self.sort_key_separator
-        if split is not None and self.sort_key is not None and split in prefix:
+        if split is not None and split in prefix:
             first, _, second = prefix.partition(split)
             conditions.append("#k = :prefix")
             values[":prefix"] = text(first)

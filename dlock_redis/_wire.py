@@ -109,9 +109,9 @@ class RedisVerbs:
         """
         key, place = request.record.key, self.waiting_place(request)
         parts = (
-            ENTER.command((key.encode(),), (place, b"%d" % (wait_s * 1_000_000)), whole=True),
+            Invocation(ENTER, [key], [place, b"%d" % (wait_s * 1_000_000)]).packed(whole=True),
             pack(b"BLPOP", _list_of(key, place), b"%.3f" % max(wait_s, _WAIT_MIN_S)),
-            CLAIM.command((key.encode(),), claim_words(request, place, waited=True), whole=True),
+            Invocation(CLAIM, [key], claim_words(request, place, waited=True)).packed(whole=True),
         )
         entered, woken, answer = yield Request(b"".join(parts), len(parts), key, waits=True)
         if self._is_elsewhere(entered):
@@ -271,10 +271,11 @@ class RedisVerbs:
 
     def _run(self, script: Script, keys: list[str], words: list[bytes], *, urgent: bool = False) -> Exchange[Any]:
         """Run *script* on the server that has *keys*."""
-        request = Request(script.command([key.encode() for key in keys], words), 1, keys[0], None, urgent)
+        invocation = Invocation(script, keys, words)
+        request = Request(invocation.packed(), 1, keys[0], None, urgent)
         [answer] = yield request
         if type(answer) is ResponseError:
-            answer = yield from self._run_again(Invocation(script, keys, words), request, answer)
+            answer = yield from self._run_again(invocation, request, answer)
         return answer
 
     def _run_again(self, invocation: Invocation, request: Request, answer: Any) -> Exchange[Any]:
@@ -288,7 +289,7 @@ class RedisVerbs:
         return errors.check([answer], request.key)[0]
 
     def _is_elsewhere(self, answer: Any) -> bool:
-        return type(answer) is ResponseError and self.topology == "redis-cluster" and errors.is_elsewhere(answer)
+        return self.topology == "redis-cluster" and errors.is_elsewhere(answer)
 
 
 def _together(invocations: Sequence[Invocation], request: Request) -> Exchange[list[Any]]:

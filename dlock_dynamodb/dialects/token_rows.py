@@ -62,9 +62,9 @@ def takes(replace: Replace) -> bool:
     )
 
 
-def lacks_token(record: LockRecord | None) -> bool:
+def lacks_token(record: LockRecord) -> bool:
     """Whether *record*, which is ours, is a grant without its token."""
-    return record is not None and record.state is State.HELD and record.fencing_token is NO_TOKEN
+    return record.state is State.HELD and record.fencing_token is NO_TOKEN
 
 
 def is_count(item: Item, partition_key: str) -> bool:

@@ -78,6 +78,11 @@ def test_bounds_of_a_token_are_never_the_wrong_way_round() -> None:
     assert seen > 50
 
 
+def test_a_read_shows_every_write_before_it() -> None:
+    """DynamoDB Local does so whatever is asked for."""
+    assert PLAIN.get("k")["ConsistentRead"] is True
+
+
 def test_absence_is_asked_of_the_partition_key_only() -> None:
     """An item of another program has none of our attributes."""
     asked = [request for request in REQUESTS if "attribute_not_exists" in request.get("ConditionExpression", "")]
@@ -230,6 +235,20 @@ def test_a_batch_reads_the_same_table(code: str) -> None:
     error = statement_error(code, "could not renew key 'k'", key="k")
 
     assert type(error) is type(translate(answer(code + "Exception"), "", key="k", writes=True)) is CODES[code][0]
+    assert (error.key, str(error)) == ("k", f"could not renew key 'k': {code}: {CODES[code][1]}")
+
+
+def test_a_statement_that_fails_otherwise_may_be_applied() -> None:
+    """As a request of its own may."""
+    assert type(statement_error("SomethingNew", "", key="k")) is OutcomeUnknownError
+
+
+@pytest.mark.parametrize(("code", "told"), [("ThrottlingException", "Throttling"), ("", "an error")])
+def test_the_code_and_the_status_are_told(code: str, told: str) -> None:
+    """By these AWS's pages find what has happened."""
+    assert f"could not read: {told} (HTTP 400): " in str(
+        translate(answer(code), "could not read", key=None, writes=False)
+    )
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
@@ -288,4 +307,4 @@ def test_a_read_is_never_of_unknown_outcome(error: Exception, kind: type[StoreEr
     """It writes nothing, so nothing was written."""
     ours = translate(error, "could not read key 'k'", key="k", writes=False)
 
-    assert type(ours) is (StoreUnavailableError if kind is OutcomeUnknownError else kind)
+    assert (type(ours), ours.key) == (StoreUnavailableError if kind is OutcomeUnknownError else kind, "k")

@@ -88,6 +88,8 @@ def test_any_of_several_answers_may_be_an_error() -> None:
     assert errors.check([b"x", 1], "k") == [b"x", 1]
     with pytest.raises(StoreUnavailableError, match="maxmemory"):
         errors.check([b"x", ResponseError("OOM command not allowed")], "k")
+    with pytest.raises(OutcomeUnknownError):
+        errors.check([ResponseError("ERR of a kind that nobody knows")], "k")
 
 
 def test_only_a_mere_renewal_goes_along_with_others() -> None:

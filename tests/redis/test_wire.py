@@ -70,8 +70,10 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
     fields: list[bytes | None] = [*row(held("k", data=b"d"))]
     fields[place] = wrong
 
-    with pytest.raises(RecordError, match="'k'"):
+    with pytest.raises(RecordError, match="'k'") as caught:
         wire.read_row("k", fields)
+
+    assert "of another program" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +81,7 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
     [
         ([], "of another type than a hash"),
         ([None] * 6, "no field 'v'"),
+        ([None] * 5 + [b"\xff"], "a string of another program"),
         ([b"0", b"held", b"r", b"1", ABOUT.encode(), b""], "format 0"),
     ],
 )
@@ -286,6 +289,10 @@ def test_before_anything_was_sent_nothing_was_applied(error: type[Exception]) ->
         ("NOREPLICAS Not enough good replicas to write.", StoreUnavailableError),
         ("CLUSTERDOWN Hash slot not served", StoreUnavailableError),
         ("MOVED 3999 127.0.0.1:6381", StoreUnavailableError),
+        ("ASK 3999 127.0.0.1:6381", StoreUnavailableError),
+        ("CROSSSLOT Keys in request don't hash to the same slot", StoreSetupError),
+        ("UNBLOCKED force unblock from blocking operation, instance state changed", StoreUnavailableError),
+        ("UNKILLABLE Sorry the script already executed write commands", StoreUnavailableError),
         ("TRYAGAIN Multiple keys request during rehashing of slot", StoreUnavailableError),
         ("NOPERM this user has no permissions to run the 'evalsha' command", StoreSetupError),
         ("NOAUTH Authentication required.", StoreSetupError),
@@ -303,7 +310,7 @@ def test_every_code_of_the_server_is_decided(text: str, kind: type[StoreError]) 
     """Refused, misconfigured, or foreign; what is not known is unknown."""
     error = errors.trouble(ResponseError(text), "k", sent=True)
 
-    assert type(error) is kind
+    assert (type(error), error.key) == (kind, "k")
     assert "'k'" in str(error)
 
 
