@@ -19,6 +19,7 @@ from tests.dynamodb.support import record
 
 PLAIN = Table("locks", "key", None, "dlock")
 SORTED = Table("locks", "PK", "SK", "lock")
+SPLIT = Table("locks", "PK", "SK", "lock", "/")
 
 EXPECTS: tuple[Version | Expect, ...] = (Expect.ANY, Expect.ABSENT, Version("r", 3), Version("r", TOKEN_MAX))
 FLAGS = (False, True)
@@ -83,6 +84,42 @@ def test_a_read_shows_every_write_before_it() -> None:
     assert PLAIN.get("k")["ConsistentRead"] is True
 
 
+@pytest.mark.parametrize(
+    ("table", "key", "item"),
+    [
+        (PLAIN, "a/b", {"key": {"S": "a/b"}}),
+        (SORTED, "a/b", {"PK": {"S": "a/b"}, "SK": {"S": "lock"}}),
+        (SPLIT, "a/b/c", {"PK": {"S": "a"}, "SK": {"S": "b/c"}}),
+    ],
+)
+def test_a_key_leads_to_its_item_and_back(table: Table, key: str, item: dict[str, Any]) -> None:
+    """The sort key is none, one for all locks, or the second part of each lock's key."""
+    assert table.key(key) == item
+    assert table.key_of(item) == key
+
+
+@pytest.mark.parametrize(
+    ("table", "prefix", "condition", "values"),
+    [
+        (PLAIN, "a/b", "begins_with(#k, :prefix)", {":prefix": "a/b"}),
+        (SORTED, "", "#sort = :sort", {":sort": "lock"}),
+        (SORTED, "a/b", "begins_with(#k, :prefix) AND #sort = :sort", {":prefix": "a/b", ":sort": "lock"}),
+        (SPLIT, "a", "begins_with(#k, :prefix)", {":prefix": "a"}),
+        (SPLIT, "a/", "#k = :prefix", {":prefix": "a"}),
+        (SPLIT, "a/b", "#k = :prefix AND begins_with(#sort, :sort)", {":prefix": "a", ":sort": "b"}),
+    ],
+)
+def test_a_scan_asks_for_the_rows_of_a_prefix(
+    table: Table, prefix: str, condition: str, values: dict[str, str]
+) -> None:
+    """Of these alone in a table that has others; without any condition where every row counts."""
+    request = table.scan(prefix)
+
+    assert request["FilterExpression"] == condition
+    assert request["ExpressionAttributeValues"] == {name: {"S": value} for name, value in values.items()}
+    assert PLAIN.scan("") == SPLIT.scan("") == {"TableName": "locks"}
+
+
 def test_absence_is_asked_of_the_partition_key_only() -> None:
     """An item of another program has none of our attributes."""
     asked = [request for request in REQUESTS if "attribute_not_exists" in request.get("ConditionExpression", "")]
@@ -139,7 +176,7 @@ def test_an_item_becomes_its_record() -> None:
     [
         ({"v": None}, "no attribute 'v' of type N"),
         ({"v": {"S": "1"}}, "no attribute 'v' of type N"),
-        ({"v": {"N": "0"}}, "format 0"),
+        ({"v": {"N": "0"}}, r"what the DynamoDB table has under key 'k' .*format 0"),
         ({"v": {"N": "1.5"}}, "1.5"),
         ({"state": {"S": "sold"}}, "sold"),
         ({"rvn": {"S": ""}}, "record version number"),
