@@ -14,7 +14,8 @@ from dlock_core.record import Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
-from dlock_redis._scripts import CLAIM_MANY
+from dlock_redis._resp import pack
+from dlock_redis._scripts import CLAIM, CLAIM_MANY, ENTER, Invocation
 from dlock_redis._servers import Part, Request, Servers
 from tests.redis.support import held, tomb
 
@@ -222,6 +223,49 @@ def test_claims_of_several_keys_follow_a_slot_that_has_moved() -> None:
     again = exchange.send([MOVED])
 
     assert (again.node, CLAIM_MANY.text in again.commands) == (str(MOVED), True)
+
+
+@pytest.mark.parametrize("ticket", ["t", None])
+def test_a_claim_that_waits_is_one_request(ticket: str | None) -> None:
+    """It enters, waits at a list of its own and claims, each with its text; the place is that of the ticket, or of the version."""
+    verbs, request = wire.RedisVerbs(), Claim(held("k"), Expect.ANY, ticket=ticket)
+    place = b"!" + verbs.channel + (ticket or request.record.rvn).encode()
+
+    sent = next(verbs.claim_when_free(request, 1.5))
+
+    entering = Invocation(ENTER, ["k"], [place, b"1500000"]).packed(whole=True)
+    assert sent.commands.startswith(entering + pack(b"BLPOP", b"k{k}" + place, b"1.500"))
+    assert CLAIM.text in sent.commands
+    assert (sent.answers, sent.key, sent.waits) == (3, "k", True)
+
+
+def waited(verbs: wire.RedisVerbs, *answers: Any) -> Reply:
+    """Return what becomes of a claim that waits, by the *answers* to its requests."""
+    exchange = verbs.claim_when_free(Claim(held("k"), Expect.ANY, ticket="t"), 1.5)
+    next(exchange)
+    try:
+        for answer in answers:
+            exchange.send(answer)
+    except StopIteration as end:
+        reply: Reply = end.value
+        return reply
+    raise AssertionError("it asks for more")
+
+
+def test_a_claim_that_was_granted_is_so_whatever_went_wrong_before() -> None:
+    """A refusal is one only of who has waited."""
+    assert waited(wire.RedisVerbs(), [ResponseError("NOPERM"), ResponseError("NOPERM"), 7]).applied
+    assert waited(wire.RedisVerbs(), [1, None, None]) == Reply(applied=False, record=None)
+    for answers in ([ResponseError("NOPERM"), None, None], [1, None, ResponseError("NOPERM")]):
+        with pytest.raises(StoreSetupError):
+            waited(wire.RedisVerbs(), answers)
+
+
+def test_a_claim_that_waits_at_the_wrong_server_goes_to_the_right_one() -> None:
+    """It was not run, and does not wait any more."""
+    assert waited(Cluster(), [MOVED] * 3, [7]).applied
+    with pytest.raises(StoreUnavailableError):
+        waited(wire.RedisVerbs(), [MOVED] * 3)
 
 
 def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:
