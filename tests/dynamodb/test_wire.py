@@ -98,6 +98,21 @@ def test_a_key_leads_to_its_item_and_back(table: Table, key: str, item: dict[str
     assert table.key_of(item) == key
 
 
+@pytest.mark.parametrize("key", ["a", "a/", "/b"])
+def test_a_key_without_both_of_its_parts_leads_nowhere(key: str) -> None:
+    """DynamoDB has no empty key."""
+    with pytest.raises(StoreSetupError, match=f"'{key}' must name a partition key and a sort key, with '/' between"):
+        SPLIT.key(key)
+
+
+def test_an_item_that_no_key_leads_to_is_named() -> None:
+    """Its partition key would be cut elsewhere."""
+    with pytest.raises(RecordError, match="choose another sort_key_separator") as caught:
+        SPLIT.key_of({"PK": {"S": "a/b"}, "SK": {"S": "c"}})
+
+    assert caught.value.key == "a/b/c"
+
+
 @pytest.mark.parametrize(
     ("table", "prefix", "condition", "values"),
     [
