@@ -156,7 +156,7 @@ class RedisVerbs:
         for place, (node, parts) in enumerate(nodes.items()):
             batches = [[requests[number] for number in numbers] for numbers in parts]
             scripts = [Invocation(PUT, [each.record.key for each in batch], put_words(batch)) for batch in batches]
-            sent = Request(key=scripts[0].keys[0], node=node, urgent=True, share=len(nodes) - place)
+            sent = Request(node=node, urgent=True, share=len(nodes) - place)
             try:
                 answers = yield from _together(scripts, sent)
             except errors.FAILURES as error:
@@ -194,7 +194,7 @@ class RedisVerbs:
                 Invocation(PRUNE, [each.key], [each.rvn.encode(), b"%d" % each.fencing_token, *words])
                 for each in listed
             ]
-            answers = yield from _together(scripts, Request(key=listed[0].key, node=part.node))
+            answers = yield from _together(scripts, Request(node=part.node))
             count += sum(errors.check([answer for answer in answers if not self._is_elsewhere(answer)], None))
         return count
 

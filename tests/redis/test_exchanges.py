@@ -135,6 +135,17 @@ def test_a_payload_that_was_kept_and_is_not_answered_is_empty() -> None:
     assert (result.applied, result.record.data) == (True, None)
 
 
+def test_what_keeps_or_frees_a_lock_takes_a_connection_that_no_waiter_can_have() -> None:
+    """Alone and in a batch, where it goes to the node of its keys."""
+    verbs, record = wire.RedisVerbs(), held("a")
+    _, [together] = batch(verbs, [renewal("a")], [Part("n", [0])], [[]])
+
+    assert next(verbs.replace(renewal("a"))).urgent
+    assert next(verbs.release(Release(tomb(record), record.version))).urgent
+    assert (together.urgent, together.node) == (True, "n")
+    assert not next(verbs.claim(Claim(record, Expect.ANY))).urgent
+
+
 def test_a_script_that_the_server_does_not_know_is_sent_with_its_text() -> None:
     """It was not run before."""
     results, sent = batch(wire.RedisVerbs(), [renewal("a")], [Part("n", [0])], [UNKNOWN], [[]])
