@@ -15,7 +15,7 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._resp import pack
-from dlock_redis._scripts import CLAIM, CLAIM_MANY, ENTER, Invocation
+from dlock_redis._scripts import CLAIM, CLAIM_MANY, ENTER, PRUNE, Invocation
 from dlock_redis._servers import Part, Request, Servers
 from tests.redis.support import held, tomb
 
@@ -163,6 +163,8 @@ def test_a_server_that_fails_leaves_the_results_of_the_others() -> None:
     assert isinstance(results[0], OutcomeUnknownError)
     assert results[1].applied
     assert [each.share for each in sent] == [2, 1]
+    [full, _], _ = batch(wire.RedisVerbs(), [renewal("a"), renewal("b")], parts, [ResponseError("OOM no")], [[]])
+    assert (type(full), full.key) == (StoreUnavailableError, "a")
 
 
 def test_the_only_server_that_fails_is_the_failure_of_the_batch() -> None:
@@ -177,6 +179,13 @@ def test_a_key_that_has_moved_is_renewed_alone() -> None:
 
     assert results[0].applied
     assert sent[-1].node == str(MOVED)
+
+
+def test_a_key_that_has_moved_may_be_renewed_though_no_answer_comes() -> None:
+    """As any request that was sent."""
+    [result], _ = batch(Cluster(), [renewal("a")], [Part("n", [0])], [MOVED], TimeoutError("x"))
+
+    assert (type(result), result.key) == (OutcomeUnknownError, "a")
 
 
 def test_redirections_are_not_followed_for_ever() -> None:
@@ -277,6 +286,20 @@ def test_a_claim_that_waits_at_the_wrong_server_goes_to_the_right_one() -> None:
     assert waited(Cluster(), [MOVED] * 3, [7]).applied
     with pytest.raises(StoreUnavailableError):
         waited(wire.RedisVerbs(), [MOVED] * 3)
+
+
+@pytest.mark.parametrize(("dry_run", "removes"), [(False, b"x"), (True, b"")])
+def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) -> None:
+    """In microseconds, as the server's clock has it."""
+    record = held("k", 3)
+    exchange = wire.RedisVerbs().prune([record], older_than_ms=7, dry_run=dry_run)
+    next(exchange)
+
+    sent = exchange.send([Part("n", [0])])
+
+    assert sent.commands == Invocation(PRUNE, ["k"], [record.rvn.encode(), b"3", b"7000", removes]).packed()
+    with pytest.raises(StopIteration, match="1"):
+        exchange.send([1])
 
 
 def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:
