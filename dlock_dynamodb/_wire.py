@@ -266,7 +266,7 @@ _SOUND_STATEMENT = (
     "AND attribute_type(\"payload\", 'B')"
 )
 _STATES: Item = {f":{state.value}": text(state.value) for state in State}
-_RENEWED = "rvn = :rvn, #owner = :owner, lease_ms = :lease_ms, context = :context"
+_WRITTEN = "#state = :state, rvn = :rvn, #owner = :owner, lease_ms = :lease_ms, context = :context"
 
 
 def _row(record: LockRecord) -> Item:
@@ -327,11 +327,7 @@ class DlockRows(NamedTuple):
     def change(self, change: Replace | Release) -> Write:
         """As :meth:`Rows.change`."""
         record, expected, keeps = change.record, change.expected, change.keep_payload
-        update, removed = f"SET {_RENEWED}", ""
-        if record.fencing_token != expected.fencing_token:
-            update += ", #token = :token"
-        if record.state is not State.HELD:
-            update += ", #state = :state"
+        update, removed = f"SET {_WRITTEN}, #token = :token", ""
         if record.state is State.GONE:
             update, removed = f"{update}, gone_payload = {'payload' if keeps else ':payload'}", " REMOVE payload"
         elif not keeps:
@@ -362,7 +358,7 @@ class DlockRows(NamedTuple):
         if claim.must_exist:
             values[":gone"] = values[":free"]
         payload = "if_not_exists(payload, :payload)" if claim.keep_payload else ":payload"
-        update = f"SET v = :v, #state = :held, {_RENEWED}, #token = {minted}, payload = {payload} REMOVE gone_payload"
+        update = f"SET v = :v, {_WRITTEN}, #token = {minted}, payload = {payload} REMOVE gone_payload"
         return self.table.update(self.table.key(claim.record.key), update, condition, values)
 
     def _values(self, record: LockRecord) -> Item:

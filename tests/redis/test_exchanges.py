@@ -18,6 +18,7 @@ from dlock_redis._resp import pack
 from dlock_redis._scripts import CLAIM, CLAIM_MANY, ENTER, PRUNE, Invocation
 from dlock_redis._servers import Part, Request, Servers
 from tests.redis.support import held, tomb
+from tests.redis.test_wire import row
 
 UNKNOWN = ResponseError("NOSCRIPT No matching script. Please use EVAL.")
 MOVED = ResponseError("MOVED 3999 127.0.0.1:6381")
@@ -288,6 +289,20 @@ def test_a_claim_that_waits_at_the_wrong_server_goes_to_the_right_one() -> None:
         waited(wire.RedisVerbs(), [MOVED] * 3)
 
 
+def test_a_list_of_all_passes_over_names_that_are_no_text() -> None:
+    """Each node is asked for its names, and for what stands under them."""
+    wanted = held("k", 3)
+    page = next(iter(wire.RedisVerbs().scan("")))
+    next(page)
+    named = page.send(["n"])
+    shown = page.send([[b"0", [b"\xff", b"k"]]])
+    with pytest.raises(StopIteration) as ended:
+        page.send([[None] * 6, row(wanted)])
+
+    assert (named.node, shown.node, shown.answers) == ("n", "n", 2)
+    assert list(ended.value.value) == [wanted]
+
+
 @pytest.mark.parametrize(("dry_run", "removes"), [(False, b"x"), (True, b"")])
 def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) -> None:
     """In microseconds, as the server's clock has it."""
@@ -297,6 +312,7 @@ def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) ->
 
     sent = exchange.send([Part("n", [0])])
 
+    assert sent.node == "n"
     assert sent.commands == Invocation(PRUNE, ["k"], [record.rvn.encode(), b"3", b"7000", removes]).packed()
     with pytest.raises(StopIteration, match="1"):
         exchange.send([1])

@@ -264,8 +264,9 @@ def test_scan_of_the_whole_database_passes_other_values_over(store: Any, raw: An
 
     assert f"{key}/lock" in {record.key for record in store.scan("", timeout_s=5.0)}
     found = []
-    with pytest.raises(RecordError, match="/other"):
+    with pytest.raises(RecordError, match="/other") as caught:
         found.extend(store.scan(key, timeout_s=5.0))
+    assert caught.value.key == f"{key}/other"
 
 
 def test_age_that_another_writer_has_left_there_is_not_that_of_the_record(store: Any, raw: Any, key: str) -> None:
