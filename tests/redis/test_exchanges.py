@@ -289,18 +289,60 @@ def test_a_claim_that_waits_at_the_wrong_server_goes_to_the_right_one() -> None:
         waited(wire.RedisVerbs(), [MOVED] * 3)
 
 
-def test_a_list_of_all_passes_over_names_that_are_no_text() -> None:
-    """Each node is asked for its names, and for what stands under them."""
-    wanted = held("k", 3)
-    page = next(iter(wire.RedisVerbs().scan("")))
-    next(page)
-    named = page.send(["n"])
-    shown = page.send([[b"0", [b"\xff", b"k"]]])
+def end_of(exchange: Any, answer: Any) -> Any:
+    """Return what *exchange* returns after its last *answer*."""
     with pytest.raises(StopIteration) as ended:
-        page.send([[None] * 6, row(wanted)])
+        exchange.send(answer)
+    return ended.value.value
+
+
+def test_a_list_of_all_gives_each_record_once_and_passes_over_names_that_are_no_text() -> None:
+    """Each node is asked for its names, which it may repeat, and for what stands under them."""
+    one, two = held("one", 3), held("two", 3)
+    pages = iter(wire.RedisVerbs().scan(""))
+
+    first = next(pages)
+    next(first)
+    named = first.send(["n"])
+    shown = first.send([[b"7", [b"\xff", b"one"]]])
+    assert list(end_of(first, [[None] * 6, row(one)])) == [one]
+    second = next(pages)
+    next(second)
+    assert second.send([[b"0", [b"one", b"two"]]]).answers == 1
+    assert list(end_of(second, [row(two)])) == [two]
 
     assert (named.node, shown.node, shown.answers) == ("n", "n", 2)
-    assert list(ended.value.value) == [wanted]
+    assert list(pages) == []
+
+
+INFORMED = b"redis_version:7.2.0\r\naof_enabled:1\r\nrole:master\r\nmaxmemory_policy:%s\r\n"
+
+
+def test_what_one_primary_lacks_the_store_lacks() -> None:
+    """Each is asked in its share of the time; one that does not answer says nothing."""
+    exchange = wire.RedisVerbs().guarantees()
+    next(exchange)
+    asked = [
+        exchange.send(["n", "m", "o"]),
+        exchange.send([INFORMED % b"noeviction", [b"appendfsync", b"always"]]),
+        exchange.throw(TimeoutError("x")),
+    ]
+
+    found = end_of(exchange, [INFORMED % b"allkeys-lru", ResponseError("NOPERM")])
+
+    assert [(each.node, each.share) for each in asked] == [("n", 3), ("m", 2), ("o", 1)]
+    assert (found.durable, [name for name, _ in found.unsafe]) == (False, ["redis-allkeys-policy"])
+
+
+def test_primaries_that_all_fail_are_the_failure() -> None:
+    """There is nothing to say of them."""
+    exchange = wire.RedisVerbs().guarantees()
+    next(exchange)
+    exchange.send(["n", "m"])
+    exchange.send([ResponseError("LOADING x"), None])
+
+    with pytest.raises(TimeoutError):
+        exchange.throw(TimeoutError("x"))
 
 
 @pytest.mark.parametrize(("dry_run", "removes"), [(False, b"x"), (True, b"")])
@@ -314,8 +356,7 @@ def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) ->
 
     assert sent.node == "n"
     assert sent.commands == Invocation(PRUNE, ["k"], [record.rvn.encode(), b"3", b"7000", removes]).packed()
-    with pytest.raises(StopIteration, match="1"):
-        exchange.send([1])
+    assert end_of(exchange, [1]) == 1
 
 
 def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:
