@@ -31,7 +31,7 @@ from redis.exceptions import ResponseError
 
 from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
 from dlock_core.kit import BatchResults, Plain, damaged, kept, pages, plain_of, record_of, written
-from dlock_core.record import LockRecord, State
+from dlock_core.record import FORMAT_VERSION, LockRecord, State, newer_format
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis._resp import pack
@@ -412,11 +412,10 @@ def read_row(key: str, row: Sequence[Any] | None) -> LockRecord | None:
         version, state, rvn, token, about, payload = row[:6]
         if version is None:
             raise ValueError("it has no field 'v'")
-        newer = version != b"1" and int(version) > 1
-        owner, lease_ms, context = ("", None, "") if newer else json.loads(about)
-        plain = Plain(
-            int(version), "" if newer else state.decode(), rvn.decode(), int(token), owner, lease_ms, context, payload
-        )
+        if int(version) > FORMAT_VERSION:
+            return newer_format(key, int(version), rvn.decode(), int(token))
+        owner, lease_ms, context = json.loads(about)
+        plain = Plain(int(version), state.decode(), rvn.decode(), int(token), owner, lease_ms, context, payload)
     except _NOT_A_RECORD as error:
         raise damaged(key, errors.foreign(row) or str(error), where="Redis") from error
     record = record_of(key, plain, where="Redis")

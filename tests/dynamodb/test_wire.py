@@ -145,6 +145,21 @@ def test_absence_is_asked_of_the_partition_key_only() -> None:
         assert request["ExpressionAttributeNames"]["#k"] in request["Key"]
 
 
+def test_a_claim_says_what_it_takes() -> None:
+    """An absent key unless it must exist or has been seen, a deleted record where neither is so; and whose payload stands then."""
+    for claim in CLAIMS:
+        write, seen = DlockRows(PLAIN).claim(claim), isinstance(claim.expect, tuple)
+        if write is None:
+            assert claim.expect is Expect.ABSENT
+            assert claim.must_exist
+            continue
+        values = write.request["ExpressionAttributeValues"]
+        assert ("attribute_not_exists(#k)" in write.request["ConditionExpression"]) is not (claim.must_exist or seen)
+        assert ("if_not_exists(payload, " in write.request["UpdateExpression"]) is claim.keep_payload
+        if claim.expect is not Expect.ABSENT:
+            assert values[":gone"] == {"S": "free" if claim.must_exist else "gone"}
+
+
 def test_every_write_is_conditional_and_shows_the_item_either_way() -> None:
     """So that neither a grant nor a refusal costs a second request."""
     for request in REQUESTS:

@@ -11,7 +11,7 @@ import redis
 from redis.exceptions import InvalidResponse, ResponseError
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import plain_of
+from dlock_core.kit import Call, plain_of
 from dlock_core.record import Broken, LockRecord, ProcessIdentity, Stamp, State, Version, newer_format
 from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_redis import _errors as errors
@@ -312,6 +312,17 @@ def test_every_code_of_the_server_is_decided(text: str, kind: type[StoreError]) 
 
     assert (type(error), error.key) == (kind, "k")
     assert "'k'" in str(error)
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("claim", OutcomeUnknownError), ("read", StoreUnavailableError)])
+def test_error_of_a_call_names_its_key(verb: str, kind: type[StoreError]) -> None:
+    """A read wrote nothing; what is not the driver's is not translated."""
+    call = Call(verb, "k", 1.0)
+
+    error = wire.RedisVerbs().trouble(redis.TimeoutError("x"), call)
+
+    assert (type(error), getattr(error, "key", None)) == (kind, "k")
+    assert wire.RedisVerbs().trouble(ZeroDivisionError(), call) is None
 
 
 def test_error_without_words_is_named_by_its_kind() -> None:
