@@ -270,23 +270,20 @@ class RedisVerbs:
     # ---- requests
 
     def _run(self, script: Script, keys: list[str], words: list[bytes], *, urgent: bool = False) -> Exchange[Any]:
-        """Run *script* on the server that has *keys*."""
+        """Run *script* on the server that has *keys*.
+
+        An error that says that it was not run is followed: with its text where it is unknown, to the server that is named.
+        """
         invocation = Invocation(script, keys, words)
         request = Request(invocation.packed(), 1, keys[0], None, urgent)
         [answer] = yield request
-        if type(answer) is ResponseError:
-            answer = yield from self._run_again(invocation, request, answer)
-        return answer
-
-    def _run_again(self, invocation: Invocation, request: Request, answer: Any) -> Exchange[Any]:
-        """Follow an error that says that the script was not run: with its text where it is unknown, to the server that is named."""
         for _ in range(_REDIRECTIONS_MAX):
             if self._is_elsewhere(answer):
                 request = request._replace(node=str(answer))
             elif not errors.is_unknown_script(answer):
                 break
             [answer] = yield from _with_text((invocation,), request)
-        return errors.check([answer], request.key)[0]
+        return errors.check([answer], keys[0])[0]
 
     def _is_elsewhere(self, answer: Any) -> bool:
         return self.topology == "redis-cluster" and errors.is_elsewhere(answer)

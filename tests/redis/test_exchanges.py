@@ -149,10 +149,12 @@ def test_what_keeps_or_frees_a_lock_takes_a_connection_that_no_waiter_can_have()
 
 def test_a_script_that_the_server_does_not_know_is_sent_with_its_text() -> None:
     """It was not run before."""
-    results, sent = batch(wire.RedisVerbs(), [renewal("a")], [Part("n", [0])], [UNKNOWN], [[]])
+    apart = [renewal("a"), Replace(held("b", 4), Version("r", 3), keep_payload=True)]
 
-    assert results[0].applied
-    assert [b"EVALSHA" in each.commands for each in sent] == [True, False]
+    results, sent = batch(wire.RedisVerbs(), apart, [Part("n", [0, 1])], [UNKNOWN, UNKNOWN], [[], []])
+
+    assert [result.applied for result in results] == [True, True]
+    assert [(b"EVALSHA" in each.commands, each.answers) for each in sent] == [(True, 2), (False, 2)]
 
 
 def test_a_server_that_fails_leaves_the_results_of_the_others() -> None:
@@ -180,6 +182,17 @@ def test_a_key_that_has_moved_is_renewed_alone() -> None:
 
     assert results[0].applied
     assert sent[-1].node == str(MOVED)
+
+
+def test_a_key_that_moves_just_now_is_asked_for_where_it_will_be() -> None:
+    """With the command that Redis wants before; its answer is none of ours."""
+    asked = ResponseError("ASK 3999 127.0.0.1:6381")
+
+    [result], sent = batch(Cluster(), [renewal("a")], [Part("n", [0])], [asked], [asked], [b"OK", []])
+
+    assert result.applied
+    assert (sent[-1].node, sent[-1].answers) == (str(asked), 2)
+    assert sent[-1].commands.startswith(pack(b"ASKING"))
 
 
 def test_a_key_that_has_moved_may_be_renewed_though_no_answer_comes() -> None:
