@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 from redis.exceptions import InvalidResponse, ResponseError
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
@@ -18,7 +19,7 @@ from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._resp import IncompleteError, answers_in, pack
 from dlock_redis._scripts import CHANNEL_LENGTH
-from tests.redis.support import ABOUT, fresh, held
+from tests.redis.support import ABOUT, BRACES, fresh, held
 
 FULL = LockRecord(
     "k",
@@ -138,6 +139,14 @@ def test_place_of_a_waiter_is_its_own_and_in_the_channel_of_its_store() -> None:
     assert len(verbs.channel) == CHANNEL_LENGTH
     assert all(place.startswith(verbs.channel) and not {0x1E, 0x1F} & set(place) for place in places)
     assert wire.RedisVerbs().channel != verbs.channel
+
+
+def test_list_of_a_waiter_lies_in_the_slot_of_its_key() -> None:
+    """Where no name can lie there, no claim waits in the server."""
+    able = [key for key in BRACES if wire.can_wait_in_server(key)]
+
+    assert able == ["plain", "{tag}a", "a{tag}b"]
+    assert [key_slot(wire._list_of(key, b"!place")) for key in able] == [key_slot(key.encode()) for key in able]
 
 
 @pytest.mark.parametrize(
