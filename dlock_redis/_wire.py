@@ -381,9 +381,8 @@ def _settle(results: BatchResults, requests: Sequence[Replace], numbers: Sequenc
 
 def unmentioned(request: Replace | Release) -> Any:
     """Return the outcome of a write of which PUT answers nothing: it was applied, and a payload that it kept is empty."""
-    record = request.record
-    differs = request.keep_payload and (record.data is not None or record.attributes)
-    return [record.fencing_token, b""] if differs else record.fencing_token
+    token = request.record.fencing_token
+    return [token, b""] if request.keep_payload else token
 
 
 def reply_of(request: Claim | Replace | Release, answer: Any) -> Reply:

@@ -130,10 +130,12 @@ def test_the_results_of_a_batch_are_those_of_its_keys() -> None:
 
 
 def test_a_payload_that_was_kept_and_is_not_answered_is_empty() -> None:
-    """Whatever data the request names."""
-    [result], _ = batch(wire.RedisVerbs(), [renewal("a", data=b"other")], [Part("n", [0])], [[]])
+    """Whatever data and attributes the request names."""
+    asked = renewal("a", data=b"other", attributes=(("b", 1),))
 
-    assert (result.applied, result.record.data) == (True, None)
+    [result], _ = batch(wire.RedisVerbs(), [asked], [Part("n", [0])], [[]])
+
+    assert (result.applied, result.record.data, result.record.attributes) == (True, None, ())
 
 
 def test_what_keeps_or_frees_a_lock_takes_a_connection_that_no_waiter_can_have() -> None:

@@ -106,6 +106,14 @@ def test_refusal_of_a_kept_key_shows_it_held_by_the_first_waiter() -> None:
     assert shown.lease_ms == 1000
 
 
+@pytest.mark.parametrize(("shown", "age_ms"), [(0, 0), (5, 5), (-1, None)])
+def test_refusal_of_a_claim_tells_the_age_of_what_stands(shown: int, age_ms: int | None) -> None:
+    """That of a key which is kept for a waiter is none."""
+    refused = wire.reply_of(Claim(held("k"), Expect.ANY), [*row(EMPTY), shown, 0])
+
+    assert (refused.applied, refused.age_ms) == (False, age_ms)
+
+
 def test_claim_names_its_expectation() -> None:
     """Nothing, absence, or a version; the flags beside it."""
     plain, absent = (
