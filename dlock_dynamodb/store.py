@@ -84,12 +84,11 @@ class DynamoDBVerbs:
             reply = yield from self._write(first, key)
         if isinstance(expect, tuple):
             least = max(least, expect.fencing_token + 1)
-        if reply.record is not None and not reply.applied:
-            decided = outcome(reply.record, request)
-            if decided.applied and decided.record is not None:
-                least = decided.record.fencing_token
-                if (second := self.rows.take(request, reply.record.version, least)) is not None:
-                    reply = yield from self._write(second, key)
+        standing = reply.record
+        if standing is not None and not reply.applied and outcome(standing, request).applied:
+            least = max(least, standing.fencing_token + 1)
+            if (second := self.rows.take(request, standing.version, least)) is not None:
+                reply = yield from self._write(second, key)
         return reply if counts is None else (yield from self._counted(counts, reply, least))
 
     def replace(self, request: Replace) -> Exchange[Reply]:
