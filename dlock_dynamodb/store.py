@@ -93,12 +93,10 @@ class DynamoDBVerbs:
 
     def replace(self, request: Replace) -> Exchange[Reply]:
         """Replace the held record if its version is the expected one: one write."""
-        record, expected, counts = request.record, request.expected, self.counts
-        if counts is None:
-            return (yield from self._write(self.rows.change(request), record.key, keeps=True))
-        least = max(record.fencing_token, 1)
-        write = self.rows.change(request)
-        if not takes(request) and (record.fencing_token > expected.fencing_token or lacks_token(record)):
+        record, counts = request.record, self.counts
+        least, write = max(record.fencing_token, 1), self.rows.change(request)
+        raised = record.fencing_token > request.expected.fencing_token
+        if counts is not None and not takes(request) and (raised or lacks_token(record)):
             # A break, or the renewal of a grant whose token was never written: the token is drawn after that grant all the same, and
             # stands in the row with this write. A draw that fails has changed nothing, and the next try is as short.
             try:
@@ -111,7 +109,7 @@ class DynamoDBVerbs:
                 ) from error
             write = counts.rows.change(request, token)
         reply = yield from self._write(write, record.key, keeps=True)
-        return (yield from self._counted(counts, reply, least))
+        return reply if counts is None else (yield from self._counted(counts, reply, least))
 
     def release(self, request: Release) -> Exchange[Reply]:
         """Put the tombstone if the record is held in the expected version: one write."""
