@@ -125,7 +125,7 @@ def statement_error(code: str, what: str, *, key: str) -> StoreError:
 
 def _at(error: Exception) -> str:
     """Return the host and port that *error* is about, if it says so; of a URL nothing else is shown."""
-    url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url") or ""))
+    url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
     return f" at {url.netloc.rpartition('@')[2]}" if url.netloc else ""
 
 

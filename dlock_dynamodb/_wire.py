@@ -187,7 +187,7 @@ class Table(NamedTuple):
         """Scan: the first page; ``begins_with`` compares bytes of UTF-8, and so code points."""
         conditions, values = [], {}
         split = self.sort_key_separator
-        if split is not None and self.sort_key is not None and split in prefix:
+        if split is not None and split in prefix:
             first, _, second = prefix.partition(split)
             conditions.append("#k = :prefix")
             values[":prefix"] = text(first)
@@ -203,22 +203,22 @@ class Table(NamedTuple):
         if not conditions:
             return {"TableName": self.name}
         expression = " AND ".join(conditions)
-        return {"TableName": self.name, "FilterExpression": expression, **self._defined(expression, values, {})}
+        return {"TableName": self.name, "FilterExpression": expression, **self._defined(expression, values)}
 
     def update(
         self, key: Item, update: str, condition: str, values: Item, names: Mapping[str, str] | None = None
     ) -> Write:
         """UpdateItem, which shows the row either way."""
-        request = self._write(f"{update} {condition}", condition, values, names or {})
+        request = self._write(condition, values, update, names)
         return Write("update_item", {**request, "Key": key, "UpdateExpression": update, "ReturnValues": "ALL_NEW"})
 
     def put(self, row: Item, condition: str, values: Item, written: LockRecord) -> Write:
         """PutItem: the whole row; other attributes that stood in it are gone."""
-        return Write("put_item", {**self._write(condition, condition, values, {}), "Item": row}, written)
+        return Write("put_item", {**self._write(condition, values), "Item": row}, written)
 
     def delete(self, key: Item, condition: str, values: Item, written: LockRecord) -> Write:
         """DeleteItem."""
-        return Write("delete_item", {**self._write(condition, condition, values, {}), "Key": key}, written)
+        return Write("delete_item", {**self._write(condition, values), "Key": key}, written)
 
     def statement(self, changes: Item, wanted: Item, sound: str, removed: Iterable[str] = ()) -> Request:
         """Return one statement of a batch: set *changes* and remove *removed* where all of *wanted* stand, and the row is *sound*."""
@@ -230,23 +230,21 @@ class Table(NamedTuple):
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
 
-    def _write(self, expressions: str, condition: str, values: Item, names: Mapping[str, str]) -> Request:
+    def _write(self, condition: str, values: Item, update: str = "", names: Mapping[str, str] | None = None) -> Request:
         return {
             "TableName": self.name,
             "ConditionExpression": condition,
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-            **self._defined(expressions, values, names),
+            **self._defined(f"{update} {condition}", values, names),
         }
 
-    def _defined(self, expressions: str, values: Item, names: Mapping[str, str]) -> Request:
+    def _defined(self, expressions: str, values: Item, names: Mapping[str, str] | None = None) -> Request:
         """Return the definitions of all names and values that *expressions* use; DynamoDB refuses one too many or too few."""
         used_names, used_values = _aliases(expressions)
-        keys = {"#k": self.partition_key, "#sort": self.sort_key}
+        named = {"#k": self.partition_key, "#sort": self.sort_key, **(names or {})}
         request: Request = {}
         if used_names:
-            request["ExpressionAttributeNames"] = {
-                alias: keys.get(alias) or names.get(alias) or alias[1:] for alias in used_names
-            }
+            request["ExpressionAttributeNames"] = {alias: named.get(alias, alias[1:]) for alias in used_names}
         if used_values:
             request["ExpressionAttributeValues"] = {
                 alias: values[alias] if alias in values else _CONSTANTS[alias] for alias in used_values
@@ -268,7 +266,7 @@ _SOUND_STATEMENT = (
     "AND attribute_type(\"payload\", 'B')"
 )
 _STATES: Item = {f":{state.value}": text(state.value) for state in State}
-_RENEWED = "rvn = :rvn, #owner = :owner, lease_ms = :lease_ms, context = :context"
+_WRITTEN = "#state = :state, rvn = :rvn, #owner = :owner, lease_ms = :lease_ms, context = :context"
 
 
 def _row(record: LockRecord) -> Item:
@@ -278,6 +276,10 @@ def _row(record: LockRecord) -> Item:
         for (name, kind), value in zip(_FIELDS, plain, strict=False)
     }
     return row | {"payload": {"B": plain.payload}}
+
+
+def _between(low: int, high: int) -> Item:
+    return {":low": number(low), ":high": number(high)}
 
 
 def _read(key: str, item: Item) -> LockRecord:
@@ -310,11 +312,13 @@ class DlockRows(NamedTuple):
         if isinstance(expect, tuple):
             return self._taking(claim, expect, max(expect.fencing_token + 1, asked))
         if expect is Expect.ABSENT:
-            return None if claim.must_exist else self._claiming(claim, ABSENT, asked, (1, 1))
+            return None if claim.must_exist else self._claiming(claim, ABSENT, {})
         condition = _TAKEABLE if claim.must_exist else f"{ABSENT} OR ({_TAKEABLE})"
         if asked == 1:
-            return self._claiming(claim, condition, None, (1, TOKEN_MAX - 1))
-        return self._claiming(claim, condition, asked, (1, asked - 1))
+            return self._claiming(
+                claim, condition, _between(1, TOKEN_MAX - 1), minted="if_not_exists(#token, :zero) + :one"
+            )
+        return self._claiming(claim, condition, _between(1, asked - 1))
 
     def take(self, claim: Claim, seen: Version, token: int) -> Write | None:
         """As :meth:`Rows.take`."""
@@ -323,11 +327,7 @@ class DlockRows(NamedTuple):
     def change(self, change: Replace | Release) -> Write:
         """As :meth:`Rows.change`."""
         record, expected, keeps = change.record, change.expected, change.keep_payload
-        update, removed = f"SET {_RENEWED}", ""
-        if record.fencing_token != expected.fencing_token:
-            update += ", #token = :token"
-        if record.state is not State.HELD:
-            update += ", #state = :state"
+        update, removed = f"SET {_WRITTEN}, #token = :token", ""
         if record.state is State.GONE:
             update, removed = f"{update}, gone_payload = {'payload' if keeps else ':payload'}", " REMOVE payload"
         elif not keeps:
@@ -349,23 +349,16 @@ class DlockRows(NamedTuple):
         return self.table.statement(row, wanted, _SOUND_STATEMENT)
 
     def _taking(self, claim: Claim, seen: Version, token: int) -> Write:
-        bounds = (seen.fencing_token, seen.fencing_token)
-        return self._claiming(claim, f"{_TAKEABLE} AND rvn = :seen", token, bounds, text(seen.rvn))
+        expected = _between(seen.fencing_token, seen.fencing_token) | {":seen": text(seen.rvn), ":token": number(token)}
+        return self._claiming(claim, f"{_TAKEABLE} AND rvn = :seen", expected)
 
-    def _claiming(
-        self, claim: Claim, condition: str, token: int | None, bounds: tuple[int, int], seen: Value | None = None
-    ) -> Write:
-        """Return the claim under *condition* of a record with a token within *bounds*; no *token* counts that up."""
-        values = self._values(claim.record) | {":low": number(bounds[0]), ":high": number(bounds[1])}
-        if token is not None:
-            values[":token"] = number(token)
-        if seen is not None:
-            values[":seen"] = seen
+    def _claiming(self, claim: Claim, condition: str, expected: Item, minted: str = ":token") -> Write:
+        """Return the claim under *condition*, whose values are *expected*; the token is *minted*."""
+        values = self._values(claim.record) | expected
         if claim.must_exist:
             values[":gone"] = values[":free"]
-        minted = "if_not_exists(#token, :zero) + :one" if token is None else ":token"
         payload = "if_not_exists(payload, :payload)" if claim.keep_payload else ":payload"
-        update = f"SET v = :v, #state = :held, {_RENEWED}, #token = {minted}, payload = {payload} REMOVE gone_payload"
+        update = f"SET v = :v, {_WRITTEN}, #token = {minted}, payload = {payload} REMOVE gone_payload"
         return self.table.update(self.table.key(claim.record.key), update, condition, values)
 
     def _values(self, record: LockRecord) -> Item:

@@ -84,22 +84,19 @@ class DynamoDBVerbs:
             reply = yield from self._write(first, key)
         if isinstance(expect, tuple):
             least = max(least, expect.fencing_token + 1)
-        if reply.record is not None and not reply.applied:
-            decided = outcome(reply.record, request)
-            if decided.applied and decided.record is not None:
-                least = decided.record.fencing_token
-                if (second := self.rows.take(request, reply.record.version, least)) is not None:
-                    reply = yield from self._write(second, key)
+        standing = reply.record
+        if standing is not None and not reply.applied and outcome(standing, request).applied:
+            least = max(least, standing.fencing_token + 1)
+            if (second := self.rows.take(request, standing.version, least)) is not None:
+                reply = yield from self._write(second, key)
         return reply if counts is None else (yield from self._counted(counts, reply, least))
 
     def replace(self, request: Replace) -> Exchange[Reply]:
         """Replace the held record if its version is the expected one: one write."""
-        record, expected, counts = request.record, request.expected, self.counts
-        if counts is None:
-            return (yield from self._write(self.rows.change(request), record.key, keeps=True))
-        least = max(record.fencing_token, 1)
-        write = self.rows.change(request)
-        if not takes(request) and (record.fencing_token > expected.fencing_token or lacks_token(record)):
+        record, counts = request.record, self.counts
+        least, write = max(record.fencing_token, 1), self.rows.change(request)
+        raised = record.fencing_token > request.expected.fencing_token
+        if counts is not None and not takes(request) and (raised or lacks_token(record)):
             # A break, or the renewal of a grant whose token was never written: the token is drawn after that grant all the same, and
             # stands in the row with this write. A draw that fails has changed nothing, and the next try is as short.
             try:
@@ -112,7 +109,7 @@ class DynamoDBVerbs:
                 ) from error
             write = counts.rows.change(request, token)
         reply = yield from self._write(write, record.key, keeps=True)
-        return (yield from self._counted(counts, reply, least))
+        return reply if counts is None else (yield from self._counted(counts, reply, least))
 
     def release(self, request: Release) -> Exchange[Reply]:
         """Put the tombstone if the record is held in the expected version: one write."""

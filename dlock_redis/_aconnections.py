@@ -224,8 +224,7 @@ class AsyncConnections:
     async def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """As :meth:`Connections.send`."""
         try:
-            if self.servers.cluster:
-                await self._learn()
+            await self._learn()
             if isinstance(request, Locate):
                 return self.servers.locate(request)
             answers: list[Any] = await self.servers.node(request).send(request, timeout_s / request.share)
@@ -237,13 +236,14 @@ class AsyncConnections:
         return answers
 
     async def _learn(self) -> None:
-        with errors.unsent(None):
-            await self.servers.initialize()
+        """Let the client of a Cluster learn the slots, the first time."""
+        if self.servers.cluster:
+            with errors.unsent(None):
+                await self.servers.initialize()
 
     async def watch(self, key: str) -> AsyncWatch:
         """As :meth:`Connections.watch`."""
-        if self.servers.cluster:
-            await self._learn()
+        await self._learn()
         watch: AsyncWatch = self.servers.node(Request(key=key)).watch
         return watch
 

@@ -50,7 +50,7 @@ CODES: dict[str, tuple[type[StoreError], str]] = {
     "WRONGTYPE": (RecordError, "the key holds something else than a record of dlock"),
 }
 # What a person has to know first, in the place of a hint.
-_FIRST = {
+_FIRST: dict[str | None, str] = {
     "NOAUTH": "Redis wants a password; write it into the URL: redis://:PASSWORD@HOST:6379/0, or redis://USER:PASSWORD@HOST:6379/0. ",
     "NOPASS": "Redis knows no password; take it out of the URL. ",
     "WRONGPASS": "Redis refuses this user or password; see the URL, where special characters of a password are percent-encoded. ",
@@ -97,9 +97,9 @@ def is_unknown_script(answer: Any) -> bool:
     return type(answer) is ResponseError and str(answer).startswith("NOSCRIPT")
 
 
-def is_elsewhere(error: ResponseError) -> bool:
+def is_elsewhere(answer: Any) -> bool:
     """Whether a Cluster's node has not run the request, since its slot has moved, or moves now."""
-    return str(error).startswith(("MOVED", "ASK ", "TRYAGAIN"))
+    return type(answer) is ResponseError and str(answer).startswith(("MOVED", "ASK ", "TRYAGAIN"))
 
 
 def is_misplaced(answer: Any) -> bool:
@@ -133,7 +133,7 @@ def unsent(key: str | None) -> Iterator[None]:
 def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server."""
     known = next((CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), None)
-    if known is None and (code := _CODE.search(str(error)[:300])) is not None:
+    if (code := _CODE.search(str(error))) is not None:
         known = code.group(1)
     elif re.search("user executing the script|acl failure in script", str(error), re.IGNORECASE):
         known = "NOPERM"
@@ -156,6 +156,6 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     else:
         kind, hint = StoreUnavailableError, "nothing was applied"
     where = "" if key is None else f" for key {key!r}"
-    first = _FIRST.get(known or "", "")
+    first = _FIRST.get(known, "")
     said = str(error) or f"{type(error).__name__}, no answer"
     return kind(f"{first}the request{where} failed at Redis: {said}" + (f" ({hint})" if hint else ""), key=key)

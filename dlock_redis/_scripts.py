@@ -339,25 +339,21 @@ class Script:
     def __init__(self, text: str) -> None:
         self.text = text.encode()
         self.digest = sha1(self.text, usedforsecurity=False).hexdigest().encode()
-        self._named = packed((b"EVALSHA", self.digest))
-        self._whole = packed((b"EVAL", self.text))
-
-    def command(self, keys: Sequence[bytes], words: Sequence[bytes] = (), *, whole: bool = False) -> bytes:
-        """Return the packed call; *whole*: with the text."""
-        rest = (b"%d" % len(keys), *keys, *words)
-        return b"*%d\r\n%b%b" % (len(rest) + 2, self._whole if whole else self._named, packed(rest))
+        self.named = packed((b"EVALSHA", self.digest))
+        self.whole = packed((b"EVAL", self.text))
 
 
 class Invocation(NamedTuple):
     """One run of a script."""
 
     script: Script
-    keys: list[str]
-    words: list[bytes]
+    keys: Sequence[str]
+    words: Sequence[bytes]
 
     def packed(self, *, whole: bool = False) -> bytes:
         """Return the command; *whole*: with the script's text in place of its digest."""
-        return self.script.command([key.encode() for key in self.keys], self.words, whole=whole)
+        rest = (b"%d" % len(self.keys), *[key.encode() for key in self.keys], *self.words)
+        return b"*%d\r\n%b%b" % (len(rest) + 2, self.script.whole if whole else self.script.named, packed(rest))
 
 
 READ, CLAIM, CLAIM_MANY, PUT, ENTER, LEAVE, PRUNE = (

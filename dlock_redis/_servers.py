@@ -111,16 +111,17 @@ class Servers(BeginsAnew):
     """
 
     def __init__(self, client: Any, colour: Any, make: Callable[[Source], Any]) -> None:
-        pool = getattr(client, "connection_pool", None)
         self._client, self._make = client, make
         self._nodes: dict[str, Any] = {}
         self._refreshing = self._closed = False
         self._pool: Any = None
-        self.topology = "redis-sentinel" if isinstance(pool, (SentinelConnectionPool, AsyncSentinelPool)) else ""
+        self.topology = ""
         if isinstance(client, colour.RedisCluster):
             self.topology = "redis-cluster"
-        elif isinstance(client, colour.Redis) and pool is not None:
-            self._pool = pool
+        elif isinstance(client, colour.Redis):
+            self._pool = client.connection_pool
+            if isinstance(self._pool, (SentinelConnectionPool, AsyncSentinelPool)):
+                self.topology = "redis-sentinel"
         else:
             given, wanted = type(client), f"{colour.__name__}.Redis or {colour.__name__}.RedisCluster"
             raise ConfigurationError(f"this store needs a {wanted}, not a {given.__module__}.{given.__qualname__}")
@@ -142,7 +143,7 @@ class Servers(BeginsAnew):
 
     def node(self, request: Request) -> Any:
         """Return the server that *request* goes to."""
-        if self._pool is not None:
+        if not self.cluster:
             return self._of(self._pool)
         node, key = request.node, request.key
         with unsent(key):

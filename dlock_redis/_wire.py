@@ -31,7 +31,7 @@ from redis.exceptions import ResponseError
 
 from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
 from dlock_core.kit import BatchResults, Plain, damaged, kept, pages, plain_of, record_of, written
-from dlock_core.record import LockRecord, State
+from dlock_core.record import FORMAT_VERSION, LockRecord, State, newer_format
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis._resp import pack
@@ -109,9 +109,9 @@ class RedisVerbs:
         """
         key, place = request.record.key, self.waiting_place(request)
         parts = (
-            ENTER.command((key.encode(),), (place, b"%d" % (wait_s * 1_000_000)), whole=True),
+            Invocation(ENTER, [key], [place, b"%d" % (wait_s * 1_000_000)]).packed(whole=True),
             pack(b"BLPOP", _list_of(key, place), b"%.3f" % max(wait_s, _WAIT_MIN_S)),
-            CLAIM.command((key.encode(),), claim_words(request, place, waited=True), whole=True),
+            Invocation(CLAIM, [key], claim_words(request, place, waited=True)).packed(whole=True),
         )
         entered, woken, answer = yield Request(b"".join(parts), len(parts), key, waits=True)
         if self._is_elsewhere(entered):
@@ -156,7 +156,7 @@ class RedisVerbs:
         for place, (node, parts) in enumerate(nodes.items()):
             batches = [[requests[number] for number in numbers] for numbers in parts]
             scripts = [Invocation(PUT, [each.record.key for each in batch], put_words(batch)) for batch in batches]
-            sent = Request(key=scripts[0].keys[0], node=node, urgent=True, share=len(nodes) - place)
+            sent = Request(node=node, urgent=True, share=len(nodes) - place)
             try:
                 answers = yield from _together(scripts, sent)
             except errors.FAILURES as error:
@@ -194,7 +194,7 @@ class RedisVerbs:
                 Invocation(PRUNE, [each.key], [each.rvn.encode(), b"%d" % each.fencing_token, *words])
                 for each in listed
             ]
-            answers = yield from _together(scripts, Request(key=listed[0].key, node=part.node))
+            answers = yield from _together(scripts, Request(node=part.node))
             count += sum(errors.check([answer for answer in answers if not self._is_elsewhere(answer)], None))
         return count
 
@@ -270,25 +270,23 @@ class RedisVerbs:
     # ---- requests
 
     def _run(self, script: Script, keys: list[str], words: list[bytes], *, urgent: bool = False) -> Exchange[Any]:
-        """Run *script* on the server that has *keys*."""
-        request = Request(script.command([key.encode() for key in keys], words), 1, keys[0], None, urgent)
-        [answer] = yield request
-        if type(answer) is ResponseError:
-            answer = yield from self._run_again(Invocation(script, keys, words), request, answer)
-        return answer
+        """Run *script* on the server that has *keys*.
 
-    def _run_again(self, invocation: Invocation, request: Request, answer: Any) -> Exchange[Any]:
-        """Follow an error that says that the script was not run: with its text where it is unknown, to the server that is named."""
+        An error that says that it was not run is followed: with its text where it is unknown, to the server that is named.
+        """
+        invocation = Invocation(script, keys, words)
+        request = Request(invocation.packed(), 1, keys[0], None, urgent)
+        [answer] = yield request
         for _ in range(_REDIRECTIONS_MAX):
             if self._is_elsewhere(answer):
                 request = request._replace(node=str(answer))
             elif not errors.is_unknown_script(answer):
                 break
             [answer] = yield from _with_text((invocation,), request)
-        return errors.check([answer], request.key)[0]
+        return errors.check([answer], keys[0])[0]
 
     def _is_elsewhere(self, answer: Any) -> bool:
-        return type(answer) is ResponseError and self.topology == "redis-cluster" and errors.is_elsewhere(answer)
+        return self.topology == "redis-cluster" and errors.is_elsewhere(answer)
 
 
 def _together(invocations: Sequence[Invocation], request: Request) -> Exchange[list[Any]]:
@@ -383,9 +381,8 @@ def _settle(results: BatchResults, requests: Sequence[Replace], numbers: Sequenc
 
 def unmentioned(request: Replace | Release) -> Any:
     """Return the outcome of a write of which PUT answers nothing: it was applied, and a payload that it kept is empty."""
-    record = request.record
-    differs = request.keep_payload and (record.data is not None or record.attributes)
-    return [record.fencing_token, b""] if differs else record.fencing_token
+    token = request.record.fencing_token
+    return [token, b""] if request.keep_payload else token
 
 
 def reply_of(request: Claim | Replace | Release, answer: Any) -> Reply:
@@ -411,11 +408,10 @@ def read_row(key: str, row: Sequence[Any] | None) -> LockRecord | None:
         version, state, rvn, token, about, payload = row[:6]
         if version is None:
             raise ValueError("it has no field 'v'")
-        newer = version != b"1" and int(version) > 1
-        owner, lease_ms, context = ("", None, "") if newer else json.loads(about)
-        plain = Plain(
-            int(version), "" if newer else state.decode(), rvn.decode(), int(token), owner, lease_ms, context, payload
-        )
+        if int(version) > FORMAT_VERSION:
+            return newer_format(key, int(version), rvn.decode(), int(token))
+        owner, lease_ms, context = json.loads(about)
+        plain = Plain(int(version), state.decode(), rvn.decode(), int(token), owner, lease_ms, context, payload)
     except _NOT_A_RECORD as error:
         raise damaged(key, errors.foreign(row) or str(error), where="Redis") from error
     record = record_of(key, plain, where="Redis")

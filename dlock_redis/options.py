@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Self
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -16,11 +16,23 @@ from dlock_core.errors import ConfigurationError
 __all__ = ["RedisStoreOptions"]
 
 
-def _has_port(parts: SplitResult) -> bool:
+def _fault_of(url: str) -> str | None:
+    """Return what is wrong with *url*, or None.
+
+    Raises: ValueError: it cannot be split, or its host cannot be looked up.
+    """
+    parts = urlsplit(url)
+    if "#" in url:
+        return "it has a '#'; write %23 in a password"
     try:
-        return parts.port is None or parts.port >= 0
+        _ = parts.port
     except ValueError:
-        return False
+        return "its port is not a number from 0 to 65535, or the @HOST behind a password is missing"
+    if parts.scheme != "unix" and not parts.path.strip("/").isdecimal() and parts.path not in ("", "/"):
+        return "its path is not the number of a database; a prefix of all keys goes into the query, ?prefix=locks:"
+    # As Python does when it looks the host up; UnicodeError is a ValueError.
+    (parts.hostname or "").encode("idna")
+    return None
 
 
 class RedisStoreOptions(StoreOptions):
@@ -39,35 +51,20 @@ class RedisStoreOptions(StoreOptions):
 
         Raises: ConfigurationError: the URL is malformed, or has an option that redis-py does not know.
         """
+        options = cls(url=SecretStr(url), settings=settings)
         try:
-            parts = urlsplit(url)
-            if "#" in url:
-                raise ConfigurationError(f"{redact(url)!r} cannot be used: it has a '#'; write %23 in a password")
-            if not _has_port(parts):
-                raise ConfigurationError(
-                    f"{redact(url)!r} cannot be used: its port is not a number from 0 to 65535, or the @HOST behind a password is missing"
-                )
-            if parts.scheme != "unix" and not parts.path.strip("/").isdecimal() and parts.path not in ("", "/"):
-                raise ConfigurationError(
-                    f"{redact(url)!r} cannot be used: its path is not the number of a database; "
-                    "a prefix of all keys goes into the query, ?prefix=locks:"
-                )
-            # As Python does when it looks the host up; UnicodeError is a ValueError.
-            (parts.hostname or "").encode("idna")
-            options = cls(url=SecretStr(url), settings=settings)
-            pool = options.client(redis).connection_pool
-            pool.connection_class(**pool.connection_kwargs)
-        except ConfigurationError:
-            raise
+            fault = _fault_of(url)
+            if fault is None:
+                pool = options.client(redis).connection_pool
+                pool.connection_class(**pool.connection_kwargs)
+                return options
         except TypeError as error:
             unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
             place = " of [store]" if unknown and unknown[1] in settings else ""
             fault = f"neither dlock nor redis-py knows its option {unknown[1]!r}{place}" if unknown else str(error)
-            raise ConfigurationError(f"{redact(url)!r} cannot be used: {fault}") from None
         except (ValueError, redis.RedisError):
-            # What the parsers say may quote the password.
-            raise ConfigurationError(f"{redact(url)!r} cannot be used: it is malformed") from None
-        return options
+            fault = "it is malformed"  # what the parsers say may quote the password
+        raise ConfigurationError(f"{redact(url)!r} cannot be used: {fault}")
 
     def client(self, colour: Any) -> Any:
         """Return redis-py's client for this URL, not connected; *colour* is ``redis`` or ``redis.asyncio``."""

@@ -117,10 +117,10 @@ class AwslabsRows(NamedTuple):
         record = change.record
         if token is None:
             # A takeover has its token when the row is its own.
-            token = NO_TOKEN if isinstance(change, Replace) and takes(change) else record.fencing_token
+            token = NO_TOKEN if takes(change) else record.fencing_token
         condition, values = self._seen(change.expected)
         # A takeover raises the token: only then may an untrusted mark stand in the row, and is removed.
-        raises = isinstance(change, Replace) and record.fencing_token != change.expected.fencing_token
+        raises = record.fencing_token != change.expected.fencing_token
         if self.trust_release_mark or not raises:
             condition = f"{condition} AND {_UNMARKED}"
         if record.state is State.HELD:

@@ -27,18 +27,15 @@ _DOUBTFUL_MARKS = (
     "Java clients up to 1.4.0 that set updateExistingLockRecord may leave a release mark in a row that is held: two owners; "
     "trust_release_mark=false waits such marks out"
 )
-_NO_CONTEXT = {
+# Of the rows of all other clients.
+_NO_PLACE = {
     "clock_skew": "another client's row has no place for a time stamp of ours",
     "owner_probe": "another client's row has no place for the process that holds it; give a function that knows the owners",
-}
-_NO_TOKEN = {"token_floor": "the rows have no fencing token"}
-_NO_DATA = "a row of the Node client has no place for it"
-_NO_MARKS = {
-    "clock_skew": "a row of this dialect has no place for our time stamp",
-    "owner_probe": "a row of this dialect has no place for the process that wrote it; give a function that knows its owner",
     "mode": "a row of this dialect has no place for several holders",
     "permits": "a row of this dialect has no place for several holders",
 }
+_NO_TOKEN = {"token_floor": "the rows have no fencing token"}
+_NO_DATA = "a row of the Node client has no place for it"
 # Also of our own rows.
 _NO_CLOCK = {"server_clock": "a write to DynamoDB cannot say when it was made: expressions know no time of the server"}
 _SHARED = "the locks are shared with other clients: what is promised holds as far as they keep their own rules"
@@ -116,9 +113,9 @@ def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
     limits = _COUNTED if options.token_row else _LIMITS.get(options.dialect)
     if limits is None:
         return replace(promises, refuses=tuple(_NO_CLOCK.items()))
-    refuses = limits.refuses | _NO_CONTEXT
+    refuses = _NO_PLACE | limits.refuses | _NO_CLOCK
     if not options.trust_release_mark:
-        refuses = {**refuses, "only_if_exists": "with trust_release_mark=false no row is known to be free"}
+        refuses["only_if_exists"] = "with trust_release_mark=false no row is known to be free"
     return replace(
         promises,
         version=f"{promises.version}, dialect {options.dialect}",
@@ -127,5 +124,5 @@ def limited(promises: Guarantees, options: DynamoDBStoreOptions) -> Guarantees:
         token=limits.token,
         deletes=limits.deletes,
         notes=(*promises.notes, *limits.notes, _SHARED),
-        refuses=tuple((_NO_MARKS | refuses | _NO_CLOCK).items()),
+        refuses=tuple(refuses.items()),
     )

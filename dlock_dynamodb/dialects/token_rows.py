@@ -25,7 +25,7 @@ from dlock_dynamodb._wire import ABSENT, Table, number, text
 
 if TYPE_CHECKING:
     from dlock_core.record import LockRecord
-    from dlock_core.store import Replace
+    from dlock_core.store import Release, Replace
     from dlock_dynamodb._wire import Item, Value, Write
     from dlock_dynamodb.dialects.awslabs import AwslabsRows
 
@@ -54,17 +54,17 @@ def token_of(item: Item, rvn: str) -> int:
     return int(token) if given_to == rvn and _NUMBER.fullmatch(token) else NO_TOKEN
 
 
-def takes(replace: Replace) -> bool:
-    """Whether *replace* is a takeover: a grant, whose token is drawn after it. A break grants nothing."""
-    record = replace.record
+def takes(change: Replace | Release) -> bool:
+    """Whether *change* is a takeover: a grant, whose token is drawn after it. A break grants nothing."""
+    record = change.record
     return (
-        record.state is State.HELD and record.broken is None and record.fencing_token != replace.expected.fencing_token
+        record.state is State.HELD and record.broken is None and record.fencing_token != change.expected.fencing_token
     )
 
 
-def lacks_token(record: LockRecord | None) -> bool:
+def lacks_token(record: LockRecord) -> bool:
     """Whether *record*, which is ours, is a grant without its token."""
-    return record is not None and record.state is State.HELD and record.fencing_token is NO_TOKEN
+    return record.state is State.HELD and record.fencing_token is NO_TOKEN
 
 
 def is_count(item: Item, partition_key: str) -> bool:

@@ -299,6 +299,7 @@ def test_a_key_may_name_both_parts(endpoint: str) -> None:
     client.put_item(TableName="dlock-tests-both", Item={"pk": {"S": "a/b"}, "sk": {"S": "c"}})
     with pytest.raises(RecordError, match="separator"):
         list(store.scan("a", timeout_s=10))
+    client.delete_table(TableName="dlock-tests-both")
     client.close()
     store.close()
 

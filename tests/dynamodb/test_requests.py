@@ -28,6 +28,7 @@ class TestRequests:
 
         steps: list[tuple[str, Callable[[], object]]] = [
             ("UpdateItem", lambda: store.claim(Claim(record(key), Expect.ANY), timeout_s=10)),
+            ("UpdateItem", lambda: store.claim(Claim(record(key, token=9), Expect.ANY), timeout_s=10)),
             ("UpdateItem", lambda: store.claim(Claim(record(key), Expect.ABSENT), timeout_s=10)),
             ("UpdateItem", lambda: store.claim(Claim(record(key + "x"), stale), timeout_s=10)),
             ("UpdateItem", lambda: store.replace(Replace(record(key), stale), timeout_s=10)),

@@ -40,6 +40,7 @@ class TestTables:
         freed = store.release(Release(record(key, State.FREE), renewed.record.version), timeout_s=10)
         assert freed.applied
         assert store.guarantees().unsafe == ()
+        raw.delete_table(TableName="dlock-tests-sorted")
 
     def test_connect_makes_a_missing_table_where_it_is_told_to(self, open_store: OpenStore) -> None:
         """``client.provision()`` can't be reached without the table; the message says both ways to make it."""

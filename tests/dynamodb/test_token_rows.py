@@ -353,6 +353,18 @@ def test_the_least_token_can_be_asked_for(rows: Rows, opened: Callable[..., Dyna
     assert tokens == [1000, 1001]
 
 
+def test_a_count_that_is_gone_goes_on_after_the_token_that_is_seen(rows: Rows, store: DynamoDBStore) -> None:
+    """That of the version which a claim expects."""
+    tomb = LockRecord(KEY, State.FREE, "0" * 32, 7, "", None)
+    store.claim(Claim(held(token=7), Expect.ANY), timeout_s=10)
+    store.release(Release(tomb, Version(RVN, 7)), timeout_s=10)
+    rows.put(None, COUNT_KEY)
+
+    store.claim(Claim(held("1" * 32), tomb.version), timeout_s=10)
+
+    assert rows.count == 8
+
+
 def test_the_last_token_is_not_passed(rows: Rows, opened: Callable[..., DynamoDBStore]) -> None:
     """The count stops, and nothing is granted any more."""
     store = opened()

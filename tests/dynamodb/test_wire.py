@@ -19,6 +19,7 @@ from tests.dynamodb.support import record
 
 PLAIN = Table("locks", "key", None, "dlock")
 SORTED = Table("locks", "PK", "SK", "lock")
+SPLIT = Table("locks", "PK", "SK", "lock", "/")
 
 EXPECTS: tuple[Version | Expect, ...] = (Expect.ANY, Expect.ABSENT, Version("r", 3), Version("r", TOKEN_MAX))
 FLAGS = (False, True)
@@ -78,6 +79,62 @@ def test_bounds_of_a_token_are_never_the_wrong_way_round() -> None:
     assert seen > 50
 
 
+def test_a_read_shows_every_write_before_it() -> None:
+    """DynamoDB Local does so whatever is asked for."""
+    assert PLAIN.get("k")["ConsistentRead"] is True
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "item"),
+    [
+        (PLAIN, "a/b", {"key": {"S": "a/b"}}),
+        (SORTED, "a/b", {"PK": {"S": "a/b"}, "SK": {"S": "lock"}}),
+        (SPLIT, "a/b/c", {"PK": {"S": "a"}, "SK": {"S": "b/c"}}),
+    ],
+)
+def test_a_key_leads_to_its_item_and_back(table: Table, key: str, item: dict[str, Any]) -> None:
+    """The sort key is none, one for all locks, or the second part of each lock's key."""
+    assert table.key(key) == item
+    assert table.key_of(item) == key
+
+
+@pytest.mark.parametrize("key", ["a", "a/", "/b"])
+def test_a_key_without_both_of_its_parts_leads_nowhere(key: str) -> None:
+    """DynamoDB has no empty key."""
+    with pytest.raises(StoreSetupError, match=f"'{key}' must name a partition key and a sort key, with '/' between"):
+        SPLIT.key(key)
+
+
+def test_an_item_that_no_key_leads_to_is_named() -> None:
+    """Its partition key would be cut elsewhere."""
+    with pytest.raises(RecordError, match="choose another sort_key_separator") as caught:
+        SPLIT.key_of({"PK": {"S": "a/b"}, "SK": {"S": "c"}})
+
+    assert caught.value.key == "a/b/c"
+
+
+@pytest.mark.parametrize(
+    ("table", "prefix", "condition", "values"),
+    [
+        (PLAIN, "a/b", "begins_with(#k, :prefix)", {":prefix": "a/b"}),
+        (SORTED, "", "#sort = :sort", {":sort": "lock"}),
+        (SORTED, "a/b", "begins_with(#k, :prefix) AND #sort = :sort", {":prefix": "a/b", ":sort": "lock"}),
+        (SPLIT, "a", "begins_with(#k, :prefix)", {":prefix": "a"}),
+        (SPLIT, "a/", "#k = :prefix", {":prefix": "a"}),
+        (SPLIT, "a/b", "#k = :prefix AND begins_with(#sort, :sort)", {":prefix": "a", ":sort": "b"}),
+    ],
+)
+def test_a_scan_asks_for_the_rows_of_a_prefix(
+    table: Table, prefix: str, condition: str, values: dict[str, str]
+) -> None:
+    """Of these alone in a table that has others; without any condition where every row counts."""
+    request = table.scan(prefix)
+
+    assert request["FilterExpression"] == condition
+    assert request["ExpressionAttributeValues"] == {name: {"S": value} for name, value in values.items()}
+    assert PLAIN.scan("") == SPLIT.scan("") == {"TableName": "locks"}
+
+
 def test_absence_is_asked_of_the_partition_key_only() -> None:
     """An item of another program has none of our attributes."""
     asked = [request for request in REQUESTS if "attribute_not_exists" in request.get("ConditionExpression", "")]
@@ -86,6 +143,21 @@ def test_absence_is_asked_of_the_partition_key_only() -> None:
     for request in asked:
         assert re.findall(r"attribute_not_exists\((.*?)\)", request["ConditionExpression"]) == ["#k"]
         assert request["ExpressionAttributeNames"]["#k"] in request["Key"]
+
+
+def test_a_claim_says_what_it_takes() -> None:
+    """An absent key unless it must exist or has been seen, a deleted record where neither is so; and whose payload stands then."""
+    for claim in CLAIMS:
+        write, seen = DlockRows(PLAIN).claim(claim), isinstance(claim.expect, tuple)
+        if write is None:
+            assert claim.expect is Expect.ABSENT
+            assert claim.must_exist
+            continue
+        values = write.request["ExpressionAttributeValues"]
+        assert ("attribute_not_exists(#k)" in write.request["ConditionExpression"]) is not (claim.must_exist or seen)
+        assert ("if_not_exists(payload, " in write.request["UpdateExpression"]) is claim.keep_payload
+        if claim.expect is not Expect.ABSENT:
+            assert values[":gone"] == {"S": "free" if claim.must_exist else "gone"}
 
 
 def test_every_write_is_conditional_and_shows_the_item_either_way() -> None:
@@ -134,7 +206,7 @@ def test_an_item_becomes_its_record() -> None:
     [
         ({"v": None}, "no attribute 'v' of type N"),
         ({"v": {"S": "1"}}, "no attribute 'v' of type N"),
-        ({"v": {"N": "0"}}, "format 0"),
+        ({"v": {"N": "0"}}, r"what the DynamoDB table has under key 'k' .*format 0"),
         ({"v": {"N": "1.5"}}, "1.5"),
         ({"state": {"S": "sold"}}, "sold"),
         ({"rvn": {"S": ""}}, "record version number"),
@@ -230,6 +302,20 @@ def test_a_batch_reads_the_same_table(code: str) -> None:
     error = statement_error(code, "could not renew key 'k'", key="k")
 
     assert type(error) is type(translate(answer(code + "Exception"), "", key="k", writes=True)) is CODES[code][0]
+    assert (error.key, str(error)) == ("k", f"could not renew key 'k': {code}: {CODES[code][1]}")
+
+
+def test_a_statement_that_fails_otherwise_may_be_applied() -> None:
+    """As a request of its own may."""
+    assert type(statement_error("SomethingNew", "", key="k")) is OutcomeUnknownError
+
+
+@pytest.mark.parametrize(("code", "told"), [("ThrottlingException", "Throttling"), ("", "an error")])
+def test_the_code_and_the_status_are_told(code: str, told: str) -> None:
+    """By these AWS's pages find what has happened."""
+    assert f"could not read: {told} (HTTP 400): " in str(
+        translate(answer(code), "could not read", key=None, writes=False)
+    )
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
@@ -288,4 +374,4 @@ def test_a_read_is_never_of_unknown_outcome(error: Exception, kind: type[StoreEr
     """It writes nothing, so nothing was written."""
     ours = translate(error, "could not read key 'k'", key="k", writes=False)
 
-    assert type(ours) is (StoreUnavailableError if kind is OutcomeUnknownError else kind)
+    assert (type(ours), ours.key) == (StoreUnavailableError if kind is OutcomeUnknownError else kind, "k")

@@ -14,9 +14,11 @@ from dlock_core.record import Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
-from dlock_redis._scripts import CLAIM_MANY
+from dlock_redis._resp import pack
+from dlock_redis._scripts import CLAIM, CLAIM_MANY, ENTER, PRUNE, Invocation
 from dlock_redis._servers import Part, Request, Servers
 from tests.redis.support import held, tomb
+from tests.redis.test_wire import row
 
 UNKNOWN = ResponseError("NOSCRIPT No matching script. Please use EVAL.")
 MOVED = ResponseError("MOVED 3999 127.0.0.1:6381")
@@ -88,6 +90,8 @@ def test_any_of_several_answers_may_be_an_error() -> None:
     assert errors.check([b"x", 1], "k") == [b"x", 1]
     with pytest.raises(StoreUnavailableError, match="maxmemory"):
         errors.check([b"x", ResponseError("OOM command not allowed")], "k")
+    with pytest.raises(OutcomeUnknownError):
+        errors.check([ResponseError("ERR of a kind that nobody knows")], "k")
 
 
 def test_only_a_mere_renewal_goes_along_with_others() -> None:
@@ -126,18 +130,33 @@ def test_the_results_of_a_batch_are_those_of_its_keys() -> None:
 
 
 def test_a_payload_that_was_kept_and_is_not_answered_is_empty() -> None:
-    """Whatever data the request names."""
-    [result], _ = batch(wire.RedisVerbs(), [renewal("a", data=b"other")], [Part("n", [0])], [[]])
+    """Whatever data and attributes the request names."""
+    asked = renewal("a", data=b"other", attributes=(("b", 1),))
 
-    assert (result.applied, result.record.data) == (True, None)
+    [result], _ = batch(wire.RedisVerbs(), [asked], [Part("n", [0])], [[]])
+
+    assert (result.applied, result.record.data, result.record.attributes) == (True, None, ())
+
+
+def test_what_keeps_or_frees_a_lock_takes_a_connection_that_no_waiter_can_have() -> None:
+    """Alone and in a batch, where it goes to the node of its keys."""
+    verbs, record = wire.RedisVerbs(), held("a")
+    _, [together] = batch(verbs, [renewal("a")], [Part("n", [0])], [[]])
+
+    assert next(verbs.replace(renewal("a"))).urgent
+    assert next(verbs.release(Release(tomb(record), record.version))).urgent
+    assert (together.urgent, together.node) == (True, "n")
+    assert not next(verbs.claim(Claim(record, Expect.ANY))).urgent
 
 
 def test_a_script_that_the_server_does_not_know_is_sent_with_its_text() -> None:
     """It was not run before."""
-    results, sent = batch(wire.RedisVerbs(), [renewal("a")], [Part("n", [0])], [UNKNOWN], [[]])
+    apart = [renewal("a"), Replace(held("b", 4), Version("r", 3), keep_payload=True)]
 
-    assert results[0].applied
-    assert [b"EVALSHA" in each.commands for each in sent] == [True, False]
+    results, sent = batch(wire.RedisVerbs(), apart, [Part("n", [0, 1])], [UNKNOWN, UNKNOWN], [[], []])
+
+    assert [result.applied for result in results] == [True, True]
+    assert [(b"EVALSHA" in each.commands, each.answers) for each in sent] == [(True, 2), (False, 2)]
 
 
 def test_a_server_that_fails_leaves_the_results_of_the_others() -> None:
@@ -149,6 +168,8 @@ def test_a_server_that_fails_leaves_the_results_of_the_others() -> None:
     assert isinstance(results[0], OutcomeUnknownError)
     assert results[1].applied
     assert [each.share for each in sent] == [2, 1]
+    [full, _], _ = batch(wire.RedisVerbs(), [renewal("a"), renewal("b")], parts, [ResponseError("OOM no")], [[]])
+    assert (type(full), full.key) == (StoreUnavailableError, "a")
 
 
 def test_the_only_server_that_fails_is_the_failure_of_the_batch() -> None:
@@ -163,6 +184,24 @@ def test_a_key_that_has_moved_is_renewed_alone() -> None:
 
     assert results[0].applied
     assert sent[-1].node == str(MOVED)
+
+
+def test_a_key_that_moves_just_now_is_asked_for_where_it_will_be() -> None:
+    """With the command that Redis wants before; its answer is none of ours."""
+    asked = ResponseError("ASK 3999 127.0.0.1:6381")
+
+    [result], sent = batch(Cluster(), [renewal("a")], [Part("n", [0])], [asked], [asked], [b"OK", []])
+
+    assert result.applied
+    assert (sent[-1].node, sent[-1].answers) == (str(asked), 2)
+    assert sent[-1].commands.startswith(pack(b"ASKING"))
+
+
+def test_a_key_that_has_moved_may_be_renewed_though_no_answer_comes() -> None:
+    """As any request that was sent."""
+    [result], _ = batch(Cluster(), [renewal("a")], [Part("n", [0])], [MOVED], TimeoutError("x"))
+
+    assert (type(result), result.key) == (OutcomeUnknownError, "a")
 
 
 def test_redirections_are_not_followed_for_ever() -> None:
@@ -220,6 +259,119 @@ def test_claims_of_several_keys_follow_a_slot_that_has_moved() -> None:
     again = exchange.send([MOVED])
 
     assert (again.node, CLAIM_MANY.text in again.commands) == (str(MOVED), True)
+
+
+@pytest.mark.parametrize("ticket", ["t", None])
+def test_a_claim_that_waits_is_one_request(ticket: str | None) -> None:
+    """It enters, waits at a list of its own and claims, each with its text; the place is that of the ticket, or of the version."""
+    verbs, request = wire.RedisVerbs(), Claim(held("k"), Expect.ANY, ticket=ticket)
+    place = b"!" + verbs.channel + (ticket or request.record.rvn).encode()
+
+    sent = next(verbs.claim_when_free(request, 1.5))
+
+    entering = Invocation(ENTER, ["k"], [place, b"1500000"]).packed(whole=True)
+    assert sent.commands.startswith(entering + pack(b"BLPOP", b"k{k}" + place, b"1.500"))
+    assert CLAIM.text in sent.commands
+    assert (sent.answers, sent.key, sent.waits) == (3, "k", True)
+
+
+def waited(verbs: wire.RedisVerbs, *answers: Any) -> Reply:
+    """Return what becomes of a claim that waits, by the *answers* to its requests."""
+    exchange = verbs.claim_when_free(Claim(held("k"), Expect.ANY, ticket="t"), 1.5)
+    next(exchange)
+    try:
+        for answer in answers:
+            exchange.send(answer)
+    except StopIteration as end:
+        reply: Reply = end.value
+        return reply
+    raise AssertionError("it asks for more")
+
+
+def test_a_claim_that_was_granted_is_so_whatever_went_wrong_before() -> None:
+    """A refusal is one only of who has waited."""
+    assert waited(wire.RedisVerbs(), [ResponseError("NOPERM"), ResponseError("NOPERM"), 7]).applied
+    assert waited(wire.RedisVerbs(), [1, None, None]) == Reply(applied=False, record=None)
+    for answers in ([ResponseError("NOPERM"), None, None], [1, None, ResponseError("NOPERM")]):
+        with pytest.raises(StoreSetupError):
+            waited(wire.RedisVerbs(), answers)
+
+
+def test_a_claim_that_waits_at_the_wrong_server_goes_to_the_right_one() -> None:
+    """It was not run, and does not wait any more."""
+    assert waited(Cluster(), [MOVED] * 3, [7]).applied
+    with pytest.raises(StoreUnavailableError):
+        waited(wire.RedisVerbs(), [MOVED] * 3)
+
+
+def end_of(exchange: Any, answer: Any) -> Any:
+    """Return what *exchange* returns after its last *answer*."""
+    with pytest.raises(StopIteration) as ended:
+        exchange.send(answer)
+    return ended.value.value
+
+
+def test_a_list_of_all_gives_each_record_once_and_passes_over_names_that_are_no_text() -> None:
+    """Each node is asked for its names, which it may repeat, and for what stands under them."""
+    one, two = held("one", 3), held("two", 3)
+    pages = iter(wire.RedisVerbs().scan(""))
+
+    first = next(pages)
+    next(first)
+    named = first.send(["n"])
+    shown = first.send([[b"7", [b"\xff", b"one"]]])
+    assert list(end_of(first, [[None] * 6, row(one)])) == [one]
+    second = next(pages)
+    next(second)
+    assert second.send([[b"0", [b"one", b"two"]]]).answers == 1
+    assert list(end_of(second, [row(two)])) == [two]
+
+    assert (named.node, shown.node, shown.answers) == ("n", "n", 2)
+    assert list(pages) == []
+
+
+INFORMED = b"redis_version:7.2.0\r\naof_enabled:1\r\nrole:master\r\nmaxmemory_policy:%s\r\n"
+
+
+def test_what_one_primary_lacks_the_store_lacks() -> None:
+    """Each is asked in its share of the time; one that does not answer says nothing."""
+    exchange = wire.RedisVerbs().guarantees()
+    next(exchange)
+    asked = [
+        exchange.send(["n", "m", "o"]),
+        exchange.send([INFORMED % b"noeviction", [b"appendfsync", b"always"]]),
+        exchange.throw(TimeoutError("x")),
+    ]
+
+    found = end_of(exchange, [INFORMED % b"allkeys-lru", ResponseError("NOPERM")])
+
+    assert [(each.node, each.share) for each in asked] == [("n", 3), ("m", 2), ("o", 1)]
+    assert (found.durable, [name for name, _ in found.unsafe]) == (False, ["redis-allkeys-policy"])
+
+
+def test_primaries_that_all_fail_are_the_failure() -> None:
+    """There is nothing to say of them."""
+    exchange = wire.RedisVerbs().guarantees()
+    next(exchange)
+    exchange.send(["n", "m"])
+    exchange.send([ResponseError("LOADING x"), None])
+
+    with pytest.raises(TimeoutError):
+        exchange.throw(TimeoutError("x"))
+
+
+@pytest.mark.parametrize(("dry_run", "removes"), [(False, b"x"), (True, b"")])
+def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) -> None:
+    """In microseconds, as the server's clock has it."""
+    record = held("k", 3)
+    exchange = wire.RedisVerbs().prune([record], older_than_ms=7, dry_run=dry_run)
+    next(exchange)
+
+    sent = exchange.send([Part("n", [0])])
+
+    assert sent.node == "n"
+    assert sent.commands == Invocation(PRUNE, ["k"], [record.rvn.encode(), b"3", b"7000", removes]).packed()
+    assert end_of(exchange, [1]) == 1
 
 
 def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:

@@ -15,6 +15,7 @@ from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_redis import RedisStore
 from dlock_redis._connections import _WAITING_MAX
+from dlock_redis._scripts import TURN_MS
 from tests.core.worlds import eventually
 from tests.redis.support import claim, granted, held, release
 from tests.redis.test_waiting import SOON_S, Waiter, queued
@@ -213,6 +214,34 @@ def test_list_of_a_waiter_that_has_just_left_is_no_record(store: Any, raw: Any, 
         assert list(store.scan(key, timeout_s=SOON_S)) == [record]
     finally:
         raw.delete(left)
+
+
+def entry(raw: Any, place: str, left_s: float) -> str:
+    """Return what stands in a queue for the waiter at *place*, whose wait ends in so many seconds."""
+    seconds, micros = raw.time()
+    return f"{place}\x1f{seconds * 1_000_000 + micros + int(left_s * 1_000_000)}\x1e"
+
+
+def test_list_of_a_waiter_that_is_gone_goes_with_its_turn(store: Any, raw: Any, key: str) -> None:
+    """Nobody takes the wake-up, which is no record."""
+    record, place = granted(store, key), "!dlock:0123456789abcdefticket"
+    raw.hset(key, "queue", entry(raw, place, 60))
+
+    release(store, record)
+
+    assert 0 < raw.pttl(f"{key}{{{key}}}{place}") <= TURN_MS
+
+
+def test_waiter_that_was_away_for_a_moment_keeps_its_rank(store: Any, raw: Any, key: str) -> None:
+    """Its turn is the next one's who waits now; after a second its place is dropped."""
+    record = granted(store, key)
+    gone, away, here = entry(raw, "gone", -60), entry(raw, "away", -0.1), entry(raw, "here", 60)
+    raw.hset(key, "queue", gone + away + here)
+
+    release(store, record)
+
+    assert raw.hget(key, "queue").decode() == away
+    assert raw.hget(key, "turn").startswith(b"here\x1f")
 
 
 @pytest.mark.parametrize("wait_s", [0.001, 0.0004])

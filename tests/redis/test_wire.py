@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 from redis.exceptions import InvalidResponse, ResponseError
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import plain_of
+from dlock_core.kit import Call, plain_of
 from dlock_core.record import Broken, LockRecord, ProcessIdentity, Stamp, State, Version, newer_format
 from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
 from dlock_redis._resp import IncompleteError, answers_in, pack
 from dlock_redis._scripts import CHANNEL_LENGTH
-from tests.redis.support import ABOUT, fresh, held
+from tests.redis.support import ABOUT, BRACES, fresh, held
 
 FULL = LockRecord(
     "k",
@@ -70,8 +71,10 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
     fields: list[bytes | None] = [*row(held("k", data=b"d"))]
     fields[place] = wrong
 
-    with pytest.raises(RecordError, match="'k'"):
+    with pytest.raises(RecordError, match="'k'") as caught:
         wire.read_row("k", fields)
+
+    assert "of another program" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +82,7 @@ def test_record_with_a_damaged_field_is_an_error(place: int, wrong: bytes | None
     [
         ([], "of another type than a hash"),
         ([None] * 6, "no field 'v'"),
+        ([None] * 5 + [b"\xff"], "a string of another program"),
         ([b"0", b"held", b"r", b"1", ABOUT.encode(), b""], "format 0"),
     ],
 )
@@ -100,6 +104,14 @@ def test_refusal_of_a_kept_key_shows_it_held_by_the_first_waiter() -> None:
     assert shown is not None
     assert (shown.state, shown.version) == (State.HELD, EMPTY.version)
     assert shown.lease_ms == 1000
+
+
+@pytest.mark.parametrize(("shown", "age_ms"), [(0, 0), (5, 5), (-1, None)])
+def test_refusal_of_a_claim_tells_the_age_of_what_stands(shown: int, age_ms: int | None) -> None:
+    """That of a key which is kept for a waiter is none."""
+    refused = wire.reply_of(Claim(held("k"), Expect.ANY), [*row(EMPTY), shown, 0])
+
+    assert (refused.applied, refused.age_ms) == (False, age_ms)
 
 
 def test_claim_names_its_expectation() -> None:
@@ -135,6 +147,14 @@ def test_place_of_a_waiter_is_its_own_and_in_the_channel_of_its_store() -> None:
     assert len(verbs.channel) == CHANNEL_LENGTH
     assert all(place.startswith(verbs.channel) and not {0x1E, 0x1F} & set(place) for place in places)
     assert wire.RedisVerbs().channel != verbs.channel
+
+
+def test_list_of_a_waiter_lies_in_the_slot_of_its_key() -> None:
+    """Where no name can lie there, no claim waits in the server."""
+    able = [key for key in BRACES if wire.can_wait_in_server(key)]
+
+    assert able == ["plain", "{tag}a", "a{tag}b"]
+    assert [key_slot(wire._list_of(key, b"!place")) for key in able] == [key_slot(key.encode()) for key in able]
 
 
 @pytest.mark.parametrize(
@@ -286,6 +306,10 @@ def test_before_anything_was_sent_nothing_was_applied(error: type[Exception]) ->
         ("NOREPLICAS Not enough good replicas to write.", StoreUnavailableError),
         ("CLUSTERDOWN Hash slot not served", StoreUnavailableError),
         ("MOVED 3999 127.0.0.1:6381", StoreUnavailableError),
+        ("ASK 3999 127.0.0.1:6381", StoreUnavailableError),
+        ("CROSSSLOT Keys in request don't hash to the same slot", StoreSetupError),
+        ("UNBLOCKED force unblock from blocking operation, instance state changed", StoreUnavailableError),
+        ("UNKILLABLE Sorry the script already executed write commands", StoreUnavailableError),
         ("TRYAGAIN Multiple keys request during rehashing of slot", StoreUnavailableError),
         ("NOPERM this user has no permissions to run the 'evalsha' command", StoreSetupError),
         ("NOAUTH Authentication required.", StoreSetupError),
@@ -303,8 +327,19 @@ def test_every_code_of_the_server_is_decided(text: str, kind: type[StoreError]) 
     """Refused, misconfigured, or foreign; what is not known is unknown."""
     error = errors.trouble(ResponseError(text), "k", sent=True)
 
-    assert type(error) is kind
+    assert (type(error), error.key) == (kind, "k")
     assert "'k'" in str(error)
+
+
+@pytest.mark.parametrize(("verb", "kind"), [("claim", OutcomeUnknownError), ("read", StoreUnavailableError)])
+def test_error_of_a_call_names_its_key(verb: str, kind: type[StoreError]) -> None:
+    """A read wrote nothing; what is not the driver's is not translated."""
+    call = Call(verb, "k", 1.0)
+
+    error = wire.RedisVerbs().trouble(redis.TimeoutError("x"), call)
+
+    assert (type(error), getattr(error, "key", None)) == (kind, "k")
+    assert wire.RedisVerbs().trouble(ZeroDivisionError(), call) is None
 
 
 def test_error_without_words_is_named_by_its_kind() -> None:

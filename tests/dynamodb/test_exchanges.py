@@ -1,0 +1,110 @@
+"""What the verbs ask of DynamoDB, and what they make of the answers: the exchanges by hand, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
+from dlock_core.record import NO_TOKEN, Broken, State, Version
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_dynamodb._direct import Ask
+from dlock_dynamodb.dialects.awslabs import to_text
+from dlock_dynamodb.options import DynamoDBStoreOptions
+from dlock_dynamodb.store import DynamoDBVerbs
+from tests.dynamodb.support import record
+
+AWS, ELSEWHERE = "https://dynamodb.eu-west-1.amazonaws.com", "http://127.0.0.1:8000"
+COUNT = {"key": {"S": "dlock-token:k"}, "ownerName": {"S": "dlock fencing tokens"}}
+
+
+def verbs(endpoint: str = ELSEWHERE, **options: Any) -> DynamoDBVerbs:
+    """Return verbs on a table."""
+    return DynamoDBVerbs(DynamoDBStoreOptions(region="eu-west-1", table="locks", **options), endpoint)
+
+
+def counting() -> DynamoDBVerbs:
+    """Return those whose tokens are counted in rows beside those of the Java client."""
+    return verbs(dialect="awslabs", token_row=True)
+
+
+def refusal(item: dict[str, Any] | None = None) -> ClientError:
+    """Return what a condition refuses a write with."""
+    shown = {} if item is None else {"Item": item}
+    return ClientError({"Error": {"Code": "ConditionalCheckFailedException"}, **shown}, "UpdateItem")
+
+
+def end_of(exchange: Any, answer: Any) -> Any:
+    """Return what *exchange* returns after its last *answer*."""
+    with pytest.raises(StopIteration) as ended:
+        exchange.throw(answer) if isinstance(answer, Exception) else exchange.send(answer)
+    return ended.value.value
+
+
+def renewal(token: Any = 3, new: Any = 3) -> Replace:
+    """Return a replace of *token* by *new*."""
+    return Replace(record("k", token=new), Version("r", token), keep_payload=True)
+
+
+def test_what_keeps_or_frees_a_lock_takes_a_thread_that_no_waiter_can_have() -> None:
+    """Alone, in a batch, and with a token that is drawn for it."""
+    tomb = record("k", State.FREE, token=3)
+    requests: list[Ask] = [
+        next(verbs().replace(renewal())),
+        next(verbs().release(Release(tomb, Version("r", 3)))),
+        next(verbs().replace_many([renewal()])),
+        next(counting().replace(renewal())),
+        next(counting().replace(renewal(NO_TOKEN, NO_TOKEN))),
+    ]
+
+    assert [each.keeps for each in requests] == [True] * 5
+    assert not next(verbs().claim(Claim(record("k"), Expect.ANY))).keeps
+    assert not next(verbs().read("k")).keeps
+
+
+def test_a_refusal_that_shows_no_item_is_of_an_absent_key_on_aws() -> None:
+    """An old emulator leaves the item out: there it is read."""
+    at_aws, elsewhere = (verbs(endpoint).replace(renewal()) for endpoint in (AWS, ELSEWHERE))
+    next(at_aws)
+    next(elsewhere)
+
+    assert end_of(at_aws, refusal()) == Reply(applied=False, record=None)
+    assert elsewhere.throw(refusal()).operation == "get_item"
+
+
+def test_a_takeover_asks_for_a_token_that_is_above_the_one_before() -> None:
+    """Also where the row of tokens is gone, and would begin anew."""
+    taking = renewal(3, 4)
+    exchange = counting().replace(taking)
+    next(exchange)
+    row = {
+        "key": {"S": "k"},
+        "ownerName": {"S": "us"},
+        "leaseDuration": {"S": "20000"},
+        "recordVersionNumber": {"S": to_text(taking.record.rvn)},
+    }
+
+    drawn = exchange.send({"Attributes": row})
+
+    assert drawn.request["ExpressionAttributeValues"][":low"] == {"N": "3"}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (renewal(NO_TOKEN, NO_TOKEN), StoreUnavailableError),
+        (Replace(record("k", token=4, broken=Broken("operator", 1)), Version("r", 3), keep_payload=True), RecordError),
+    ],
+    ids=["renewal", "break"],
+)
+def test_a_count_that_cannot_be_read_fails_what_needs_a_token(change: Replace, kind: type[StoreError]) -> None:
+    """A renewal is tried again, since it has changed nothing; who breaks a lock is told what is damaged."""
+    exchange = counting().replace(change)
+    next(exchange)
+
+    with pytest.raises(kind) as caught:
+        exchange.throw(refusal(COUNT))
+
+    assert (type(caught.value), caught.value.key) == (kind, "k")
