@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -78,6 +79,25 @@ def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
             each.close()
     if isinstance(store, Blocking):
         store.end()
+
+
+def test_sentinel_that_hangs_takes_a_share_of_the_time(colour: str, sentinel: int) -> None:
+    """Another one is asked within the time-out of the call, whatever that of the user's client is, and is asked first from then on."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        module = redis.sentinel if colour == "sync" else redis.asyncio.sentinel
+        driver: Any = module.Sentinel([silent.getsockname(), ("127.0.0.1", sentinel)])
+        client = driver.master_for("locks")
+        store: Any = RedisStore(client) if colour == "sync" else Blocking(lambda: AsyncRedisStore(client))
+        began = time.monotonic()
+
+        record = granted(store, "k", timeout_s=3.0)
+
+        assert time.monotonic() - began < 3.0
+        assert driver.sentinels[0].connection_pool.connection_kwargs["port"] == sentinel
+        assert renew(store, record, timeout_s=3.0).applied
+        store.close()
+        if isinstance(store, Blocking):
+            store.end()
 
 
 def test_the_pages_client_behind_a_sentinel(sentinel: int) -> None:
