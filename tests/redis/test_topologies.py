@@ -70,7 +70,9 @@ def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
 
     exercise(store, "s/")
 
-    assert [name for name, _ in store.guarantees().unsafe] == ["redis-sentinel"]
+    [(name, reason)] = store.guarantees().unsafe
+    assert name == "redis-sentinel"
+    assert "accepting it does not help" not in reason
     store.close()
     for each in driver.sentinels:
         if isinstance(store, Blocking):
@@ -121,6 +123,7 @@ def test_doctor_examines_a_sentinel(sentinel: int, capsys: pytest.CaptureFixture
     out = Command(capsys).refused(f"redis://127.0.0.1:{sentinel}", "redis-sentinel", accepted=69)
 
     assert "LockClient(RedisStore(sentinel.master_for(NAME)))" in out
+    assert "the server at this URL is itself a Sentinel, and keeps no locks: accepting it does not help" in out
 
 
 def test_socket_in_the_file_system(tmp_path: Path, open_store: Any) -> None:
