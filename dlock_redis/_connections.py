@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from dlock_core.kit import News, Pool, Watch, is_ready
+from dlock_core.kit import Lane, News, Pool, Watch, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -188,7 +188,18 @@ class Node(NamedTuple):
 
 def _node(channel: bytes, source: Source) -> Node:
     watch = Watch(News(partial(_Subscription, source, channel), list, errors.FAILURES))
-    return Node.of(Pool, partial(connected, source), watch)
+    return Node.of(Pool, partial(_connected_on, Lane(_CONNECTIONS_MAX + _URGENT_MAX + _WAITING_MAX), source), watch)
+
+
+def _connected_on(lane: Lane, source: Source, deadline: float) -> _Link:
+    """Return a new connection by *deadline*: the search for the server's name has no bound of its own."""
+    try:
+        link: _Link = lane.run(
+            partial(connected, source, deadline), deadline - time.monotonic(), lambda late: late.close()
+        )
+    except TimeoutError as error:
+        raise errors.trouble(TimeoutError("no connection in time"), None, sent=False) from error
+    return link
 
 
 class Connections:

@@ -25,7 +25,7 @@ ACL_RULES = (
 CODES: dict[str, tuple[type[StoreError], str]] = {
     "ASK": (StoreUnavailableError, "the slot is being moved"),
     "BUSY": (StoreUnavailableError, "another script has been running for too long"),
-    "CLUSTERDOWN": (StoreUnavailableError, "the Cluster has no owner for the slot"),
+    "CLUSTERDOWN": (StoreUnavailableError, "a slot of the Cluster has no primary"),
     "CROSSSLOT": (StoreSetupError, "a proxy or Cluster spreads one lock over slots"),
     "DLOCKCLOCK": (StoreSetupError, "set the clock of the server right; fencing tokens are made of it"),
     "DLOCKEND": (StoreUnavailableError, "use another key"),

@@ -6,6 +6,7 @@ change an answer are dlock's own, so the settings of the client that was brought
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,9 +86,68 @@ class Source(NamedTuple):
 
     def connection(self, timeout_s: float) -> Any:
         """Return a new connection, not yet connected."""
-        return self.connection_class(
-            **{**self.settings, "socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}
-        )
+        settings = {**self.settings, **_time_out(timeout_s)}
+        pool = settings.get("connection_pool")  # of a connection that asks Sentinels for its address
+        if pool is not None and pool.is_master:
+            kind = _AsyncPrimary if inspect.iscoroutinefunction(pool.get_master_address) else _Primary
+            settings["connection_pool"] = kind(pool, timeout_s)
+        return self.connection_class(**settings)
+
+
+def _time_out(timeout_s: float) -> dict[str, float]:
+    return {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}
+
+
+class _Primary:
+    """What a connection asks for its address, in the place of redis-py's *pool*: each Sentinel within a share of *timeout_s*.
+
+    The user's clients of the Sentinels have time-outs and retries of their own: one Sentinel that hangs would take the time of the others.
+    """
+
+    is_master, check_connection = True, False
+
+    def __init__(self, pool: Any, timeout_s: float) -> None:
+        self.service_name = pool.service_name
+        self._known = pool.sentinel_manager.sentinels
+        self._manager = copy.copy(pool.sentinel_manager)
+        self._asked = [(each, _limited(each, timeout_s / (len(self._known) + 1))) for each in self._known]
+        self._manager.sentinels = [own for _, own in self._asked]
+
+    def get_master_address(self) -> Any:
+        """Return it."""
+        try:
+            return self._found(self._manager.discover_master(self.service_name))
+        finally:
+            for _, own in self._asked:
+                own.connection_pool.disconnect()
+
+    def _found(self, address: Any) -> Any:
+        """Return *address*, and have the Sentinel that said so asked first from now on."""
+        known = self._known
+        first = next(each for each, own in self._asked if own is self._manager.sentinels[0])
+        at = known.index(first)
+        known[0], known[at] = known[at], known[0]
+        return address
+
+
+class _AsyncPrimary(_Primary):
+    """As :class:`_Primary`; what the method returns is awaited."""
+
+    async def get_master_address(self) -> Any:
+        """Return it."""
+        try:
+            return self._found(await self._manager.discover_master(self.service_name))
+        finally:
+            for _, own in self._asked:
+                await own.connection_pool.disconnect()
+
+
+def _limited(client: Any, timeout_s: float) -> Any:
+    """Return a client of the same server as *client*, which asks it once, with this time-out."""
+    pool = client.connection_pool
+    source = source_of(pool.connection_class, pool.connection_kwargs)
+    limited = type(pool)(source.connection_class, **{**source.settings, **_time_out(timeout_s)})
+    return type(client)(connection_pool=limited)
 
 
 def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:

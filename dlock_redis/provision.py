@@ -22,6 +22,7 @@ _REASONS = {
     "redis-allkeys-policy": "its maxmemory-policy may drop the record of a held lock",
 }
 _ONE_NODE = "; a client of one server, such as that of a URL, reaches and lists the locks of one node only"
+_NO_STORE = "; the server at this URL is itself a Sentinel, and keeps no locks: accepting it does not help"
 _ALONE = "keep locks on a server that has no replica, with appendonly yes and appendfsync always"
 REMEDIES = {
     "redis-cluster": "keep locks on one server outside of the Cluster, with appendonly yes and appendfsync always; "
@@ -61,7 +62,9 @@ def guarantees_of(info: bytes, config: list[bytes] | None, unsafe: str) -> Guara
     # A primary that was cut off from its replicas, and does not know of its successor, still answers.
     replicated = bool(set(names) - {"redis-allkeys-policy"})
     valkey = facts.get("server_name") == "valkey"
-    more = {"redis-allkeys-policy": f" ({policy})", "redis-cluster": "" if unsafe == "redis-cluster" else _ONE_NODE}
+    more = {"redis-allkeys-policy": f" ({policy})", "redis-cluster": _ONE_NODE, "redis-sentinel": _NO_STORE} | {
+        unsafe: ""
+    }
     return Guarantees(
         store="valkey" if valkey else "redis",
         version=facts.get("valkey_version", version) if valkey else version,

@@ -133,8 +133,8 @@ class WaitLine:
             key = next((key for key in self._keys if not self._client.holds(key)), self._keys[0])
             try:
                 record = await self._client.get(key)
-            except DLockError:
-                who = "the store does not answer"
+            except DLockError as error:
+                who = f"the store does not answer: {error}"
             else:
                 health = self._client.health()
                 if record is not None and record.held:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dlock_core import AsyncLockClient
 from dlock_core.command.options import DURATION
+from dlock_core.command.show import Say, WaitLine
+from dlock_core.testing import AsyncFaultyStore
 from tests.cli.support import Shell, line
 
 if TYPE_CHECKING:
@@ -43,6 +47,22 @@ def test_run_in_a_pipe_says_that_it_waits(shell: Shell) -> None:
     waiter = shell.start("run", "k", "--", "true")
 
     assert line(waiter.stderr).startswith("dlock: waiting for 'k' for 1 s: held by 'the holder' since 20")
+
+
+def test_wait_line_says_why_the_store_gives_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that refuses, such as a replica, or a server without a free connection, is not one that is away."""
+    faulty = AsyncFaultyStore()
+
+    async def scene() -> None:
+        async with AsyncLockClient(faulty) as client:
+            with faulty.outage():
+                waits = WaitLine(client, ["k"], Say())
+                await asyncio.sleep(1.2)  # it says nothing for a second
+                waits.end()
+
+    asyncio.run(scene())
+    said = "dlock: waiting for 'k' for 1 s: the store does not answer: read of 'k' was not sent (injected)\n"
+    assert capsys.readouterr().err == said
 
 
 def test_shell_completes_commands_and_options(shell: Shell) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 UNKNOWN = "a..b"
+# What a busy machine may add.
+SLACK_S = 2.0
 
 
 def with_busy_executor(work: Coroutine[Any, Any, str]) -> str:
@@ -96,3 +100,24 @@ def test_name_that_nobody_can_be_asked_about_is_an_error_of_the_library() -> Non
 
     with pytest.raises(StoreUnavailableError, match=f"connecting to {UNKNOWN}:6379 failed"):
         with_busy_executor(work())
+
+
+def test_name_that_is_searched_for_long_holds_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal ends in its time, so that a loss is told in time; nobody has the connection that comes later."""
+    found, ended = threading.Event(), threading.Event()
+
+    def search(*_: object, **__: object) -> list[object]:
+        found.wait(30)
+        ended.set()
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", search)
+    with redis.Redis(host="db.example") as client, closing(RedisStore(client)) as store:
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="no connection in time"):
+            store.read("k", timeout_s=0.2)
+        took_s = time.monotonic() - began
+        found.set()
+        assert ended.wait(30)
+
+    assert took_s < SLACK_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -69,7 +70,9 @@ def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
 
     exercise(store, "s/")
 
-    assert [name for name, _ in store.guarantees().unsafe] == ["redis-sentinel"]
+    [(name, reason)] = store.guarantees().unsafe
+    assert name == "redis-sentinel"
+    assert "accepting it does not help" not in reason
     store.close()
     for each in driver.sentinels:
         if isinstance(store, Blocking):
@@ -78,6 +81,25 @@ def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
             each.close()
     if isinstance(store, Blocking):
         store.end()
+
+
+def test_sentinel_that_hangs_takes_a_share_of_the_time(colour: str, sentinel: int) -> None:
+    """Another one is asked within the time-out of the call, whatever that of the user's client is, and is asked first from then on."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        module = redis.sentinel if colour == "sync" else redis.asyncio.sentinel
+        driver: Any = module.Sentinel([silent.getsockname(), ("127.0.0.1", sentinel)])
+        client = driver.master_for("locks")
+        store: Any = RedisStore(client) if colour == "sync" else Blocking(lambda: AsyncRedisStore(client))
+        began = time.monotonic()
+
+        record = granted(store, "k", timeout_s=3.0)
+
+        assert time.monotonic() - began < 3.0
+        assert driver.sentinels[0].connection_pool.connection_kwargs["port"] == sentinel
+        assert renew(store, record, timeout_s=3.0).applied
+        store.close()
+        if isinstance(store, Blocking):
+            store.end()
 
 
 def test_the_pages_client_behind_a_sentinel(sentinel: int) -> None:
@@ -101,6 +123,7 @@ def test_doctor_examines_a_sentinel(sentinel: int, capsys: pytest.CaptureFixture
     out = Command(capsys).refused(f"redis://127.0.0.1:{sentinel}", "redis-sentinel", accepted=69)
 
     assert "LockClient(RedisStore(sentinel.master_for(NAME)))" in out
+    assert "the server at this URL is itself a Sentinel, and keeps no locks: accepting it does not help" in out
 
 
 def test_socket_in_the_file_system(tmp_path: Path, open_store: Any) -> None:
