@@ -106,26 +106,6 @@ from dlock_core.states import (
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
 from dlock_core.timings import NANOS, NEVER, Timings, slow_poll_ns
 
-__all__ = [
-    "TRANSITIONS",
-    "Transition",
-    "break_request",
-    "break_step",
-    "due_at",
-    "heard",
-    "is_applied",
-    "is_kept",
-    "is_session_over",
-    "is_valid",
-    "may_be_sent",
-    "note_request",
-    "observe",
-    "observed_version",
-    "quarantine_ms",
-    "step",
-    "timings_of",
-]
-
 # With so many unresolved writes a renewal is sent only after a read was answered. A lease has time for 24 back-offs.
 PENDING_MAX = 32
 # With so many, which is a caller who renews in a loop, only reads are sent.
