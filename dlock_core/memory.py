@@ -212,12 +212,20 @@ class MemoryStore:
         self.space = MemorySpace() if space is None else space
         self._open = True
 
-    def claim(self, request: Claim | Replace | Release, *, timeout_s: float) -> Reply:  # nothing here takes time
-        """Do the step if its condition holds: create the record, replace it, or put the tombstone in its place."""
+    def claim(self, request: Claim, *, timeout_s: float) -> Reply:  # nothing here takes time
+        """Create the record if nobody holds the key."""
         self.check(request.record.key)
         return self.space.step(request)
 
-    replace = release = claim
+    def replace(self, request: Replace, *, timeout_s: float) -> Reply:
+        """Replace the held record if its version is the expected one."""
+        self.check(request.record.key)
+        return self.space.step(request)
+
+    def release(self, request: Release, *, timeout_s: float) -> Reply:
+        """Put the tombstone if the record is held in the expected version."""
+        self.check(request.record.key)
+        return self.space.step(request)
 
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Return the record under *key*."""
