@@ -52,7 +52,6 @@ from dlock_core.record import (
     Attributes,
     Beat,
     BeatNote,
-    Broken,
     LockRecord,
     Loss,
     LossReason,
@@ -105,26 +104,6 @@ from dlock_core.states import (
 )
 from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
 from dlock_core.timings import NANOS, NEVER, Timings, slow_poll_ns
-
-__all__ = [
-    "TRANSITIONS",
-    "Transition",
-    "break_request",
-    "break_step",
-    "due_at",
-    "heard",
-    "is_applied",
-    "is_kept",
-    "is_session_over",
-    "is_valid",
-    "may_be_sent",
-    "note_request",
-    "observe",
-    "observed_version",
-    "quarantine_ms",
-    "step",
-    "timings_of",
-]
 
 # With so many unresolved writes a renewal is sent only after a read was answered. A lease has time for 24 back-offs.
 PENDING_MAX = 32
@@ -1110,14 +1089,7 @@ def break_step(
         return True
     if attempt.rvn is not None and (record is None or record.rvn != attempt.rvn):
         return False
-    request = break_request(
-        record,
-        fencing_token=attempt.fencing_token,
-        new_rvn=new_rvn,
-        by=attempt.by,
-        free_now=attempt.free_now,
-        longest_ms=longest_ms,
-    )
+    request = break_request(attempt, record, new_rvn, longest_ms)
     if request is None:
         return False
     if len(attempt.sent) == BREAK_TRIES_MAX:
@@ -1128,24 +1100,23 @@ def break_step(
     return attempt._replace(sent=(*attempt.sent, new_rvn)), request
 
 
-def break_request(
-    record: LockRecord | None, *, fencing_token: int, new_rvn: str, by: Broken, free_now: bool, longest_ms: int = 0
-) -> Replace | None:
-    """Return the write that breaks *record*, or None where it is not the grant *fencing_token* any more.
+def break_request(attempt: Break, record: LockRecord | None, new_rvn: str, longest_ms: int = 0) -> Replace | None:
+    """Return the write by which *attempt* breaks *record*, or None where it is not the grant that was meant any more.
 
     The write raises the token. Quarantine: the key stays held for one more lease, within which the old holder's lease ends: *longest_ms* is
-    the longest that a session of its members has by now. *free_now* frees it at once, and then the old holder may still believe in it until
-    its next renewal. So does the break of a lock that has no lease, its own or that of a session: nobody could wait for the end.
+    the longest that a session of its members has by now. ``free_now`` frees it at once, and then the old holder may still believe in it
+    until its next renewal. So does the break of a lock that has no lease, its own or that of a session: nobody could wait for the end.
     """
-    if record is None or record.state is not _HELD or record.fencing_token != fencing_token:
+    if record is None or record.state is not _HELD or record.fencing_token != attempt.fencing_token:
         return None
+    by = attempt.by
     lease_ms = max(quarantine_ms(record) or 0, longest_ms) or None
-    frees = free_now or (lease_ms is None and record.members is None)
+    frees = attempt.free_now or (lease_ms is None and record.members is None)
     broken = LockRecord(
         record.key,
         _FREE if frees else _HELD,
         new_rvn,
-        fencing_token + 1,
+        attempt.fencing_token + 1,
         record.owner if frees else by.by,
         None if frees else lease_ms,
         record.data,

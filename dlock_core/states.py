@@ -10,48 +10,6 @@ from dlock_core.record import Attributes, BeatNote, Broken, LockRecord, Loss, Lo
 from dlock_core.store import Claim, ClaimExpect, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
 
-__all__ = [
-    "NOTHING",
-    "Abandon",
-    "Answer",
-    "Begin",
-    "Break",
-    "Cease",
-    "Cleaning",
-    "Confirming",
-    "Due",
-    "Effect",
-    "Ended",
-    "Event",
-    "Failure",
-    "Free",
-    "GiveUp",
-    "Held",
-    "LeaseState",
-    "Lost",
-    "New",
-    "Noted",
-    "Observation",
-    "Outcome",
-    "Payload",
-    "Probe",
-    "Probed",
-    "Progress",
-    "Read",
-    "Releasing",
-    "Renew",
-    "Retry",
-    "Risk",
-    "Seeking",
-    "Sent",
-    "Stop",
-    "Terms",
-    "Verb",
-    "Wait",
-    "Woken",
-]
-
-
 # ---- values ---------------------------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import RecordError
-from dlock_etcd import _schema, _turns, _wire
+from dlock_etcd import _schema, _wire
 from dlock_etcd._errors import TROUBLE, lease_ended
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Queue:
 
     def note(self, key: str, answer: Any) -> bool:
         """Note who comes next, as the *answer* to a step that holds the key shows; whether somebody does."""
-        following = _turns.following(self._keys, key, answer)
+        following = _wire.following(self._keys, key, answer)
         if following is not None:
             self._following[key] = following
             _bound(self._following)
@@ -98,7 +98,7 @@ class Queue:
     def _entered(self, own: Place) -> Exchange[Any]:
         if not self._lease:
             self._lease = (yield from self._verbs.asked(_schema.lease(_LEASE_S))).id
-        return (yield from self._verbs.transacted(_turns.enter(self._keys, own, self._lease)))
+        return (yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease)))
 
     def keep(self, bell: str) -> None:
         """Keep the place for a moment, though nobody waits there now."""
@@ -110,16 +110,16 @@ class Queue:
         self.keep(bell)
         own, left_at = self._places.get(bell, (None, None))
         if own is not None:
-            answer = yield from self._verbs.transacted(_turns.leave(self._keys, own))
+            answer = yield from self._verbs.transacted(_wire.leave(self._keys, own))
             if self._places.get(bell) == (own, left_at):
                 del self._places[bell]
-            yield from self.ring(_turns.passed_to(self._keys, own.key, answer))
+            yield from self.ring(_wire.passed_to(self._keys, own.key, answer))
 
     def ring(self, place: Place | None) -> Exchange[None]:
         """Wake the waiter at *place*, which otherwise looks for itself, a little later."""
         if place is not None:
             try:
-                yield from self._verbs.transacted(_turns.ring(place))
+                yield from self._verbs.transacted(_wire.ring(place))
             except TROUBLE as error:
                 _log.debug("a waiter was not woken: %s", error)
 

@@ -6,6 +6,7 @@ a version of protobuf. Enumerations are declared as numbers: both look the same 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -90,9 +91,10 @@ class Method(NamedTuple):
     read: Any
 
 
-def _method(service: str, name: str, message: str) -> Method:
+@cache
+def _method(service: str, name: str) -> Method:
     path = f"/etcdserverpb.{service}/{name}"
-    return Method(path, _CLASSES[message].SerializeToString, _CLASSES[f"{message}Answer"].FromString)
+    return Method(path, _CLASSES[name].SerializeToString, _CLASSES[f"{name}Answer"].FromString)
 
 
 class Request(NamedTuple):
@@ -113,42 +115,43 @@ class Request(NamedTuple):
         return (("token", self.token),) if self.token else None
 
 
-TXN = _method("KV", "Txn", "Txn")
-WATCH = _method("Watch", "Watch", "Watch")
-_LEASE = _method("Lease", "LeaseGrant", "LeaseGrant")
-# A stream, of which one message with its answer is the whole.
-_KEEP_ALIVE = _method("Lease", "LeaseKeepAlive", "LeaseKeepAlive")
-_AUTHENTICATE = _method("Auth", "Authenticate", "Authenticate")
-_STATUS = _method("Maintenance", "Status", "Status")
-_MEMBERS = _method("Cluster", "MemberList", "MemberList")
+TXN = _method("KV", "Txn")
+
+
+def _request(service: str, name: str, /, **fields: Any) -> Request:
+    """Return the call of a method of *service*, whose message has the same *name*."""
+    return Request(_method(service, name), _CLASSES[name](**fields))
 
 
 def authenticate(user: str, password: str) -> Request:
     """Return the request for a token."""
-    return Request(_AUTHENTICATE, _CLASSES["Authenticate"](name=user, password=password))
+    return _request("Auth", "Authenticate", name=user, password=password)
 
 
 def status(member: int, within_s: float) -> Request:
     """Return the request for the state of *member*; it answers alone, also where there is no majority."""
-    return Request(_STATUS, _CLASSES["Status"](), member=member, within_s=within_s)
+    return _request("Maintenance", "Status")._replace(member=member, within_s=within_s)
 
 
 def members() -> Request:
     """Return the request for the members of the cluster."""
-    return Request(_MEMBERS, _CLASSES["MemberList"]())
+    return _request("Cluster", "MemberList")
 
 
 def watch(start: bytes, end: bytes) -> Request:
     """Return the request for all removals of the keys from *start* to before *end*."""
     wanted = _CLASSES["WatchCreate"](key=start, range_end=end, filters=[_NO_PUTS])
-    return Request(WATCH, _CLASSES["Watch"](create=wanted))
+    return _request("Watch", "Watch", create=wanted)
 
 
 def lease(ttl_s: int) -> Request:
     """Return the request for a lease of etcd's."""
-    return Request(_LEASE, _CLASSES["LeaseGrant"](ttl=ttl_s))
+    return _request("Lease", "LeaseGrant", ttl=ttl_s)
 
 
 def keep_alive(lease_id: int) -> Request:
-    """Return the request to keep a lease alive; none is left where the answer has no time to live."""
-    return Request(_KEEP_ALIVE, _CLASSES["LeaseKeepAlive"](id=lease_id))
+    """Return the request to keep a lease alive; none is left where the answer has no time to live.
+
+    The method is a stream, of which one message with its answer is the whole.
+    """
+    return _request("Lease", "LeaseKeepAlive", id=lease_id)

@@ -10,7 +10,7 @@ from dlock_core.errors import StoreError
 from dlock_core.kit import BatchResults, in_parts, outcome, pages
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
-from dlock_etcd import _schema, _turns, _wire
+from dlock_etcd import _schema, _wire
 from dlock_etcd._errors import TROUBLE, error_of, no_token
 from dlock_etcd._queue import Queue
 from dlock_etcd._schema import TXN, Request
@@ -62,20 +62,15 @@ class EtcdVerbs:
                 return decided
             txn = _wire.exact(self.keys, record, self.revision, came.revision, own)
 
-    def replace(self, request: Replace) -> Exchange[Reply]:
+    def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """One transaction."""
-        return self._step(request)
-
-    def release(self, request: Release) -> Exchange[Reply]:
-        """One transaction."""
-        return self._step(request)
-
-    def _step(self, request: Replace | Release) -> Exchange[Reply]:
         following = None if request.record.held else self.queue.next(request.record.key)
         answer = yield from self.transacted(_wire.step(self.keys, request, self.revision, following))
         reply = self._settled(request, answer)
         yield from self._woken(request, answer, following)
         return reply
+
+    release = replace
 
     def _settled(self, request: Replace | Release, answer: Any) -> Reply:
         key = request.record.key
@@ -87,7 +82,7 @@ class EtcdVerbs:
     def _woken(self, request: Replace | Release, answer: Any, told: Place | None = None) -> Exchange[None]:
         """Wake who comes next, if the step has freed the key and not *told* that one itself."""
         if not request.record.held:
-            yield from self.queue.ring(_turns.following(self.keys, request.record.key, answer, told))
+            yield from self.queue.ring(_wire.following(self.keys, request.record.key, answer, told))
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One transaction, with one inside of it for each request; more where they are large."""

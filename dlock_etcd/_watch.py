@@ -17,7 +17,7 @@ import grpc
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import News, aperform, perform
 from dlock_etcd._errors import TROUBLE
-from dlock_etcd._turns import rung
+from dlock_etcd._wire import rung
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from dlock_core.errors import ConfigurationError
-from dlock_core.kit import AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, Watch
+from dlock_core.errors import ConfigurationError, StoreError
+from dlock_core.kit import AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, Waits, Watch
 from dlock_core.store import Capability
 from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
-from dlock_etcd._waiting import Queues
 from dlock_etcd._watch import anews_of, news_of
 from dlock_etcd._wire import BATCH_LIMIT
 from dlock_etcd.options import EtcdStoreOptions, credentials_of
 
+if TYPE_CHECKING:
+    from dlock_core.kit import Exchange
+    from dlock_core.record import LockRecord
+
 __all__ = ["AsyncEtcdStore", "EtcdStore"]
 
 _UPKEEP = Call("keep", None, 1.0)
+_LEAVE_S = 0.25
 
 
-class _Store(Batches, Queues):
-    """What both stores share: how they are made."""
+class _Store(Batches, Waits):
+    """What both stores share: how they are made, and the way of a waiter into the queue and out of it."""
 
     batch_limit = BATCH_LIMIT
     capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
@@ -53,6 +59,26 @@ class _Store(Batches, Queues):
             )
         super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
         link.watch = self._watch(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
+
+    def wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> Any:
+        """Return when the key is this waiter's to claim, or after *timeout_s*; those who wait are woken in the order in which they came.
+
+        A waiter that is interrupted leaves the queue.
+        """
+        return self._perform(self._queueing(record.key, ticket, timeout_s))
+
+    def _queueing(self: Any, key: str, ticket: str, timeout_s: float) -> Exchange[None]:
+        queue, until, woken = self._verbs.queue, time.monotonic() + timeout_s, False
+        bell = queue.attend(key, ticket)
+        try:
+            yield from self._waiting(key, bell, timeout_s)
+            woken = time.monotonic() < until
+        finally:
+            if woken:
+                queue.keep(bell)
+            else:
+                with suppress(StoreError):  # the place is given up a little later
+                    yield self._run(queue.leave(bell), Call("leave", key, _LEAVE_S))
 
 
 class EtcdStore(_Store, ExchangeStore):

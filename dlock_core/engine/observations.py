@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import MutableMapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from dlock_core.clock import boot
 from dlock_core.early import resumed, saved
@@ -33,17 +33,9 @@ SAVED_MAX = 1_000
 _OTHERS_WRITE = 0o022
 
 
-class ObservationStore(Protocol):
-    """Where observations outlive a client, for the processes of one boot."""
-
-    def load(self, now: int) -> dict[str, Observation]:
-        """Return what it holds that counts at *now*."""
-
-    def save(self, seen: dict[str, Observation], now: int) -> None:
-        """Put *seen*, and what others have put there meanwhile; of two observations of one version the earlier counts."""
-
-
-def observation_store(kept: str | Path | MutableMapping[str, Any] | None) -> ObservationStore | None:
+def observation_store(
+    kept: str | Path | MutableMapping[str, Any] | None,
+) -> ObservationFile | ObservationMapping | None:
     """Return what the option ``observations`` names.
 
     Raises: UnsupportedError: this machine does not tell one boot from another. ConfigurationError: there is no such folder.
@@ -63,14 +55,17 @@ def observation_store(kept: str | Path | MutableMapping[str, Any] | None) -> Obs
 
 
 class ObservationFile:
-    """The file at *path*, for the processes of one *boot*. Written whole and renamed, so nobody ever reads a half."""
+    """The file at *path*, in which observations outlive a client, for the processes of one *boot*.
+
+    It is written whole and renamed, so nobody ever reads a half.
+    """
 
     def __init__(self, path: Path, boot: str) -> None:
         self.path = path
         self._boot = boot
 
     def load(self, now: int) -> dict[str, Observation]:
-        """As :meth:`ObservationStore.load`."""
+        """Return what it holds that counts at *now*."""
         try:
             with self.path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -85,7 +80,7 @@ class ObservationFile:
             return {}
 
     def save(self, seen: dict[str, Observation], now: int) -> None:
-        """As :meth:`ObservationStore.save`."""
+        """Put *seen*, and what others have put there meanwhile; of two observations of one version the earlier counts."""
         text = json.dumps(saved(_merged(self.load(now), seen), self._boot))
         temporary = None
         try:
@@ -115,7 +110,7 @@ class ObservationMapping:
         self._boot = boot
 
     def load(self, now: int) -> dict[str, Observation]:
-        """As :meth:`ObservationStore.load`."""
+        """As :meth:`ObservationFile.load`."""
         try:
             return resumed(dict(self._kept), self._boot, now)
         except Exception as error:  # noqa: BLE001  # it is the user's own, and may be anything
@@ -123,7 +118,7 @@ class ObservationMapping:
             return {}
 
     def save(self, seen: dict[str, Observation], now: int) -> None:
-        """As :meth:`ObservationStore.save`."""
+        """As :meth:`ObservationFile.save`."""
         with _mapping_mutex:
             merged = saved(_merged(self.load(now), seen), self._boot)
             try:
@@ -135,19 +130,15 @@ class ObservationMapping:
 def _merged(found: dict[str, Observation], seen: dict[str, Observation]) -> dict[str, Observation]:
     """Return the newest of *found* and *seen*, by key."""
     for key, mine in seen.items():
-        theirs = found.get(key)
-        found[key] = theirs if theirs is not None and _is_earlier(theirs, mine) else mine
+        theirs = found.get(key, mine)
+        found[key] = theirs if theirs.version == mine.version and theirs.seen_at < mine.seen_at else mine
     return {key: found[key] for key in sorted(found, key=lambda key: found[key].seen_at)[-SAVED_MAX:]}
-
-
-def _is_earlier(one: Observation, other: Observation) -> bool:
-    return one.version == other.version and one.seen_at < other.seen_at
 
 
 class Observations:
     """The observations of one client, by full key; the oldest are forgotten."""
 
-    def __init__(self, runtime: Runtime, kept: ObservationStore | None) -> None:
+    def __init__(self, runtime: Runtime, kept: ObservationFile | ObservationMapping | None) -> None:
         self._runtime = runtime
         self._kept = kept
         self._unsaved: dict[str, Observation] = {}

@@ -23,6 +23,7 @@ from dlock_core.states import (
     Abandon,
     Answer,
     Begin,
+    Break,
     Cease,
     Due,
     Ended,
@@ -332,9 +333,7 @@ def _of_operator(world: World, case: Case) -> Iterator[tuple[str, World]]:
             noted = _applied(world._replace(operator="noted"), request)[0]
             yield "the operator leaves a note", noted
     if world.operator == "noted" and not case.other_note:
-        request_to_break = lease.break_request(
-            lock, fencing_token=OWNER_TOKEN, new_rvn=_fresh(), by=Broken("op", 1), free_now=False
-        )
+        request_to_break = lease.break_request(Break(LOCK, OWNER_TOKEN, Broken("op", 1)), lock, _fresh())
         if request_to_break is not None:
             yield "the operator breaks the lock", _applied(world._replace(operator="done"), request_to_break)[0]
     if world.wipes and session is not None and session.held:

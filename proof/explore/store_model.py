@@ -8,7 +8,7 @@ from dlock_core import lease
 from dlock_core.early import STEP_NS
 from dlock_core.kit import removal
 from dlock_core.record import Broken, LockRecord, OwnerState, State
-from dlock_core.states import Read, Verb
+from dlock_core.states import Break, Read, Verb
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from proof.explore.canonical import TOKEN, Store, cleared, orphaned, rebased
 from proof.explore.world import (
@@ -133,9 +133,8 @@ def operator_move(store: Store, rules: Rules) -> Client | None:
     if record is None or record.state is not State.HELD or record.broken is not None:
         return None
     by = Broken("operator", 0)
-    request = lease.break_request(
-        record, fencing_token=record.fencing_token, new_rvn=NEW_RVN, by=by, free_now=rules.frees_now
-    )
+    attempt = Break(record.key, record.fencing_token, by, free_now=rules.frees_now)
+    request = lease.break_request(attempt, record, NEW_RVN)
     return None if request is None else Client(None, ghosts=(Ghost(0, request),))
 
 

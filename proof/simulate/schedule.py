@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
 from dlock_core.record import Broken
-from dlock_core.states import Begin, Confirming, Ended, Held, New, Observation, Seeking, Terms
+from dlock_core.states import Begin, Break, Confirming, Ended, Held, New, Observation, Seeking, Terms
 from dlock_core.timings import NANOS
 from proof.simulate.attempt import Run
 from proof.simulate.knobs import LEASE_S, Knobs, Mode, sim_timings
@@ -111,9 +111,7 @@ class Sim:
         if record is None:
             return
         by = Broken("operator", 0)
-        request = lease.break_request(
-            record, fencing_token=record.fencing_token, new_rvn=self.new_rvn(), by=by, free_now=False
-        )
+        request = lease.break_request(Break(record.key, record.fencing_token, by), record, self.new_rvn())
         if request is not None:
             self.at(int(self.random() * self.delay_ns), self._break_lands, request)
 

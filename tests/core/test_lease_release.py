@@ -295,7 +295,7 @@ def test_hazard_11_release_is_followed_for_the_longest_lease_that_may_stand() ->
 
 def test_break_keeps_the_key_held_for_one_more_lease_under_a_higher_token() -> None:
     """Within it the old holder's lease ends, and its next renewal is refused."""
-    request = lease.break_request(held("b", 4), fencing_token=4, new_rvn="x", by=BY, free_now=False)
+    request = lease.break_request(Break("k", 4, BY), held("b", 4), "x")
 
     assert request == Replace(
         LockRecord("k", State.HELD, "x", 5, "operator", 10_000, broken=BY), Version("b", 4), keep_payload=True
@@ -304,7 +304,7 @@ def test_break_keeps_the_key_held_for_one_more_lease_under_a_higher_token() -> N
 
 def test_break_now_frees_at_once() -> None:
     """The old holder may still believe in it."""
-    request = lease.break_request(held("b", 4), fencing_token=4, new_rvn="x", by=BY, free_now=True)
+    request = lease.break_request(Break("k", 4, BY, free_now=True), held("b", 4), "x")
 
     assert request is not None
     assert (request.record.state, request.record.fencing_token, request.record.lease_ms) == (State.FREE, 5, None)
@@ -313,7 +313,7 @@ def test_break_now_frees_at_once() -> None:
 
 def test_break_of_a_lock_without_a_lease_frees_at_once() -> None:
     """There is no lease to wait for."""
-    request = lease.break_request(held("b", 4, lease=None), fencing_token=4, new_rvn="x", by=BY, free_now=False)
+    request = lease.break_request(Break("k", 4, BY), held("b", 4, lease=None), "x")
 
     assert request is not None
     assert request.record.state is State.FREE
@@ -322,15 +322,12 @@ def test_break_of_a_lock_without_a_lease_frees_at_once() -> None:
 @pytest.mark.parametrize("record", [None, free("b", 4), held("b", 5)])
 def test_break_of_what_is_not_that_grant_is_refused(record: LockRecord | None) -> None:
     """The operator saw another one."""
-    assert lease.break_request(record, fencing_token=4, new_rvn="x", by=BY, free_now=False) is None
+    assert lease.break_request(Break("k", 4, BY), record, "x") is None
 
 
 def test_break_of_a_newer_format_is_possible() -> None:
     """It is shown as held without a lease."""
-    assert (
-        lease.break_request(newer_format("k", 2, "b", 4), fencing_token=4, new_rvn="x", by=BY, free_now=False)
-        is not None
-    )
+    assert lease.break_request(Break("k", 4, BY), newer_format("k", 2, "b", 4), "x") is not None
 
 
 _SESSION = SessionRef("~dlock/session/1", 30_000, 1)
@@ -350,7 +347,7 @@ def test_break_of_a_lock_under_a_session_waits_for_the_lease_of_the_session(
     """A record without a lease of its own is not always one that never ends."""
     record = replace(held("b", 4, lease=None), **kept_by)
 
-    request = lease.break_request(record, fencing_token=4, new_rvn="x", by=BY, free_now=False)
+    request = lease.break_request(Break("k", 4, BY), record, "x")
 
     assert request is not None
     assert request.record == LockRecord("k", State.HELD, "x", 5, "operator", lease_ms, broken=BY)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from dlock_core import lease
 from dlock_core.record import Broken, Times
-from dlock_core.states import New, Terms
+from dlock_core.states import Break, New, Terms
 from tests.core.attempts import SECOND, Attempt, held, timings
 
 
@@ -24,8 +24,6 @@ def test_break_keeps_when_the_lock_was_granted() -> None:
     """And its time of writing is that of the break; a record without times stays so."""
     for times, then in ((Times(7, 8), Times(7, 12)), (None, None)):
         record = replace(held("b", 4), times=times)
-        request = lease.break_request(
-            record, fencing_token=4, new_rvn="x", by=Broken("operator", 12_000), free_now=False
-        )
+        request = lease.break_request(Break("k", 4, Broken("operator", 12_000)), record, "x")
         assert request is not None
         assert request.record.times == then
