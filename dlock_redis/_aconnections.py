@@ -119,7 +119,7 @@ def _settle(answers: asyncio.Future[list[Any] | Exception], result: list[Any] | 
 
 async def aconnected(source: Source, deadline: float) -> _AsyncLink:
     """Return a new connection."""
-    with errors.unsent(None, source.address):
+    with errors.unsent(None):
         timeout_s = deadline - time.monotonic()
         connection = source.connection(timeout_s)
         made: list[socket.socket] = []

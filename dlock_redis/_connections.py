@@ -115,7 +115,7 @@ class _Link:
 
 def connected(source: Source, deadline: float) -> _Link:
     """Return a new connection."""
-    with errors.unsent(None, source.address):
+    with errors.unsent(None):
         connection = source.connection(max(deadline - time.monotonic(), 0.001))
         try:
             _connect(connection)
@@ -198,7 +198,7 @@ def _connected_on(lane: Lane, source: Source, deadline: float) -> _Link:
             partial(connected, source, deadline), deadline - time.monotonic(), lambda late: late.close()
         )
     except TimeoutError as error:
-        raise errors.trouble(TimeoutError("no connection in time"), None, sent=False, at=source.address) from error
+        raise errors.trouble(TimeoutError("no connection in time"), None, sent=False) from error
     return link
 
 

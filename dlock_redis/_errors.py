@@ -122,16 +122,16 @@ FAILURES: tuple[type[Exception], ...] = (StoreError, *TROUBLE)
 
 
 @contextmanager
-def unsent(key: str | None, at: str = "") -> Iterator[None]:
-    """Translate the driver's errors where no request has been made yet; *at* is the server's address."""
+def unsent(key: str | None) -> Iterator[None]:
+    """Translate the driver's errors where no request has been made yet."""
     try:
         yield
     except TROUBLE as error:
-        raise trouble(error, key, sent=False, at=at) from error
+        raise trouble(error, key, sent=False) from error
 
 
-def trouble(error: Exception, key: str | None, *, sent: bool, at: str = "") -> StoreError:
-    """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server *at* an address."""
+def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
+    """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server."""
     known = next((CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), None)
     if (code := _CODE.search(str(error))) is not None:
         known = code.group(1)
@@ -158,5 +158,4 @@ def trouble(error: Exception, key: str | None, *, sent: bool, at: str = "") -> S
     where = "" if key is None else f" for key {key!r}"
     first = _FIRST.get(known, "")
     said = str(error) or f"{type(error).__name__}, no answer"
-    server = f"Redis at {at}" if known is None and at and at not in said else "Redis"
-    return kind(f"{first}the request{where} failed at {server}: {said}" + (f" ({hint})" if hint else ""), key=key)
+    return kind(f"{first}the request{where} failed at Redis: {said}" + (f" ({hint})" if hint else ""), key=key)

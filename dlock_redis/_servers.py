@@ -84,12 +84,6 @@ class Source(NamedTuple):
     connection_class: Any
     settings: Mapping[str, Any]
 
-    @property
-    def address(self) -> str:
-        """Host and port, or the path of a socket; nothing where Sentinels know it."""
-        settings = self.settings
-        return settings.get("path") or (f"{settings['host']}:{settings['port']}" if "host" in settings else "")
-
     def connection(self, timeout_s: float) -> Any:
         """Return a new connection, not yet connected."""
         settings = {**self.settings, **_time_out(timeout_s)}
