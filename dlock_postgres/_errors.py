@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import named, unanswered, unfit
@@ -75,9 +76,12 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
     return unanswered("PostgreSQL", _said(error) or f"{type(error).__name__}, no answer in time", key, writes=writes)
 
 
-def not_connected(error: Exception) -> StoreError:
-    """Return the error of a statement that was not sent, since there is no connection."""
-    said = "no connection in time" if isinstance(error, TimeoutError) else " ".join(str(error).split())
+def not_connected(error: Exception, conninfo: str) -> StoreError:
+    """Return the error of a statement that was not sent, since there is no connection by *conninfo*."""
+    said = " ".join(str(error).split())
+    if isinstance(error, (TimeoutError, psycopg.errors.ConnectionTimeout)):
+        known = conninfo_to_dict(conninfo)
+        said = f"no connection to {known.get('host') or 'the default host'}, port {known.get('port') or 5432}, in time"
     if any(refusal in said for refusal in _REFUSALS):
         return StoreSetupError(f"PostgreSQL refuses the connection: {said}; check the URL, user, password and TLS")
     hint = "; this is a standby: name the primary" if _STANDBY in said else ""

@@ -64,7 +64,7 @@ class Session:
         try:
             self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS).pgconn
         except psycopg.Error as error:
-            raise not_connected(error) from error
+            raise not_connected(error, conninfo) from error
         # The names of the statements that were prepared; None where none should be.
         self.prepared: set[bytes] | None = set() if capabilities.has_pipeline() else None
         self._cancels = self._cancelled = False

@@ -28,6 +28,7 @@ from dlock_postgres.options import checked_table, conninfo_of, fence_sql
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dlock_core.errors import StoreError
     from dlock_postgres.provision import Facts
 
 __all__ = ["AsyncPostgresStore", "PostgresStore"]
@@ -63,7 +64,11 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
             return watch is not None and key in watch.queues
 
         verbs = PostgresVerbs(checked_table(table), learned, is_awaited)
-        super().__init__(verbs, self._pooled(lambda _: self._session(conninfo()), not_connected, **_CONNECTIONS))  # type: ignore[call-arg]  # the face that is mixed in
+
+        def unconnected(error: Exception) -> StoreError:
+            return not_connected(error, conninfo())
+
+        super().__init__(verbs, self._pooled(lambda _: self._session(conninfo()), unconnected, **_CONNECTIONS))  # type: ignore[call-arg]  # the face that is mixed in
 
 
 class PostgresStore(_Store, ExchangeStore):

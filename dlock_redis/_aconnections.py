@@ -128,10 +128,12 @@ async def aconnected(source: Source, deadline: float) -> _AsyncLink:
                 if not isinstance(connection, SentinelManagedConnection):  # which asks for its address first
                     await _reach(connection, made, deadline)
                 await connection.connect()
-        except BaseException:
+        except BaseException as error:
             connection._close()  # as in _AsyncLink
             for unused in made:
                 unused.close()
+            if isinstance(error, (TimeoutError, redis.exceptions.TimeoutError)):
+                raise source.late() from error
             raise
     return _AsyncLink(connection)
 

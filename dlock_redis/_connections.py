@@ -121,8 +121,10 @@ def connected(source: Source, deadline: float) -> _Link:
             _connect(connection)
             if time.monotonic() >= deadline:
                 raise redis.TimeoutError("connecting took all of the time")
-        except BaseException:
+        except BaseException as error:
             connection.disconnect()
+            if isinstance(error, redis.TimeoutError):
+                raise source.late() from error
             raise
     return _Link(connection)
 
@@ -198,7 +200,7 @@ def _connected_on(lane: Lane, source: Source, deadline: float) -> _Link:
             partial(connected, source, deadline), deadline - time.monotonic(), lambda late: late.close()
         )
     except TimeoutError as error:
-        raise errors.trouble(TimeoutError("no connection in time"), None, sent=False) from error
+        raise errors.trouble(source.late(), None, sent=False) from error
     return link
 
 

@@ -93,6 +93,12 @@ class Source(NamedTuple):
             settings["connection_pool"] = kind(pool, timeout_s)
         return self.connection_class(**settings)
 
+    def late(self) -> TimeoutError:
+        """Return the error of a connection that did not come in time."""
+        pool, known = self.settings.get("connection_pool"), self.settings
+        where = known.get("path") or f"{known.get('host')}:{known.get('port')}"
+        return TimeoutError(f"no connection to {where if pool is None else repr(pool.service_name)} in time")
+
 
 def _time_out(timeout_s: float) -> dict[str, float]:
     return {"socket_connect_timeout": timeout_s, "socket_timeout": timeout_s}

@@ -35,7 +35,7 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
         return StoreUnavailableError(f"the time-out of the call is too short, nothing was written to {shown}", key=key)
     if not isinstance(error, TROUBLE):
         return None
-    said = f"{type(error).__name__} {error}".strip()
+    said = "no answer in time" if isinstance(error, KazooTimeoutError) else f"{type(error).__name__} {error}".strip()
     for kind, ours, hint in _REFUSED:
         if isinstance(error, kind):
             return ours(f"ZooKeeper refused, nothing was written to {shown}: {said}; {hint}", key=key)

@@ -389,7 +389,7 @@ class Run:
         what = f"lock {escape(lease.key)!r} (token {lease.fencing_token})"
         if self._guard.look():
             self._say.error(
-                f"{what} could not be renewed because this process stood still: the guard has sent TERM to the command"
+                f"{what} was not renewed in time, and this process stood still: the guard has sent TERM to the command"
             )
             return
         state = lease._handle.state

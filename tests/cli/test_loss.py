@@ -177,6 +177,7 @@ def test_a_child_that_ended_on_terms_request_still_means_76(shell: Shell) -> Non
     code, _, err = finish(process)
     assert code == 76
     assert "gets TERM" not in err  # it had it from the guard
+    assert "was not renewed in time, and this process stood still" in err  # whatever kept it from being renewed before
 
 
 def finish_of_child(pid: int) -> bool:

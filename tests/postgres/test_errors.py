@@ -78,7 +78,8 @@ def test_an_error_of_another_library_is_left() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (TimeoutError(), StoreUnavailableError, "no connection in time$"),
+        (TimeoutError(), StoreUnavailableError, "no connection to db.example, port 5432, in time$"),
+        (psycopg.errors.ConnectionTimeout("expired"), StoreUnavailableError, "db.example, port 5432, in time$"),
         (psycopg.OperationalError("connection\n  refused"), StoreUnavailableError, "connection refused$"),
         (psycopg.OperationalError("session is read-only"), StoreUnavailableError, "name the primary$"),
         (psycopg.OperationalError('role "x" is not permitted to log in'), StoreSetupError, "check the URL"),
@@ -90,4 +91,4 @@ def test_an_error_of_another_library_is_left() -> None:
 def test_a_connection_that_was_not_made_is_told(error: Exception, kind: type[StoreError], said: str) -> None:
     """Nothing was sent; what no second try mends is an error of the set-up."""
     with pytest.raises(kind, match=said):
-        raise not_connected(error)
+        raise not_connected(error, "host=db.example")

@@ -102,6 +102,20 @@ def test_sentinel_that_hangs_takes_a_share_of_the_time(colour: str, sentinel: in
             store.end()
 
 
+def test_server_that_takes_no_connection_in_time_is_named(open_store: Callable[..., Any]) -> None:
+    """As one that refuses it is; a queue of connections that is full stands for a host that is cut off."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
+        port = full.getsockname()[1]
+        for _ in range(2):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        store = open_store(f"redis://127.0.0.1:{port}")
+
+        with pytest.raises(StoreUnavailableError, match=f"no connection to 127.0.0.1:{port} in time"):
+            store.read("k", timeout_s=0.3)
+
+
 def test_the_pages_client_behind_a_sentinel(sentinel: int) -> None:
     """It is accepted by the two names."""
     replaced = {

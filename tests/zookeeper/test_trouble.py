@@ -105,7 +105,7 @@ def test_write_to_a_server_that_stands_still_is_unknown(own_server: ScriptedServ
     store.read(key, timeout_s=TIMEOUT_S)
 
     stop(own_server.pid)
-    with pytest.raises(OutcomeUnknownError, match="may be applied"):
+    with pytest.raises(OutcomeUnknownError, match="may be applied: no answer in time"):
         store.claim(claim, timeout_s=0.5)
     os.kill(own_server.pid, signal.SIGCONT)
 
