@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -95,6 +96,17 @@ def test_stopped_server_is_given_up_in_time(
             assert timeout_s * 0.9 <= time.monotonic() - began < timeout_s + 1.0
     finally:
         server.resume()
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_server_that_never_greets_is_named(open_store: Callable[..., Any], scheme: str) -> None:
+    """By its address, which the driver's own words leave out."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        store = open_store(f"{scheme}://127.0.0.1:{port}/1")
+
+        with pytest.raises(StoreUnavailableError, match=f"no connection to 127.0.0.1:{port} in time .nothing was applied"):
+            store.read("k", timeout_s=0.3)
 
 
 def test_reply_that_trickles_ends_in_time_too(open_store: Callable[..., Any], proxy: Proxy, key: str) -> None:
