@@ -111,6 +111,22 @@ def test_claim_behind_a_wait_that_ends_otherwise_asks_for_its_place(
     assert not store.read(key, timeout_s=SOON_S).held
 
 
+def test_claim_behind_a_wait_that_ends_otherwise_is_applied_where_its_place_is_known(
+    store: Any, waiter: RedisStore, raw: Any, key: str
+) -> None:
+    """Whoever freed the key woke nobody; the place goes with the grant."""
+    granted(store, key)
+    waiting = Waiting(waiter, key)
+    queued(raw, key, 1)
+    [blocking] = blocked(raw)
+    raw.hset(key, "state", "free")
+
+    raw.client_unblock(int(blocking["id"]))
+
+    waiting.granted()
+    assert raw.hget(key, "queue") == b""
+
+
 def test_waiter_whose_connection_is_killed_gets_nothing(store: Any, waiter: RedisStore, raw: Any, key: str) -> None:
     """The server drops its claim; the key is free for the next after a turn at most."""
     record = granted(store, key)
