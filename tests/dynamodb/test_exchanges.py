@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
-from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
+from dlock_core.kit import Call
 from dlock_core.record import NO_TOKEN, Broken, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_dynamodb._direct import Ask
+from dlock_dynamodb._errors import StrangeAnswerError
 from dlock_dynamodb.dialects.awslabs import to_text
 from dlock_dynamodb.options import DynamoDBStoreOptions
 from dlock_dynamodb.store import DynamoDBVerbs
@@ -108,3 +110,36 @@ def test_a_count_that_cannot_be_read_fails_what_needs_a_token(change: Replace, k
         exchange.throw(refusal(COUNT))
 
     assert (type(caught.value), caught.value.key) == (kind, "k")
+
+
+READS, WRITES = Call("read", "k", 1.0), Call("claim", "k", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "call", "kind"),
+    [
+        (TimeoutError(), WRITES, StoreUnavailableError),
+        (StrangeAnswerError("it is strange"), WRITES, OutcomeUnknownError),
+        (StrangeAnswerError("it is strange"), READS, StoreUnavailableError),
+        (ReadTimeoutError(endpoint_url=ELSEWHERE), WRITES, OutcomeUnknownError),
+        (ConnectionResetError("x"), WRITES, OutcomeUnknownError),
+        (refusal(), READS, StoreUnavailableError),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_error_is_that_of_its_call(error: Exception, call: Call, kind: type[StoreError]) -> None:
+    """It names the verb, the key and the table."""
+    told = verbs().trouble(error, call)
+
+    assert told is not None
+    assert (type(told), told.key) == (kind, "k")
+    assert str(told).startswith(f"could not {call.verb} key 'k' in DynamoDB table 'locks': ")
+
+
+def test_what_is_none_of_boto3_is_not_translated() -> None:
+    """Nor what is an error of dlock already."""
+    assert verbs().trouble(ZeroDivisionError(), WRITES) is None
+    assert verbs().trouble(StoreUnavailableError("x", key="k"), WRITES) is None
+    assert str(verbs().trouble(TimeoutError(), Call("inspect", None, 1.0))).startswith(
+        "could not describe DynamoDB table 'locks': "
+    )
