@@ -169,17 +169,12 @@ local text = string.format('%.0f', token)
 local written = string.format('%.0f', at) .. ' ' .. rvn
 return nil, function()
 if plain or not (string.find(options, 'k') and r[6] and r[2] ~= 'gone') then
-  if turn then
-    redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written,
-      'turn', '')
-  else
-    redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written)
-  end
+  redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written)
   payload = nil
 else
   redis.call('HSET', key, 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'written', written)
-  if turn then redis.pcall('HSET', key, 'turn', '') end
 end
+if turn then redis.pcall('HSET', key, 'turn', '') end
 if from then redis.pcall('HSET', key, 'queue', string.sub(r[7], 1, from - 1) .. string.sub(r[7], to + 1)) end
 if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
 return token

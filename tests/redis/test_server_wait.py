@@ -260,6 +260,17 @@ def test_waiter_that_was_away_for_a_moment_keeps_its_rank(store: Any, raw: Any, 
     assert raw.hget(key, "turn").startswith(b"here\x1f")
 
 
+@pytest.mark.parametrize("keep_payload", [False, True])
+def test_turn_that_is_over_goes_with_the_next_grant(store: Any, raw: Any, key: str, *, keep_payload: bool) -> None:
+    """Whose it was finds no claim of its own to apply."""
+    release(store, granted(store, key))
+    raw.hset(key, "turn", entry(raw, "gone", -1).rstrip("\x1e"))
+
+    granted(store, key, ticket="t", keep_payload=keep_payload)
+
+    assert raw.hget(key, "turn") == b""
+
+
 @pytest.mark.parametrize("wait_s", [0.001, 0.0004])
 def test_wait_of_no_length_ends(open_store: Any, server: Any, key: str, wait_s: float) -> None:
     """To the server a wait of 0 is one without an end."""
