@@ -112,6 +112,60 @@ def test_a_count_that_cannot_be_read_fails_what_needs_a_token(change: Replace, k
     assert (type(caught.value), caught.value.key) == (kind, "k")
 
 
+def test_a_grant_of_a_counted_row_is_numbered_by_two_requests_more() -> None:
+    """Each of them is as urgent as a renewal: the lock is held."""
+    request = Claim(record("k"), Expect.ANY)
+    exchange = counting().claim(request)
+    written = next(exchange)
+
+    drawn = exchange.send({"ResponseMetadata": {"RequestId": "r"}})
+    numbered = exchange.send({"Attributes": COUNT | {"dlockToken": {"N": "7"}}})
+
+    assert [each.operation for each in (written, drawn, numbered)] == ["put_item", "update_item", "update_item"]
+    assert (written.keeps, drawn.keeps, numbered.keeps) == (False, True, True)
+    assert numbered.request["ExpressionAttributeValues"][":token"] == {"S": f"7 {to_text(request.record.rvn)}"}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ReadTimeoutError(endpoint_url=ELSEWHERE), "ReadTimeoutError at 127.0.0.1:8000: no usable answer"),
+        (
+            ClientError({"Error": {"Code": "ThrottlingException"}}, "UpdateItem"),
+            "Throttling (HTTP None): DynamoDB throttled",
+        ),
+        (StrangeAnswerError("it is strange"), "StrangeAnswerError: no usable answer"),
+    ],
+)
+def test_a_grant_whose_token_cannot_be_drawn_is_unknown(error: Exception, told: str) -> None:
+    """It is held; an error that says the opposite would leave it behind."""
+    exchange = counting().claim(Claim(record("k"), Expect.ANY))
+    next(exchange)
+    exchange.send({"ResponseMetadata": {"RequestId": "r"}})
+
+    with pytest.raises(OutcomeUnknownError) as caught:
+        exchange.throw(error)
+
+    where = "key 'k' in DynamoDB table 'locks': "
+    begin = f"could not number {where}the lock was granted, and has no fencing token yet: "
+    assert str(caught.value).startswith(f"{begin}could not count the grants of {where}{told}")
+    assert caught.value.key == "k"
+
+
+def test_a_count_that_others_change_each_time_is_given_up() -> None:
+    """Nothing of the lock has changed."""
+    exchange = counting().replace(renewal(NO_TOKEN, NO_TOKEN))
+    next(exchange)
+    others = refusal(COUNT | {"dlockToken": {"N": "5"}})
+    for _ in range(7):
+        exchange.throw(others)
+
+    with pytest.raises(StoreUnavailableError, match="others were faster 8 times") as caught:
+        exchange.throw(others)
+
+    assert caught.value.key == "k"
+
+
 READS, WRITES = Call("read", "k", 1.0), Call("claim", "k", 1.0)
 
 
