@@ -11,12 +11,13 @@ from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, Stor
 from dlock_core.kit import Call
 from dlock_core.record import NO_TOKEN, Broken, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_dynamodb import DynamoDBStore
 from dlock_dynamodb._direct import Ask
 from dlock_dynamodb._errors import StrangeAnswerError
 from dlock_dynamodb.dialects.awslabs import to_text
 from dlock_dynamodb.options import DynamoDBStoreOptions
 from dlock_dynamodb.store import DynamoDBVerbs
-from tests.dynamodb.support import record
+from tests.dynamodb.support import record, session
 
 AWS, ELSEWHERE = "https://dynamodb.eu-west-1.amazonaws.com", "http://127.0.0.1:8000"
 COUNT = {"key": {"S": "dlock-token:k"}, "ownerName": {"S": "dlock fencing tokens"}}
@@ -110,6 +111,49 @@ def test_a_count_that_cannot_be_read_fails_what_needs_a_token(change: Replace, k
         exchange.throw(refusal(COUNT))
 
     assert (type(caught.value), caught.value.key) == (kind, "k")
+
+
+def test_a_batch_that_is_not_allowed_is_given_up() -> None:
+    """Its renewals go one by one, then and ever after."""
+    asking = verbs()
+    exchange = asking.replace_many([renewal()])
+    next(exchange)
+
+    alone = exchange.send({"Responses": [{"Error": {"Code": "AccessDenied"}}]})
+
+    assert alone.operation == "update_item"
+    assert next(asking.replace_many([renewal()])).operation == "update_item"
+
+
+def test_the_error_of_one_of_a_batch_is_its_result() -> None:
+    """With its key, and the driver's error as its cause; a mistake is not hidden."""
+    exchange = verbs().replace_many([renewal()])
+    next(exchange)
+    [busy] = end_of(exchange, {"Responses": [{"Error": {"Code": "TransactionConflict"}}]})
+    assert (type(busy), busy.key) == (StoreUnavailableError, "k")
+    assert str(busy).startswith("could not renew key 'k' in DynamoDB table 'locks': TransactionConflict: ")
+
+    for error in (ReadTimeoutError(endpoint_url=ELSEWHERE), ZeroDivisionError()):
+        alone = verbs(dialect="awslabs").replace_many([renewal(3, 4)])
+        next(alone)
+        if isinstance(error, ZeroDivisionError):
+            with pytest.raises(ZeroDivisionError):
+                alone.throw(error)
+        else:
+            [unknown] = end_of(alone, error)
+            assert (type(unknown), unknown.key, unknown.__cause__) == (OutcomeUnknownError, "k", error)
+
+
+def test_every_option_of_the_store_is_taken() -> None:
+    """As a URL would give them."""
+    names: dict[str, Any] = {"table": "other", "partition_key": "pk", "sort_key": "sk", "sort_key_value": "one"}
+    options = names | {"dialect": "awslabs", "sort_key_separator": "/", "endpoint_url": ELSEWHERE}
+    options |= {"trust_release_mark": False, "token_row": True, "region": "eu-central-1"}
+
+    store = DynamoDBStore(session(), **options)
+    store.close()
+
+    assert store.options == DynamoDBStoreOptions(**options)
 
 
 def test_a_grant_of_a_counted_row_is_numbered_by_two_requests_more() -> None:

@@ -271,6 +271,29 @@ def test_turn_that_is_over_goes_with_the_next_grant(store: Any, raw: Any, key: s
     assert raw.hget(key, "turn") == b""
 
 
+def test_wait_for_an_absent_key_ends_at_once(store: Any, raw: Any, key: str) -> None:
+    """In both ways; nothing is written before the claim."""
+    began = time.monotonic()
+
+    store.wait(held(key), ticket="t", timeout_s=LONG_S)
+    assert not raw.exists(key)
+    assert store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=LONG_S, timeout_s=SOON_S).applied
+
+    assert time.monotonic() - began < SOON_S
+
+
+def test_wait_for_a_record_of_a_newer_format_leaves_it_alone(store: Any, raw: Any, key: str) -> None:
+    """Its queue may be another."""
+    raw.hset(key, mapping={"v": "2", "state": "held", "rvn": "r", "token": "7"})
+    before = raw.hgetall(key)
+
+    store.wait(held(key), ticket="t", timeout_s=0.05)
+    reply = store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=0.05, timeout_s=SOON_S)
+
+    assert not reply.applied
+    assert raw.hgetall(key) == before
+
+
 @pytest.mark.parametrize("wait_s", [0.001, 0.0004])
 def test_wait_of_no_length_ends(open_store: Any, server: Any, key: str, wait_s: float) -> None:
     """To the server a wait of 0 is one without an end."""
