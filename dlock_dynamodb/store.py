@@ -250,7 +250,7 @@ class DynamoDBVerbs:
             answer = yield Ask("batch_execute_statement", {"Statements": statements}, keeps=True)
         except ClientError as error:
             if code_of(error) not in _NO_BATCH:
-                if isinstance(self.trouble(error, Call("replace", None, 0)), OutcomeUnknownError):
+                if isinstance(translate(error, "", key=None, writes=True), OutcomeUnknownError):
                     self._batches = self._batch_seen
                 raise
             self._batches = False

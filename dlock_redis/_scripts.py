@@ -52,23 +52,6 @@ _WHOLE = (
     "and string.find(r[4] or '', '^%d+$')"
 )
 
-# Take from *queue* the first who still waits, as *first*, to whom the turn is given in *turn*. Places before it whose wait is over keep
-# their rank for a second, in which the waiter may come back; then they are dropped. Those behind it stay as they are.
-_NEXT = f"""
-local turn, first, kept, rest = '', nil, '', 1
-while not first do
-  local from, to, place, till = string.find(queue, '([^\\31]+)\\31(%d+)\\30', rest)
-  if not from then break end
-  rest = to + 1
-  if at < tonumber(till) then
-    first, turn = place, place .. '\\31' .. string.format('%.0f', at + {TURN_MS * 1000})
-  elseif at < till + 1000000 then
-    kept = kept .. string.sub(queue, from, to)
-  end
-end
-queue = kept .. string.sub(queue, rest)
-"""
-
 # Wake the waiter whose place is *first*, if there is one. A wake-up decides nothing, so it may fail. A claim that waits in the server does
 # so at a list of its own, which goes with what is taken from it, or soon if nobody waits any more.
 _WAKE = f"""
@@ -81,8 +64,21 @@ elseif first then
 end
 """
 
+# Take from *queue* the first who still waits, as *first*, to whom the turn is given in *turn*. Places before it whose wait is over keep
+# their rank for a second, in which the waiter may come back; then they are dropped. Those behind it stay as they are.
 _NEXT_TURN = f"""
-{_NEXT}
+local turn, first, kept, rest = '', nil, '', 1
+while not first do
+  local from, to, place, till = string.find(queue, '([^\\31]+)\\31(%d+)\\30', rest)
+  if not from then break end
+  rest = to + 1
+  if at < tonumber(till) then
+    first, turn = place, place .. '\\31' .. string.format('%.0f', at + {TURN_MS * 1000})
+  elseif at < till + 1000000 then
+    kept = kept .. string.sub(queue, from, to)
+  end
+end
+queue = kept .. string.sub(queue, rest)
 redis.pcall('HSET', key, 'queue', queue, 'turn', turn)
 {_WAKE}
 """
@@ -169,17 +165,12 @@ local text = string.format('%.0f', token)
 local written = string.format('%.0f', at) .. ' ' .. rvn
 return nil, function()
 if plain or not (string.find(options, 'k') and r[6] and r[2] ~= 'gone') then
-  if turn then
-    redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written,
-      'turn', '')
-  else
-    redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written)
-  end
+  redis.call('HSET', key, 'v', '1', 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'payload', payload, 'written', written)
   payload = nil
 else
   redis.call('HSET', key, 'state', 'held', 'rvn', rvn, 'token', text, 'about', about, 'written', written)
-  if turn then redis.pcall('HSET', key, 'turn', '') end
 end
+if turn then redis.pcall('HSET', key, 'turn', '') end
 if from then redis.pcall('HSET', key, 'queue', string.sub(r[7], 1, from - 1) .. string.sub(r[7], to + 1)) end
 if payload and (r[6] ~= '' or payload ~= '') then return {{token, r[6]}} end
 return token
@@ -246,12 +237,10 @@ for i, key in ipairs(KEYS) do
   {_ROW_OF_PRIMARY}
   if r and r[2] == 'held' and r[3] == seen and r[4] == was and {_WHOLE} then
     local queue, written = r[7] or '', now .. rvn
+    redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
     if state ~= 'held' and queue ~= '' then
-      {_NEXT}
-      redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written, 'queue', queue, 'turn', turn)
-      {_WAKE}
+      {_NEXT_TURN}
     else
-      redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
       {_LOOK}
     end
     if keeps == '' then

@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ReadTimeoutError
 
-from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
+from dlock_core.kit import Call
 from dlock_core.record import NO_TOKEN, Broken, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_dynamodb import DynamoDBStore
 from dlock_dynamodb._direct import Ask
+from dlock_dynamodb._errors import StrangeAnswerError
 from dlock_dynamodb.dialects.awslabs import to_text
 from dlock_dynamodb.options import DynamoDBStoreOptions
 from dlock_dynamodb.store import DynamoDBVerbs
-from tests.dynamodb.support import record
+from tests.dynamodb.support import record, session
 
 AWS, ELSEWHERE = "https://dynamodb.eu-west-1.amazonaws.com", "http://127.0.0.1:8000"
 COUNT = {"key": {"S": "dlock-token:k"}, "ownerName": {"S": "dlock fencing tokens"}}
@@ -108,3 +111,133 @@ def test_a_count_that_cannot_be_read_fails_what_needs_a_token(change: Replace, k
         exchange.throw(refusal(COUNT))
 
     assert (type(caught.value), caught.value.key) == (kind, "k")
+
+
+def test_a_batch_that_is_not_allowed_is_given_up() -> None:
+    """Its renewals go one by one, then and ever after."""
+    asking = verbs()
+    exchange = asking.replace_many([renewal()])
+    next(exchange)
+
+    alone = exchange.send({"Responses": [{"Error": {"Code": "AccessDenied"}}]})
+
+    assert alone.operation == "update_item"
+    assert next(asking.replace_many([renewal()])).operation == "update_item"
+
+
+def test_the_error_of_one_of_a_batch_is_its_result() -> None:
+    """With its key, and the driver's error as its cause; a mistake is not hidden."""
+    exchange = verbs().replace_many([renewal()])
+    next(exchange)
+    [busy] = end_of(exchange, {"Responses": [{"Error": {"Code": "TransactionConflict"}}]})
+    assert (type(busy), busy.key) == (StoreUnavailableError, "k")
+    assert str(busy).startswith("could not renew key 'k' in DynamoDB table 'locks': TransactionConflict: ")
+
+    for error in (ReadTimeoutError(endpoint_url=ELSEWHERE), ZeroDivisionError()):
+        alone = verbs(dialect="awslabs").replace_many([renewal(3, 4)])
+        next(alone)
+        if isinstance(error, ZeroDivisionError):
+            with pytest.raises(ZeroDivisionError):
+                alone.throw(error)
+        else:
+            [unknown] = end_of(alone, error)
+            assert (type(unknown), unknown.key, unknown.__cause__) == (OutcomeUnknownError, "k", error)
+
+
+def test_every_option_of_the_store_is_taken() -> None:
+    """As a URL would give them."""
+    names: dict[str, Any] = {"table": "other", "partition_key": "pk", "sort_key": "sk", "sort_key_value": "one"}
+    options = names | {"dialect": "awslabs", "sort_key_separator": "/", "endpoint_url": ELSEWHERE}
+    options |= {"trust_release_mark": False, "token_row": True, "region": "eu-central-1"}
+
+    store = DynamoDBStore(session(), **options)
+    store.close()
+
+    assert store.options == DynamoDBStoreOptions(**options)
+
+
+def test_a_grant_of_a_counted_row_is_numbered_by_two_requests_more() -> None:
+    """Each of them is as urgent as a renewal: the lock is held."""
+    request = Claim(record("k"), Expect.ANY)
+    exchange = counting().claim(request)
+    written = next(exchange)
+
+    drawn = exchange.send({"ResponseMetadata": {"RequestId": "r"}})
+    numbered = exchange.send({"Attributes": COUNT | {"dlockToken": {"N": "7"}}})
+
+    assert [each.operation for each in (written, drawn, numbered)] == ["put_item", "update_item", "update_item"]
+    assert (written.keeps, drawn.keeps, numbered.keeps) == (False, True, True)
+    assert numbered.request["ExpressionAttributeValues"][":token"] == {"S": f"7 {to_text(request.record.rvn)}"}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ReadTimeoutError(endpoint_url=ELSEWHERE), "ReadTimeoutError at 127.0.0.1:8000: no usable answer"),
+        (
+            ClientError({"Error": {"Code": "ThrottlingException"}}, "UpdateItem"),
+            "Throttling (HTTP None): DynamoDB throttled",
+        ),
+        (StrangeAnswerError("it is strange"), "StrangeAnswerError: no usable answer"),
+    ],
+)
+def test_a_grant_whose_token_cannot_be_drawn_is_unknown(error: Exception, told: str) -> None:
+    """It is held; an error that says the opposite would leave it behind."""
+    exchange = counting().claim(Claim(record("k"), Expect.ANY))
+    next(exchange)
+    exchange.send({"ResponseMetadata": {"RequestId": "r"}})
+
+    with pytest.raises(OutcomeUnknownError) as caught:
+        exchange.throw(error)
+
+    where = "key 'k' in DynamoDB table 'locks': "
+    begin = f"could not number {where}the lock was granted, and has no fencing token yet: "
+    assert str(caught.value).startswith(f"{begin}could not count the grants of {where}{told}")
+    assert caught.value.key == "k"
+
+
+def test_a_count_that_others_change_each_time_is_given_up() -> None:
+    """Nothing of the lock has changed."""
+    exchange = counting().replace(renewal(NO_TOKEN, NO_TOKEN))
+    next(exchange)
+    others = refusal(COUNT | {"dlockToken": {"N": "5"}})
+    for _ in range(7):
+        exchange.throw(others)
+
+    with pytest.raises(StoreUnavailableError, match="others were faster 8 times") as caught:
+        exchange.throw(others)
+
+    assert caught.value.key == "k"
+
+
+READS, WRITES = Call("read", "k", 1.0), Call("claim", "k", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "call", "kind"),
+    [
+        (TimeoutError(), WRITES, StoreUnavailableError),
+        (StrangeAnswerError("it is strange"), WRITES, OutcomeUnknownError),
+        (StrangeAnswerError("it is strange"), READS, StoreUnavailableError),
+        (ReadTimeoutError(endpoint_url=ELSEWHERE), WRITES, OutcomeUnknownError),
+        (ConnectionResetError("x"), WRITES, OutcomeUnknownError),
+        (refusal(), READS, StoreUnavailableError),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_an_error_is_that_of_its_call(error: Exception, call: Call, kind: type[StoreError]) -> None:
+    """It names the verb, the key and the table."""
+    told = verbs().trouble(error, call)
+
+    assert told is not None
+    assert (type(told), told.key) == (kind, "k")
+    assert str(told).startswith(f"could not {call.verb} key 'k' in DynamoDB table 'locks': ")
+
+
+def test_what_is_none_of_boto3_is_not_translated() -> None:
+    """Nor what is an error of dlock already."""
+    assert verbs().trouble(ZeroDivisionError(), WRITES) is None
+    assert verbs().trouble(StoreUnavailableError("x", key="k"), WRITES) is None
+    assert str(verbs().trouble(TimeoutError(), Call("inspect", None, 1.0))).startswith(
+        "could not describe DynamoDB table 'locks': "
+    )

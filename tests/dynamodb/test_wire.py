@@ -282,6 +282,9 @@ BY_CODE: list[tuple[str, type[StoreError]]] = [
     ("ResourceNotFoundException", StoreSetupError),
     ("ValidationException", StoreSetupError),
     ("UnknownOperationException", StoreSetupError),
+    *((code, StoreUnavailableError) for code in ("ThrottlingError", "TransactionInProgress")),
+    *((code, StoreSetupError) for code in ("TableNotFound", "ValidationError", "OptInRequired", "RequestExpired")),
+    *((code, StoreSetupError) for code in ("IncompleteSignature", "InvalidClientTokenId", "SignatureDoesNotMatch")),
 ]
 
 

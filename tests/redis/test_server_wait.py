@@ -111,6 +111,22 @@ def test_claim_behind_a_wait_that_ends_otherwise_asks_for_its_place(
     assert not store.read(key, timeout_s=SOON_S).held
 
 
+def test_claim_behind_a_wait_that_ends_otherwise_is_applied_where_its_place_is_known(
+    store: Any, waiter: RedisStore, raw: Any, key: str
+) -> None:
+    """Whoever freed the key woke nobody; the place goes with the grant."""
+    granted(store, key)
+    waiting = Waiting(waiter, key)
+    queued(raw, key, 1)
+    [blocking] = blocked(raw)
+    raw.hset(key, "state", "free")
+
+    raw.client_unblock(int(blocking["id"]))
+
+    waiting.granted()
+    assert raw.hget(key, "queue") == b""
+
+
 def test_waiter_whose_connection_is_killed_gets_nothing(store: Any, waiter: RedisStore, raw: Any, key: str) -> None:
     """The server drops its claim; the key is free for the next after a turn at most."""
     record = granted(store, key)
@@ -242,6 +258,40 @@ def test_waiter_that_was_away_for_a_moment_keeps_its_rank(store: Any, raw: Any, 
 
     assert raw.hget(key, "queue").decode() == away
     assert raw.hget(key, "turn").startswith(b"here\x1f")
+
+
+@pytest.mark.parametrize("keep_payload", [False, True])
+def test_turn_that_is_over_goes_with_the_next_grant(store: Any, raw: Any, key: str, *, keep_payload: bool) -> None:
+    """Whose it was finds no claim of its own to apply."""
+    release(store, granted(store, key))
+    raw.hset(key, "turn", entry(raw, "gone", -1).rstrip("\x1e"))
+
+    granted(store, key, ticket="t", keep_payload=keep_payload)
+
+    assert raw.hget(key, "turn") == b""
+
+
+def test_wait_for_an_absent_key_ends_at_once(store: Any, raw: Any, key: str) -> None:
+    """In both ways; nothing is written before the claim."""
+    began = time.monotonic()
+
+    store.wait(held(key), ticket="t", timeout_s=LONG_S)
+    assert not raw.exists(key)
+    assert store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=LONG_S, timeout_s=SOON_S).applied
+
+    assert time.monotonic() - began < SOON_S
+
+
+def test_wait_for_a_record_of_a_newer_format_leaves_it_alone(store: Any, raw: Any, key: str) -> None:
+    """Its queue may be another."""
+    raw.hset(key, mapping={"v": "2", "state": "held", "rvn": "r", "token": "7"})
+    before = raw.hgetall(key)
+
+    store.wait(held(key), ticket="t", timeout_s=0.05)
+    reply = store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=0.05, timeout_s=SOON_S)
+
+    assert not reply.applied
+    assert raw.hgetall(key) == before
 
 
 @pytest.mark.parametrize("wait_s", [0.001, 0.0004])

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import redis
+
 from dlock_core.record import Times, Version
-from dlock_core.store import Replace
+from dlock_core.store import Claim, Expect, Replace
+from dlock_redis._scripts import CLAIM
+from dlock_redis._wire import claim_words
 from tests.redis.support import Server, calls, claim, granted, held
 
 
@@ -42,3 +47,14 @@ def test_a_read_counts_those_who_wait(store: Any, raw: Any, key: str) -> None:
     refused = claim(store, key).record
     assert refused is not None
     assert refused.waiters == 2
+
+
+@pytest.mark.parametrize(("bound", "other"), [(b"< 1704067200", b"< 7258118400"), (b">= 7258118400", b">= 1704067200")])
+def test_a_clock_out_of_bounds_grants_nothing(raw: Any, key: str, bound: bytes, other: bytes) -> None:
+    """Tokens that are made of it would not go back; here the bounds are set, since the clock cannot be."""
+    assert CLAIM.text.count(bound) == 1
+
+    with pytest.raises(redis.ResponseError, match=r"DLOCKCLOCK its clock shows [0-9]+ s since 1970"):
+        raw.eval(CLAIM.text.replace(bound, other), 1, key, *claim_words(Claim(held(key), Expect.ANY), b""))
+
+    assert not raw.exists(key)

@@ -214,6 +214,7 @@ def test_primary_that_became_a_replica_decides_nothing(
             lambda: store.read("k", timeout_s=5.0),
             lambda: store.read_age("k", timeout_s=5.0),
             lambda: claim(store, "k"),
+            lambda: claim(store, "none", must_exist=True),
             lambda: store.replace(refused, timeout_s=5.0),
         ):
             with pytest.raises(StoreUnavailableError, match="replica"):

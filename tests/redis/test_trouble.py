@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
-from dlock_core.record import LockRecord, Version
-from dlock_core.store import Replace
+from dlock_core.record import TOKEN_MAX, LockRecord, Version
+from dlock_core.store import Claim, Expect, Replace
 from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, idle, release, renew
 
 CUTS = 25
@@ -219,3 +219,14 @@ def test_full_memory_refuses_claims_and_keeps_what_is_held(
     finally:
         admin.config_set("maxmemory", 0)
     assert claim(store, key).applied
+
+
+def test_several_claims_of_which_one_has_no_token_left_take_nothing(store: Any, key: str) -> None:
+    """The others are free as before."""
+    release(store, granted(store, key, fields={"token": TOKEN_MAX}))
+    requests = [Claim(held(each), Expect.ANY) for each in (f"{key}/other", key)]
+
+    with pytest.raises(StoreUnavailableError, match="reached its end"):
+        store.claim_many(requests, timeout_s=5.0)
+
+    assert store.read(f"{key}/other", timeout_s=5.0) is None
