@@ -33,7 +33,7 @@ def print_locks(client: LockClient, prefix: str, output: str, *, everything: boo
     """Print the locks as one look shows them, those that can be read also where another record cannot."""
     records, foreign = looked_up(client, prefix, everything=everything)
     if output == "json":
-        print_json([facts_of(record, age_ms) for record, age_ms in records])
+        print_json([record_facts(record, age_ms) for record, age_ms in records])
     else:
         print_rows(*rows_of(records, everything=everything))
     if foreign is not None:
@@ -76,7 +76,7 @@ def print_sessions(client: LockClient, prefix: str, output: str) -> None:
     looked = [read_aged(client, key) for key in sorted(keys) if keeps[key] or not prefix]
     records = [(record, age_ms) for record, age_ms in looked if record is not None and record.held]
     if output == "json":
-        print_json([facts_of(record, age_ms) | {"keeps": keeps[record.key]} for record, age_ms in records])
+        print_json([record_facts(record, age_ms) | {"keeps": keeps[record.key]} for record, age_ms in records])
     else:
         (_, *headings), rows = rows_of(records, everything=False)
         counted = [[*row, keeps[record.key]] for row, (record, _) in zip(rows, records, strict=True)]
@@ -89,11 +89,6 @@ def _sessions_of(record: LockRecord) -> Sequence[SessionRef]:
     if record.members is not None:
         return record.members.sessions
     return () if record.session is None else (record.session,)
-
-
-def facts_of(record: LockRecord, age_ms: int | None) -> dict[str, Any]:
-    """Return a record and its age as JSON can carry them."""
-    return record_facts(record) | {"age_ms": age_ms}
 
 
 def rows_of(records: Sequence[Aged], *, everything: bool) -> tuple[list[str], list[list[object]]]:
