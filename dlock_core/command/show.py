@@ -232,11 +232,11 @@ def _member_facts(record: LockRecord, member: Member) -> dict[str, Any]:
 
 
 class OutputClosedError(Exception):
-    """Whoever read the output has enough of it."""
+    """The reader of the output has closed the pipe."""
 
 
 class OutputError(Exception):
-    """The output has no place."""
+    """The output could not be written."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"the output could not be written: {error.strerror}; what was asked for is done")
