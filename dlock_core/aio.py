@@ -387,7 +387,10 @@ class AsyncLockClient(ClientView):
 
     async def __aenter__(self) -> Self:
         """Open the store, and ask it for its guarantees."""
-        await self._open()
+        self._context.check_process()
+        running_loop()
+        async with self._opening:  # tasks may share a client, and each await it
+            await self._open()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -410,12 +413,6 @@ class AsyncLockClient(ClientView):
         return self._opened
 
     async def _open(self) -> None:
-        self._context.check_process()
-        running_loop()
-        async with self._opening:  # tasks may share a client, and each await it
-            await self._open_once()
-
-    async def _open_once(self) -> None:
         if self._opened is not None:
             if self._opened.closed:
                 raise closed_error()

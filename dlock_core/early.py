@@ -48,7 +48,7 @@ def _written_at(record: LockRecord, early: Early, now: int, wall_ms: int) -> int
     # A stamp that another write has left there says nothing of this one.
     if skew_ns is None or stamp is None or stamp.rvn != record.rvn:
         return NEVER
-    # One of the future is of a clock that is wrong.
+    # A stamp from the future means that a clock is wrong.
     if stamp.at_ms > wall_ms:
         return NEVER
     # Both instants were rounded to a millisecond. The rest is for the rates of the two clocks, during the lease.

@@ -61,7 +61,7 @@ class AcquireTimeoutError(DLockError, TimeoutError):
 
 
 class LockLostError(DLockError):
-    """The lock was held and is no longer; *loss* says since when whose it is, and why."""
+    """The lock was held but is lost; *loss* says why, and what stands under the key now, if that is known."""
 
     def __init__(self, message: str, *, loss: Loss) -> None:
         super().__init__(message)

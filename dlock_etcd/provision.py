@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dlock_core.store import Guarantees
     from dlock_etcd._schema import Request
 
-__all__ = ["inspection", "policy"]
-
 _OLDEST = (3, 4)
 # How long one endpoint may take to tell of itself: it asks nobody else.
 _LOOK_S = 2.0

@@ -19,8 +19,6 @@ from dlock_mongodb import _wire
 from dlock_mongodb._errors import misfit
 from dlock_mongodb._wire import Command, Document
 
-__all__ = ["Conversation", "Facts", "Names", "inspection", "provisioning"]
-
 _WIRE_VERSION_MIN = 9  # of MongoDB 4.4
 _NAMESPACE_EXISTS = 48
 

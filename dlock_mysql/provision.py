@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dlock_core.kit import Exchange
     from dlock_mysql.options import MySQLStoreOptions
 
-__all__ = ["create", "grants", "guarantees"]
-
 _OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 # What every user may see. A server shows the variables and counters that it has.
 _FACTS = (

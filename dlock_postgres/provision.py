@@ -14,8 +14,6 @@ from dlock_postgres.options import quoted
 if TYPE_CHECKING:
     from dlock_core.kit import Exchange
 
-__all__ = ["Facts", "inspection", "policy", "provisioning"]
-
 _OLDEST = 12
 _EXTRA = {"key": "text", "written": "timestamp with time zone", "sought": "boolean"}
 # What PgBouncer says where its pool_mode is statement; it has no code.

@@ -6,8 +6,6 @@ from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade, Guarantees, TokenOrder
 from dlock_redis._resp import pack
 
-__all__ = ["CONFIG", "INFO", "REMEDIES", "guarantees_of"]
-
 INFO = pack(b"INFO")
 CONFIG = pack(b"CONFIG", b"GET", b"append*")
 _OLDEST = 6

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["missing_right"]
-
 
 def missing_right(path: str) -> str | None:
     """Return what to do so that this user can use the SQLite file *path* (absolute), as far as permissions tell; None if they allow it."""

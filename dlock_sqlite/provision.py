@@ -8,15 +8,6 @@ from pathlib import Path
 
 from dlock_core.store import Grade, Guarantees, TokenOrder
 
-__all__ = [
-    "file_system",
-    "guarantees_of",
-    "is_shared_with_hosts",
-    "kind_of_file_system",
-    "unsafe_traits",
-    "wal_reset_is_fixed",
-]
-
 _VOLATILE = frozenset({"ramfs", "tmpfs"})
 _MOUNT_INFO = "/proc/self/mountinfo"
 

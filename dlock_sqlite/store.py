@@ -88,7 +88,8 @@ class SqliteStore:
 
     def read(self, key: str, *, timeout_s: float) -> LockRecord | None:
         """Return the record under *key*."""
-        row = self._file.run(partial(_row, key), key, timeout_s)
+        row: wire.Row | None
+        row = self._file.run(lambda connection: connection.execute(wire.READ, (key,)).fetchone(), key, timeout_s)
         return None if row is None else self._counted(wire.decode(row))
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
@@ -96,7 +97,10 @@ class SqliteStore:
 
         def page(after: str | None) -> Exchange[Any]:
             sql, start = (wire.PAGE_FIRST, prefix) if after is None else (wire.PAGE_NEXT, after)
-            rows: list[wire.Row] = yield self._file.run(partial(_rows, sql, start), None, timeout_s)
+            rows: list[wire.Row]
+            rows = yield self._file.run(
+                lambda connection: connection.execute(sql, (start,)).fetchall(), None, timeout_s
+            )
             # Bytes sort after all text: such a key is nobody's, and the end.
             ours = [row for row in rows if type(row[0]) is str and row[0].startswith(prefix)]
             return [partial(wire.decode, row) for row in ours], ours[-1][0] if len(ours) == wire.PAGE_ROWS else None
@@ -164,7 +168,7 @@ class SqliteStore:
 
     def provision(self) -> None:
         """Make the file, as every verb does."""
-        self._file.run(_nothing, None, _PATIENCE_S)
+        self._file.run(lambda _: None, None, _PATIENCE_S)
 
     def close(self) -> None:
         """Close the connection; what comes after is refused."""
@@ -275,15 +279,6 @@ class SqliteStore:
             raise wire.trouble(error, self.path, key, at_commit=True) from error
 
 
-def _row(key: str, connection: sqlite3.Connection) -> wire.Row | None:
-    row: wire.Row | None = connection.execute(wire.READ, (key,)).fetchone()
-    return row
-
-
-def _rows(sql: str, start: str, connection: sqlite3.Connection) -> list[wire.Row]:
-    return connection.execute(sql, (start,)).fetchall()
-
-
 def _floor(connection: sqlite3.Connection) -> int:
     """Return the least token of a new row."""
     row: tuple[int] | None = connection.execute(wire.READ_FLOOR).fetchone()
@@ -292,7 +287,3 @@ def _floor(connection: sqlite3.Connection) -> int:
 
 def _age_by_wall_clock(record: LockRecord) -> int:
     return 0 if record.times is None else wall_ms() - record.times.written_at_s * 1000
-
-
-def _nothing(connection: sqlite3.Connection) -> None:
-    """Open the file, and no more."""

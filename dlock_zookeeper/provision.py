@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from dlock_core.store import Guarantees
     from dlock_zookeeper._look import Look
 
-__all__ = ["guarantees", "participants", "policy"]
-
 _OLDEST = (3, 5)
 
 

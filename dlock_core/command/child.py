@@ -99,7 +99,7 @@ class Child:
         # Both sides do it, so that the group exists whoever comes first.
         with suppress(OSError):
             os.setpgid(self.pid, self.pid)
-        self._given = False
+        self.has_terminal = False  # whether the command was given the foreground of the terminal
 
     def start(self, environment: Mapping[str, str]) -> None:
         """Have it become the command, with *environment* put over what it inherited; ``exec_error`` then tells the errno, or closes."""
@@ -141,18 +141,13 @@ class Child:
         with suppress(OSError):
             if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():
                 os.tcsetpgrp(0, self.pid)
-                self._given = True
-
-    @property
-    def has_terminal(self) -> bool:
-        """Whether the command was given the foreground of the terminal."""
-        return self._given
+                self.has_terminal = True
 
     def take_terminal(self) -> bool:
         """Take the foreground back; whether the command had it."""
-        if not self._given:
+        if not self.has_terminal:
             return False
-        self._given = False
+        self.has_terminal = False
         # From the background this raises SIGTTOU, whose default is to stop us.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:

@@ -33,18 +33,13 @@ def keep_observations(options: ClientOptions) -> ClientOptions:
     store = hashlib.sha256(f"{describe(options)} {options.prefix}".encode()).hexdigest()[:16]
     with suppress(OSError, RuntimeError):
         state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
-        if not _has_place(state):
-            return options
+        if not (state.is_dir() or Path.home().is_dir()):
+            return options  # the missing home of an account without one is not ours to make
         folder = state / "dlock"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
             return options.with_(observations=folder / f"observations-{store}.json")
     return options
-
-
-def _has_place(state: Path) -> bool:
-    """Whether *state* is there or may be made; the missing home of an account without one is not ours to make."""
-    return state.is_dir() or Path.home().is_dir()
 
 
 class EarlierLooks:

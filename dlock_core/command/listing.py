@@ -49,7 +49,7 @@ def print_locks(client: LockClient, prefix: str, output: str, *, everything: boo
     """Print the locks as one look shows them, those that can be read also where another record cannot."""
     look = look_up(client, prefix, everything=everything)
     if output == "json":
-        print_json([facts_of(record, age_ms) for record, age_ms in look.records])
+        print_json([record_facts(record, age_ms) for record, age_ms in look.records])
     else:
         print_rows(*rows_of(look, everything=everything))
     if look.foreign is not None:
@@ -94,7 +94,7 @@ def print_sessions(client: LockClient, prefix: str, output: str) -> None:
     looked = [read_aged(client, key) for key in sorted(keys) if keeps[key] or not prefix]
     records = [each for each in looked if each is not None and each[0].held]
     if output == "json":
-        print_json([facts_of(record, age_ms) | {"keeps": keeps[record.key]} for record, age_ms in records])
+        print_json([record_facts(record, age_ms) | {"keeps": keeps[record.key]} for record, age_ms in records])
     else:
         (_, *headings), rows = rows_of(Look(records, {}), everything=False)
         counted = [[*row, keeps[record.key]] for row, (record, _) in zip(rows, records, strict=True)]
@@ -107,11 +107,6 @@ def _sessions_of(record: LockRecord) -> Sequence[SessionRef]:
     if record.members is not None:
         return record.members.sessions
     return () if record.session is None else (record.session,)
-
-
-def facts_of(record: LockRecord, age_ms: int | None) -> dict[str, Any]:
-    """Return a record and its age as JSON can carry them."""
-    return record_facts(record) | {"age_ms": age_ms}
 
 
 def rows_of(look: Look, *, everything: bool) -> tuple[list[str], list[list[object]]]:

@@ -13,7 +13,6 @@ from dlock_core.command.doctor import standing_store
 from dlock_core.command.estimate import estimate_in_words, estimated
 from dlock_core.command.listing import (
     aged,
-    facts_of,
     is_quarantined,
     lease_left,
     print_locks,
@@ -38,6 +37,7 @@ from dlock_core.command.show import (
     print_facts,
     print_json,
     print_text,
+    record_facts,
     renewed_in_words,
 )
 from dlock_core.engine.progress import at_in_words, holder_in_words
@@ -95,7 +95,7 @@ def show(key: str, output: str, **given: Any) -> int:
     """Show what is stored under KEY. A record that says 'held' may be a dead holder's: only time tells."""
     with standing_store(client_options(**given)) as client:
         record, age_ms = aged(client, key)
-        seen = None if record is None else facts_of(record, age_ms)
+        seen = None if record is None else record_facts(record, age_ms)
         if seen is not None and seen["members"] is not None:
             seen["members"] = _with_owners(client, seen["members"])
         ref = None if record is None else record.session

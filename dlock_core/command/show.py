@@ -62,12 +62,14 @@ class Say:
 
     def error(self, text: str) -> None:
         """Say what went wrong."""
-        self._print(text)
+        self.progress("")
+        with suppress(OSError):  # stderr may be a terminal that has hung up
+            print(f"dlock: {escape(text)}", file=sys.stderr, flush=True)  # noqa: T201  # a command talks
 
     def warning(self, text: str) -> None:
         """Say what may go wrong."""
         if not self.quiet:
-            self._print(text)
+            self.error(text)
 
     note = warning
 
@@ -78,7 +80,7 @@ class Say:
     def detail(self, text: str) -> None:
         """Say what only ``--verbose`` asks for."""
         if self._verbose:
-            self._print(text)
+            self.error(text)
 
     def progress(self, text: str) -> None:
         """Write over the line of the terminal; with nothing, clear it."""
@@ -88,11 +90,6 @@ class Say:
         sys.stderr.write("\r\x1b[K" + escape(text)[:width])
         sys.stderr.flush()
         self._line_open = bool(text)
-
-    def _print(self, text: str) -> None:
-        self.progress("")
-        with suppress(OSError):  # stderr may be a terminal that has hung up
-            print(f"dlock: {escape(text)}", file=sys.stderr, flush=True)  # noqa: T201  # a command talks
 
 
 class _Lines(logging.Handler):
@@ -192,8 +189,8 @@ def lease_in_words(record: LockRecord, age_ms: int | None) -> str:
     return f"{in_words(left_s)} left" if left_s > 0 else f"ended {in_words(-left_s)} ago"
 
 
-def record_facts(record: LockRecord) -> dict[str, Any]:
-    """Return *record* as JSON can carry it. Bytes are base64; *data* is there also as text where it is text."""
+def record_facts(record: LockRecord, age_ms: int | None = None) -> dict[str, Any]:
+    """Return *record* and its age as JSON can carry them. Bytes are base64; *data* is there also as text where it is text."""
     text: str | None = None
     if record.data is not None:
         with suppress(UnicodeDecodeError):
@@ -221,6 +218,7 @@ def record_facts(record: LockRecord) -> dict[str, Any]:
         "waiters": record.waiters,
         "session": None if record.session is None else record.session.key,
         "members": None if record.members is None else [_member_facts(record, each) for each in record.members.members],
+        "age_ms": age_ms,
     }
 
 
@@ -232,11 +230,11 @@ def _member_facts(record: LockRecord, member: Member) -> dict[str, Any]:
 
 
 class OutputClosedError(Exception):
-    """Whoever read the output has enough of it."""
+    """The reader of the output has closed the pipe."""
 
 
 class OutputError(Exception):
-    """The output has no place."""
+    """The output could not be written."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"the output could not be written: {error.strerror}; what was asked for is done")

@@ -305,7 +305,7 @@ class BlockingRuntime:
             job = self._next_job()
 
     def _next_job(self) -> Job | None:
-        """Return the most urgent job that waits for a helper, those that failed before last; with None that helper is none any more."""
+        """Return the most urgent job that waits for a helper, those that failed before last; None ends the helper."""
         with self.mutex:
             self._helping -= 1
             ready = [job for job in self._waiting_jobs if self._helping < self._helpers_for(job)]

@@ -72,7 +72,7 @@ class ClientView:
 
 
 def is_listed(record: LockRecord) -> bool:
-    """Whether a scan shows *record*: neither what is hidden from reads, nor a record of our own."""
+    """Whether a scan shows *record*: it is not hidden from reads, and not one of dlock's own records."""
     return record.state is not State.GONE and RESERVED not in record.key
 
 

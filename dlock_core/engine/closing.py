@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # How often a client that is being closed looks for what is unresolved, within one request time-out.
 _LOOKS = 8
-_SILENCES_MAX = 2  # so many releases that wait for nothing, and the others are not tried
+_SILENCES_MAX = 2  # after so many releases without an answer the others are not tried
 
 
 async def release_all(engine: Engine, until: int) -> list[Exception]:

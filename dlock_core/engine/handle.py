@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Settable(Protocol):
-    """What can be told that something happened."""
+    """An event that is set when something has happened."""
 
     def set(self) -> None:
         """Wake whoever waits."""

@@ -308,7 +308,7 @@ class LeaseView:
 
 
 def raise_first(errors: list[DLockError]) -> None:
-    """Raise the first of *errors*, with the others as its notes; none is no error."""
+    """Raise the first of *errors*, with the others as its notes; do nothing if there are none."""
     if errors:
         for other in errors[1:]:
             errors[0].add_note(str(other))

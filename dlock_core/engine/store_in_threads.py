@@ -33,7 +33,7 @@ _PROMPT = 0.95
 class _Job:
     """A call that may be given up while it still sits in the pool's queue: then it never begins, and so never sends.
 
-    What it waited in the queue is taken off its time; *timeout_s* is None where it has none.
+    The time that it spends in the queue counts against *timeout_s*, which is None for a call without a time-out.
     """
 
     def __init__(self, call: Callable[..., Any], timeout_s: float | None) -> None:
@@ -53,7 +53,7 @@ class _Job:
         if left_s <= 0:
             self.abandon()
         self._begin()
-        # What hardly waited has all of its time: a store may sort calls by it.
+        # A call that barely queued keeps its full time-out: a store may sort calls by it.
         return self._call(timeout_s=given_s if left_s > given_s * _PROMPT else left_s)
 
     def _begin(self) -> None:

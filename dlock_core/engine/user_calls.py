@@ -124,15 +124,36 @@ def run_in_daemon_thread(function: Callable[[Any], Any], argument: Any) -> Futur
     return answer
 
 
-class Callbacks:
+class _Calls:
+    """Calls that wait in a queue, and the thread that empties it, by ``_run``."""
+
+    _thread: str
+    _run: Callable[[], None]
+
+    def __init__(self, most: int | None = None) -> None:
+        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque(maxlen=most)
+        self._turn = threading.Lock()  # held by the thread, and never waited for
+
+    def start(self) -> None:
+        """Empty the queue on a thread, unless one does; where no thread can be started, :meth:`start` has to be called again."""
+        if not self._queue or not self._turn.acquire(blocking=False):
+            return
+        try:
+            daemon_thread(self._thread, self._run).start()
+        except BaseException as error:
+            self._turn.release()
+            if not isinstance(error, RuntimeError):
+                raise
+            _log.warning("callback %r is not called yet: %s", self._queue[0][0], error)
+
+
+class Callbacks(_Calls):
     """Runs the user's callbacks in order, each on a thread of its own.
 
     A callback is waited for for :data:`CALLBACK_LIMIT_S`. While one takes longer the others are not waited for at all.
     """
 
-    def __init__(self) -> None:
-        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque()
-        self._turn = threading.Lock()  # held by the thread that empties the queue, and never waited for
+    _thread = "dlock-callbacks"
 
     @property
     def is_idle(self) -> bool:
@@ -143,19 +164,6 @@ class Callbacks:
         """Run *callback* with *argument* soon."""
         self._queue.append((callback, argument))
         self.start()
-
-    def start(self) -> None:
-        """Empty the queue on a thread, unless one does; where no thread can be started, :meth:`start` has to be called again."""
-        if not self._queue or not self._turn.acquire(blocking=False):
-            return
-        try:
-            daemon_thread("dlock-callbacks", self._run).start()
-        except RuntimeError as error:
-            self._turn.release()
-            _log.warning("callback %r is not called yet: %s", self._queue[0][0], error)
-        except BaseException:
-            self._turn.release()
-            raise
 
     def _run(self) -> None:
         late: list[threading.Event] = []
@@ -190,16 +198,17 @@ def _call(callback: Callable[[Any], object], argument: Any, done: threading.Even
         done.set()
 
 
-class Feed:
+class Feed(_Calls):
     """Runs functions in order on one thread, however long they take; of too many that wait the oldest are forgotten.
 
     The thread looks for more every :data:`_LOOK_S` while there is more, so that a busy program wakes nobody. Then it sleeps until it is
     woken, and ends after :data:`_LINGER_S`. The functions may not raise.
     """
 
+    _thread = "dlock-feed"
+
     def __init__(self) -> None:
-        self._queue: deque[tuple[Callable[[Any], object], Any]] = deque(maxlen=_BACKLOG_MAX)
-        self._turn = threading.Lock()  # held by the thread, and never waited for
+        super().__init__(_BACKLOG_MAX)
         # Not an Event, whose mutex a signal handler that closes the client could find held by its own thread.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_busy = self._is_asleep = self._is_closed = False
@@ -215,23 +224,12 @@ class Feed:
         if self._is_asleep or len(self._queue) == _BACKLOG_MAX // 2:
             self._wake.put(None)
         elif not self._turn.locked():
-            self._start()
+            self.start()
 
     def close(self) -> None:
         """End the thread after what waits; a later post starts another one, which ends as soon."""
         self._is_closed = True
         self._wake.put(None)
-
-    def _start(self) -> None:
-        if not self._queue or not self._turn.acquire(blocking=False):
-            return
-        try:
-            daemon_thread("dlock-feed", self._run).start()
-        except BaseException as error:
-            self._turn.release()
-            if not isinstance(error, RuntimeError):
-                raise
-            _log.warning("%r is not called yet: %s", self._queue[0][0], error)
 
     def _run(self) -> None:
         try:
@@ -241,7 +239,7 @@ class Feed:
                 is_awake = self._has_more(_LOOK_S) or self._sleep()
         finally:
             self._turn.release()
-        self._start()  # for what was posted since the last look
+        self.start()  # for what was posted since the last look
 
     def _empty(self) -> None:
         self._is_busy = True

@@ -184,7 +184,7 @@ def _check(context: ClientContext, key: str, options: AcquireKeywords) -> None:
 
 
 class AsyncLockAll(_AsyncOneUse):
-    """What ``async with client.lock_all(keys) as leases``: all or none."""
+    """``async with client.lock_all(keys) as leases``: all or none."""
 
     __slots__ = ()
     _method = "lock_all"

@@ -105,7 +105,9 @@ def test_server_that_never_greets_is_named(open_store: Callable[..., Any], schem
         port = silent.getsockname()[1]
         store = open_store(f"{scheme}://127.0.0.1:{port}/1")
 
-        with pytest.raises(StoreUnavailableError, match=f"no connection to 127.0.0.1:{port} in time .nothing was applied"):
+        with pytest.raises(
+            StoreUnavailableError, match=f"no connection to 127.0.0.1:{port} in time .nothing was applied"
+        ):
             store.read("k", timeout_s=0.3)
 
 
