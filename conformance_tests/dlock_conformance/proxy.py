@@ -1,8 +1,8 @@
 """A TCP proxy that can lose replies or cut them, hold requests back, let answers trickle in, refuse connections or leave them unmade.
 
 It counts requests, and knows no protocol: a request is what a client says before the server answers. Where a driver talks in the
-background too (monitoring), *is_request* tells by the first bytes which of it counts. Where a server begins to answer before it has done what it was told,
-*is_answered* tells from the bytes so far whether the answer is whole: only then it is lost, or cut.
+background too (monitoring), *is_request* tells by the first bytes which of it counts. Where a server begins to answer before it has done
+what it was told, *is_answered* tells from the bytes so far whether the answer is whole: only then it is lost, or cut.
 """
 
 from __future__ import annotations
