@@ -6,11 +6,23 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dlock_conformance import _faulty_connections
-from dlock_conformance._breaking import Patch, Step, answering, around, both, for_threads
+from dlock_conformance import _faulty_connections, _faulty_lives
+from dlock_conformance._breaking import (
+    Patch,
+    Step,
+    answering,
+    around,
+    asking,
+    both,
+    for_threads,
+    put,
+    standing,
+    writing,
+)
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty_links import BrokenLinks
 from dlock_conformance._links import AsyncLink, AsyncLinks, Links
@@ -19,6 +31,7 @@ from dlock_conformance.harness import Colour
 from dlock_conformance.wired import Wire, WiredStore
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import LockRecord
+from dlock_core.store import Replace, Reply
 
 __all__ = ["LINKS_OF_ANSWERS", "OF_ANSWERS"]
 
@@ -240,6 +253,40 @@ def stamped_by_the_writer() -> Patch:
     return both(around(("claim", "replace", "release"), writes), around("read_age", reads))
 
 
+# ---- what is kept, and where pages and lines end
+
+
+def forgetting_the_floor(wire: Wire) -> None:
+    """Lose by a restart what prunes have raised the tokens to."""
+    wire.restart = lambda: setattr(wire.space, "_least_token", 1)
+
+
+def without_one_more(_: str, came: Any) -> Any:
+    """Ask for the next page where two more are left."""
+    return came[:-1] if len(came) % 500 == 1 and len(came) > 1 else came
+
+
+def owner_of_one_line(_: LockRecord | None, __: Any, new: LockRecord) -> LockRecord:
+    """End the owner at what some take for the end of a line."""
+    return replace(new, owner=new.owner.partition("\u2028")[0])
+
+
+def filled(old: LockRecord | None, request: Any, new: LockRecord) -> LockRecord:
+    """Put the data of the request where those that are kept are none."""
+    keeps = request.keep_payload and old is not None and old.data is None
+    return replace(new, data=request.record.data) if keeps else new
+
+
+def filled_in_a_batch(wire: Wire, step: Step, requests: Sequence[Replace]) -> Any:
+    """Do the same for each of a batch."""
+    before = [standing(wire, each) for each in requests]
+    came = step(requests)
+    for old, each, reply in zip(before, requests, came, strict=True):
+        if isinstance(reply, Reply) and reply.applied and reply.record is not None:
+            put(wire, filled(old, each, reply.record), each.record.key)
+    return came
+
+
 _SYNC = (Colour.SYNC,)
 
 OF_ANSWERS: tuple[Broken, ...] = (
@@ -250,6 +297,25 @@ OF_ANSWERS: tuple[Broken, ...] = (
         on_socket=False,
     ),
     Broken("readers at once get each other's answers", "S15", _faulty_connections.one_answer_for_all, _SYNC),
+    Broken(
+        "a claim brings its payload where none is kept",
+        "S4",
+        asking(
+            "claim",
+            lambda old, asked: asked._replace(
+                keep_payload=asked.keep_payload and bool(old and (old.data is not None or old.attributes))
+            ),
+        ),
+    ),
+    Broken("a claim brings its data where none are kept", "S4", writing("claim", filled)),
+    Broken("a replace brings its data where none are kept", "S4", writing("replace", filled)),
+    Broken("a release brings its data where none are kept", "S4", writing("release", filled)),
+    Broken("a batch brings its data where none are kept", "S4", around("replace_many", filled_in_a_batch)),
+    Broken("a restart forgets claims of two", "S18", _faulty_lives.forgetting_what_came_by("claim_many", 2)),
+    Broken("a restart forgets a batch of two", "S18", _faulty_lives.forgetting_what_came_by("replace_many", 2)),
+    Broken("a restart forgets the floor of a prune", "P2", forgetting_the_floor),
+    Broken("an owner ends with its line", "S11", writing("claim", owner_of_one_line)),
+    Broken("a scan loses the one after a full page", "S10", answering("scan", without_one_more)),
     Broken("a scan has one time-out for all its pages", "S10", for_threads(ScansHaveOneTime), _SYNC, on_socket=False),
     Broken("a scan stays in its thread", "S10", for_threads(ScansStayInTheirThread), _SYNC, on_socket=False),
     Broken("a scan is a list", "S10", for_threads(ScansAreLists), _SYNC, on_socket=False),

@@ -153,15 +153,22 @@ class ConnectionClauses:
             trial.require(came is None, wrong, came=came)
 
 
+# Ends of the prefix of many: of how many more records than a page holds it is the prefix then.
+ENDS_OF_PAGES = {"___": -1, "__": 0, "_": 1}
 _many: list[tuple[object, str]] = []
 
 
 def many(trial: Trial) -> str:
-    """Return the prefix of more records than a page of a scan holds; they are made once for a harness that never empties its store."""
+    """Return the prefix of more records than a page of a scan holds; they are made once for a harness that never empties its store.
+
+    With an end of :data:`ENDS_OF_PAGES` it is the prefix of as many, or of one more or less.
+    """
     if not _many or _many[0][0] is not trial.harness or trial.harness.reset is not None:
         prefix = trial.key()
+        ends = {trial.harness.page + count: end for end, count in ENDS_OF_PAGES.items()}
         for number in range(trial.harness.page + 20):
-            trial.hold(f"{prefix}/{number:04}")
+            end = next((ends[least] for least in sorted(ends) if number < least), "")
+            trial.hold(f"{prefix}/{end}{number:04}")
         _many[:] = [(trial.harness, prefix)]
     return f"{_many[0][1]}/"
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from dlock_conformance._connecting import caught, many
+from dlock_conformance._connecting import ENDS_OF_PAGES, caught, many
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._reading import PAIRS, alike
 from dlock_conformance._trouble import MET
@@ -103,6 +103,15 @@ class ScanningClauses:
         for _ in range(MET):
             came = trial.tried(begin)
             trial.require(came is None, f"of {MET} scans that were not read to their end one found no place", came=came)
+
+    def test_s10_a_page_may_be_the_last_though_it_is_full(self, trial: Trial) -> None:
+        """Of as many records as a page holds, of one more and of one less, none is missed."""
+        begins = many(trial)
+        for end, count in ENDS_OF_PAGES.items():
+            found = {record.key for record in trial.store.scan(begins + end)}
+            right = trial.harness.page + count
+            wrong = f"of {right} records a scan gave {len(found)}; a page holds {trial.harness.page}"
+            trial.require(len(found) == right, wrong)
 
     def test_s10_a_scan_may_be_read_slowly(self, trial: Trial) -> None:
         """Its time-out is that of each page: what its reader does between two of them takes as long as it likes."""
