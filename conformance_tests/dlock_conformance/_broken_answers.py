@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -175,6 +176,15 @@ class AsyncKeepsWhatComesBack(AsyncLinks):
         self.is_open = True
 
 
+class SharedByForks(Links):
+    """Speaks in a forked child on the connections of its parent."""
+
+    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """As its name says."""
+        self.pid = os.getpid()
+        return super().ask(verb, request, more, timeout_s)
+
+
 # ---- scans, and what meets a close
 
 
@@ -330,5 +340,6 @@ LINKS_OF_ANSWERS: tuple[BrokenLinks, ...] = (
     BrokenLinks("half an answer is told as not sent", "S15", HalfWasNotSent, None),
     BrokenLinks("a connection has seconds of its own to be made", "S13", ConnectsAtItsEase, AsyncConnectsAtItsEase),
     BrokenLinks("connections that were lost are tried one after the other", "S14", TriesEach, AsyncTriesEach),
+    BrokenLinks("a forked child speaks on the connections of its parent", "S22", SharedByForks, None),
     BrokenLinks("what comes back after a close is kept", "S22", KeepsWhatComesBack, AsyncKeepsWhatComesBack),
 )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import gc
+import os
+import select
+import signal
 import threading
 import time
-from collections.abc import Callable, Generator
+import warnings
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from dlock_conformance._calling import CLOSE_S, switching_often
-from dlock_conformance._connecting import CALLERS, LONG_S, SHORT_S, caught, many
+from dlock_conformance._connecting import CALLERS, CALLS, LONG_S, SHORT_S, caught, many
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held
+from dlock_conformance.records import describe, fresh, held
+from dlock_conformance.subject import Subject
 from dlock_conformance.trial import SLACK_S, Trial
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord
@@ -27,6 +32,8 @@ BRIEF_S = 0.1
 # So many stores are closed, each a step later than the one before.
 CLOSES, STEP_S = 20, 1e-4
 READERS = 3
+# What a child says goes into a pipe at once.
+PIPE_BYTES = 512
 # Threads and connections that a store has left to end by themselves are gone after so many seconds.
 ENDED_S, STILL_S = 6.0, 0.2
 # Threads of dlock's own that have nothing to do any more end after a second.
@@ -88,6 +95,23 @@ class ClosingClauses:
         No other store is open: it would connect anew.
         """
         nothing_is_left(trial, Use.in_trouble, 1)
+
+    @needs("sync")
+    def test_s22_a_forked_child_has_no_part_in_the_store_of_its_parent(self, trial: Trial) -> None:
+        """It begins anew, or each of its calls raises a StoreError; what it does, its close included, its parent does not feel."""
+        if not hasattr(os, "fork"):
+            trial.skip("this system has no forks")
+        store, mine, other = trial.open(), trial.hold(trial.key()), trial.hold(trial.key())
+        read = store.calling_read(mine.key)
+        read()
+        with forked(lambda: read_and_closed(store, other)) as told:
+            came = [caught(read) for _ in range(CALLS)]
+            said = told()
+        came.append(caught(read))
+
+        trial.require(not said, f"a forked child used the store of its parent, and {said}")
+        for each in came:
+            trial.require(each == mine, "a child was forked, and its parent got another answer than its own", came=each)
 
 
 class Use:
@@ -192,6 +216,44 @@ def open_descriptors() -> set[str]:
         with suppress(FileNotFoundError):  # the one by which the folder is read
             found.add(f"{each.name}: {each.readlink()}")
     return found
+
+
+def read_and_closed(store: Subject, record: LockRecord) -> str:
+    """Read *record* often, and close the store; return what went wrong, or nothing."""
+    for _ in range(CALLS):
+        came = caught(store.calling_read(record.key))
+        if came != record and not isinstance(came, StoreError):
+            return f"got {describe(came)} for {describe(record)}"
+    came = caught(store.calling_close())
+    return "" if came is None or isinstance(came, StoreError) else f"its close raised {came!r}"
+
+
+@contextmanager
+def forked(work: Callable[[], str]) -> Iterator[Callable[[], str]]:
+    """Have a child do *work*; yield what waits for what it says."""
+    hears, says = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # there are other threads, which the child does not need
+        child = os.fork()
+    if not child:
+        try:
+            warnings.simplefilter("ignore")  # of drivers that were opened before
+            said = caught(work)
+            os.write(says, str(said).encode()[:PIPE_BYTES])
+        finally:
+            os._exit(0)
+    os.close(says)
+
+    def told() -> str:
+        ready, _, _ = select.select([hears], [], [], LONG_S + CLOSE_S)
+        return os.read(hears, PIPE_BYTES).decode(errors="replace") if ready else "had no end"
+
+    try:
+        yield told
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(hears)
 
 
 def begun(asks: list[Callable[[], object]]) -> list[threading.Thread]:

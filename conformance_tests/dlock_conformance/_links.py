@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
 import struct
 import threading
@@ -87,7 +88,7 @@ class _Pool(Generic[_Link]):
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
-        self.is_open = True
+        self.is_open, self.pid = True, os.getpid()
         self.idle: list[_Link] = []
         self.mutex = threading.Lock()
 
@@ -97,6 +98,8 @@ class _Pool(Generic[_Link]):
 
         Raises: WireError: there is no answer.
         """
+        if os.getpid() != self.pid:
+            raise NotSentError("these connections are of the parent of this process")
         used: list[_Link] = []
         try:
             yield used

@@ -235,6 +235,10 @@ class Subject:
         """As :meth:`calling`, of a read."""
         return lambda: cast("LockRecord | None", self._call("read", (key,), {"timeout_s": TIMEOUT_S}))
 
+    def calling_close(self) -> Callable[[], None]:
+        """As :meth:`calling`, of a close."""
+        return lambda: cast("None", self._call("close", (), {}))
+
     def _step(self, asked: str, request: Claim | Replace | Release, timeout_s: float) -> Reply:
         verb = asked.partition(" ")[0]
         came = self._ask(asked, verb, (request,), {"timeout_s": timeout_s})
