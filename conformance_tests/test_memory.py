@@ -33,7 +33,7 @@ class TestMemoryStore(LockStoreConformance):
             "own_client",
             "expires",
         ),
-        *("lose_reply", "hang", "refuse", "busy", "trickle"),
+        *("lose_reply", "hang", "refuse", "busy", "trickle", "cut", "drop"),
     )
 
     @pytest.fixture

@@ -30,6 +30,8 @@ class TestOldExampleStore(LockStoreConformance):
             "hang",
             "refuse",
             "trickle",
+            "cut",
+            "drop",
         ),
         *("count_requests", "unprovisioned", "own_client", "plant_foreign", "plant_newer", "expires"),
     )

@@ -83,6 +83,8 @@ class TestSqliteStore(LockStoreConformance):
         "hang",
         "refuse",
         "trickle",
+        "cut",
+        "drop",
         "count_requests",
         "unprovisioned",
         "own_client",

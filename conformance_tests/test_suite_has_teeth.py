@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
-from dlock_conformance import LockStoreConformance, StoreHarness, _connecting
+from dlock_conformance import LockStoreConformance, StoreHarness, _closing
 from dlock_conformance.broken import BROKEN, BROKEN_LINKS, Broken, BrokenLinks
 from dlock_conformance.clauses import clause_of, clauses
 from dlock_conformance.harness import Colour
@@ -51,7 +51,7 @@ left_behind = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyt
 @pytest.fixture(autouse=True)
 def _ends_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these stores leave ends at once, or never."""
-    monkeypatch.setattr(_connecting, "ENDED_S", 1.5)
+    monkeypatch.setattr(_closing, "ENDED_S", 1.5)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -35,7 +35,7 @@ S8   A refusal is a value, not an exception: ``Reply(False, record)``, with the 
 S9   ``read`` is linearizable: it shows every write whose answer was given before it began. ``free`` and ``gone`` records are shown as
      they are.
 S10  ``scan`` gives each record whose key starts with the prefix (compared by code points, nothing is a wildcard), page by page. It may be
-     stale, and is never the basis of a write.
+     stale, and is never the basis of a write. It is an iterator that may be read slowly, and by one thread after the other.
 S11  Exact. What is read is what was written: every field, binary data of 0 to 64 KiB (None is not empty), every kind of attribute value,
      session, beat and members. A field that a write leaves out is removed, whatever stood there, alone and in a batch.
 S12  Keys are opaque. Two keys that differ in any byte are two keys: no folding, normalising, trimming or cutting, up to 1024 bytes.
@@ -61,7 +61,8 @@ S21  No verb provisions. Where a table, index or right is missing, it raises :cl
      command that mends it; ``provision()`` may be repeated.
 S22  ``close()`` may be repeated, and ends within 10 s, also while calls have no answer. It closes what the store opened itself, never a
      client it was given. After it every verb raises :class:`~dlock_core.errors.StoreUnavailableError`. Before it, too, a store keeps no
-     connection and no thread for a caller that has ended.
+     connection and no thread for a caller that has ended. In a forked child a store begins anew, or raises a
+     :class:`~dlock_core.errors.StoreError` from every call; its parent feels nothing of what the child does.
 S23  Each verb costs one request to the server; more only where a step is refused, in a batch or by a server whose refusals show no record.
 
 **Batch renewal** (:class:`BatchRenew`)
@@ -200,6 +201,8 @@ class TokenOrder(StrEnum):
 class Guarantees:
     """What a store promises, for people (*failover*, *clock*, *notes*) and for programs (the rest).
 
+    *deletes* is true where others than :class:`Prune` remove records, as programs that share them do: a claim that expects absence may then
+    still be applied after a tombstone was seen. *durable*: what was answered survives an end of the server (S18).
     *refusal_linearizable* is false where a refusal may show an older record: the core then confirms a loss by a read.
     *unsafe* holds (name, reason) of each trait that must be accepted by name in ``allow_unsafe`` before a client is built.
     A store's attribute ``unsafe_traits`` names those that it may have on another day.

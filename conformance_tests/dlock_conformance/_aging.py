@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 from dlock_conformance._claiming import LARGE
 from dlock_conformance._forms import claims, claims_of_held, releases, replaces, replaces_by
@@ -193,6 +196,20 @@ class AgeClauses:
 
         self._is_of(trial, record.key, sent, written)
 
+    def test_c2_the_clock_of_the_caller_is_none_of_the_store_s(self, trial: Trial) -> None:
+        """It may be set, and differs from host to host: neither an age nor a removal goes by it."""
+        sent = time.monotonic()
+        record, free = trial.hold(trial.key()), trial.free(trial.hold(trial.key()))
+        for by_ms in (LONG_MS, -LONG_MS):
+            with clock_set(trial, by_ms / 1000):
+                self._is_at_most(trial, age_of(trial, record), sent, "for a caller whose clock was set read_age")
+                record, sent = trial.renew(record), time.monotonic()
+            self._is_at_most(trial, age_of(trial, record), sent, "of what such a caller wrote read_age")
+            if by_ms > 0 and trial.harness.gives("prune"):
+                with clock_set(trial, 2 * by_ms / 1000):
+                    count = trial.store.prune([free], older_than_ms=LONG_MS)
+                trial.require(count == 0, "a prune removed what is young, for a caller whose clock was set", came=count)
+
     def test_c2_provisioning_leaves_the_age(self, trial: Trial) -> None:
         """It may be repeated at any time (S21)."""
         self._is_left(trial, "provision()", trial.other.provision)
@@ -238,6 +255,27 @@ class AgeClauses:
             f"the age must be whole ms since the last write, here {least:.0f} to {most:.0f}",
             came=age_ms,
         )
+
+
+def age_of(trial: Trial, record: LockRecord) -> object:
+    """Return the age of *record*, which stands."""
+    came = trial.store.read_age(record.key)
+    return came and came[1]
+
+
+@contextmanager
+def clock_set(trial: Trial, by_s: float) -> Iterator[None]:
+    """Have :mod:`time` tell the threads that call the store of another time of day; a server of this process keeps its own."""
+    usual, usual_ns = time.time, time.time_ns
+    callers = {threading.get_ident(), trial.store.loop.thread}
+
+    def shift_s() -> float:
+        return by_s if threading.get_ident() in callers else 0
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(time, "time", lambda: usual() + shift_s())
+        patched.setattr(time, "time_ns", lambda: usual_ns() + int(shift_s() * 10**9))
+        yield
 
 
 def _claimed(trial: Trial, old: LockRecord, form: str) -> Reply:

@@ -6,11 +6,8 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -27,11 +24,6 @@ __all__ = ["ConnectionClauses", "use_and_close"]
 
 SHORT_S, BRIEF_S, LONG_S = 0.25, 2.0, 5.0
 CALLERS, CALLS = 8, 25
-# Threads and connections that a store has left to end by themselves are gone after so many seconds.
-ENDED_S, STILL_S = 6.0, 0.2
-# Threads of dlock's own that have nothing to do any more end after a second.
-IDLE_S = 1.3
-_DESCRIPTORS = Path("/proc/self/fd")
 
 
 class ConnectionClauses:
@@ -160,55 +152,23 @@ class ConnectionClauses:
             wrong = f"a {verb} that is cancelled while it has no answer must raise CancelledError"
             trial.require(came is None, wrong, came=came)
 
-    def test_s22_a_store_that_is_closed_leaves_no_thread_and_no_descriptor(self, trial: Trial) -> None:
-        """Whoever opens and closes stores for years has no more of them at the end than at the beginning.
 
-        Whatever else this process has may connect anew meanwhile, but not in each round.
-        """
-        many(trial)
-        nothing_is_left(trial, Use.in_each_way, 3)
-
-    @needs("sync")
-    def test_s22_a_thread_that_has_ended_leaves_nothing_in_the_store(self, trial: Trial) -> None:
-        """A program whose threads come and go has as many connections as there are calls at once, however long it runs."""
-        store, key = trial.open(), trial.key()
-
-        def call_once() -> None:
-            caller = threading.Thread(target=trial.tried, args=(lambda: store.read(key),), daemon=True)
-            caller.start()
-            caller.join()
-
-        for _ in range(CALLERS):
-            call_once()
-        settle()
-        before = len(threading.enumerate()) + len(open_descriptors())
-        for _ in range(2 * CALLERS):
-            call_once()
-        gc.collect()
-        settle()
-        more = len(threading.enumerate()) + len(open_descriptors()) - before
-        store.close()
-
-        trial.require(
-            more < 2 * CALLERS,
-            f"{2 * CALLERS} threads called one after the other, and have ended; the store keeps {more} descriptors and threads more",
-        )
-
-    @needs("hang", "refuse")
-    def test_s22_a_store_that_had_no_answer_leaves_nothing_either(self, trial: Trial) -> None:
-        """What a call had that was given up is closed with it, or with the store. No other store is open: it would connect anew."""
-        nothing_is_left(trial, Use.in_trouble, 1)
-
-
+# Ends of the prefix of many: of how many more records than a page holds it is the prefix then.
+ENDS_OF_PAGES = {"___": -1, "__": 0, "_": 1}
 _many: list[tuple[object, str]] = []
 
 
 def many(trial: Trial) -> str:
-    """Return the prefix of more records than a page of a scan holds; they are made once for a harness that never empties its store."""
+    """Return the prefix of more records than a page of a scan holds; they are made once for a harness that never empties its store.
+
+    With an end of :data:`ENDS_OF_PAGES` it is the prefix of as many, or of one more or less.
+    """
     if not _many or _many[0][0] is not trial.harness or trial.harness.reset is not None:
         prefix = trial.key()
+        ends = {trial.harness.page + count: end for end, count in ENDS_OF_PAGES.items()}
         for number in range(trial.harness.page + 20):
-            trial.hold(f"{prefix}/{number:04}")
+            end = next((ends[least] for least in sorted(ends) if number < least), "")
+            trial.hold(f"{prefix}/{end}{number:04}")
         _many[:] = [(trial.harness, prefix)]
     return f"{_many[0][1]}/"
 
@@ -293,101 +253,3 @@ def use_and_close(trial: Trial) -> None:
     store.read(key)  # a wait that timed out may have cost a connection
     store.close()
     gc.collect()
-
-
-class Use:
-    """Opens stores, uses them in each way that may leave something, and closes them; leaving the block ends what the caller began.
-
-    The thread that called lives on, and a scan was not read to its end.
-    """
-
-    def __init__(self, trial: Trial) -> None:
-        self._trial = trial
-        self._scans: list[Generator[LockRecord, None, None]] = []
-        self._caller = ThreadPoolExecutor(1, "caller")
-        self._caller.submit(int).result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for each in self._scans:
-            each.close()
-        self._caller.shutdown()
-
-    def in_each_way(self) -> None:
-        """Use and close a store."""
-        trial, store = self._trial, self._trial.open()
-        record = trial.hold(trial.key(), store=store)
-        self._caller.submit(store.read, record.key).result()
-        if trial.harness.gives("notify"):
-            trial.tried(lambda: store.wait(record, ticket=fresh(), timeout_s=SHORT_S / 5))
-        if trial.harness.gives("claim_wait"):
-            asked = Claim(held(record.key), Expect.ANY, ticket=fresh())
-            trial.tried(lambda: store.claim_when_free(asked, wait_s=SHORT_S / 5))
-        self._scans.append(store.scanning(many(trial)))
-        next(self._scans[-1])
-        store.read(record.key)  # a wait that timed out may have cost a connection
-        store.close()
-        gc.collect()
-
-    def in_trouble(self) -> None:
-        """Use and close a store that has no answer for a moment."""
-        trial = self._trial
-        store = trial.open(trial.harness.through_faults)
-        record = trial.hold(trial.key(), store=store)
-        for fault in (Fault.HANG, Fault.REFUSE, Fault.REFUSE):
-            with trial.fault(fault):
-                trial.tried(lambda: store.read(record.key, timeout_s=SHORT_S / 5))
-        store.close()
-        gc.collect()
-
-
-def settle() -> None:
-    """Wait until no more threads and descriptors end that others have left, as those of a server of this process."""
-    before, until = -1, time.monotonic() + ENDED_S
-    while (now := len(threading.enumerate()) + len(open_descriptors())) != before and time.monotonic() < until:
-        before = now
-        may_end = any(each.name.startswith("dlock-") for each in threading.enumerate())
-        time.sleep(IDLE_S if may_end else STILL_S)
-
-
-def nothing_is_left(trial: Trial, use: Callable[[Use], None], stores: int) -> None:
-    """Fail if so many *stores* leave something, and so many others do again."""
-    with Use(trial) as first:
-        use(first)
-    settle()
-    left = left_by(trial, use, stores)
-    trial.require(
-        not (left and left_by(trial, use, stores)),
-        f"after {stores} stores had been opened, used and closed there were {left} more than before, and again after as many others",
-    )
-
-
-def left_by(trial: Trial, use: Callable[[Use], None], stores: int) -> str:
-    """Open, use and close so many *stores*; return what they leave, or nothing."""
-    threads, descriptors = set(threading.enumerate()), open_descriptors()
-    with Use(trial) as each_one:
-        threads.update(each for each in threading.enumerate() if each.name.startswith("caller"))
-        for _ in range(stores):
-            use(each_one)
-        until = time.monotonic() + ENDED_S
-        while True:
-            running, opened = threading.enumerate(), open_descriptors()
-            if len(running) <= len(threads) and len(opened) <= len(descriptors):
-                return ""
-            if time.monotonic() > until:
-                break
-            time.sleep(0.05)
-    names = ", ".join(each.name for each in running if each not in threads)
-    news = ", ".join(sorted(opened - descriptors))
-    return f"{len(running) - len(threads)} threads ({names}) and {len(opened) - len(descriptors)} descriptors ({news})"
-
-
-def open_descriptors() -> set[str]:
-    """Return the descriptors that this process has open, with what they are; none on a system that does not tell."""
-    found = set()
-    for each in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
-        with suppress(FileNotFoundError):  # the one by which the folder is read
-            found.add(f"{each.name}: {each.readlink()}")
-    return found

@@ -99,7 +99,7 @@ def not_cancelled(error: Callable[[], BaseException]) -> Patch:
 
 def leaving_a_thread(_: Any) -> None:
     """Leave a thread that nobody ends for a while."""
-    threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+    threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
 
 
 def leaving_a_descriptor(_: Any) -> None:

@@ -267,7 +267,7 @@ class WithAThread(Links):
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address)
-        threading.Thread(target=threading.Event().wait, args=(30,), daemon=True).start()
+        threading.Thread(target=threading.Event().wait, args=(300,), daemon=True).start()
 
 
 BROKEN_LINKS: tuple[BrokenLinks, ...] = (

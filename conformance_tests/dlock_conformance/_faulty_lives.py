@@ -71,14 +71,14 @@ def closing_swept(goes: Callable[[LockRecord], bool]) -> Patch:
     return patch
 
 
-def forgetting_what_came_by(verb: str) -> Patch:
-    """Lose by a restart what the requests of *verb*, which are several in one, have written."""
+def forgetting_what_came_by(verb: str, least: int = 1) -> Patch:
+    """Lose by a restart what the requests of *verb*, of which *least* or more came in one, have written."""
 
     def patch(wire: Wire) -> None:
         written = set[str]()
 
         def fault(_: Wire, step: Step, asked: Sequence[Any]) -> Any:
-            written.update(each.record.key for each in asked)
+            written.update(each.record.key for each in asked if len(asked) >= least)
             return step(asked)
 
         around(verb, fault)(wire)

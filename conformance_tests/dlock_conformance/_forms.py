@@ -111,17 +111,17 @@ def claims_of_held(trial: Trial, key: str) -> dict[str, Callable[[], Reply]]:
 
 
 def granted_in_each_form(
-    trial: Trial, state: State | None, before: dict[str, Any], **asked: Any
+    trial: Trial, state: State | None, before: dict[str, Any], payload: dict[str, Any] = OLD, **asked: Any
 ) -> Iterator[tuple[str, LockRecord | None, Claim, LockRecord]]:
     """Yield the form, what stood, the request and the grant of a claim in each form, each of a key of its own.
 
-    The key is in *state*, or absent; a record that stands there has the old payload and the fields *before*.
+    The key is in *state*, or absent; a record that stands there has the *payload* and the fields *before*.
     """
 
     def prepared() -> tuple[str, LockRecord | None]:
         if state is None:
             return trial.key(), None
-        free = trial.free(trial.hold(trial.key(), token=STOOD, **OLD), state, keep=True, **before)
+        free = trial.free(trial.hold(trial.key(), token=STOOD, **payload), state, keep=True, **before)
         return free.key, free
 
     key, old = prepared()

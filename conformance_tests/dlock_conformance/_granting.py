@@ -11,19 +11,25 @@ from typing import Any
 import pytest
 
 from dlock_conformance._changing import WRONG_VERSIONS
-from dlock_conformance._claiming import GREAT_TOKEN, OTHER_FIELDS
-from dlock_conformance._forms import claims, granted_in_each_form
+from dlock_conformance._claiming import GREAT_TOKEN, NEW, NONE, OLD, OTHER_FIELDS
+from dlock_conformance._forms import changes, claims, granted_in_each_form, replaces_by
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
-from dlock_core.record import TOKEN_MAX, LockRecord, State, Times
-from dlock_core.store import Claim, Expect
+from dlock_core.record import TOKEN_MAX, LockRecord, State, Times, Version
+from dlock_core.store import Claim, Expect, Replace
 
 __all__ = ["GrantingClauses"]
 
 STATES = {"absent": None, "free": State.FREE, "gone": State.GONE}
+PARTS: dict[str, dict[str, Any]] = {
+    "without a payload": NONE,
+    "without data": {**OLD, "data": None},
+    "without attributes": {**OLD, "attributes": ()},
+    "with empty data": {"data": b"", "attributes": ()},
+}
 HIGH = 900
 GRACE_S = 0.5
 
@@ -76,6 +82,27 @@ class GrantingClauses:
             right = replace(request.record, fencing_token=came.fencing_token, **kept)
             trial.exactly(right, came, f"{form} of a key that is {standing} was granted with another record")
             trial.exactly(right, trial.store.read(came.key), f"{form} of a key that is {standing} wrote another record")
+
+    @pytest.mark.parametrize("part", PARTS)
+    def test_s4_what_is_kept_is_kept_though_a_part_of_it_is_nothing(self, trial: Trial, part: str) -> None:
+        """That there are no data, or no attributes, stays as it is: what the request brings is not put in their place."""
+        stood = PARTS[part]
+        for form, old, request, came in granted_in_each_form(trial, State.FREE, {}, stood, **NEW):
+            kept = stood if request.keep_payload and old else {}
+            right = replace(request.record, fencing_token=came.fencing_token, **kept)
+            trial.exactly(right, came, f"{form}, of a record {part}, was granted with another record")
+            trial.exactly(right, trial.store.read(came.key), f"{form}, of a record {part}, wrote another record")
+        ways: dict[str, Callable[[Any], Any]] = {"": trial.store.send, **replaces_by(trial)}
+        for form in changes(held("k"), Version(fresh(), 1)):
+            for way, ask in ways.items():
+                record = trial.hold(trial.key(), **stood)
+                change = changes(record, record.version)[form]
+                if change.keep_payload and (not way or isinstance(change, Replace)):
+                    trial.granted(ask(change._replace(record=replace(change.record, **NEW))), form + way)
+                    right = replace(change.record, **stood)
+                    trial.exactly(
+                        right, trial.store.read(record.key), f"{form}{way}, of a record {part}, wrote another"
+                    )
 
     def test_s18_no_form_of_a_claim_passes_the_last_token(self, trial: Trial) -> None:
         """It is an error, and changes nothing."""

@@ -10,7 +10,7 @@ from dlock_conformance._forms import STOOD, changes, granted_in_each_form
 from dlock_conformance._whole import LEFT, WHOLE
 from dlock_conformance.needs import needs
 from dlock_conformance.records import LAPSED_MS, fresh, held, next_version, tombstone
-from dlock_conformance.trial import Trial
+from dlock_conformance.trial import Trial, batch_size
 from dlock_core.errors import StoreError
 from dlock_core.record import TOKEN_MAX, LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Replace, TokenOrder
@@ -87,9 +87,10 @@ class LastingClauses:
         written = [trial.hold(trial.key(), data=b"x"), trial.free(trial.hold(trial.key(), token=9))]
         written += [trial.renew(trial.hold(trial.key(), lease_ms=1)), trial.free(trial.renew(trial.hold(trial.key())))]
         if trial.harness.gives("batch_renew"):
-            before = trial.hold(trial.key())
-            written.append(next_version(before, owner="renewed in a batch"))
-            trial.store.replace_many([Replace(written[-1], before.version)])
+            before = [trial.hold(trial.key()) for _ in range(batch_size(trial, 2))]
+            after = [next_version(record, owner="renewed in a batch") for record in before]
+            trial.store.replace_many([Replace(new, old.version) for new, old in zip(after, before, strict=True)])
+            written += after
         written += claimed_in_other_ways(trial)
         gone = trial.free(trial.hold(trial.key(), token=90), State.GONE)
         trial.other.close()
@@ -194,8 +195,8 @@ def claimed_in_other_ways(trial: Trial) -> list[LockRecord]:
     claimed = [trial.hold(trial.key(), lease_ms=None)]
     asked = Claim(held(trial.key(), lease_ms=1), Expect.ANY)
     if trial.harness.gives("atomic_multi"):
-        [reply] = trial.store.claim_many([asked])
-        claimed.append(trial.granted(reply, "a claim of a key that nobody holds"))
+        several = [asked, Claim(held(trial.key()), Expect.ANY)]
+        claimed += [trial.granted(each, "one of several claims") for each in trial.store.claim_many(several)]
     if trial.harness.gives("claim_wait"):
         asked = asked._replace(record=held(trial.key(), lease_ms=1), ticket="conformance")
         claimed.append(

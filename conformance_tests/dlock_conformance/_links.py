@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
 import struct
 import threading
@@ -87,6 +88,7 @@ class _Pool(Generic[_Link]):
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
+        self.is_open, self.pid = True, os.getpid()
         self.idle: list[_Link] = []
         self.mutex = threading.Lock()
 
@@ -96,6 +98,8 @@ class _Pool(Generic[_Link]):
 
         Raises: WireError: there is no answer.
         """
+        if os.getpid() != self.pid:
+            raise NotSentError("these connections are of the parent of this process")
         used: list[_Link] = []
         try:
             yield used
@@ -110,6 +114,9 @@ class _Pool(Generic[_Link]):
                 raise NoReplyError("the connection was lost") from error
             raise
         self.kept(used[0])
+        if not self.is_open:  # it was closed meanwhile
+            for link in self.emptied():
+                self.lost(link)
 
     def emptied(self) -> list[_Link]:
         """Return the idle connections, which are idle no more."""
@@ -167,7 +174,8 @@ class Links(_Pool[socket.socket]):
         link.close()
 
     def close(self) -> None:
-        """Close those that are idle."""
+        """Close those that are idle, and the others at the ends of their calls."""
+        self.is_open = False
         for link in self.emptied():
             link.close()
 
@@ -207,7 +215,8 @@ class AsyncLinks(_Pool[AsyncLink]):
         link[1].transport.abort()
 
     async def close(self) -> None:
-        """Close those that are idle."""
+        """As :meth:`Links.close`."""
+        self.is_open = False
         idle = self.emptied()
         for _, writer in idle:
             writer.close()

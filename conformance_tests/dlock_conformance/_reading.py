@@ -81,7 +81,9 @@ EXACT: dict[str, dict[str, Any]] = {
     "many attributes": {"attributes": tuple((f"name-{number:03}", number) for number in range(200))},
     "60 KiB in an attribute": {"attributes": (("large", "\u00e9" * 30_000),)},
     "an empty owner": {"owner": ""},
-    "a strange owner": {"owner": " H\u00f4te e\u0301:\U0001f512 \"quoted\" 'too' \\ $x {} %41 a|b,c\td\r\n"},
+    "a strange owner": {
+        "owner": " H\u00f4te e\u0301:\U0001f512 \"quoted\" 'too' \\ $x {} %41 a|b,c\td\r\n\x0b\x1c\x85\u2028"
+    },
     "a long owner": {"owner": "o" * 1000},
     "the shortest lease": {"lease_ms": 1},
     "the longest lease": {"lease_ms": LEASE_MAX_MS},

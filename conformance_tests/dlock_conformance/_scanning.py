@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
-from dlock_conformance._connecting import caught, many
+from dlock_conformance._connecting import ENDS_OF_PAGES, caught, many
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._reading import PAIRS, alike
 from dlock_conformance._trouble import MET
@@ -38,6 +41,8 @@ WILDCARDS = [
 ]
 # Characters that are the last of some kind: what ends a range may lie before them, or be no character.
 LAST = ("\u007f", "\ud7ff", "\uffff", "\U0010fffe", "\U0010ffff")
+# Time-outs of a page; a slow server may need the second one.
+SLOWLY_S = (0.3, 2.0)
 
 
 class ScanningClauses:
@@ -98,6 +103,46 @@ class ScanningClauses:
         for _ in range(MET):
             came = trial.tried(begin)
             trial.require(came is None, f"of {MET} scans that were not read to their end one found no place", came=came)
+
+    def test_s10_a_page_may_be_the_last_though_it_is_full(self, trial: Trial) -> None:
+        """Of as many records as a page holds, of one more and of one less, none is missed."""
+        begins = many(trial)
+        for end, count in ENDS_OF_PAGES.items():
+            found = {record.key for record in trial.store.scan(begins + end)}
+            right = trial.harness.page + count
+            wrong = f"of {right} records a scan gave {len(found)}; a page holds {trial.harness.page}"
+            trial.require(len(found) == right, wrong)
+
+    def test_s10_a_scan_may_be_read_slowly(self, trial: Trial) -> None:
+        """Its time-out is that of each page: what its reader does between two of them takes as long as it likes."""
+        prefix, came = many(trial), object()
+        for timeout_s in SLOWLY_S:
+            scan = trial.store.scanning(prefix, timeout_s=timeout_s)
+            next(scan)
+            time.sleep(timeout_s)
+
+            came = caught(lambda scan=scan: list(scan))  # type: ignore[misc]  # a default binds it
+
+            if isinstance(came, list):
+                wrong = "a scan that is read slowly ended before its end"
+                trial.require(len(came) == trial.harness.page + 19, wrong, came=came)
+                return
+        wrong = f"a scan with timeout_s={timeout_s:g}, whose reader paused as long after the first record, must go on"
+        trial.fail(wrong, came=came)
+
+    @needs("sync")
+    def test_s10_a_scan_may_go_on_in_another_thread(self, trial: Trial) -> None:
+        """As it does where tasks use the store through threads: each page may be read by another of them."""
+        scan, came = trial.store.scanning(many(trial)), list[object]()
+        next(scan)
+
+        for ask in (lambda: next(scan), lambda: list(scan)):
+            reader = threading.Thread(target=lambda ask=ask: came.append(caught(ask)), daemon=True)
+            reader.start()
+            reader.join()
+
+        whole = isinstance(came[1], list) and len(came[1]) == trial.harness.page + 18
+        trial.require(whole, "a scan that goes on in another thread must give the records that are left", came=came)
 
     def test_s17_a_scan_whose_store_is_closed_lets_nothing_out(self, trial: Trial) -> None:
         """It ends by an error of the store, or gives all that it had read."""

@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 from dlock_conformance._calling import steps
-from dlock_conformance._connecting import BRIEF_S, LONG_S, caught, caused_by_the_driver
+from dlock_conformance._closing import begun
+from dlock_conformance._connecting import BRIEF_S, CALLERS, LONG_S, caught, caused_by_the_driver
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._trouble import SHORT_S, STEPS, asking, never_written, prepared, seen_at_last
 from dlock_conformance.faults import Fault
@@ -20,7 +21,7 @@ from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableE
 
 __all__ = ["SendingClauses"]
 
-UNANSWERED = [Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE]
+UNANSWERED = [Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE, Fault.CUT]
 # More calls than a pool has connections, or threads.
 CROWD = 32
 # Nothing comes, however long one waits.
@@ -46,6 +47,23 @@ class SendingClauses:
 
         wrong = f"a {verb} without an answer ({fault}) was sent {sent} times; the driver's own retries must be off"
         trial.require(sent == 1 or (fault is Fault.HANG and not sent), wrong)
+
+    @needs("hang", "refuse")
+    def test_s14_a_server_that_was_away_costs_a_call_and_not_each_connection(self, trial: Trial) -> None:
+        """Many called at once, and all connections were cut: they are not tried one after the other, each for a call that fails."""
+        store, record = trial.disturbed(Fault.HANG), trial.hold(trial.key())
+        with trial.fault(Fault.HANG):
+            callers = begun([lambda: trial.tried(lambda: store.read(record.key, timeout_s=LONG_S))] * CALLERS)
+            time.sleep(AWHILE_S)  # they are under way; if not, the clause is tried less hard
+        for each in callers:
+            each.join()
+
+        with trial.fault(Fault.REFUSE):
+            pass  # all connections are cut
+        *_, came = (trial.tried(lambda: store.read(record.key)) for _ in range(3))
+
+        told = f"{CALLERS} had called at once when the server went away for a moment, and the third read after that still fails"
+        trial.require(not isinstance(came, StoreError), told, came=came)
 
     @needs("refuse")
     @pytest.mark.parametrize("verb", STEPS)

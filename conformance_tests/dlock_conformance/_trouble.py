@@ -30,6 +30,7 @@ SHORT_S, TRICKLE_S, WAIT_S = 0.25, 0.3, 0.05
 TWICE_S = 0.55
 OLD_MS = 60_000
 FORMAT = 2
+_LOST = {Fault.LOSE_REPLY: "lost", Fault.CUT: "cut off in its middle"}
 # More than a pool has.
 MET = 12
 
@@ -85,15 +86,18 @@ class Ended(NamedTuple):
 def disturbed(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float = SHORT_S) -> Iterator[Ended]:
     """Ask each of *verbs* that the store has, while *fault* lets no answer come in time; fail unless each raises an error of the store.
 
-    They are asked at once, each for a key of its own; but a fault that meets one request begins anew for each.
+    They are asked at once, each for a key of its own; but a fault that meets one answer begins anew for each.
     """
     store = trial.disturbed(fault)
+    trial.tried(lambda: trial.store.read(trial.key()))  # a fault before this one may have cut its connection
     verbs = verbs_of(trial.harness, verbs)
-    for together in [[verb] for verb in verbs] if fault is Fault.LOSE_REPLY else [verbs]:
+    for together in [[verb] for verb in verbs] if fault in _LOST else [verbs]:
         asked = {verb: prepared(trial, verb) for verb in together}
         # A batch has its time-out once, however many it holds.
         calls = {verb: asking(store, verb, *asked[verb], timeout_s, others=2) for verb in together}
         with trial.fault(fault):
+            if fault is Fault.DROP:  # its connection has ended: the calls need new ones
+                trial.ended(lambda: store.read(trial.key(), timeout_s=timeout_s), timeout_s + 4 * SLACK_S)
             came = trial.all_ended(calls, timeout_s + 4 * SLACK_S)
         for verb, (error, took_s) in came.items():
             wrong = f"a {verb} without an answer must raise a StoreError"
@@ -136,7 +140,7 @@ def never_written(trial: Trial, verb: str, written: LockRecord) -> None:
 class TroubleClauses:
     """Clauses of time-outs and errors."""
 
-    @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.LOSE_REPLY])
+    @pytest.mark.parametrize("fault", [Fault.HANG, Fault.REFUSE, Fault.DROP, Fault.LOSE_REPLY])
     def test_s13_a_call_ends_in_time_when_nothing_answers(self, trial: Trial, fault: Fault) -> None:
         """A server that hangs, or is away, holds no caller beyond its time-out: who tries again, or pauses, has no more time for that."""
         # A driver may look for its server each half second only, and ends a shorter call then.
@@ -208,17 +212,17 @@ class TroubleClauses:
             told = "the server is back, and the third claim after that still fails"
             trial.require(isinstance(again[-1], Reply), told, came=again[-1])
 
-    @needs("lose_reply")
+    @pytest.mark.parametrize("fault", [Fault.LOSE_REPLY, Fault.CUT])
     @pytest.mark.parametrize("verb", STEPS)
-    def test_s15_a_lost_reply_is_an_unknown_outcome(self, trial: Trial, verb: str) -> None:
-        """The write was applied and its reply lost: neither a grant nor a refusal may be made up, and it is not sent again."""
-        store = trial.disturbed(Fault.LOSE_REPLY)
+    def test_s15_a_lost_reply_is_an_unknown_outcome(self, trial: Trial, verb: str, fault: Fault) -> None:
+        """The write was applied and its reply lost, or a part of it: nothing may be made up, and it is not sent again."""
+        store = trial.disturbed(fault)
         standing, written = prepared(trial, verb)
 
-        with trial.fault(Fault.LOSE_REPLY):
+        with trial.fault(fault):
             came = trial.ended(asking(store, verb, standing, written, 2.0), 2.0 + 4 * SLACK_S)
 
-        told = f"a {verb} was applied and its reply lost: the store must raise OutcomeUnknownError"
+        told = f"a {verb} was applied and its reply {_LOST[fault]}: the store must raise OutcomeUnknownError"
         trial.require(isinstance(came, OutcomeUnknownError), told, came=came)
         seen = seen_at_last(trial, written.key)
         if seen is None or seen.rvn != written.rvn:

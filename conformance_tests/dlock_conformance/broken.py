@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from dlock_conformance import _breaking, _faulty, _faulty_connections, _faulty_lives, _faulty_waiting
 from dlock_conformance._breaking import STEPS, answering, around, put, saying, setting, standing, writing
+from dlock_conformance._broken_answers import LINKS_OF_ANSWERS, OF_ANSWERS
 from dlock_conformance._broken_bounds import LINKS_OF_BOUNDS, OF_BOUNDS
 from dlock_conformance._broken_branches import LINKS_OF_BRANCHES, OF_BRANCHES
 from dlock_conformance._broken_cells import OF_CELLS
@@ -41,6 +42,7 @@ BROKEN: tuple[Broken, ...] = (
     *OF_BRANCHES,
     *OF_BOUNDS,
     *OF_ENDS,
+    *OF_ANSWERS,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(
@@ -81,18 +83,6 @@ BROKEN: tuple[Broken, ...] = (
     ),
     Broken("our errors have no cause", "S17", _faulty.causeless),
     # ---- connections
-    Broken(
-        "the late answer to one read is taken for that to the next",
-        "S15",
-        _faulty_connections.late_answers,
-        on_socket=False,
-    ),
-    Broken(
-        "readers at once get each other's answers",
-        "S15",
-        _faulty_connections.one_answer_for_all,
-        colours=(Colour.SYNC,),
-    ),
     Broken("calls wait for one that has no answer", "S13", _faulty_connections.one_call_at_a_time, on_socket=False),
     Broken(
         "a wait lets the driver's error out",
@@ -397,4 +387,5 @@ BROKEN_LINKS: tuple[BrokenLinks, ...] = (
     *LINKS_OF_BRANCHES,
     *LINKS_OF_BOUNDS,
     *LINKS_OF_ENDS,
+    *LINKS_OF_ANSWERS,
 )

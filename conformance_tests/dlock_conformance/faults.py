@@ -14,6 +14,8 @@ class Fault(StrEnum):
     ``lose_reply``: the next request reaches the server, its reply never comes back. ``hang``: requests are held back and nothing
     answers, until healed: then they arrive late. ``refuse``: the server cannot be reached. ``busy``: somebody else is in the middle of a
     write, and no other write comes through. ``trickle``: answers come byte by byte, and take longer than any time-out, until healed.
+    ``cut``: requests reach the server, and the connection ends in the middle of each answer. ``drop``: all connections end, and who tries
+    to make one hears nothing.
     """
 
     LOSE_REPLY = "lose_reply"
@@ -21,6 +23,8 @@ class Fault(StrEnum):
     REFUSE = "refuse"
     BUSY = "busy"
     TRICKLE = "trickle"
+    CUT = "cut"
+    DROP = "drop"
 
 
 class Faults(Protocol):

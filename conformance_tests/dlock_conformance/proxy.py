@@ -1,8 +1,8 @@
-"""A TCP proxy that can lose replies, hold requests back, let answers trickle in and refuse connections, and counts requests.
+"""A TCP proxy that can lose replies or cut them, hold requests back, let answers trickle in, refuse connections or leave them unmade.
 
-It knows no protocol: a request is what a client says before the server answers. Where a driver talks in the background too
-(monitoring), *is_request* tells by the first bytes which of it counts. Where a server begins to answer before it has done what it was told,
-*is_answered* tells from the bytes so far whether the answer is whole: only then it is lost.
+It counts requests, and knows no protocol: a request is what a client says before the server answers. Where a driver talks in the
+background too (monitoring), *is_request* tells by the first bytes which of it counts. Where a server begins to answer before it has done
+what it was told, *is_answered* tells from the bytes so far whether the answer is whole: only then it is lost, or cut.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ _CHUNK = 1 << 16
 _CONNECT_S = 5.0
 # So long, at most, healing waits for the answers to what was held back.
 LATE_S = 2.0
+# When nobody is accepted, and what fills a queue of length 0, with one to spare.
+_AWAY = (Fault.REFUSE, Fault.DROP)
+_QUEUED = 2
 # Between two bytes of an answer that trickles in.
 _PACE_S = 0.2
 
@@ -33,7 +36,7 @@ _PACE_S = 0.2
 class FaultProxy:
     """Listens on a free loopback port and passes on to *host*, *port*. Close it at the end."""
 
-    kinds = frozenset({Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE, Fault.TRICKLE})
+    kinds = frozenset(Fault) - {Fault.BUSY}
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class FaultProxy:
         self.resets = False
         self._flows = threading.Event()  # answers do, and don't trickle
         self._flows.set()
+        self._unaccepted: list[socket.socket] = []
         self._listener = self._listen(0)
         self.port: int = self._listener.getsockname()[1]
 
@@ -72,8 +76,10 @@ class FaultProxy:
             pairs = list(self._pairs)
         if fault is Fault.TRICKLE:
             self._flows.clear()
-        if fault is Fault.REFUSE:
+        if fault in _AWAY:
             self._stop_listening()
+            if fault is Fault.DROP:
+                self._listen_to_nobody()
             for pair in pairs:
                 pair.cut()
 
@@ -98,7 +104,8 @@ class FaultProxy:
             fault, self._fault, self._to_lose = self._fault, None, None
             pairs = list(self._pairs)
         self._flows.set()
-        if fault is Fault.REFUSE:
+        if fault in _AWAY:
+            self._stop_listening()
             self._listener = self._listen(self.port)
         for pair in pairs:
             pair.deliver()
@@ -119,10 +126,20 @@ class FaultProxy:
         threading.Thread(target=self._accept, args=(listener,), name="fault-proxy", daemon=True).start()
         return listener
 
+    def _listen_to_nobody(self) -> None:
+        """Fill the queue of those whom nobody accepts: the system drops what comes after them."""
+        self._listener = socket.create_server(("127.0.0.1", self.port), backlog=0)
+        for _ in range(_QUEUED):
+            self._unaccepted.append(filler := socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(self._listener.getsockname())
+
     def _stop_listening(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
         self._listener.close()
+        while self._unaccepted:
+            self._unaccepted.pop().close()
 
     def _accept(self, listener: socket.socket) -> None:
         with suppress(OSError):
@@ -171,7 +188,7 @@ class _Pair:
         self._mutex = threading.Lock()
         self._held = bytearray()
         self._spoke = False  # the client did, and has no answer yet
-        self._loses = False
+        self._loses: Fault | None = None
         self._answered = threading.Event()  # what was delivered, if anything was
         self._answered.set()
         self._client_left = False
@@ -229,7 +246,8 @@ class _Pair:
             if fault is Fault.HANG or self._held:
                 self._held += said
                 return
-            self._loses = self._loses or fault is Fault.LOSE_REPLY
+            if fault in (Fault.LOSE_REPLY, Fault.CUT):
+                self._loses = self._loses or fault
         self._server.sendall(said)
 
     def _from_server(self) -> None:
@@ -242,6 +260,8 @@ class _Pair:
                 if self._loses:
                     lost += answered
                     if self._proxy.is_answered(lost):
+                        if self._loses is Fault.CUT:
+                            self._client.sendall(lost[: len(lost) // 2])
                         if self._proxy.resets:
                             self._reset()
                         break

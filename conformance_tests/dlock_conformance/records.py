@@ -69,8 +69,9 @@ def differences(written: LockRecord, came: LockRecord | None) -> str:
 def describe(value: object) -> str:
     """Return one line about a record, a reply, a version or an error, short enough for a transcript."""
     match value:
-        case Reply(applied, record):
-            return f"{'granted' if applied else 'refused'} {describe(record)}"
+        case Reply(applied, record, age_ms, wanted):
+            more = f"{'' if age_ms is None else f' age_ms={age_ms}'}{' wanted' if wanted else ''}"
+            return f"{'granted' if applied else 'refused'} {describe(record)}{more}"
         case LockRecord():
             more = "".join(
                 f" {name}={_short(getattr(value, name))}"

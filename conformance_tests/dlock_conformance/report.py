@@ -27,6 +27,8 @@ _GIVE = {
     "hang": _PROXY,
     "refuse": _PROXY,
     "trickle": _PROXY,
+    "cut": _PROXY,
+    "drop": _PROXY,
     "busy": "faults=… that can leave a write of somebody else open",
     "count_requests": "count_requests=proxy.requests",
     "several_processes": "several_processes=True, with a url",

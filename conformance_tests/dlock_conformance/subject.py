@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from dlock_conformance.harness import AnyStore, Colour, Opening
@@ -48,6 +48,11 @@ class Loop:
             return await came if inspect.isawaitable(came) else came
 
         return self.run(done())
+
+    @property
+    def thread(self) -> int | None:
+        """The identifier of the thread, if it was started."""
+        return None if self._thread is None else self._thread.ident
 
     def close(self) -> None:
         """End the loop and whatever still runs on it."""
@@ -156,6 +161,8 @@ class Subject:
     def scanning(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> Generator[LockRecord, None, None]:
         """Read the records under *prefix* one by one, so that something else can happen in between."""
         came = cast("Any", self.raw).scan(prefix, timeout_s=timeout_s)
+        kind = Iterator if self.colour is Colour.SYNC else AsyncIterator
+        self._is(came, (kind,), "scan", f"an {kind.__name__}, as a generator is")
         if self.colour is Colour.SYNC:
             yield from came
             return
@@ -227,6 +234,10 @@ class Subject:
     def calling_read(self, key: str) -> Callable[[], LockRecord | None]:
         """As :meth:`calling`, of a read."""
         return lambda: cast("LockRecord | None", self._call("read", (key,), {"timeout_s": TIMEOUT_S}))
+
+    def calling_close(self) -> Callable[[], None]:
+        """As :meth:`calling`, of a close."""
+        return lambda: cast("None", self._call("close", (), {}))
 
     def _step(self, asked: str, request: Claim | Replace | Release, timeout_s: float) -> Reply:
         verb = asked.partition(" ")[0]

@@ -14,6 +14,7 @@ from dlock_conformance._changing import ChangingClauses
 from dlock_conformance._claim_waiting import ClaimWaitClauses
 from dlock_conformance._claiming import ClaimingClauses
 from dlock_conformance._claiming_many import AtomicMultiClauses
+from dlock_conformance._closing import ClosingClauses
 from dlock_conformance._connecting import ConnectionClauses
 from dlock_conformance._costs import CostClauses
 from dlock_conformance._freeing import FreeingClauses
@@ -113,6 +114,7 @@ class LockStoreConformance(
     SendingClauses,
     ConnectionClauses,
     CallingClauses,
+    ClosingClauses,
     LastingClauses,
     LivingClauses,
     CostClauses,

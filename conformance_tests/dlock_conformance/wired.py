@@ -41,7 +41,7 @@ class Wire:
     *translate* makes errors of dlock of errors of the driver; *guarantees* is what the store says of itself.
     """
 
-    kinds = frozenset({Fault.LOSE_REPLY, Fault.HANG, Fault.REFUSE})
+    kinds = frozenset(Fault) - {Fault.BUSY, Fault.TRICKLE}
 
     def __init__(self) -> None:
         self.space = MemorySpace()
@@ -91,8 +91,8 @@ class Wire:
     def ask(self, verb: str, request: Any) -> Any:
         """Do one request as the server does, for as long as the way is open."""
         fault = self._fault
-        if fault is Fault.REFUSE:
-            raise NotSentError("connection refused")
+        if fault in (Fault.REFUSE, Fault.DROP):
+            raise NotSentError("no connection")
         self.requests += 1
         if fault is Fault.HANG:
             self._late.append((verb, request))
@@ -100,7 +100,7 @@ class Wire:
         if not self.provisioned and not self.lenient:
             raise NoTableError("no such table")
         came = self.meet(verb, request)
-        if fault is Fault.LOSE_REPLY:
+        if fault in (Fault.LOSE_REPLY, Fault.CUT):
             raise NoReplyError("connection reset")
         return came
 
