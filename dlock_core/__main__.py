@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
+from typing import NoReturn
 
 __all__ = ["main"]
 
 _USAGE = 64
+_SIGNALLED = 128
 
 
 def main() -> None:
@@ -16,6 +19,8 @@ def main() -> None:
     # An interrupt ends the process as any signal does, without a traceback; `dlock run` handles it once it can hold a lock.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if os.getpid() == 1:
+        _heed_signals()
     # Loading makes no garbage, and looking for some takes a tenth of the start.
     gc.disable()
     try:
@@ -33,6 +38,17 @@ def main() -> None:
         run(sys.argv[1:])
     except SystemExit as ended:
         leave(ended.code if isinstance(ended.code, int) else 0)
+
+
+def _heed_signals() -> None:
+    """Let signals end this process, the first one of a container: the kernel drops those for which that has no handler."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    os._exit(_SIGNALLED + number)
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ def _limited(client: Any, timeout_s: float) -> Any:
     """Return a client of the same server as *client*, which asks it once, with this time-out."""
     pool = client.connection_pool
     source = source_of(pool.connection_class, pool.connection_kwargs)
-    limited = type(pool)(source.connection_class, **{**source.settings, **_time_out(timeout_s)})
+    limited = type(pool)(connection_class=source.connection_class, **{**source.settings, **_time_out(timeout_s)})
     return type(client)(connection_pool=limited)
 
 

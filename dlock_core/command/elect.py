@@ -79,7 +79,7 @@ class _Terms:
 
     def lead(self, options: ClientOptions, *, once: bool) -> int:
         """Return the exit code."""
-        on_background_write = signal.getsignal(signal.SIGTTOU)
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTTOU, *FORWARDED)}
         while True:
             began = time.monotonic()
             code = hold(self._request, options, self._say)
@@ -91,10 +91,8 @@ class _Terms:
             if came := self._came():
                 return SIGNALLED + min(came)
             # The next command must not inherit what this process has set for itself.
-            signal.signal(signal.SIGTTOU, on_background_write)
-            for number in FORWARDED:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    signal.signal(number, signal.SIG_DFL)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
 
     def _came(self) -> set[int]:

@@ -28,16 +28,21 @@ class Shell:
         self.started: list[subprocess.Popen[str]] = []
 
     def start(
-        self, *arguments: str, program: tuple[str, ...] = ("-m", "dlock_core"), through: str = "", **more: Any
+        self,
+        *arguments: str,
+        program: tuple[str, ...] = ("-m", "dlock_core"),
+        through: str = "",
+        container: tuple[str, ...] = (),
+        **more: Any,
     ) -> subprocess.Popen[str]:
-        """Start the command, with pipes; *through* are redirections of a shell.
+        """Start the command, with pipes; *through* are redirections of a shell, *container* is a command that runs it.
 
         No function runs in the child before it: a library of another test may have threads that a fork must not meet.
         """
         shell = ["sh", "-c", f'exec "$@" {through}', "sh"] if through else []
         settings: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
-            [*shell, sys.executable, *program, *arguments],
+            [*container, *shell, sys.executable, *program, *arguments],
             env=self.environment,
             cwd=self.folder,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -129,3 +130,20 @@ def test_first_process_of_a_container_buries_the_orphans_of_the_command(shell: S
 
     assert not orphan.exists()
     assert finish_with_line(process) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has containers")
+def test_signal_ends_the_first_process_of_a_container_while_it_starts(shell: Shell) -> None:
+    """The kernel drops one that it has no handler for: the container would be killed only when its time to end is over."""
+    config = shell.folder / "config"
+    os.mkfifo(config)
+    shell.environment["DLOCK_CONFIG"] = str(config)
+    container = ("unshare", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")), "--pid", "--fork")
+    process = shell.start("run", "k", "--", "echo", "ran", container=container)
+
+    with config.open("w"):  # returns when dlock reads it
+        [first] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGTERM)
+        code, out, _ = finish(process)
+
+    assert (code, out) == (143, "")
