@@ -271,6 +271,19 @@ def test_turn_that_is_over_goes_with_the_next_grant(store: Any, raw: Any, key: s
     assert raw.hget(key, "turn") == b""
 
 
+def test_waiter_whose_turn_it_is_already_waits_for_nothing(store: Any, raw: Any, key: str) -> None:
+    """It comes back after the release; in the other way it claims at once as well."""
+    release(store, granted(store, key))
+    request = Claim(held(key), Expect.ANY, ticket="t")
+    place = store._verbs.waiting_place(request).decode()
+    raw.hset(key, "turn", entry(raw, place, 0.04).rstrip("\x1e"))
+
+    began = time.monotonic()
+    assert store.claim_when_free(request, wait_s=LONG_S, timeout_s=SOON_S).applied
+
+    assert time.monotonic() - began < SOON_S
+
+
 def test_wait_for_an_absent_key_ends_at_once(store: Any, raw: Any, key: str) -> None:
     """In both ways; nothing is written before the claim."""
     began = time.monotonic()
