@@ -15,7 +15,7 @@ from dlock_dynamodb import DynamoDBStore
 from dlock_dynamodb._direct import Ask
 from dlock_dynamodb._errors import StrangeAnswerError
 from dlock_dynamodb.dialects.awslabs import to_text
-from dlock_dynamodb.options import DynamoDBStoreOptions
+from dlock_dynamodb.options import Dialect, DynamoDBStoreOptions
 from dlock_dynamodb.store import DynamoDBVerbs
 from tests.dynamodb.support import record, session
 
@@ -111,6 +111,16 @@ def test_a_count_that_cannot_be_read_fails_what_needs_a_token(change: Replace, k
         exchange.throw(refusal(COUNT))
 
     assert (type(caught.value), caught.value.key) == (kind, "k")
+
+
+@pytest.mark.parametrize("dialect", ["dlock", "awslabs", "node-fail-open"])
+def test_a_claim_of_a_version_takes_no_absent_row(dialect: Dialect) -> None:
+    """It is one request, which only that version lets pass."""
+    asked = next(verbs(dialect=dialect).claim(Claim(record("k"), Version("0" * 32, 7))))
+
+    condition = asked.request["ConditionExpression"]
+    assert " = :seen" in condition
+    assert "attribute_not_exists(#k)" not in condition
 
 
 def test_a_batch_that_is_not_allowed_is_given_up() -> None:
