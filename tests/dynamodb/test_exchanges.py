@@ -123,6 +123,18 @@ def test_a_claim_of_a_version_takes_no_absent_row(dialect: Dialect) -> None:
     assert "attribute_not_exists(#k)" not in condition
 
 
+@pytest.mark.parametrize(("token_row", "token"), [(True, 3), (False, NO_TOKEN)])
+def test_a_row_of_java_that_is_deleted_had_its_token(*, token_row: bool, token: int) -> None:
+    """Where its tokens are counted."""
+    tomb = record("k", State.GONE, token=3)
+    exchange = verbs(dialect="awslabs", token_row=token_row).release(Release(tomb, Version("r", 3)))
+    next(exchange)
+
+    reply = end_of(exchange, {"ResponseMetadata": {"RequestId": "r"}})
+
+    assert (reply.applied, reply.record.state, reply.record.fencing_token) == (True, State.GONE, token)
+
+
 def test_a_batch_that_is_not_allowed_is_given_up() -> None:
     """Its renewals go one by one, then and ever after."""
     asking = verbs()
