@@ -15,7 +15,7 @@ from dlock_dynamodb import DynamoDBStore
 from dlock_dynamodb._direct import Ask
 from dlock_dynamodb._errors import StrangeAnswerError
 from dlock_dynamodb.dialects.awslabs import to_text
-from dlock_dynamodb.options import DynamoDBStoreOptions
+from dlock_dynamodb.options import Dialect, DynamoDBStoreOptions
 from dlock_dynamodb.store import DynamoDBVerbs
 from tests.dynamodb.support import record, session
 
@@ -111,6 +111,57 @@ def test_a_count_that_cannot_be_read_fails_what_needs_a_token(change: Replace, k
         exchange.throw(refusal(COUNT))
 
     assert (type(caught.value), caught.value.key) == (kind, "k")
+
+
+@pytest.mark.parametrize("dialect", ["dlock", "awslabs", "node-fail-open"])
+def test_a_claim_of_a_version_takes_no_absent_row(dialect: Dialect) -> None:
+    """It is one request, which only that version lets pass."""
+    asked = next(verbs(dialect=dialect).claim(Claim(record("k"), Version("0" * 32, 7))))
+
+    condition = asked.request["ConditionExpression"]
+    assert " = :seen" in condition
+    assert "attribute_not_exists(#k)" not in condition
+
+
+FREES = Replace(record("k", State.FREE, token=3), Version("r", 3), keep_payload=True)
+REPLACES_DATA = Replace(record("k", token=3), Version("r", 3))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "change", "operation"),
+    [
+        ("dlock", REPLACES_DATA, "batch_execute_statement"),
+        ("dlock", FREES, "update_item"),
+        ("awslabs", renewal(), "batch_execute_statement"),
+        ("awslabs", REPLACES_DATA, "put_item"),
+        ("awslabs", renewal(3, 4), "update_item"),
+        ("awslabs", FREES, "update_item"),
+        ("node-fail-open", renewal(), "batch_execute_statement"),
+        ("node-fail-open", FREES, "update_item"),
+    ],
+)
+def test_what_goes_in_a_batch(dialect: Dialect, change: Replace, operation: str) -> None:
+    """The mere renewal; other changes of other clients' rows are more than a statement can do."""
+    assert next(verbs(dialect=dialect).replace_many([change])).operation == operation
+
+
+def test_a_grant_without_its_token_is_renewed_alone() -> None:
+    """The token is drawn with it."""
+    counts, plain = (row.replace_many([renewal(NO_TOKEN, NO_TOKEN)]) for row in (counting(), verbs(dialect="awslabs")))
+
+    assert [next(each).operation for each in (counts, plain)] == ["update_item", "batch_execute_statement"]
+
+
+@pytest.mark.parametrize(("token_row", "token"), [(True, 3), (False, NO_TOKEN)])
+def test_a_row_of_java_that_is_deleted_had_its_token(*, token_row: bool, token: int) -> None:
+    """Where its tokens are counted."""
+    tomb = record("k", State.GONE, token=3)
+    exchange = verbs(dialect="awslabs", token_row=token_row).release(Release(tomb, Version("r", 3)))
+    next(exchange)
+
+    reply = end_of(exchange, {"ResponseMetadata": {"RequestId": "r"}})
+
+    assert (reply.applied, reply.record.state, reply.record.fencing_token) == (True, State.GONE, token)
 
 
 def test_a_batch_that_is_not_allowed_is_given_up() -> None:

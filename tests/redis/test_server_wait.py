@@ -15,7 +15,7 @@ from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_redis import RedisStore
 from dlock_redis._connections import _WAITING_MAX
-from dlock_redis._scripts import TURN_MS
+from dlock_redis._scripts import LEAVE, PLACES_MAX, TURN_MS
 from tests.core.worlds import eventually
 from tests.redis.support import claim, granted, held, release
 from tests.redis.test_waiting import SOON_S, Waiter, queued
@@ -271,6 +271,32 @@ def test_turn_that_is_over_goes_with_the_next_grant(store: Any, raw: Any, key: s
     assert raw.hget(key, "turn") == b""
 
 
+def test_full_queue_takes_a_newcomer_where_a_place_is_over(store: Any, raw: Any, key: str) -> None:
+    """For longer than a second; the others keep theirs."""
+    record, place = granted(store, key), store._verbs.place("t").decode()
+    others = [entry(raw, f"p{number}", 60) for number in range(PLACES_MAX - 1)]
+    raw.hset(key, "queue", "".join([entry(raw, "gone", -60), *others]))
+
+    store.wait(record, ticket="t", timeout_s=0.05)
+
+    *left, mine = raw.hget(key, "queue").decode().split("\x1e")[:-1]
+    assert [f"{each}\x1e" for each in left] == others
+    assert mine.startswith(place)
+
+
+def test_waiter_whose_turn_it_is_already_waits_for_nothing(store: Any, raw: Any, key: str) -> None:
+    """It comes back after the release; in the other way it claims at once as well."""
+    release(store, granted(store, key))
+    request = Claim(held(key), Expect.ANY, ticket="t")
+    place = store._verbs.waiting_place(request).decode()
+    raw.hset(key, "turn", entry(raw, place, 0.04).rstrip("\x1e"))
+
+    began = time.monotonic()
+    assert store.claim_when_free(request, wait_s=LONG_S, timeout_s=SOON_S).applied
+
+    assert time.monotonic() - began < SOON_S
+
+
 def test_wait_for_an_absent_key_ends_at_once(store: Any, raw: Any, key: str) -> None:
     """In both ways; nothing is written before the claim."""
     began = time.monotonic()
@@ -291,6 +317,7 @@ def test_wait_for_a_record_of_a_newer_format_leaves_it_alone(store: Any, raw: An
     reply = store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=0.05, timeout_s=SOON_S)
 
     assert not reply.applied
+    assert [raw.eval(LEAVE.text, 1, each, "place") for each in (key, f"{key}/absent")] == [0, 0]
     assert raw.hgetall(key) == before
 
 
