@@ -70,7 +70,8 @@ class GrantingClauses:
         for form, old, _, came in granted_in_each_form(trial, STATES[standing], {}, token=least):
             right = max(least, 1 if old is None else old.fencing_token + 1)
             good = came.fencing_token == right or (trial.harness.token_floor and came.fencing_token > right)
-            trial.require(good, f"{form} of a key that is {standing} must be given token {right}", came=came)
+            wrong = f"{form} of a key that is {standing} must be given token {right}, unless the harness declares token_floor"
+            trial.require(good, wrong, came=came)
 
     @pytest.mark.parametrize("standing", ["free", "gone"])
     def test_s4_each_form_of_a_claim_keeps_the_payload_and_nothing_else(self, trial: Trial, standing: str) -> None:

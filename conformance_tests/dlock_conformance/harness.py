@@ -42,7 +42,7 @@ class Opening:
         if self.open_store is not None:
             return self.open_store()
         if self.url is None:
-            raise AssertionError("the harness has neither open_store nor url; give one, or set colours = ('async',)")
+            raise AssertionError("this Opening has neither open_store nor url; give one, or set colours = ('async',)")
         backend = backend_for(self.url)
         return backend.open(backend.options.from_url(self.url))
 
@@ -62,7 +62,7 @@ class Opening:
         if self.aopen_store is not None:
             opened = self.aopen_store()
         elif self.url is None:
-            raise AssertionError("the harness has neither aopen_store nor url; give one, or set colours = ('sync',)")
+            raise AssertionError("this Opening has neither aopen_store nor url; give one, or set colours = ('sync',)")
         else:
             backend = backend_for(self.url)
             found = backend.aopen(backend.options.from_url(self.url))
@@ -85,7 +85,8 @@ class StoreHarness(Opening):
         page: how many records one page of a scan has, at most: the scans of the suite have more.
         race_rounds: rounds of the race for a new key, the others have a part of it; 2,000 is thorough, 300 is for slow stores.
         several_processes: other processes that open *url* meet the same records.
-        token_floor: the store has a floor of its own for tokens, so that they do not count from 1.
+        token_floor: the store has a floor of its own for tokens, so that they do not count from 1: also where ``prune`` raises it, and
+            tests share a store.
         restart: end the server as hard as may be, and start it again. Without it nothing is said of what survives.
         count_requests: how many requests the server had until now, those of the count itself not counted.
         faults: the way to the server, to be disturbed; *through_faults* opens a store on that way (by default as always).
@@ -93,7 +94,7 @@ class StoreHarness(Opening):
         remove: clear away, after the test, what was planted under the key.
         plant_newer: put a held record of the next format version under the key.
         expires: whether the server, or a job of the store, will remove by itself what stands under the key: ask the server (for a TTL), or
-            move its clock by some days and look.
+            move its clock by some days and look, also whether a claim would be applied then.
         unprovisioned: opens the store where the table, or whatever it needs, is missing.
         own_client: opens stores that are given one client, which they must not close.
         lease_s: leases of the client's tests, in seconds; renewals must have their answers within a sixth of it.

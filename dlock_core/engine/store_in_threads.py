@@ -102,7 +102,7 @@ class ThreadedStore:
 
     async def scan(self, prefix: str, *, timeout_s: float) -> AsyncIterator[LockRecord]:
         """Scan, a page at a time."""
-        records = self.store.scan(prefix, timeout_s=timeout_s)
+        records = iter(self.store.scan(prefix, timeout_s=timeout_s))  # a list would begin anew with each page
         while page := await self._run(lambda: list(itertools.islice(records, _SCAN_PAGE))):
             for record in page:
                 yield record

@@ -50,6 +50,21 @@ def test_each_verb_is_handed_to_the_store_as_it_was_asked() -> None:
     asyncio.run(use())
 
 
+def test_a_scan_ends_though_the_store_gives_a_list() -> None:
+    """The port asks for an iterator; a list begins anew with each page."""
+
+    class Lists(_Recorder):
+        def scan(self, prefix: str, **_: object) -> list[str]:
+            return [prefix]
+
+    async def found() -> list[Any]:
+        store: Any = ThreadedStore(Lists())
+        async with asyncio.timeout(PATIENCE_S):
+            return [record async for record in store.scan("k", timeout_s=3)]
+
+    assert asyncio.run(found()) == ["k"]
+
+
 def test_without_a_thread_for_it_a_wait_is_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that would wait in the server is made after its wait; who waits next, has a thread again."""
     monkeypatch.setattr(store_in_threads, "WAIT_THREADS", 1)
