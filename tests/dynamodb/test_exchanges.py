@@ -176,6 +176,13 @@ def test_a_lease_that_a_row_has_no_place_for_is_refused(dialect: Dialect, lease_
         next(verbs(dialect=dialect).claim(Claim(record("k", lease_ms=lease_ms), Expect.ANY)))
 
 
+@pytest.mark.parametrize("name", ["isReleased", "dlockToken", "key"])
+def test_an_attribute_of_the_row_itself_is_refused(name: str) -> None:
+    """Also the table's key, whose name is the user's."""
+    with pytest.raises(UnsupportedError, match=f"attribute '{name}' of lock 'k' is one of the row itself"):
+        next(verbs(dialect="awslabs").claim(Claim(record("k", attributes=((name, "1"),)), Expect.ANY)))
+
+
 def test_a_grant_without_its_token_is_renewed_alone() -> None:
     """The token is drawn with it."""
     counts, plain = (row.replace_many([renewal(NO_TOKEN, NO_TOKEN)]) for row in (counting(), verbs(dialect="awslabs")))
