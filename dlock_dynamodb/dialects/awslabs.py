@@ -202,11 +202,8 @@ class AwslabsRows(NamedTuple):
         return self.table.put(row, condition, values, self.record(row))
 
     def _renew(self, record: LockRecord, token: int, condition: str, values: Item) -> Write:
-        """Write owner, lease, number and token; data and attributes of others stay."""
-        attributes, removed = self._attributes(record, token), [_RELEASED, *_TIMES]
-        if self.counted and TOKEN not in attributes:
-            removed.append(TOKEN)
-        return self._update(record, attributes, removed, condition, values)
+        """Write owner, lease, number and token; data and attributes of others stay. A token of the number before says nothing now."""
+        return self._update(record, self._attributes(record, token), [_RELEASED, *_TIMES], condition, values)
 
     def _mark(self, change: Replace | Release, token: int, condition: str, values: Item) -> Write:
         """Mark the row released, under a fresh number; owner and lease stay, as the Java client wants them to."""
