@@ -183,6 +183,16 @@ def test_an_attribute_of_the_row_itself_is_refused(name: str) -> None:
         next(verbs(dialect="awslabs").claim(Claim(record("k", attributes=((name, "1"),)), Expect.ANY)))
 
 
+@pytest.mark.parametrize(("number", "shown"), [(2**63 - 1, True), (1 - 2**63, True), (2**63, False), (10**19, False)])
+def test_a_number_of_others_is_shown_where_a_record_has_a_place_for_it(number: int, shown: bool) -> None:
+    """Where not, the lock can still be read."""
+    row = {"key": {"S": "k"}, "ownerName": {"S": "o"}, "leaseDuration": {"S": "1"}, "recordVersionNumber": {"S": "r"}}
+
+    read = verbs(dialect="awslabs").rows.record(row | {"theirs": {"N": str(number)}})
+
+    assert read.attributes == ((("theirs", number),) if shown else ())
+
+
 def test_a_grant_without_its_token_is_renewed_alone() -> None:
     """The token is drawn with it."""
     counts, plain = (row.replace_many([renewal(NO_TOKEN, NO_TOKEN)]) for row in (counting(), verbs(dialect="awslabs")))
