@@ -226,12 +226,12 @@ def test_a_heartbeat_never_revives_a_row_that_java_released(place: Place, stores
     place.put({"key": {"S": KEY}, **made, "isReleased": {"S": "1"}})
     before = place.row
 
-    renewal = LockRecord(KEY, State.HELD, "0" * 32, NO_TOKEN, "o", 20_000)
-    reply = stores["awslabs"].replace(Replace(renewal, Version(FRESH, NO_TOKEN), keep_payload=True), timeout_s=10)
+    renewal = Replace(LockRecord(KEY, State.HELD, "0" * 32, NO_TOKEN, "o", 20_000), Version(FRESH, NO_TOKEN), True)
+    reply = stores["awslabs"].replace(renewal, timeout_s=10)
 
-    assert not reply.applied
     assert reply.record is not None
-    assert reply.record.state is State.FREE
+    assert (reply.applied, reply.record.state) == (False, State.FREE)
+    assert stores["awslabs"].replace_many([renewal], timeout_s=10) == [reply]
     assert place.row == before
 
 
