@@ -191,7 +191,7 @@ def number_of(row: Row) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_files_have_every_transition(dialect: str) -> None:
     """So that a case that is lost from a file is missed."""
-    least = {"awslabs": (24, 7, 19), "node-fail-open": (12, 3, 14), "node-fail-closed": (6, 2, 5)}[dialect]
+    least = {"awslabs": (24, 7, 20), "node-fail-open": (12, 3, 14), "node-fail-closed": (6, 2, 5)}[dialect]
 
     assert tuple(len(part) for part in content(dialect).values()) == least
 
