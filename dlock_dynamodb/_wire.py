@@ -118,6 +118,16 @@ def _aliases(expressions: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(alias for alias in used if alias[0] == "#"), tuple(alias for alias in used if alias[0] == ":")
 
 
+def in_statement(condition: str, values: Item, attributes: Iterable[str]) -> str:
+    """Return *condition* as a statement has it: with its *values* in place, and its *attributes* quoted."""
+    for alias, value in (_CONSTANTS | values).items():
+        [(kind, inside)] = value.items()
+        condition = re.sub(rf"{alias}\b", f"'{inside}'" if kind == "S" else inside, condition)
+    for name in attributes:
+        condition = re.sub(rf"(?<!\w)#?{name}\b", f'"{name}"', condition)
+    return re.sub(r'attribute_not_exists\(("\w+")\)', r"\1 IS MISSING", condition)
+
+
 class Table(NamedTuple):
     """Where the rows are: the name of the table and its key attributes. Also all forms of requests on it."""
 
@@ -261,10 +271,7 @@ _TAKEABLE = (
     "v = :v AND #state IN (:free, :gone) AND #token BETWEEN :low AND :high AND attribute_type(rvn, :S) "
     f"AND (attribute_type(payload, :B) OR attribute_type(gone_payload, :B)) AND {_SOUND}"
 )
-_SOUND_STATEMENT = (
-    "attribute_type(\"owner\", 'S') AND attribute_type(\"context\", 'S') AND attribute_type(\"lease_ms\", 'N') "
-    "AND attribute_type(\"payload\", 'B')"
-)
+_SOUND_STATEMENT = in_statement(f"{_SOUND} AND attribute_type(payload, :B)", {}, ATTRIBUTES)
 _STATES: Item = {f":{state.value}": text(state.value) for state in State}
 _WRITTEN = "#state = :state, rvn = :rvn, #owner = :owner, lease_ms = :lease_ms, context = :context"
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlock_core.errors import UnsupportedError
 from dlock_core.record import DATA_MAX_BYTES, LEASE_MAX_MS, NO_TOKEN, AttributeValue, LockRecord, State, Version
 from dlock_core.store import Claim, Release, Replace
-from dlock_dynamodb._wire import ABSENT, Table, field, number, text
+from dlock_dynamodb._wire import ABSENT, Table, field, in_statement, number, text
 from dlock_dynamodb.dialects.token_rows import TOKEN, takes, token_of, token_value
 
 if TYPE_CHECKING:
@@ -62,12 +62,9 @@ _SOUND_VALUES: Item = {
     ":point": text("."),
     ":large": number(DATA_MAX_BYTES),
 }
-_SOUND_STATEMENT = (
-    '"isReleased" IS MISSING AND attribute_type("ownerName", \'S\') AND attribute_type("leaseDuration", \'S\') '
-    'AND ("data" IS MISSING OR attribute_type("data", \'B\'))'
-)
-_SEEN = "attribute_exists(#k) AND recordVersionNumber = :seen"
+_SEEN = "recordVersionNumber = :seen"
 _UNMARKED = "attribute_not_exists(isReleased)"
+_SOUND_STATEMENT = in_statement(f"{_UNMARKED} AND {_SOUND}", _SOUND_VALUES, ATTRIBUTES)
 
 
 def to_text(rvn: str) -> str:
@@ -202,11 +199,8 @@ class AwslabsRows(NamedTuple):
         return self.table.put(row, condition, values, self.record(row))
 
     def _renew(self, record: LockRecord, token: int, condition: str, values: Item) -> Write:
-        """Write owner, lease, number and token; data and attributes of others stay."""
-        attributes, removed = self._attributes(record, token), [_RELEASED, *_TIMES]
-        if self.counted and TOKEN not in attributes:
-            removed.append(TOKEN)
-        return self._update(record, attributes, removed, condition, values)
+        """Write owner, lease, number and token; data and attributes of others stay. A token of the number before says nothing now."""
+        return self._update(record, self._attributes(record, token), [_RELEASED, *_TIMES], condition, values)
 
     def _mark(self, change: Replace | Release, token: int, condition: str, values: Item) -> Write:
         """Mark the row released, under a fresh number; owner and lease stay, as the Java client wants them to."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlock_core.errors import UnsupportedError
 from dlock_core.record import LEASE_MAX_MS, NO_TOKEN, LockRecord, State, Version
 from dlock_core.store import Claim, Release, Replace
-from dlock_dynamodb._wire import ABSENT, Table, field, number, text
+from dlock_dynamodb._wire import ABSENT, Table, field, in_statement, number, text
 
 if TYPE_CHECKING:
     from dlock_dynamodb._wire import Item, Request, Write
@@ -37,15 +37,16 @@ _OURS = re.compile(r"[0-9a-f]{32}")
 _FREE_MS = 1
 
 _CLOSED = (
-    "attribute_exists(#k) AND guid = :seen AND attribute_type(#owner, :S) "
+    "guid = :seen AND attribute_type(#owner, :S) "
     "AND attribute_not_exists(fencingToken) AND attribute_not_exists(leaseDurationMs)"
 )
-_OPEN = (
-    "attribute_exists(#k) AND guid = :seen AND fencingToken = :token AND attribute_type(#owner, :S) "
-    "AND (attribute_not_exists(lockAcquiredTimeUnixMs) OR attribute_type(lockAcquiredTimeUnixMs, :N))"
-)
-_HELD = f"{_OPEN} AND leaseDurationMs BETWEEN :least AND :day"
+_SOUND = "attribute_type(#owner, :S) AND (attribute_not_exists(lockAcquiredTimeUnixMs) OR attribute_type(lockAcquiredTimeUnixMs, :N))"
+_OPEN = f"guid = :seen AND fencingToken = :token AND {_SOUND}"
+_LEASED = "leaseDurationMs BETWEEN :least AND :day"
+_HELD = f"{_OPEN} AND {_LEASED}"
 _FREE = f"{_OPEN} AND leaseDurationMs = :free"
+_BOUNDS: Item = {":least": number(_FREE_MS + 1), ":day": number(LEASE_MAX_MS)}
+_SOUND_STATEMENT = in_statement(f"{_SOUND} AND {_LEASED}", _BOUNDS, ATTRIBUTES)
 _RELEASE = "SET guid = :guid, fencingToken = :next, leaseDurationMs = :free, lockAcquiredTimeUnixMs = :at"
 
 
@@ -108,9 +109,8 @@ class NodeOpenRows(NamedTuple):
         if record.state is not State.HELD:
             return None
         wanted = {_GUID: {"B": to_guid(expected.rvn)}, _TOKEN: number(expected.fencing_token)}
-        sound = f'"{_LEASE}" > {_FREE_MS} AND attribute_type("{_OWNER}", \'S\')'
         changes = self._attributes(record, record.fencing_token)
-        return self.table.statement(changes, wanted | self.table.key(record.key), sound)
+        return self.table.statement(changes, wanted | self.table.key(record.key), _SOUND_STATEMENT)
 
     def _attributes(self, record: LockRecord, token: int) -> Item:
         if record.lease_ms is None or record.lease_ms <= _FREE_MS:
@@ -194,7 +194,6 @@ def _seen(version: Version) -> Item:
     return {
         ":seen": {"B": to_guid(version.rvn)},
         ":token": number(version.fencing_token),
-        ":least": number(_FREE_MS + 1),
-        ":day": number(LEASE_MAX_MS),
         ":free": number(_FREE_MS),
+        **_BOUNDS,
     }

@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import boto3
 
+from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Expect
+from dlock_core.store import Claim, Expect, Reply
 from dlock_dynamodb import DynamoDBStore
 
 TABLE = "dlock-tests"
@@ -129,6 +130,13 @@ def claimed(store: DynamoDBStore, key: str, **fields: Any) -> LockRecord:
     assert reply.applied
     assert reply.record is not None
     return reply.record
+
+
+def raised(results: Sequence[Reply | StoreError]) -> None:
+    """Raise the result of a batch of one."""
+    [result] = results
+    assert isinstance(result, StoreError)
+    raise result
 
 
 class CuttingProxy:

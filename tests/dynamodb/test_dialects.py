@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dlock_core import LockClient
 from dlock_core.errors import ConfigurationError, RecordError, StoreSetupError, UnsupportedError
 from dlock_core.record import NO_TOKEN, LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, TokenOrder
@@ -28,7 +29,7 @@ from tests.dynamodb.golden_rows import (
     strangers,
     transitions,
 )
-from tests.dynamodb.support import bare_table, session, watched
+from tests.dynamodb.support import bare_table, raised, session, watched
 
 TABLE = "dlock-tests-dialects"
 PLAIN = Table(TABLE, "key", None, "dlock")
@@ -160,6 +161,7 @@ def test_a_row_of_nobody_is_named_and_never_touched(
     seen = Version(number_of(row), NO_TOKEN if dialect != "node-fail-open" else 7)
     lease_ms = None if dialect == "node-fail-closed" else 20_000
     held = LockRecord(KEY, State.HELD, FRESH, 1, "o", lease_ms)
+    renewed = dataclasses.replace(held, fencing_token=seen.fencing_token)
     free = LockRecord(KEY, State.FREE, FRESH, 7, "", None)
     verbs: list[Callable[[], object]] = [
         lambda: store.read(KEY, timeout_s=10),
@@ -171,6 +173,7 @@ def test_a_row_of_nobody_is_named_and_never_touched(
         lambda: store.replace(Replace(held, seen), timeout_s=10),
         lambda: store.release(Release(free, seen, keep_payload=True), timeout_s=10),
         lambda: list(store.scan(KEY, timeout_s=10)),
+        lambda: raised(store.replace_many([Replace(renewed, seen, keep_payload=True)], timeout_s=10)),
     ]
 
     for verb in verbs:
@@ -191,7 +194,7 @@ def number_of(row: Row) -> str:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_the_files_have_every_transition(dialect: str) -> None:
     """So that a case that is lost from a file is missed."""
-    least = {"awslabs": (24, 7, 19), "node-fail-open": (12, 3, 14), "node-fail-closed": (6, 2, 5)}[dialect]
+    least = {"awslabs": (24, 7, 20), "node-fail-open": (12, 3, 14), "node-fail-closed": (6, 2, 5)}[dialect]
 
     assert tuple(len(part) for part in content(dialect).values()) == least
 
@@ -226,12 +229,12 @@ def test_a_heartbeat_never_revives_a_row_that_java_released(place: Place, stores
     place.put({"key": {"S": KEY}, **made, "isReleased": {"S": "1"}})
     before = place.row
 
-    renewal = LockRecord(KEY, State.HELD, "0" * 32, NO_TOKEN, "o", 20_000)
-    reply = stores["awslabs"].replace(Replace(renewal, Version(FRESH, NO_TOKEN), keep_payload=True), timeout_s=10)
+    renewal = Replace(LockRecord(KEY, State.HELD, "0" * 32, NO_TOKEN, "o", 20_000), Version(FRESH, NO_TOKEN), True)
+    reply = stores["awslabs"].replace(renewal, timeout_s=10)
 
-    assert not reply.applied
     assert reply.record is not None
-    assert reply.record.state is State.FREE
+    assert (reply.applied, reply.record.state) == (False, State.FREE)
+    assert stores["awslabs"].replace_many([renewal], timeout_s=10) == [reply]
     assert place.row == before
 
 
@@ -352,8 +355,6 @@ def test_an_option_that_the_rows_have_no_place_for_is_refused_when_the_client_is
     stores: dict[str, DynamoDBStore], dialect: str, asked: dict[str, Any], name: str
 ) -> None:
     """Not in the middle of a call; and the reason is told."""
-    from dlock_core import LockClient
-
     with pytest.raises(UnsupportedError, match=rf"^{name} cannot be had from this store: "):
         LockClient(stores[dialect], **asked)
 
@@ -361,8 +362,6 @@ def test_an_option_that_the_rows_have_no_place_for_is_refused_when_the_client_is
 @pytest.mark.parametrize("dialect", ["dlock", "awslabs", "node-fail-open"])
 def test_the_servers_clock_is_refused_with_the_reason(endpoint: str, place: Place, dialect: Dialect) -> None:
     """No row of DynamoDB can tell when the server wrote it; the message says so, and what there is instead."""
-    from dlock_core import LockClient
-
     store = DynamoDBStore(session(), table=TABLE, endpoint_url=endpoint, dialect=dialect)
     with closing(store), pytest.raises(UnsupportedError, match="expressions know no time of the server; use clock_sk"):
         LockClient(store, server_clock=True)
@@ -370,8 +369,6 @@ def test_the_servers_clock_is_refused_with_the_reason(endpoint: str, place: Plac
 
 def test_data_is_refused_in_a_call_before_anything_is_sent(stores: dict[str, DynamoDBStore], place: Place) -> None:
     """Of a lock, of a renewal and of a release."""
-    from dlock_core import LockClient
-
     place.put(None)
     with LockClient(stores["node-fail-open"]) as client:
         with pytest.raises(UnsupportedError, match=r"^data"):

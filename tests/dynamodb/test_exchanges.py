@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError, UnsupportedError
 from dlock_core.kit import Call
 from dlock_core.record import NO_TOKEN, Broken, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
@@ -143,6 +143,54 @@ REPLACES_DATA = Replace(record("k", token=3), Version("r", 3))
 def test_what_goes_in_a_batch(dialect: Dialect, change: Replace, operation: str) -> None:
     """The mere renewal; other changes of other clients' rows are more than a statement can do."""
     assert next(verbs(dialect=dialect).replace_many([change])).operation == operation
+
+
+def test_a_statement_of_a_counted_row_compares_and_writes_its_token() -> None:
+    """Beside the number that it belongs to."""
+    change = renewal()
+    [statement] = next(counting().replace_many([change])).request["Statements"]
+
+    number, sets = to_text(change.record.rvn), ["ownerName", "leaseDuration", "recordVersionNumber", "dlockToken"]
+    written = " ".join(f'SET "{name}"=?' for name in sets)
+    removed = 'REMOVE "lastTouchedAt" REMOVE "lookupTime"'
+    wanted = '"recordVersionNumber"=? AND "dlockToken"=? AND "key"=?'
+    assert statement["Statement"].startswith(f'UPDATE "locks" {written} {removed} WHERE {wanted} AND ')
+    assert [each["S"] for each in statement["Parameters"]] == [
+        *("tester", "20000", number, f"3 {number}"),
+        *("r", "3 r", "k"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "lease_ms", "told"),
+    [
+        ("awslabs", None, "always has a lease"),
+        ("node-fail-open", None, "a lease of 2 ms at least"),
+        ("node-fail-open", 1, "a lease of 2 ms at least"),
+        ("node-fail-closed", 20_000, "has no lease"),
+    ],
+)
+def test_a_lease_that_a_row_has_no_place_for_is_refused(dialect: Dialect, lease_ms: int | None, told: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(UnsupportedError, match=f"lock 'k': .*{told}"):
+        next(verbs(dialect=dialect).claim(Claim(record("k", lease_ms=lease_ms), Expect.ANY)))
+
+
+@pytest.mark.parametrize("name", ["isReleased", "dlockToken", "key"])
+def test_an_attribute_of_the_row_itself_is_refused(name: str) -> None:
+    """Also the table's key, whose name is the user's."""
+    with pytest.raises(UnsupportedError, match=f"attribute '{name}' of lock 'k' is one of the row itself"):
+        next(verbs(dialect="awslabs").claim(Claim(record("k", attributes=((name, "1"),)), Expect.ANY)))
+
+
+@pytest.mark.parametrize(("number", "shown"), [(2**63 - 1, True), (1 - 2**63, True), (2**63, False), (10**19, False)])
+def test_a_number_of_others_is_shown_where_a_record_has_a_place_for_it(number: int, shown: bool) -> None:
+    """Where not, the lock can still be read."""
+    row = {"key": {"S": "k"}, "ownerName": {"S": "o"}, "leaseDuration": {"S": "1"}, "recordVersionNumber": {"S": "r"}}
+
+    read = verbs(dialect="awslabs").rows.record(row | {"theirs": {"N": str(number)}})
+
+    assert read.attributes == ((("theirs", number),) if shown else ())
 
 
 def test_a_grant_without_its_token_is_renewed_alone() -> None:

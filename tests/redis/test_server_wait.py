@@ -284,6 +284,17 @@ def test_full_queue_takes_a_newcomer_where_a_place_is_over(store: Any, raw: Any,
     assert mine.startswith(place)
 
 
+def test_waiter_that_leaves_a_held_key_gives_nobody_a_turn(store: Any, raw: Any, key: str) -> None:
+    """The others wait on."""
+    granted(store, key)
+    other = entry(raw, "other", 60)
+    raw.hset(key, "queue", entry(raw, "mine", 60) + other)
+
+    raw.eval(LEAVE.text, 1, key, "mine")
+
+    assert raw.hmget(key, "queue", "turn") == [other.encode(), None]
+
+
 def test_waiter_whose_turn_it_is_already_waits_for_nothing(store: Any, raw: Any, key: str) -> None:
     """It comes back after the release; in the other way it claims at once as well."""
     release(store, granted(store, key))
