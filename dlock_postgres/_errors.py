@@ -84,7 +84,7 @@ def not_connected(error: Exception, conninfo: str) -> StoreError:
         said = f"no connection to {known.get('host') or 'the default host'}, port {known.get('port') or 5432}, in time"
     if any(refusal in said for refusal in _REFUSALS):
         return StoreSetupError(f"PostgreSQL refuses the connection: {said}; check the URL, user, password and TLS")
-    hint = "; this is a standby: name the primary" if _STANDBY in said else ""
+    hint = "; this is a standby: name the primary; or default_transaction_read_only is on" if _STANDBY in said else ""
     return StoreUnavailableError(f"PostgreSQL cannot be reached, nothing was written: {said}{hint}")
 
 

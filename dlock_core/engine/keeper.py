@@ -229,7 +229,7 @@ class Keepers:
         """Lose all locks of a session that is over; called outside of the mutex. A client that was closed tells nobody: it ended them."""
         reason, kept = keeper.loss_reason(), [] if self._engine.closed else list(keeper.kept)
         if kept:
-            _log.warning("%d locks are lost with their session (%s)", len(kept), reason.value)
+            _log.warning("%d locks are lost with their session %r (%s)", len(kept), keeper.handle.key, reason.value)
         for start in range(0, len(kept), _SLICE):
             with self._engine.runtime.mutex:
                 for handle in kept[start : start + _SLICE]:

@@ -91,7 +91,9 @@ async def test_lease_counts_from_the_own_write_below_a_note(world: World) -> Non
 
 
 @both_colours
-async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(world: World) -> None:
+async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """By then its owner has heard of it, or its lease is over."""
     store = world.another_store()
     async with world.client(store, **KEEPS) as a, world.client(lease_duration=10) as b:
@@ -110,6 +112,7 @@ async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(worl
             assert not any(lease.is_valid for lease in leases)
 
         await world.live(1)
+        assert f"2 locks are lost with their session {key!r} (" in caplog.text
         for lease in leases:
             with pytest.raises(LockLostError):
                 await lease.release()

@@ -81,7 +81,11 @@ def test_an_error_of_another_library_is_left() -> None:
         (TimeoutError(), StoreUnavailableError, "no connection to db.example, port 5432, in time$"),
         (psycopg.errors.ConnectionTimeout("expired"), StoreUnavailableError, "db.example, port 5432, in time$"),
         (psycopg.OperationalError("connection\n  refused"), StoreUnavailableError, "connection refused$"),
-        (psycopg.OperationalError("session is read-only"), StoreUnavailableError, "name the primary$"),
+        (
+            psycopg.OperationalError("session is read-only"),
+            StoreUnavailableError,
+            "or default_transaction_read_only is on$",
+        ),
         (psycopg.OperationalError('role "x" is not permitted to log in'), StoreSetupError, "check the URL"),
         (psycopg.OperationalError('permission denied for database "x"'), StoreSetupError, "check the URL"),
         (psycopg.OperationalError("root certificate file does not exist"), StoreSetupError, "check the URL"),
