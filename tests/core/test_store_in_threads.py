@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -17,6 +17,8 @@ from tests.core.worlds import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from dlock_core.store import LockStore
 
 
 class _Recorder:
@@ -57,8 +59,8 @@ def test_a_scan_ends_though_the_store_gives_a_list() -> None:
         def scan(self, prefix: str, **_: object) -> list[str]:
             return [prefix]
 
-    async def found() -> list[Any]:
-        store: Any = ThreadedStore(Lists())
+    async def found() -> list[object]:
+        store = ThreadedStore(cast("LockStore", Lists()))
         async with asyncio.timeout(PATIENCE_S):
             return [record async for record in store.scan("k", timeout_s=3)]
 
