@@ -142,6 +142,20 @@ class AsyncConnectsAtItsEase(AsyncLinks):
         return await super().ask(verb, request, more, timeout_s)
 
 
+class MakesOneAtATime(Links):
+    """Makes one connection at a time, and each has the whole time-out when its turn has come."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self._turn = threading.Lock()
+
+    def taken(self, until: float) -> socket.socket:
+        """As its name says."""
+        left_s = until - time.monotonic()
+        with self._turn:
+            return super().taken(time.monotonic() + left_s)
+
+
 class TriesEach(Links):
     """Keeps the other connections when one was lost, and finds out about each of them by a call."""
 
@@ -339,6 +353,7 @@ LINKS_OF_ANSWERS: tuple[BrokenLinks, ...] = (
     BrokenLinks("half an answer raises what the decoder does", "S17", HalfIsAnError, AsyncHalfIsAnError),
     BrokenLinks("half an answer is told as not sent", "S15", HalfWasNotSent, None),
     BrokenLinks("a connection has seconds of its own to be made", "S13", ConnectsAtItsEase, AsyncConnectsAtItsEase),
+    BrokenLinks("connections are made in turn, each in the whole time-out", "S13", MakesOneAtATime, None),
     BrokenLinks("connections that were lost are tried one after the other", "S14", TriesEach, AsyncTriesEach),
     BrokenLinks("a forked child speaks on the connections of its parent", "S22", SharedByForks, None),
     BrokenLinks("what comes back after a close is kept", "S22", KeepsWhatComesBack, AsyncKeepsWhatComesBack),
