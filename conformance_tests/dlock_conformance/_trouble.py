@@ -154,7 +154,7 @@ class TroubleClauses:
     @needs("busy")
     def test_s13_a_write_ends_in_time_when_another_goes_on(self, trial: Trial) -> None:
         """Somebody else's write that does not end holds no caller beyond its time-out."""
-        end_in_time(trial, Fault.BUSY, STEPS)
+        end_in_time(trial, Fault.BUSY, STEPS, TWICE_S)
 
     @needs("hang")
     def test_s13_the_time_out_is_of_each_call(self, trial: Trial) -> None:
