@@ -13,6 +13,7 @@ from typing import Any
 
 from dlock_conformance import _faulty_connections, _faulty_lives
 from dlock_conformance._breaking import (
+    Fault,
     Patch,
     Step,
     answering,
@@ -142,6 +143,20 @@ class AsyncConnectsAtItsEase(AsyncLinks):
         return await super().ask(verb, request, more, timeout_s)
 
 
+class MakesOneAtATime(Links):
+    """Makes one connection at a time, and each has the whole time-out when its turn has come."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self._turn = threading.Lock()
+
+    def taken(self, until: float) -> socket.socket:
+        """As its name says."""
+        left_s = until - time.monotonic()
+        with self._turn:
+            return super().taken(time.monotonic() + left_s)
+
+
 class TriesEach(Links):
     """Keeps the other connections when one was lost, and finds out about each of them by a call."""
 
@@ -266,9 +281,25 @@ def stamped_by_the_writer() -> Patch:
 # ---- what is kept, and where pages and lines end
 
 
-def forgetting_the_floor(wire: Wire) -> None:
-    """Lose by a restart what prunes have raised the tokens to."""
-    wire.restart = lambda: setattr(wire.space, "_least_token", 1)
+def floor_of_the_first_call() -> Fault:
+    """Read the floor of new tokens once, when it is needed first."""
+    known = list[int]()
+
+    def fault(wire: Wire, step: Step, asked: Any) -> Any:
+        right = wire.space._least_token
+        known.append(right)
+        wire.space._least_token = known[0]
+        try:
+            return step(asked)
+        finally:
+            wire.space._least_token = right
+
+    return fault
+
+
+def knowing_the_first_floor(wire: Wire) -> None:
+    """Have several claims do so, of each server once."""
+    around("claim_many", floor_of_the_first_call())(wire)
 
 
 def without_one_more(_: str, came: Any) -> Any:
@@ -323,7 +354,7 @@ OF_ANSWERS: tuple[Broken, ...] = (
     Broken("a batch brings its data where none are kept", "S4", around("replace_many", filled_in_a_batch)),
     Broken("a restart forgets claims of two", "S18", _faulty_lives.forgetting_what_came_by("claim_many", 2)),
     Broken("a restart forgets a batch of two", "S18", _faulty_lives.forgetting_what_came_by("replace_many", 2)),
-    Broken("a restart forgets the floor of a prune", "P2", forgetting_the_floor),
+    Broken("several claims know the first floor", "P2", knowing_the_first_floor),
     Broken("an owner ends with its line", "S11", writing("claim", owner_of_one_line)),
     Broken("a scan loses the one after a full page", "S10", answering("scan", without_one_more)),
     Broken("a scan has one time-out for all its pages", "S10", for_threads(ScansHaveOneTime), _SYNC, on_socket=False),
@@ -339,6 +370,7 @@ LINKS_OF_ANSWERS: tuple[BrokenLinks, ...] = (
     BrokenLinks("half an answer raises what the decoder does", "S17", HalfIsAnError, AsyncHalfIsAnError),
     BrokenLinks("half an answer is told as not sent", "S15", HalfWasNotSent, None),
     BrokenLinks("a connection has seconds of its own to be made", "S13", ConnectsAtItsEase, AsyncConnectsAtItsEase),
+    BrokenLinks("connections are made in turn, each in the whole time-out", "S13", MakesOneAtATime, None),
     BrokenLinks("connections that were lost are tried one after the other", "S14", TriesEach, AsyncTriesEach),
     BrokenLinks("a forked child speaks on the connections of its parent", "S22", SharedByForks, None),
     BrokenLinks("what comes back after a close is kept", "S22", KeepsWhatComesBack, AsyncKeepsWhatComesBack),

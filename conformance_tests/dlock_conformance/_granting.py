@@ -133,6 +133,9 @@ class GrantingClauses:
     def test_p2_each_form_of_a_claim_is_above_the_floor(self, trial: Trial, state: State, least: int) -> None:
         """Whatever it asks for, of whichever key of the page, and wherever on the page the greatest token was."""
         forms = list(claims(trial, None, held("k")))
+        for form in forms:  # what it knows of the floor from now on is old
+            request, ask = claims(trial, None, held(trial.key()))[form]
+            trial.granted(ask(request), form)
         for form, first in zip(forms, pruned(trial, len(forms), state), strict=True):
             request, ask = claims(trial, None, held(first.key, token=least))[form]
             came = trial.granted(ask(request), form)

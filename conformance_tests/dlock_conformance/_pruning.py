@@ -243,21 +243,6 @@ class PruneClauses:
         again = trial.hold(free.key, token=1)
         trial.require(again.fencing_token > free.fencing_token, "a token went back after a prune", came=again)
 
-    @needs("restart")
-    def test_p2_a_restart_lets_no_token_go_back(self, trial: Trial) -> None:
-        """The floor is kept as records are, or is the server's clock."""
-        if not trial.store.guarantees().durable:
-            trial.skip("guarantees() says that the store is not durable")
-        free = trial.free(trial.hold(trial.key(), token=90))
-        grow_old()
-        trial.store.prune([free], older_than_ms=OLD_MS)
-
-        trial.hook("restart")()
-
-        again = trial.hold(free.key, store=trial.open())
-        wrong = f"token {free.fencing_token} was granted before a prune and a restart"
-        trial.require(again.fencing_token > free.fencing_token, wrong, came=again)
-
     def test_p3_a_full_page_is_done(self, trial: Trial) -> None:
         """As many as the port allows, each with its token; and nothing to do is no error."""
         free = [trial.free(trial.hold(trial.key(), token=1 + place)) for place in range(PRUNE_MAX)]

@@ -106,11 +106,11 @@ def disturbed(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float
 
 
 def end_in_time(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float = SHORT_S) -> None:
-    """Fail unless each of *verbs*, which gets no answer by *fault*, or none in time, raises within its time-out."""
+    """Fail unless each of *verbs*, which are asked at once and get no answer by *fault*, or none in time, raises within its time-out."""
 
     def took(verb: str) -> float:
-        [alone] = disturbed(trial, fault, [verb], timeout_s)
-        return alone.took_s
+        """Ask them all again: who is late beside others only, as in a queue of theirs, is late."""
+        return next(each.took_s for each in list(disturbed(trial, fault, verbs, timeout_s)) if each.verb == verb)
 
     for each in list(disturbed(trial, fault, verbs, timeout_s)):
         limit_s = timeout_s + (WAIT_S if each.verb == "claim_when_free" else 0)
@@ -154,7 +154,7 @@ class TroubleClauses:
     @needs("busy")
     def test_s13_a_write_ends_in_time_when_another_goes_on(self, trial: Trial) -> None:
         """Somebody else's write that does not end holds no caller beyond its time-out."""
-        end_in_time(trial, Fault.BUSY, STEPS)
+        end_in_time(trial, Fault.BUSY, STEPS, TWICE_S)
 
     @needs("hang")
     def test_s13_the_time_out_is_of_each_call(self, trial: Trial) -> None:
