@@ -196,8 +196,9 @@ class AgeClauses:
 
         self._is_of(trial, record.key, sent, written)
 
+    @needs("refuse")
     def test_c2_the_clock_of_the_caller_is_none_of_the_store_s(self, trial: Trial) -> None:
-        """It may be set, and differs from host to host: neither an age nor a removal goes by it."""
+        """It may be set, and differs from host to host: neither an age nor a removal goes by it, where there is a server."""
         sent = time.monotonic()
         record, free = trial.hold(trial.key()), trial.free(trial.hold(trial.key()))
         for by_ms in (LONG_MS, -LONG_MS):

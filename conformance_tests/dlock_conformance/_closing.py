@@ -30,7 +30,7 @@ __all__ = ["ClosingClauses"]
 
 BRIEF_S = 0.1
 # So many stores are closed, each a step later than the one before.
-CLOSES, STEP_S = 20, 1e-4
+CLOSES, STEP_S = 10, 2e-4
 READERS = 3
 # What a child says goes into a pipe at once.
 PIPE_BYTES = 512

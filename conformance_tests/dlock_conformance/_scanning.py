@@ -42,7 +42,7 @@ WILDCARDS = [
 # Characters that are the last of some kind: what ends a range may lie before them, or be no character.
 LAST = ("\u007f", "\ud7ff", "\uffff", "\U0010fffe", "\U0010ffff")
 # Time-outs of a page; a slow server may need the second one.
-SLOWLY_S = (0.3, 2.0)
+SLOWLY_S = (0.2, 2.0)
 
 
 class ScanningClauses:
