@@ -98,9 +98,9 @@ class GrantingClauses:
             for way, ask in ways.items():
                 record = trial.hold(trial.key(), **stood)
                 change = changes(record, record.version)[form]
-                if change.keep_payload and (not way or isinstance(change, Replace)):
+                right = replace(change.record, **stood)
+                if change.keep_payload and (not way or isinstance(change, Replace)) and trial.carries(right):
                     trial.granted(ask(change._replace(record=replace(change.record, **NEW))), form + way)
-                    right = replace(change.record, **stood)
                     trial.exactly(
                         right, trial.store.read(record.key), f"{form}{way}, of a record {part}, wrote another"
                     )
