@@ -19,6 +19,7 @@ from dlock_etcd._errors import TROUBLE, lease_ended
 
 if TYPE_CHECKING:
     from dlock_core.kit import Exchange
+    from dlock_core.record import LockRecord
     from dlock_etcd._wire import Place
 
 # The shortest lease that a cluster with the usual time-outs grants.
@@ -80,8 +81,8 @@ class Queue:
         """Return the place of who comes next, once, as far as it is known."""
         return self._following.pop(key, None)
 
-    def enter(self, bell: str) -> Exchange[bool]:
-        """Take the place; return whether a claim is worth trying at once."""
+    def enter(self, bell: str, seen: LockRecord) -> Exchange[bool]:
+        """Take the place; return whether there is nothing to wait for: the key is free, or held in another version than *seen*."""
         own, _ = self._places[bell]
         try:
             answer = yield from self._entered(own)
@@ -95,7 +96,9 @@ class Queue:
             record = shown.record(own.key)
         except RecordError:
             return True  # the claim says so
-        return not shown.is_kept and (record is None or not record.held)
+        if record is not None and record.held:
+            return record.version != seen.version
+        return not shown.is_kept
 
     def _entered(self, own: Place) -> Exchange[Any]:
         if not self._lease:
@@ -110,8 +113,8 @@ class Queue:
         if bell in self._places:
             self._places[bell] = self._places[bell][0], time.monotonic()
 
-    def leave(self, bell: str) -> Exchange[None]:
-        """Give the place up, and pass on a turn that it had; where etcd does not hear of it, later."""
+    def leave(self, bell: str, *, passes_on: bool = True) -> Exchange[None]:
+        """Give the place up, and pass on a turn that it had, unless that was used; where etcd does not hear of it, later."""
         self.keep(bell)
         if bell in self._unanswered:  # what still comes ends with the lease, which nothing keeps any more
             self._unanswered.discard(bell)
@@ -121,7 +124,7 @@ class Queue:
             answer = yield from self._verbs.transacted(_wire.leave(self._keys, own))
             if self._places.get(bell) == (own, left_at):
                 del self._places[bell]
-            yield from self.ring(_wire.passed_to(self._keys, own.key, answer))
+            yield from self.ring(_wire.passed_to(self._keys, own.key, answer) if passes_on else None)
 
     def ring(self, place: Place | None) -> Exchange[None]:
         """Wake the waiter at *place*, which otherwise looks for itself, a little later."""
