@@ -44,6 +44,8 @@ class Queue:
         # Who comes next, where this client holds a key that others wait for.
         self._following: OrderedDict[str, Place] = OrderedDict()
         self._lease = 0
+        # Whose request for a place has had no answer: the place may come after it was given up.
+        self._unanswered: set[str] = set()
 
     def own(self, key: str, ticket: str | None) -> Place | None:
         """Return the place of an attempt, if it has waited."""
@@ -101,7 +103,10 @@ class Queue:
     def _entered(self, own: Place) -> Exchange[Any]:
         if not self._lease:
             self._lease = (yield from self._verbs.asked(_schema.lease(_LEASE_S))).id
-        return (yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease)))
+        self._unanswered.add(own.bell)
+        answer = yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease))
+        self._unanswered.discard(own.bell)
+        return answer
 
     def keep(self, bell: str) -> None:
         """Keep the place for a moment, though nobody waits there now."""
@@ -111,6 +116,9 @@ class Queue:
     def leave(self, bell: str, *, passes_on: bool = True) -> Exchange[None]:
         """Give the place up, and pass on a turn that it had, unless that was used; where etcd does not hear of it, later."""
         self.keep(bell)
+        if bell in self._unanswered:  # what still comes ends with the lease, which nothing keeps any more
+            self._unanswered.discard(bell)
+            self._lease = 0
         own, left_at = self._places.get(bell, (None, None))
         if own is not None:
             answer = yield from self._verbs.transacted(_wire.leave(self._keys, own))

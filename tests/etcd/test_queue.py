@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -231,6 +232,32 @@ def test_place_is_taken_again_after_etcd_has_forgotten_it(
 
     assert lost.woken.wait(TIMEOUT_S)
     assert lost.claims().held
+
+
+def test_place_that_comes_after_it_was_given_up_ends_with_its_lease(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler that raises leaves the request for the place under way; the client lives on, and others wait in it."""
+    store, record = standing
+    living = waiter().store
+    link, late = living._link, []
+    send = link.send
+
+    def interrupted(request: Any, timeout_s: float) -> Any:
+        if any(each.put.lease for each in request.message.success):
+            late.append(request)
+            raise KeyboardInterrupt
+        return send(request, timeout_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            living.wait(record, ticket="interrupted", timeout_s=TIMEOUT_S)
+    send(late[0], TIMEOUT_S)
+    assert places(address, record.key) == 2
+    store.release(released(record), timeout_s=TIMEOUT_S)
+
+    until(lambda: store.claim(Claim(held(record.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S).applied)
 
 
 def test_asyncio_waiter_that_is_cancelled_leaves_no_place(
