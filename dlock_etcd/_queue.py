@@ -39,8 +39,8 @@ class Queue:
         self.bells: bytes = self._keys.bells(self._client)
         # Since which revision of the cluster the attempt behind a ticket waits: it comes back to the same place.
         self._since: OrderedDict[str, int] = OrderedDict()
-        # The places that stand, or may, by bell, and since when nobody waits there; None while somebody does.
-        self._places: dict[str, tuple[Place, float | None]] = {}
+        # The places that stand, or may, by bell, and from when on nobody waits there, whatever has become of who did.
+        self._places: dict[str, tuple[Place, float]] = {}
         # Who comes next, where this client holds a key that others wait for.
         self._following: OrderedDict[str, Place] = OrderedDict()
         self._lease = 0
@@ -52,13 +52,13 @@ class Queue:
         since = None if ticket is None else self._since.get(ticket)
         return None if since is None else self._keys.place(key, f"{since:016x}-{self._client}-{ticket}")
 
-    def attend(self, key: str, ticket: str) -> str:
-        """Return the bell of an attempt that begins to wait, or waits again."""
+    def attend(self, key: str, ticket: str, until: float) -> str:
+        """Return the bell of an attempt that begins to wait, or waits again, for no longer than *until*."""
         self._since.setdefault(ticket, self._verbs.revision)
         _bound(self._since)
         own = self.own(key, ticket)
         assert own is not None
-        self._places[own.bell] = own, None
+        self._places[own.bell] = own, until
         return own.bell
 
     def served(self, key: str, ticket: str | None, own: Place | None, answer: Any) -> None:
@@ -138,7 +138,7 @@ class Queue:
         """Give up the places that nobody has come back to, and keep those of all who wait."""
         over = time.monotonic() - _TURN_S
         for bell, (_, left_at) in list(self._places.items()):
-            if left_at is not None and left_at < over:
+            if left_at < over:
                 yield from self.leave(bell)
         if self._lease and (yield from self._verbs.asked(_schema.keep_alive(self._lease))).ttl <= 0:
             self._lease = 0

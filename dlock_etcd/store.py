@@ -70,7 +70,7 @@ class _Store(Batches, Waits):
     def _queueing(self: Any, record: LockRecord, ticket: str, timeout_s: float) -> Exchange[None]:
         key = record.key
         queue, until, woken = self._verbs.queue, time.monotonic() + timeout_s, False
-        bell = queue.attend(key, ticket)
+        bell = queue.attend(key, ticket, until)
         try:
             yield from self._waiting(record, bell, timeout_s)
             woken = time.monotonic() < until

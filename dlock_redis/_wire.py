@@ -338,7 +338,7 @@ def _common_words(request: Replace | Release) -> tuple[bytes, ...]:
     """Return the arguments of PUT that are the same for all mere renewals."""
     record, keeps = request.record, request.keep_payload
     token = b"" if record.fencing_token == request.expected.fencing_token else b"%d" % record.fencing_token
-    options = b"k" * keeps + b"w" * wakes(request) + b"l" * (record.members is None)
+    options = b"k" * keeps + (b"w" if wakes(request) else b"l" if record.members is None else b"")
     return record.state.encode(), token, b"" if keeps else plain_of(record).payload, options
 
 
