@@ -50,6 +50,8 @@ def visit(
 ) -> Explored:
     """Visit *first* and all that *steps* lead to; worlds of one *canonical* form are one. What follows no more is asked for *at_end*.
 
+    A form has all that *broken* reads of a world, which is asked about the first of each form.
+
     Raises: RuntimeError: there are more than *worlds_max*.
     """
     form = canonical(first)
