@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __all__ = [
-    "PLAIN",
     "TOKEN",
     "Store",
     "aged",
@@ -59,7 +58,7 @@ _AHEAD = {
 }
 _BEHIND = {"absent_at", "sent_at", "seen_at", "written_at"}
 _TRIES_MAX = 2
-PLAIN = frozenset((int, bool, type(None), Timings))
+_WITHOUT_RVNS = frozenset((int, bool, type(None), Timings))
 _RECORD_FIELDS = tuple(each.name for each in dataclasses.fields(LockRecord) if each.compare)
 _FIELDS_OF = attrgetter(*_RECORD_FIELDS)
 
@@ -100,7 +99,7 @@ def rvns_in(value: Any) -> tuple[str, ...]:
     """Return the RVNs in *value*, by first occurrence."""
     found: dict[str, None] = {}
     for part in value:
-        if type(part) not in PLAIN:
+        if type(part) not in _WITHOUT_RVNS:
             found.update(_in_part(part))
     return tuple(found)
 
@@ -120,7 +119,7 @@ def _gather(values: tuple[Any, ...], found: dict[str, None]) -> None:
                 found[each] = None
         elif kind is LockRecord:
             _gather(_FIELDS_OF(each), found)
-        elif kind not in PLAIN and isinstance(each, tuple):
+        elif kind not in _WITHOUT_RVNS and isinstance(each, tuple):
             _gather(each, found)
 
 
@@ -138,7 +137,7 @@ def _renamed(value: Any, others: dict[str, str]) -> Any:
     kind = type(value)
     if kind is str:
         return others.get(value, value)
-    if kind in PLAIN:
+    if kind in _WITHOUT_RVNS:
         return value
     if kind is LockRecord:
         before: tuple[Any, ...] = _FIELDS_OF(value)

@@ -11,9 +11,9 @@ the lock's record of before the move back.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterator
+from itertools import count
 from typing import Any, NamedTuple
 
 from dlock_core import lease
@@ -47,7 +47,7 @@ from dlock_core.states import (
 )
 from dlock_core.store import Claim, Release, Replace, Reply
 from dlock_core.timings import NEVER, Timings
-from proof.explore.canonical import PLAIN, aged, renamed, rvns_in
+from proof.explore.canonical import aged, renamed, rvns_in
 from proof.explore.visiting import Explored, explore_all, visit
 from proof.explore.world import NOW, TICK, Rules, timings_of
 
@@ -66,12 +66,7 @@ __all__ = [
 LOCK, SESSION, OWNER_TOKEN = "k", "s", 2
 NOTE = BeatNote(LOCK, OWNER_TOKEN, "break", "op")
 Request = Claim | Replace | Release | Read
-
-
-class _Fresh:
-    """How many RVNs are new since the last canonical form, which has none: so the same steps make the same names."""
-
-    count = 0
+_NUMBERS = count()
 
 
 class Case(NamedTuple):
@@ -226,12 +221,7 @@ def _is_lost_unheard(world: World) -> bool:
 
 
 def _passed(world: World) -> World:
-    return World._make([part if type(part) in PLAIN else _older(part) for part in world])
-
-
-@functools.lru_cache(100_000)
-def _older(part: Any) -> Any:
-    return aged((part,), 1, 6 * TICK)[0]
+    return aged(world, 1, 6 * TICK)
 
 
 def _with(world: World, changes: dict[str, Any]) -> World:
@@ -240,8 +230,7 @@ def _with(world: World, changes: dict[str, Any]) -> World:
 
 def _fresh() -> str:
     """Return an RVN that is nowhere yet; the canonical form gives it its name."""
-    _Fresh.count += 1
-    return f"#new {_Fresh.count}"
+    return f"#new {next(_NUMBERS)}"
 
 
 def _fed(world: World, who: str, event: Any) -> World:
@@ -454,7 +443,6 @@ def canonical(world: World) -> World:
     )
     if type(world.waiter) is not Seeking:
         world = world._replace(seen=None, absent_at=None)
-    _Fresh.count = 0
     return renamed(world, {rvn: f"#{place}" for place, rvn in enumerate(rvns_in(world))})
 
 
