@@ -108,10 +108,12 @@ def explore(rules: Rules, worlds_max: int = 500_000) -> Explored:
         waits = any(at.place < len(rules.clients[client]) for client, at in enumerate(world.attempts))
         return "somebody waits, and nothing can happen" if waits else None
 
+    # For each client the first one that wants the same in the same order.
+    alike = tuple(map(rules.clients.index, rules.clients))
     return visit(
         start(rules),
         partial(steps, rules=rules),
-        canonical=partial(_canonical, alike=_alike(rules)),
+        canonical=partial(_canonical, alike=alike),
         broken=partial(broken, rules=rules),
         at_end=stuck,
         seen_in=modes,
@@ -380,11 +382,6 @@ def broken(world: World, rules: Rules) -> str | None:
     if "broken" in dict(world.tops):
         return "a token that does not fence an earlier holder"
     return None
-
-
-def _alike(rules: Rules) -> tuple[int, ...]:
-    """Return for each client the first one that wants the same in the same order."""
-    return tuple(rules.clients.index(each) for each in rules.clients)
 
 
 def _place_among(world: World, client: tuple[int, Attempt]) -> tuple[Any, ...]:
