@@ -90,6 +90,7 @@ class Attempt:
         )
         self._engine, self._view, self._options, self._own = engine, view, options, own
         self._ticket = self.wish.member_id
+        self._wakes = 0
         waits = timings.wait_ns > 0 < timings.retries_max and own is None
         mine = {place.member.mode for place, _ in self._places()}
         # A reader must not wait behind a writer that waits for it, and whoever has a place not behind those that wait for that.
@@ -342,9 +343,24 @@ class Attempt:
         notify = timings.notify and bool(refs) and self._failing_since is None
         until = min(now + timings._replace(notify=notify).poll_ns(waits, jitter()), self._give_up_at)
         if notify and refs and record is not None:
-            await engine.driver.wait_for_notice(record, self._ticket, min(until, engine.sessions.due_at(refs)))
+            until = min(until, engine.sessions.due_at(refs))
+            await engine.driver.wait_for_notice(record, self._ticket, until)
+            await self._hold_back(record, until)
         else:
             await engine.driver.turns.pause(self, (until - now) / NANOS)
+
+    async def _hold_back(self, record: LockRecord, until: int) -> None:
+        """Look at once when the store has woken it for the first time, and then ever more slowly, as if it polled.
+
+        A store that keeps no queue wakes one waiter of each client: a growing herd would leave no time for those who hold. One that does
+        shows how many wait.
+        """
+        left_ns = until - self._engine.runtime.now()
+        if left_ns > 0 and record.waiters is None:
+            if self._wakes:
+                pause_ns = self._timings._replace(notify=False).poll_ns(self._wakes - 1, jitter())
+                await self._engine.runtime.sleep(min(pause_ns, left_ns) / NANOS)
+            self._wakes += 1
 
     async def _announce(self, record: LockRecord | None) -> LockRecord | None:
         """Say that a writer waits, and return what stands then. One whose hold is bounded doesn't: its session must begin with its work.

@@ -175,6 +175,28 @@ async def test_place_of_who_has_died_is_had_when_its_session_is_over(clients: Cl
 
 
 @with_clients
+async def test_who_is_woken_for_nothing_looks_ever_more_slowly(clients: Clients) -> None:
+    """A store that keeps no queue wakes one waiter of each client: a herd must leave time for who holds. The first look comes at once."""
+    await clients.holding(permits=1)
+    client, store = await clients.join()
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    client._engine.runtime.sleep = sleep  # type: ignore[method-assign]  # noted, and not slept
+    waiting = asyncio.create_task(client.acquire("k", permits=1))
+    for _ in range(5):
+        await clients.waits.acquire()
+        await asyncio.sleep(0)  # it is in the queue now
+        store.space._wake("k")
+    await clients.waits.acquire()
+
+    assert [0.005 * 2**place <= pause <= 0.01 * 2**place for place, pause in enumerate(pauses)] == [True] * 4
+    waiting.cancel()
+
+
+@with_clients
 async def test_wake_up_that_gets_no_answer_delays_nobody_for_long(clients: Clients) -> None:
     """The first of three readers cannot wake the next; it has its place all the same."""
     [writer] = await clients.holding(mode="write")
