@@ -19,6 +19,7 @@ import pytest
 from dlock_core.errors import (
     ConfigurationError,
     OutcomeUnknownError,
+    RecordError,
     StoreError,
     StoreSetupError,
     StoreUnavailableError,
@@ -57,9 +58,17 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
         ("RESOURCE_EXHAUSTED", "Received message larger than max", OutcomeUnknownError),
         ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", StoreUnavailableError),
         ("UNAVAILABLE", "failed to connect to all addresses; last error: …", StoreUnavailableError),
+        ("UNAVAILABLE", "DNS resolution failed for host.invalid:2379: …", StoreUnavailableError),
+        ("UNAVAILABLE", "errors resolving host.invalid: …", StoreUnavailableError),
+        ("UNAVAILABLE", "Failed parsing HTTP/2", StoreUnavailableError),
         ("UNAVAILABLE", "etcdserver: rpc not supported for learner", StoreUnavailableError),
+        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", StoreUnavailableError),
+        ("NOT_FOUND", "etcdserver: requested lease not found", StoreUnavailableError),
         ("PERMISSION_DENIED", "etcdserver: permission denied", StoreSetupError),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", StoreSetupError),
         ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", StoreSetupError),
+        ("INVALID_ARGUMENT", "etcdserver: too many operations in txn request", StoreSetupError),
+        ("INVALID_ARGUMENT", "etcdserver: request is too large", RecordError),
     ],
 )
 def test_only_what_is_certain_is_said_to_be_not_applied(code: str, said: str, kind: type[StoreError]) -> None:
