@@ -102,8 +102,6 @@ class PostgresVerbs:
         So a transaction of the user's that checks the fence of one lock holds up the renewal of no other.
         """
         results = BatchResults(requests)
-        if not requests:
-            return []
         left = yield from self._batch(results, list(enumerate(requests)), waits=False)
         try:
             if left:

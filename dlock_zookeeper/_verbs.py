@@ -39,11 +39,9 @@ def _zxid(answers: Sequence[Any]) -> int:
     Raises: KazooException: it was refused for another reason.
     """
     for answer in answers:
-        if isinstance(answer, _BYSTANDERS):
-            continue
         if isinstance(answer, (NodeExistsError, NoNodeError)):
             return 0
-        if isinstance(answer, Exception):
+        if isinstance(answer, Exception) and not isinstance(answer, _BYSTANDERS):
             raise answer
     return int(answers[-1].mzxid)
 

@@ -20,15 +20,19 @@ def granted(store: EtcdStore, key: str, token: int = 1) -> LockRecord:
     return reply.record
 
 
-def test_token_after_a_deletion_is_above_the_deleted_one(store: EtcdStore, address: str, key: str) -> None:
-    """Somebody has cleaned up by hand, and the history of the key was compacted: its next token still rises."""
+@pytest.mark.parametrize("asked", [1, 2], ids=["nothing asked", "a low token asked"])
+def test_token_after_a_deletion_is_above_the_deleted_one(store: EtcdStore, address: str, key: str, asked: int) -> None:
+    """Somebody has cleaned up by hand, and the history of the key was compacted: its next token still rises, from any store."""
     first = granted(store, key)
     administer(address, "kv/deleterange", key=coded(f"tests/lock/{key}"))
     now = administer(address, "kv/range", key=coded("none"))["header"]["revision"]
     administer(address, "kv/compaction", revision=now)
 
-    second = granted(store, key)
+    other = EtcdStore(f"etcd://{address}/tests")
 
+    second = granted(other, key, asked)
+
+    other.close()
     assert second.fencing_token > first.fencing_token
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from dlock_core.errors import RecordError
 from dlock_core.store import Reply
+from dlock_zookeeper._verbs import _zxid
 from tests.zookeeper.support import TIMEOUT_S, granted, held, renewed, session
 
 if TYPE_CHECKING:
@@ -102,3 +107,21 @@ def test_a_record_without_its_marker_is_an_error_of_its_own(store: ZooKeeperStor
 
     assert isinstance(damaged, RecordError)
     assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("answers", "zxid"),
+    [
+        ([True, "/path", SimpleNamespace(mzxid=7)], 7),
+        ([NoNodeError(), RuntimeInconsistency(), RuntimeInconsistency()], 0),
+        ([RolledBackError(), NodeExistsError(), RuntimeInconsistency()], 0),
+        ([RolledBackError(), RolledBackError(), NoAuthError()], NoAuthError),
+    ],
+)
+def test_operation_that_failed_says_why_a_transaction_was_refused(answers: list[Any], zxid: Any) -> None:
+    """The others of the transaction tell only that it was; a right that lacks is no refusal by a record."""
+    if isinstance(zxid, int):
+        assert _zxid(answers) == zxid
+    else:
+        with pytest.raises(zxid):
+            _zxid(answers)

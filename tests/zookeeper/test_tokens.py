@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dlock_core.store import Reply
 from dlock_zookeeper import ZooKeeperStore
 from tests.zookeeper.support import TIMEOUT_S, any_claim, granted, released, renewed, session
 
 
-def test_token_after_a_deletion_is_above_the_deleted_one(store: ZooKeeperStore, address: str, key: str) -> None:
-    """Somebody has cleaned up by hand: the next token still rises."""
+@pytest.mark.parametrize("asked", [1, 2], ids=["nothing asked", "a low token asked"])
+def test_token_after_a_deletion_is_above_the_deleted_one(
+    store: ZooKeeperStore, other: ZooKeeperStore, address: str, key: str, asked: int
+) -> None:
+    """Somebody has cleaned up by hand: the next token still rises, also from a store that has seen nothing."""
     first = granted(store, key)
     with session(address) as client:
         client.delete(f"/tests/{key}", recursive=True)
 
-    assert granted(store, key).fencing_token > first.fencing_token
+    assert granted(other, key, asked).fencing_token > first.fencing_token
 
 
 def test_token_of_a_claim_is_the_zxid_of_its_transaction(store: ZooKeeperStore, address: str, key: str) -> None:
