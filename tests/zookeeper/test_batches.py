@@ -9,7 +9,7 @@ import pytest
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from dlock_core.errors import RecordError
-from dlock_core.store import Reply
+from dlock_core.store import Replace, Reply
 from dlock_zookeeper._verbs import _zxid
 from tests.zookeeper.support import TIMEOUT_S, granted, held, renewed, session
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dlock_core.record import LockRecord
-    from dlock_core.store import Replace
     from dlock_zookeeper import ZooKeeperStore
 
 RENEWALS = 1_000
@@ -106,6 +105,22 @@ def test_a_record_without_its_marker_is_an_error_of_its_own(store: ZooKeeperStor
     first, damaged, last = replaced(store, [renewed(record) for record in records])
 
     assert isinstance(damaged, RecordError)
+    assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+def test_one_that_is_too_large_fails_none_of_the_others(
+    store: ZooKeeperStore, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not sent."""
+    records = taken(store, key, 3)
+    requests = [renewed(record) for record in records]
+    large_one = held(records[1].key, records[1].fencing_token, data=b"x" * 10_000)
+    requests[1] = Replace(large_one, records[1].version)
+    monkeypatch.setattr("dlock_zookeeper._wire._VALUE_BYTES", 10_000)
+
+    first, large, last = replaced(store, requests)
+
+    assert isinstance(large, RecordError)
     assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
 
 

@@ -44,9 +44,11 @@ def test_token_that_is_asked_for_above_the_zxid_is_given_and_surpassed(
     assert (first.fencing_token, second.fencing_token) == (asked, asked + 1)
 
 
-def test_takeover_is_surpassed_by_the_claim_after_it(store: ZooKeeperStore, key: str) -> None:
-    """A takeover counts by one, a claim by the zxid: they never meet."""
+def test_takeover_is_surpassed_by_the_claim_after_it(store: ZooKeeperStore, address: str, key: str) -> None:
+    """A takeover counts by one, whatever else is written, a claim by the zxid: they never meet."""
     first = granted(store, key)
+    with session(address):
+        pass
     taken = store.replace(renewed(first, token=first.fencing_token + 1), timeout_s=TIMEOUT_S).record
     assert taken is not None
     assert store.release(released(taken), timeout_s=TIMEOUT_S).applied
