@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.security import make_acl
 
-from dlock_core.errors import RecordError
+from dlock_core.errors import RecordError, StoreSetupError
 from dlock_core.store import Replace, Reply
 from dlock_zookeeper._verbs import _zxid
 from tests.zookeeper.support import TIMEOUT_S, granted, held, renewed, session
@@ -105,6 +106,18 @@ def test_a_record_without_its_marker_is_an_error_of_its_own(store: ZooKeeperStor
     first, damaged, last = replaced(store, [renewed(record) for record in records])
 
     assert isinstance(damaged, RecordError)
+    assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+def test_one_without_a_right_fails_none_of_the_others(store: ZooKeeperStore, address: str, key: str) -> None:
+    """Its node belongs to somebody else."""
+    records = taken(store, key, 3)
+    with session(address) as client:
+        client.set_acls(f"/tests/{key}%2F1", [make_acl("world", "anyone", read=True)])
+
+    first, forbidden, last = replaced(store, [renewed(record) for record in records])
+
+    assert isinstance(forbidden, StoreSetupError)
     assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
 
 
