@@ -206,6 +206,18 @@ def test_a_record_that_has_no_form_in_the_database_is_told(store: PostgresStore,
     assert store.read(key, timeout_s=TIMEOUT_S) is None
 
 
+def test_the_encoding_of_the_environment_changes_no_text(
+    store: PostgresStore, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other programs of the host want of libpq is theirs."""
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    record = LockRecord(key, State.HELD, "rvn", 1, "Zoë ☃", 1000)
+
+    assert store.claim(Claim(record, Expect.ANY), timeout_s=TIMEOUT_S).applied
+
+    assert store.read(key, timeout_s=TIMEOUT_S) == record
+
+
 @pytest.mark.parametrize("way", ["url", "dsn", "sqlalchemy", "pool"])
 def test_a_store_is_brought_on_what_the_user_has(url: str, server_url: str, key: str, way: str) -> None:
     """A URL, a DSN, SQLAlchemy's URL, or a pool, which is never closed."""
