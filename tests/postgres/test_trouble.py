@@ -207,10 +207,11 @@ def test_a_record_that_has_no_form_in_the_database_is_told(store: PostgresStore,
 
 
 def test_the_encoding_of_the_environment_changes_no_text(
-    store: PostgresStore, key: str, monkeypatch: pytest.MonkeyPatch
+    open_store: Callable[[str], PostgresStore], url: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What other programs of the host want of libpq is theirs."""
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    store = open_store(url)
     record = LockRecord(key, State.HELD, "rvn", 1, "Zoë ☃", 1000)
 
     assert store.claim(Claim(record, Expect.ANY), timeout_s=TIMEOUT_S).applied
