@@ -206,17 +206,18 @@ def test_a_record_that_has_no_form_in_the_database_is_told(store: PostgresStore,
     assert store.read(key, timeout_s=TIMEOUT_S) is None
 
 
-def test_the_encoding_of_the_environment_changes_no_text(
+def test_the_encoding_of_the_environment_changes_no_key(
     open_store: Callable[[str], PostgresStore], url: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What other programs of the host want of libpq is theirs."""
+    """What other programs of one host want of libpq is theirs: it shares its locks with other hosts."""
+    there = open_store(url)
     monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
-    store = open_store(url)
-    record = LockRecord(key, State.HELD, "rvn", 1, "Zoë ☃", 1000)
+    here = open_store(url)
 
-    assert store.claim(Claim(record, Expect.ANY), timeout_s=TIMEOUT_S).applied
+    record = here.claim(any_claim(f"{key}/☃"), timeout_s=TIMEOUT_S).record
 
-    assert store.read(key, timeout_s=TIMEOUT_S) == record
+    assert record is not None
+    assert there.read(record.key, timeout_s=TIMEOUT_S) == record
 
 
 @pytest.mark.parametrize("way", ["url", "dsn", "sqlalchemy", "pool"])
