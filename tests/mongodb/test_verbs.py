@@ -110,6 +110,12 @@ def test_a_whole_batch_that_failed_is_of_unknown_outcome(error: Exception) -> No
         hold(verbs().replace_many(renewals(1)), error)
 
 
+def test_a_batch_without_a_right_says_so() -> None:
+    """The first of its statements is refused as the others are."""
+    with pytest.raises(OperationFailure):
+        hold(verbs().replace_many(renewals(2)), OperationFailure("", 13, {"code": 13}))
+
+
 def test_a_batch_is_settled_by_the_records_that_stand() -> None:
     """Applied, refused, absent, damaged, failed by itself, and without room in the answer: each its own result."""
     requests = renewals(6)

@@ -87,3 +87,14 @@ def test_a_session_that_was_interrupted_while_it_prepared_is_not_used_again(
 
     assert session.pg.status == ConnStatus.BAD  # closed
     assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+
+
+def test_a_statement_that_the_server_refuses_is_sent_once(store: PostgresStore) -> None:
+    """Only one that was not run, for want of its plan, is sent again."""
+    store.guarantees()
+    wrong = statement("SELECT 1 / $1", 0)._replace(prepared=True)
+
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        store._link.send(wrong, TIMEOUT_S)
+
+    assert store._link.pools[False].shelf.take().prepared is not None  # else it was sent without a plan
