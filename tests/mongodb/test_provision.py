@@ -87,6 +87,11 @@ def test_a_replica_set_of_one_loses_with_its_disk() -> None:
     assert Pretended(hello={**HELLO, "hosts": ["a"]}).talk(inspection(NAMES)).guarantees.grade is Grade.B
 
 
+def test_the_oldest_server_is_taken() -> None:
+    """MongoDB 4.4."""
+    assert Pretended(hello={**HELLO, "maxWireVersion": 9}).talk(inspection(NAMES)).provisioned
+
+
 def test_a_standalone_must_be_accepted_by_name() -> None:
     """It has no majority, no linearizable reads and no change streams."""
     hello = {"ok": 1, "isWritablePrimary": True, "maxWireVersion": 21}
@@ -181,8 +186,9 @@ def test_what_is_only_convenient_may_be_denied(refused: str) -> None:
 
 @pytest.mark.parametrize("key", [{"_id": 1}, {"_id": "hashed"}])
 def test_a_sharded_collection_must_be_sharded_by_its_id(key: dict[str, Any]) -> None:
-    """Only then is the _id unique; whoever may not look is told so in the notes."""
-    assert Pretended(hello=SHARDED, find=cursor({"_id": "db.locks", "key": key})).talk(inspection(NAMES)).provisioned
+    """Only then is the _id unique; whoever may not look is told so in the notes. Its reads are linearizable as those of a replica set."""
+    facts = Pretended(hello=SHARDED, find=cursor({"_id": "db.locks", "key": key})).talk(inspection(NAMES))
+    assert (facts.provisioned, facts.read_level) == (True, "linearizable")
     assert any(
         "sharded" in note for note in Pretended(hello=SHARDED, find=DENIED).talk(inspection(NAMES)).guarantees.notes
     )
