@@ -116,6 +116,15 @@ def test_renewals_that_are_too_large_for_one_transaction_go_in_several(store: Et
     assert store.read(records[-1].key, timeout_s=TIMEOUT_S) == renewals[-1].record
 
 
+def test_page_of_large_records_is_read(store: EtcdStore, key: str) -> None:
+    """It is larger than the 4 MiB that gRPC takes of itself."""
+    keys = [f"{key}/{number:02}" for number in range(70)]
+    for each in keys:
+        store.claim(any_claim(each, data=bytes(64 * 1024)), timeout_s=TIMEOUT_S)
+
+    assert [record.key for record in store.scan(key, timeout_s=TIMEOUT_S)] == keys
+
+
 def test_claim_that_expects_absence_or_a_version_refuses_what_is_above_the_revision(store: EtcdStore, key: str) -> None:
     """The way with two requests has the same conditions."""
     first = granted(store, key, 10**12)

@@ -245,6 +245,16 @@ def test_call_under_way_ends_with_an_error_of_the_store_where_it_is_closed(key: 
         asyncio.run(close_during_a_claim(f"127.0.0.1:{silent.getsockname()[1]}"))
 
 
+def test_channel_of_the_user_outlives_the_store(address: str, key: str) -> None:
+    """Who made it closes it."""
+    with grpc.insecure_channel(address) as channel:
+        EtcdStore(channel).close()
+        other = EtcdStore(channel)
+
+        assert other.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+        other.close()
+
+
 def test_closed_channel_of_the_user_is_an_error_of_the_store(address: str, key: str) -> None:
     """Nothing was sent."""
     channel = grpc.insecure_channel(address)

@@ -38,6 +38,7 @@ def test_each_statement_is_planned_once_by_a_session(store: PostgresStore, key: 
         cycle(store, key)
 
     assert len(planned(store)) == 3  # the claim, the renewal, which keeps the payload, and the release, which does not
+    assert len(store._link.pools[False].shelf.take().prepared) == 3
 
 
 @pytest.mark.parametrize(
