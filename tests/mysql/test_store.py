@@ -55,6 +55,13 @@ def test_a_server_without_returning_is_asked_for_none() -> None:
     assert "RETURNING" not in step.text(returning=False)
 
 
+def test_mariadb_is_known_by_its_version(store: MySQLStore, key: str) -> None:
+    """It answers a step with one statement, outside of a transaction."""
+    taken(store, key)
+
+    assert store._link.pools[False].shelf.take().has_returning
+
+
 def test_connections_are_counted(each_store: MySQLStore, key: str) -> None:
     """Those that are open, and those that there may be."""
     taken(each_store, key)
