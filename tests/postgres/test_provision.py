@@ -5,6 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade
 from dlock_postgres._session import Answer
 from dlock_postgres.provision import Facts, inspection, provisioning
@@ -17,22 +18,22 @@ SETTINGS = {
     "isolation": "read committed",
 }
 STANDBYS = {"standbys": "ANY 1 (*)"}
+SERVER = ("12.0", 120_000, "PostgreSQL 12.0")
 PID = 7
 
 
-def promised(replicas: int, changes: dict[str, str], pid: int = PID) -> Facts:
+def promised(replicas: int, changes: dict[str, str], *, pid: int = PID, server: tuple[str, int, str] = SERVER) -> Facts:
     """Return what a server with these settings promises."""
     exchange = inspection("public.dlock")
     next(exchange)
-    exchange.send(
-        Answer([("16.1", 160_001, "PostgreSQL 16.1", "UTF8", *(SETTINGS | changes).values(), PID, replicas)], pid)
-    )
+    answer = Answer([(*server, "UTF8", *(SETTINGS | changes).values(), PID, replicas)], pid)
     try:
         while True:
-            exchange.send(Answer([], pid))
+            exchange.send(answer)
+            answer = Answer([], pid)
     except StopIteration as end:
         found: Facts = end.value
-    return found
+        return found
 
 
 @pytest.mark.parametrize(
@@ -62,6 +63,20 @@ def test_a_pooler_is_seen_by_its_session() -> None:
     """It is another one than that of the connection, and a listener there would hear nothing."""
     assert promised(0, {}).notifies
     assert not promised(0, {}, pid=PID + 1).notifies
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        ("11.22", 110_022, "PostgreSQL 11.22"),
+        ("13.0", 130_000, "CockroachDB CCL v23.1"),
+        ("15.2", 150_002, "PostgreSQL 15.2-YB-2.25"),
+    ],
+)
+def test_what_is_no_postgresql_of_today_is_refused(server: tuple[str, int, str]) -> None:
+    """An older one, and others that speak its language."""
+    with pytest.raises(StoreSetupError, match="the server is "):
+        promised(0, {}, server=server)
 
 
 @pytest.mark.parametrize("code", ["23505", "42P06", "42P07"])
