@@ -22,6 +22,7 @@ The rules, each of which a test breaks (protocol-notes: B1 to B7, Q4):
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core.errors import RecordError
@@ -135,7 +136,14 @@ def join(wish: Wish, record: LockRecord | None, over: Collection[str], rvn: str)
         token = max(token + 1, wish.token_floor)
     me = Member(wish.member_id, wish.mode, _slot(wish, others), token, wish.weight, 0)
     members = Members(wish.kind, (session,), (me,)) if not others else _members(record, others, (me, session))
-    return Replace(_record(wish, token, rvn, members), record.version)
+    return Replace(_record(wish, token, rvn, members), record.version, wakes=_has_more_room(wish, members))
+
+
+def pass_on(wish: Wish, record: LockRecord | None, rvn: str) -> Replace | None:
+    """Return the write that only wakes another one, since the claim by which *wish* came in wakes nobody; None without room for one."""
+    if record is None or record.members is None or not _has_more_room(wish, record.members):
+        return None
+    return Replace(replace(record, rvn=rvn), record.version, wakes=True)
 
 
 def leave(record: LockRecord | None, member_id: str, rvn: str, *, hides: bool) -> Replace | Release | None:
@@ -154,7 +162,7 @@ def leave(record: LockRecord | None, member_id: str, rvn: str, *, hides: bool) -
         state = State.GONE if hides else State.FREE
         return Release(LockRecord(record.key, state, rvn, token, record.owner, None), record.version)
     left = LockRecord(record.key, State.HELD, rvn, token, record.owner, None, members=_members(record, others, None))
-    return Replace(left, record.version)
+    return Replace(left, record.version, wakes=True)
 
 
 def member_of(record: LockRecord, member_id: str) -> Member | None:
@@ -191,6 +199,13 @@ def _others(wish: Wish, members: Members, over: Collection[str]) -> tuple[Member
 
 def _kept(members: Members, but: str, over: Collection[str]) -> tuple[Member, ...]:
     return tuple(each for each in members.members if each.member_id != but and each.member_id not in over)
+
+
+def _has_more_room(wish: Wish, members: Members) -> bool:
+    """Whether another one that wants the same as *wish*, which is one of *members*, may join them."""
+    if wish.mode == PERMIT:
+        return sum(member.weight for member in members.members) + wish.weight <= wish.permits
+    return wish.mode == READ
 
 
 def _slot(wish: Wish, others: tuple[Member, ...]) -> int | None:

@@ -19,7 +19,7 @@ from dlock_core.engine.hints import warn
 from dlock_core.engine.process import generation
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.kit.backend import Backend
-from dlock_core.kit.outcome import outcome
+from dlock_core.kit.outcome import outcome, wakes
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
@@ -102,7 +102,7 @@ class MemorySpace:
                 self.records[key] = record
                 self.written_at[key] = now
                 break
-        if record.state is not _HELD and self.waiters:
+        if self.waiters and wakes(request):
             self._wake(key)
         if self.waiters and type(request) is Replace and self.waiters.get(key):
             return reply._replace(wanted=True)
@@ -153,6 +153,11 @@ class MemorySpace:
                 return False
             self.waiters.setdefault(record.key, deque()).append(wake)
             return True
+
+    def moved_on(self, seen: LockRecord) -> bool:
+        """Whether the record *seen* stands no more."""
+        now = self.records.get(seen.key)
+        return now is None or now.version != seen.version
 
     def leave(self, key: str, wake: Callable[[], object], *, pass_on: bool) -> None:
         """Take *wake* off the queue; if it was woken and did not use it, wake the next one instead."""
@@ -269,7 +274,7 @@ class MemoryStore:
             return
         used = False
         try:
-            used = woken.acquire(timeout=max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
+            used = self.space.moved_on(record) or woken.acquire(timeout=max(0.0, min(timeout_s, threading.TIMEOUT_MAX)))
         finally:
             self.space.leave(record.key, wake, pass_on=not used)
 
@@ -335,8 +340,7 @@ class AsyncMemoryStore(BlockingStore):
         try:
             # Not wait_for: that of Python 3.11 swallows a cancellation that comes together with the wake-up.
             async with asyncio.timeout(timeout_s):
-                await woken
-                used = True
+                used = self.space.moved_on(record) or await woken
         except TimeoutError:
             return
         finally:
@@ -358,14 +362,14 @@ class AsyncMemoryStore(BlockingStore):
         return waiting.reply()
 
 
-def _wake_up() -> tuple[asyncio.Future[None], Callable[[], None]]:
+def _wake_up() -> tuple[asyncio.Future[bool], Callable[[], None]]:
     """Return a future, and what sets it from any thread."""
     loop = asyncio.get_running_loop()
-    woken: asyncio.Future[None] = loop.create_future()
+    woken: asyncio.Future[bool] = loop.create_future()
 
     def set_woken() -> None:
         with contextlib.suppress(asyncio.InvalidStateError):  # it was woken before, or is cancelled
-            woken.set_result(None)
+            woken.set_result(True)
 
     def wake() -> None:
         # The releasing thread may outlive this loop: then nobody here waits any more, and its release has nothing to do with that.

@@ -22,7 +22,8 @@ S4   Payload. With *keep_payload* the data and the attributes of the record that
      ``gone``; otherwise, and without *keep_payload*, those of *request.record* are written. All other fields come from *request.record*.
 S5   Replace condition. A replace is applied if the record is ``held`` and has exactly the expected RVN and token. It writes
      *request.record* with the token it carries (S4 for the payload). It never creates a record, and never writes over one of a
-     higher format version. A replace that frees the key (a break) wakes one waiter, as a release does.
+     higher format version. A replace that frees the key (a break), or that *wakes* (one who leaves a shared lock has made room), wakes one
+     waiter, as a release does.
 S6   Release condition. A release is applied if the record is ``held`` and has exactly the expected RVN and token. It writes
      *request.record*, a tombstone (``free`` or ``gone``) with a fresh RVN and the same token (S4 for the payload). It never deletes the
      token, and it wakes one waiter where the store can notify.
@@ -75,11 +76,12 @@ B3   At most ``batch_limit`` requests come in one call, no key twice.
 
 **Notification** (:class:`Notify`)
 
-N1   ``wait`` returns soon after the key was freed, also when that came before the call. Where another client has taken the key since, it
-     may go on until the next release.
+N1   ``wait`` returns soon after the key was freed, or a replace that *wakes* was applied, also when that came before the call: where a held
+     record is not in the version of *record* any more, it may return at once. Where another client has taken the key since, it may go on
+     until the next release.
 N2   It may return early, and returns at *timeout_s* at the latest. No caller depends on it for correctness. A store should also wake the
      first waiter at each renewal: a waiter that saw the last renewal early takes over early when the holder dies.
-N3   A release wakes one waiter. A waiter that ends without having returned passes its wake-up on.
+N3   A release wakes one waiter, and so does a replace that *wakes*. A waiter that ends without having returned passes its wake-up on.
 N4   A store that keeps a queue may say in the answer to a ``replace``, alone or in a batch, that somebody waits there: ``wanted``. It is
      never said once all have left, and costs no request, no write and no version. It is a hint; False says nothing.
 
@@ -251,11 +253,12 @@ class Claim(NamedTuple):
 
 
 class Replace(NamedTuple):
-    """Conditional update: renewal, takeover, change of data, break."""
+    """Conditional update: renewal, takeover, change of data, break, members that come and go. *wakes*: one who waits may have room now."""
 
     record: LockRecord
     expected: Version
     keep_payload: bool = False
+    wakes: bool = False
 
 
 class Release(NamedTuple):

@@ -19,6 +19,7 @@ from dlock_etcd._errors import TROUBLE, lease_ended
 
 if TYPE_CHECKING:
     from dlock_core.kit import Exchange
+    from dlock_core.record import LockRecord
     from dlock_etcd._wire import Place
 
 # The shortest lease that a cluster with the usual time-outs grants.
@@ -38,24 +39,26 @@ class Queue:
         self.bells: bytes = self._keys.bells(self._client)
         # Since which revision of the cluster the attempt behind a ticket waits: it comes back to the same place.
         self._since: OrderedDict[str, int] = OrderedDict()
-        # The places that stand, or may, by bell, and since when nobody waits there; None while somebody does.
-        self._places: dict[str, tuple[Place, float | None]] = {}
+        # The places that stand, or may, by bell, and from when on nobody waits there, whatever has become of who did.
+        self._places: dict[str, tuple[Place, float]] = {}
         # Who comes next, where this client holds a key that others wait for.
         self._following: OrderedDict[str, Place] = OrderedDict()
         self._lease = 0
+        # Whose request for a place has had no answer: the place may come after it was given up.
+        self._unanswered: set[str] = set()
 
     def own(self, key: str, ticket: str | None) -> Place | None:
         """Return the place of an attempt, if it has waited."""
         since = None if ticket is None else self._since.get(ticket)
         return None if since is None else self._keys.place(key, f"{since:016x}-{self._client}-{ticket}")
 
-    def attend(self, key: str, ticket: str) -> str:
-        """Return the bell of an attempt that begins to wait, or waits again."""
+    def attend(self, key: str, ticket: str, until: float) -> str:
+        """Return the bell of an attempt that begins to wait, or waits again, for no longer than *until*."""
         self._since.setdefault(ticket, self._verbs.revision)
         _bound(self._since)
         own = self.own(key, ticket)
         assert own is not None
-        self._places[own.bell] = own, None
+        self._places[own.bell] = own, until
         return own.bell
 
     def served(self, key: str, ticket: str | None, own: Place | None, answer: Any) -> None:
@@ -78,8 +81,8 @@ class Queue:
         """Return the place of who comes next, once, as far as it is known."""
         return self._following.pop(key, None)
 
-    def enter(self, bell: str) -> Exchange[bool]:
-        """Take the place; return whether a claim is worth trying at once."""
+    def enter(self, bell: str, seen: LockRecord) -> Exchange[bool]:
+        """Take the place; return whether there is nothing to wait for: the key is free, or held in another version than *seen*."""
         own, _ = self._places[bell]
         try:
             answer = yield from self._entered(own)
@@ -93,27 +96,35 @@ class Queue:
             record = shown.record(own.key)
         except RecordError:
             return True  # the claim says so
-        return not shown.is_kept and (record is None or not record.held)
+        if record is not None and record.held:
+            return record.version != seen.version
+        return not shown.is_kept
 
     def _entered(self, own: Place) -> Exchange[Any]:
         if not self._lease:
             self._lease = (yield from self._verbs.asked(_schema.lease(_LEASE_S))).id
-        return (yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease)))
+        self._unanswered.add(own.bell)
+        answer = yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease))
+        self._unanswered.discard(own.bell)
+        return answer
 
     def keep(self, bell: str) -> None:
         """Keep the place for a moment, though nobody waits there now."""
         if bell in self._places:
             self._places[bell] = self._places[bell][0], time.monotonic()
 
-    def leave(self, bell: str) -> Exchange[None]:
-        """Give the place up, and pass on a turn that it had; where etcd does not hear of it, later."""
+    def leave(self, bell: str, *, passes_on: bool = True) -> Exchange[None]:
+        """Give the place up, and pass on a turn that it had, unless that was used; where etcd does not hear of it, later."""
         self.keep(bell)
+        if bell in self._unanswered:  # what still comes ends with the lease, which nothing keeps any more
+            self._unanswered.discard(bell)
+            self._lease = 0
         own, left_at = self._places.get(bell, (None, None))
         if own is not None:
             answer = yield from self._verbs.transacted(_wire.leave(self._keys, own))
             if self._places.get(bell) == (own, left_at):
                 del self._places[bell]
-            yield from self.ring(_wire.passed_to(self._keys, own.key, answer))
+            yield from self.ring(_wire.passed_to(self._keys, own.key, answer) if passes_on else None)
 
     def ring(self, place: Place | None) -> Exchange[None]:
         """Wake the waiter at *place*, which otherwise looks for itself, a little later."""
@@ -127,7 +138,7 @@ class Queue:
         """Give up the places that nobody has come back to, and keep those of all who wait."""
         over = time.monotonic() - _TURN_S
         for bell, (_, left_at) in list(self._places.items()):
-            if left_at is not None and left_at < over:
+            if left_at < over:
                 yield from self.leave(bell)
         if self._lease and (yield from self._verbs.asked(_schema.keep_alive(self._lease))).ttl <= 0:
             self._lease = 0

@@ -7,7 +7,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreError
-from dlock_core.kit import BatchResults, in_parts, outcome, pages
+from dlock_core.kit import BatchResults, in_parts, outcome, pages, wakes
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
 from dlock_etcd import _schema, _wire
@@ -64,7 +64,7 @@ class EtcdVerbs:
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """One transaction."""
-        following = None if request.record.held else self.queue.next(request.record.key)
+        following = self.queue.next(request.record.key) if wakes(request) else None
         answer = yield from self.transacted(_wire.step(self.keys, request, self.revision, following))
         reply = self._settled(request, answer)
         yield from self._woken(request, answer, following)
@@ -77,11 +77,11 @@ class EtcdVerbs:
         came = _wire.judged(request, answer, request.record.fencing_token)
         if not isinstance(came, Reply):
             return Reply(applied=False, record=came.record(key))
-        return came._replace(wanted=self.queue.note(key, answer)) if request.record.held else came
+        return came if wakes(request) else came._replace(wanted=self.queue.note(key, answer))
 
     def _woken(self, request: Replace | Release, answer: Any, told: Place | None = None) -> Exchange[None]:
-        """Wake who comes next, if the step has freed the key and not *told* that one itself."""
-        if not request.record.held:
+        """Wake who comes next, if the step has made room and not *told* that one itself."""
+        if wakes(request):
             yield from self.queue.ring(_wire.following(self.keys, request.record.key, answer, told))
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
@@ -109,9 +109,9 @@ class EtcdVerbs:
         answer = yield from self.transacted(_wire.read(self.keys, key))
         return _wire.shown(answer.responses).record(key)
 
-    def is_free(self, bell: str) -> Exchange[bool]:
-        """Whether a claim of the one who waits for *bell* is worth trying; else it has its place now."""
-        return self.queue.enter(bell)
+    def moved_on(self, bell: str, seen: LockRecord) -> Exchange[bool]:
+        """Whether the record *seen* stands no more, for the one who waits for *bell*; else it has its place now."""
+        return self.queue.enter(bell, seen)
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """In the order of keys."""

@@ -298,7 +298,7 @@ def enter(keys: Keys, own: Place, lease: int) -> Any:
 def leave(keys: Keys, own: Place) -> Any:
     """Return the transaction that takes the keys of a waiter away, and shows whom its turn passes to."""
     start = keys.places(own.key)
-    return Txn(success=[*removed(own.bell, own.place), *shows(keys, own.key), first_place(start, behind(start))])
+    return Txn(success=[*removed(own.bell, own.place), first_place(start, behind(start))])
 
 
 def ring(place: Place) -> Any:
@@ -365,11 +365,9 @@ def following(keys: Keys, key: str, answer: Any, told: Place | None = None) -> P
 
 
 def passed_to(keys: Keys, key: str, answer: Any) -> Place | None:
-    """Return the place of who is to be woken since another left, who had been: nobody while the key is held."""
-    bell, _, *seen, first = answer.responses
-    head = shown(seen).head
-    is_held = head is not None and head.value.split(b" ", 2)[1:2] == [b"held"]
-    return None if bell.delete.deleted or is_held else _place(keys, key, [first])
+    """Return the place of who is to be woken since another left, who had been."""
+    bell, _, first = answer.responses
+    return None if bell.delete.deleted else _place(keys, key, [first])
 
 
 def rung(answer: Any) -> list[str]:

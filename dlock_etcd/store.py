@@ -65,20 +65,22 @@ class _Store(Batches, Waits):
 
         A waiter that is interrupted leaves the queue.
         """
-        return self._perform(self._queueing(record.key, ticket, timeout_s))
+        return self._perform(self._queueing(record, ticket, timeout_s))
 
-    def _queueing(self: Any, key: str, ticket: str, timeout_s: float) -> Exchange[None]:
+    def _queueing(self: Any, record: LockRecord, ticket: str, timeout_s: float) -> Exchange[None]:
+        key = record.key
         queue, until, woken = self._verbs.queue, time.monotonic() + timeout_s, False
-        bell = queue.attend(key, ticket)
+        bell = queue.attend(key, ticket, until)
         try:
-            yield from self._waiting(key, bell, timeout_s)
+            yield from self._waiting(record, bell, timeout_s)
             woken = time.monotonic() < until
         finally:
-            if woken:
+            # Who waits for a shared lock makes no claim, which would take its place away.
+            if woken and record.members is None:
                 queue.keep(bell)
             else:
                 with suppress(StoreError):  # the place is given up a little later
-                    yield self._run(queue.leave(bell), Call("leave", key, _LEAVE_S))
+                    yield self._run(queue.leave(bell, passes_on=not woken), Call("leave", key, _LEAVE_S))
 
 
 class EtcdStore(_Store, ExchangeStore):

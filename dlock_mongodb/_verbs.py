@@ -102,10 +102,10 @@ class MongoDBVerbs:
         """Make the collection."""
         yield from self._learn(provisioning(self._names))
 
-    def is_free(self, key: str) -> Exchange[bool]:
-        """Whether *key* is free. The record of a held one is marked: its next renewal is news to the change stream."""
+    def moved_on(self, key: str, seen: LockRecord) -> Exchange[bool]:
+        """Whether *key* is free, or held in another version than *seen*. If not, it is marked: its next write is news to the stream."""
         try:
-            answer = yield from self._send(_wire.mark(self._names.collection, key))
+            answer = yield from self._send(_wire.mark(self._names.collection, seen))
             if answer.get("value") is not None:
                 return False
             record = _wire.found((yield from self._send(_wire.find(self._names.collection, [key], "local"))))
@@ -114,7 +114,7 @@ class MongoDBVerbs:
             if kind_of(error) is StoreSetupError:
                 raise
             return False
-        return record is None or not record.held
+        return record is None or record.version != seen.version or not record.held
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of pymongo's."""

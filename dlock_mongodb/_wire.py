@@ -161,11 +161,11 @@ def find(collection: str, keys: Sequence[str], level: str) -> Document:
     return {"find": collection, "filter": {"_id": wanted}, **_all_of(len(keys)), "readConcern": {"level": level}}
 
 
-def mark(collection: str, key: str) -> Document:
-    """Return the command that marks the held record of *key* as waited for; a record of another format is left as it is."""
+def mark(collection: str, seen: LockRecord) -> Document:
+    """Return the command that marks the held record *seen* as waited for; one of another version, or format, is left as it is."""
     return {
         "findAndModify": collection,
-        "query": {"_id": key, "v": FORMAT_VERSION, "state": "held"},
+        "query": {"_id": seen.key, "v": FORMAT_VERSION, "state": "held", "rvn": seen.rvn},
         "update": {"$set": {SOUGHT: True}},
         "fields": {"_id": 1},
         "writeConcern": {"w": 1},

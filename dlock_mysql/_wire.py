@@ -155,7 +155,7 @@ class Table:
     def changes(self, requests: Sequence[Replace]) -> Request:
         """Return the request that does each replace, and answers with all their rows, each with its key."""
         write_id, arms = secrets.randbits(63), []
-        for record, (old_rvn, old_token), keep in sorted(requests, key=lambda request: request.record.key):
+        for record, (old_rvn, old_token), keep, _ in sorted(requests, key=lambda request: request.record.key):
             values = {"k": record.key, "old_rvn": old_rvn, "old_token": old_token, "keep": keep}
             named = (values | plain_of(record)._asdict()).items()
             arms.append("SELECT " + ", ".join(f"{literal(value)} AS {name}" for name, value in named))

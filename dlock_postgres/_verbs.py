@@ -132,17 +132,17 @@ class PostgresVerbs:
         """Make the table."""
         self._noted((yield from provisioning(self._named)))
 
-    def is_free(self, key: str) -> Exchange[bool]:
-        """Whether *key* is free. The row of a held one is marked: the next write of it notifies."""
-        free: bool | None = None
+    def moved_on(self, key: str, record: LockRecord) -> Exchange[bool]:
+        """Whether *key* is free, or held in another version than *record*. If not, its row is marked: the next write of it notifies."""
+        told: bool | None = None
         try:
-            while free is None:  # until the time for asking is over
-                [(free,)] = (yield self._adapted(_wire.mark(self._table, key))).rows
+            while told is None:  # until the time for asking is over
+                [(told,)] = (yield self._adapted(_wire.mark(self._table, record))).rows
         except (StoreUnavailableError, *TROUBLE) as error:
             problem = self._problem(error, key, writes=False)
             if isinstance(problem, StoreSetupError):
                 raise problem from error
-        return bool(free)  # where nothing was told the wait goes on without the mark
+        return bool(told)  # where nothing was told the wait goes on without the mark
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:
         """Return dlock's error for one of psycopg's."""

@@ -21,7 +21,7 @@ import json
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core.kit import Plain, kept, outcome, plain_of, record_of, written
+from dlock_core.kit import Plain, kept, outcome, plain_of, record_of, wakes, written
 from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
@@ -136,15 +136,16 @@ def _claim_sql(table: str, expect: Expect | None, must_exist: bool, keep_payload
 
 
 def change(table: str, channel: str, request: Replace | Release, *, urgent: bool) -> Statement:
-    """Return the statement of a replace or a release (clauses S4 to S6)."""
-    sql = _change_sql(table, request.keep_payload)
+    """Return the statement of a replace or a release (clauses S4 to S6). Who joins a shared lock leaves the mark for who leaves it."""
+    sql = _change_sql(table, request.keep_payload, request.record.members is None or wakes(request))
     values = (request.record.key, *plain_of(request.record), *request.expected, channel)
     return statement(sql, *values, urgent=urgent)
 
 
 @lru_cache(maxsize=64)
-def _change_sql(table: str, keep_payload: bool) -> str:  # noqa: FBT001
-    new = _PLACES | {"payload": "t.payload" if keep_payload else "$9", "sought": _told("$12")}
+def _change_sql(table: str, keep_payload: bool, tells: bool) -> str:  # noqa: FBT001
+    sought = _told("$12") if tells else "t.sought AND $12 <> ''"
+    new = _PLACES | {"payload": "t.payload" if keep_payload else "$9", "sought": sought}
     step = f"UPDATE {table} AS t SET {_set(new)} WHERE t.key = $1 AND {_matches('$10', '$11')}"
     return _shown(table, step, "NULL::bigint")
 
@@ -237,19 +238,19 @@ def _asking(**more: str) -> str:
     return f"asked AS MATERIALIZED (SELECT * FROM json_to_recordset($1::json) AS a({columns}))"
 
 
-def mark(table: str, key: str) -> Statement:
-    """Return the statement that marks the held row of *key* as waited for, and says whether it is free.
+def mark(table: str, seen: LockRecord) -> Statement:
+    """Return the statement that marks the row of the record *seen* as waited for, and says whether it is free, or held in another version.
 
     Of those who mark a row at the same time one writes. The others wait for that, find the mark, and are told nothing.
     """
     sql = (
         f"WITH done AS (UPDATE {table} AS t SET sought = true WHERE t.key = $1 AND t.v = {FORMAT_VERSION} AND t.state = 'held' "
-        f"AND NOT t.sought RETURNING true) "
-        f"SELECT CASE WHEN s.key IS NULL OR s.v = {FORMAT_VERSION} AND s.state <> 'held' THEN true "
+        f"AND t.rvn = $2 AND NOT t.sought RETURNING true) "
+        f"SELECT CASE WHEN s.key IS NULL OR s.v = {FORMAT_VERSION} AND (s.state <> 'held' OR s.rvn <> $2) THEN true "
         f"WHEN s.v <> {FORMAT_VERSION} OR s.sought OR EXISTS (SELECT FROM done) THEN false END "
         f"FROM (SELECT) AS one LEFT JOIN {table} AS s ON s.key = $1"
     )
-    return statement(sql, key)
+    return statement(sql, seen.key, seen.rvn)
 
 
 def read(table: str, key: str) -> Statement:

@@ -224,10 +224,12 @@ if removes == 'x' then redis.call('DEL', key) end
 return 1
 """
 
-# Writes of keys that are held, each by itself. ARGV: state, token or nothing for the expected one, payload, k or nothing; then for each key
-# expected rvn, expected token, rvn, about. Answers the number and the outcome of each key that was refused, or whose payload was kept.
+# Writes of keys that are held, each by itself. ARGV: state, token or nothing for the expected one, payload, options (k keep payload, w the
+# first who waits has its turn, l it only looks); then for each key expected rvn, expected token, rvn, about. Answers the number and the
+# outcome of each key that was refused, or whose payload was kept.
 _PUT = f"""
-local state, minted, payload, keeps = unpack(ARGV, 1, 4)
+local state, minted, payload, options = unpack(ARGV, 1, 4)
+local keeps, wakes, looks = string.find(options, 'k'), string.find(options, 'w'), string.find(options, 'l')
 local answers, t = {{}}, redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
 local now = string.format('%.0f', at) .. ' '
@@ -238,12 +240,12 @@ for i, key in ipairs(KEYS) do
   if r and r[2] == 'held' and r[3] == seen and r[4] == was and {_WHOLE} then
     local queue, written = r[7] or '', now .. rvn
     redis.call('HSET', key, 'state', state, 'rvn', rvn, 'token', token, 'about', about, 'written', written)
-    if state ~= 'held' and queue ~= '' then
+    if wakes and queue ~= '' then
       {_NEXT_TURN}
-    else
+    elseif looks then
       {_LOOK}
     end
-    if keeps == '' then
+    if not keeps then
       redis.call('HSET', key, 'payload', payload)
     elseif r[6] ~= '' then
       answers[#answers + 1] = i
@@ -257,10 +259,10 @@ end
 return answers
 """
 
-# ARGV: the place of a waiter, and how long it waits in microseconds. Answers 0 where there is nothing to wait for. A waiter has one place,
-# which it keeps when it waits in the other way than before.
+# ARGV: the place of a waiter, how long it waits in microseconds, and the rvn of the held record that it has seen, or nothing. Answers 0
+# where there is nothing to wait for. A waiter has one place, which it keeps when it waits in the other way than before.
 _ENTER = f"""
-local key, mine, first = KEYS[1], ARGV[1], nil
+local key, mine, seen, first = KEYS[1], ARGV[1], ARGV[3], nil
 if string.sub(mine, 1, 1) == '{IN_SERVER}' then first = mine end
 {_ROW_OF_PRIMARY}
 if not r or not r[1] then
@@ -268,6 +270,7 @@ if not r or not r[1] then
   return 0
 end
 if r[1] ~= '1' then return 1 end
+if seen and r[2] == 'held' and r[3] ~= seen then return 0 end
 local t = redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
 local owner, till = string.match(r[8] or '', '^([^\\31]+)\\31(%d+)$')

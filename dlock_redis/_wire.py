@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import BatchResults, Plain, damaged, kept, pages, plain_of, record_of, written
+from dlock_core.kit import BatchResults, Plain, damaged, kept, pages, plain_of, record_of, wakes, written
 from dlock_core.record import FORMAT_VERSION, LockRecord, State, newer_format
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
@@ -258,9 +258,10 @@ class RedisVerbs:
         """Return the place of the waiter *ticket* of this store, without the characters that part the places of the queue."""
         return self.channel + (ticket if ticket.isprintable() else ticket.encode().hex()).encode()
 
-    def is_free(self, key: str, place: bytes, wait_s: float) -> Exchange[bool]:
-        """Queue for *key*; return whether a claim is worth trying at once."""
-        answer = yield from self._run(ENTER, [key], [place, b"%d" % (wait_s * 1_000_000)])
+    def moved_on(self, key: str, place: bytes, wait_s: float, seen: str | None = None) -> Exchange[bool]:
+        """Queue for *key*; return whether there is nothing to wait for: it is free, or held with another RVN than was *seen*."""
+        words = [place, b"%d" % (wait_s * 1_000_000), *([] if seen is None else [seen.encode()])]
+        answer = yield from self._run(ENTER, [key], words)
         return not answer
 
     def leave(self, key: str, place: bytes) -> Exchange[None]:
@@ -337,7 +338,8 @@ def _common_words(request: Replace | Release) -> tuple[bytes, ...]:
     """Return the arguments of PUT that are the same for all mere renewals."""
     record, keeps = request.record, request.keep_payload
     token = b"" if record.fencing_token == request.expected.fencing_token else b"%d" % record.fencing_token
-    return record.state.encode(), token, b"" if keeps else plain_of(record).payload, b"k" if keeps else b""
+    options = b"k" * keeps + (b"w" if wakes(request) else b"l" if record.members is None else b"")
+    return record.state.encode(), token, b"" if keeps else plain_of(record).payload, options
 
 
 def about_of(plain: Plain) -> bytes:

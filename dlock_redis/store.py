@@ -53,18 +53,18 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
 
         A waiter that is interrupted leaves the queue, and its turn passes to the next.
         """
-        return self._perform(self._waiting(record.key, self._verbs.place(ticket), timeout_s))
+        return self._perform(self._waiting(record.key, self._verbs.place(ticket), timeout_s, record.rvn))
 
     def claim_when_free(self: Any, request: Claim, *, wait_s: float, timeout_s: float) -> Any:
         """Claim the key when it is free, within *wait_s*; where no connection is left for that, wait as the others do, and then claim."""
         return self._perform(self._claiming(request, wait_s, timeout_s))
 
-    def _waiting(self: Any, key: str, place: bytes, timeout_s: float) -> Exchange[None]:
+    def _waiting(self: Any, key: str, place: bytes, timeout_s: float, seen: str | None = None) -> Exchange[None]:
         call = Call("read", key, timeout_s)
         deadline = self._begin(call)
         try:
             watch = yield self._link.watch(key)
-            yield watch.wait(place.decode(), timeout_s, lambda: self._enter(key, place, deadline))
+            yield watch.wait(place.decode(), timeout_s, lambda: self._enter(key, place, deadline, seen))
         except FAILURES as error:
             if time.monotonic() < deadline:
                 self._raise(error, call)
@@ -72,10 +72,11 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
             yield from self._leaving(key, place)
             raise
 
-    def _enter(self: Any, key: str, place: bytes, deadline: float) -> Any:
+    def _enter(self: Any, key: str, place: bytes, deadline: float, seen: str | None) -> Any:
         """Enter the queue for what is left of the time, but for a moment at its end."""
         left_s = max(deadline - time.monotonic(), 0.001)
-        return self._run(self._verbs.is_free(key, place, left_s - min(_AWAY_S, left_s / 4)), Call("read", key, left_s))
+        entering = self._verbs.moved_on(key, place, left_s - min(_AWAY_S, left_s / 4), seen)
+        return self._run(entering, Call("read", key, left_s))
 
     def _claiming(self: Any, request: Claim, wait_s: float, timeout_s: float) -> Exchange[Reply]:
         record, verbs = request.record, self._verbs

@@ -182,13 +182,13 @@ class ZooKeeperVerbs:
         """Wait until the server has what the leader has, and read."""
         return (yield from self._read(key)).record
 
-    def is_free(self, key: str) -> Exchange[bool]:
-        """Whether a claim of *key* is worth trying; if not, the next change of its node is news."""
+    def moved_on(self, key: str, seen: LockRecord) -> Exchange[bool]:
+        """Whether *key* is free, or held in another version than *seen*; if not, the next change of its node is news."""
         try:
             standing = yield from self._read(key, watch=True)
         except RecordError:
             return True  # the claim says so
-        return standing.record is None or not standing.record.held
+        return standing.record is None or standing.record.version != seen.version or not standing.record.held
 
     def _read(self, key: str, *, watch: bool = False) -> Exchange[Standing]:
         self._hints.pop(key, None)

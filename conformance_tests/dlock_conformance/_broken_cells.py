@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dlock_conformance import _faulty, _faulty_cells, _faulty_cells_waiting
-from dlock_conformance._breaking import answering, around, asking, in_a_batch, saying
+from dlock_conformance._breaking import answering, around, asking, in_a_batch, saying, setting
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty_cells import (
     a_day_old,
@@ -274,6 +274,18 @@ _CELLS: tuple[Broken, ...] = (
         around("replace", where(lambda o, r: is_a_break(o, r) and keeps(o, r), _faulty.silent())),
     ),
     Broken("a break that hides wakes nobody", "N1", around("replace", where(hides, _faulty.silent()))),
+    Broken(
+        "a member that leaves wakes nobody",
+        "N1",
+        asking("replace", lambda _, request: request._replace(wakes=False)),
+    ),
+    Broken(
+        "a member that leaves in a batch wakes nobody",
+        "N1",
+        in_a_batch(lambda _, request: request._replace(wakes=False)),
+    ),
+    Broken("a member that left before the wait is missed", "N1", setting(moved_on=lambda _: False)),
+    Broken("a wait looks for another token alone", "N1", _faulty_cells_waiting.seeing_tokens),
     Broken(
         "a wait does not see that the key is gone already",
         "N1",

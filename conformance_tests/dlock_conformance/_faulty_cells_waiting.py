@@ -57,6 +57,16 @@ def need_not_wait(is_so: Callable[[LockRecord | None], bool]) -> Patch:
     return patch
 
 
+def seeing_tokens(wire: Wire) -> None:
+    """See of a shared lock that stands only whether it has another token."""
+
+    def moved_on(seen: LockRecord) -> bool:
+        now = wire.space.records.get(seen.key)
+        return bool(seen.members) and (now is None or now.fencing_token != seen.fencing_token)
+
+    wire.moved_on = moved_on
+
+
 def keeping_the_token_unless_it_waits(wire: Wire) -> None:
     """Grant the token of the tombstone once more to a claim that need not wait."""
     refused = set[str]()

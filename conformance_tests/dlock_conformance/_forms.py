@@ -21,6 +21,7 @@ __all__ = [
     "claims",
     "claims_of_held",
     "granted_in_each_form",
+    "leaving",
     "releases",
     "replaces",
     "replaces_by",
@@ -51,6 +52,11 @@ def replaces(record: LockRecord, expected: Version) -> dict[str, Replace]:
             tombstone(record, State.GONE, fencing_token=above), expected, keep_payload=True
         ),
     }
+
+
+def leaving(record: LockRecord) -> Replace:
+    """Return what a member writes that leaves the shared lock *record*: it wakes one who waits for room."""
+    return Replace(next_version(record), record.version, wakes=True)
 
 
 def releases(record: LockRecord, expected: Version) -> dict[str, Release]:

@@ -10,9 +10,10 @@ import pytest
 
 from dlock_conformance._claim_waiting import BRIEF_S, Waiter, asked
 from dlock_conformance._claim_waiting import waiting as waiting_claim
-from dlock_conformance._forms import changes
+from dlock_conformance._forms import changes, leaving, replaces_by
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._reading import PAIRS, alike
+from dlock_conformance._sessions import SESSIONS
 from dlock_conformance._waking import waiting
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
@@ -34,6 +35,11 @@ ALIKE = {
 def free(trial: Trial, record: LockRecord, form: str) -> LockRecord:
     """Free the key of *record*, which stands, by a change in this *form*."""
     return trial.granted(trial.store.send(changes(record, record.version)[form]), form)
+
+
+def shared(trial: Trial) -> LockRecord:
+    """Hold a lock with members."""
+    return trial.hold(trial.key(), **SESSIONS["shared by sessions of readers"])
 
 
 def pruned(trial: Trial, record: LockRecord) -> None:
@@ -72,6 +78,32 @@ class FreeingClauses:
     def test_n1_what_has_freed_the_key_before_the_wait_is_seen(self, trial: Trial, form: str) -> None:
         """A key may be freed between the refusal of a claim and the wait."""
         self._returns_at_once(trial, lambda record: free(trial, record, form), form)
+
+    @needs("notify")
+    def test_n1_a_member_that_leaves_wakes(self, trial: Trial) -> None:
+        """There is room in the shared lock; it is held still."""
+        with ExitStack() as stack:
+            waiters = []
+            for how, replaces in replaces_by(trial).items():
+                record = shared(trial)
+                waiters.append((how, replaces, record, stack.enter_context(waiting(trial, record))))
+            all_settled([waiter for *_, waiter in waiters])
+            for how, replaces, record, waiter in waiters:
+                trial.granted(replaces(leaving(record)), f"a replace{how} that wakes")
+                wrong = f"a wait had not returned {trial.harness.soon_s:g} s after a member had left{how}"
+                trial.require(waiter.ended(), wrong)
+
+    @needs("notify")
+    def test_n1_a_member_that_left_before_the_wait_is_seen(self, trial: Trial) -> None:
+        """Between the look at the record and the wait there may be room."""
+        for how, replaces in replaces_by(trial).items():
+            record = shared(trial)
+            trial.granted(replaces(leaving(record)), f"a replace{how} that wakes")
+            with waiting(trial, record) as waiter:
+                wrong = (
+                    f"a wait that began after a member had left{how} had not returned {trial.harness.soon_s:g} s later"
+                )
+                trial.require(waiter.ended(), wrong)
 
     @needs("notify", "prune")
     def test_n1_a_wait_for_what_was_pruned_returns_at_once(self, trial: Trial) -> None:

@@ -111,8 +111,9 @@ class SocketServer:
 
             if not self.wire.enter(record, wake):
                 return True
-            ready, _, _ = select.select([link, woken], [], [], wait_s)
-            used = ready == [woken]
+            moved_on = self.wire.moved_on(record)
+            ready, _, _ = select.select([link, woken], [], [], 0 if moved_on else wait_s)
+            used = moved_on or ready == [woken]
             self.wire.leave(record.key, wake, pass_on=not used)
             if link in ready:
                 raise EOFError("the waiter has left")

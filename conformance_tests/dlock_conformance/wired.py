@@ -58,6 +58,8 @@ class Wire:
         self.told: Callable[[], Guarantees] = guarantees
         self.on_close: Callable[[WiredStore | AsyncWiredStore], None] = lambda _: None
         self.enter, self.leave = self.space.enter, self.space.leave
+        # A claim that waits names the record that it will write, and no members.
+        self.moved_on: Callable[[LockRecord], bool] = lambda seen: bool(seen.members) and self.space.moved_on(seen)
         self.steps: dict[str, Callable[[Any], Any]] = {
             "claim": self.space.claim,
             "claim_when_free": self.space.claim,
@@ -239,7 +241,7 @@ class WiredStore:
                 return
             used = False
             try:
-                used = woken.wait(timeout_s)
+                used = self.wire.moved_on(record) or woken.wait(timeout_s)
             finally:
                 self.wire.leave(record.key, woken.set, pass_on=not used)
 
@@ -342,8 +344,7 @@ class AsyncWiredStore:
             used = False
             try:
                 async with asyncio.timeout(timeout_s):
-                    await woken.wait()
-                used = True
+                    used = self.wire.moved_on(record) or await woken.wait()
             except TimeoutError:
                 return
             finally:

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from dlock_core.engine.handle import Handle, Runtime, Watch
     from dlock_core.engine.keeper import Keepers
     from dlock_core.engine.sessions import Sessions
+    from dlock_core.record import LockRecord
     from dlock_core.store import AsyncLockStore
 
     Attend = Callable[[Any, StoreError | None], Awaitable[None]]
@@ -394,7 +395,7 @@ class Driver:
         line = handle.line if type(state) is Seeking and state.failing_since is None else None
         if seconds > 0:
             if effect.record is not None:
-                await self._wait_for_notice(effect, state.terms.ticket, seconds)
+                await self.wait_for_notice(effect.record, state.terms.ticket, effect.until)
             elif line is not None:
                 await line.pause(handle, seconds)
             else:
@@ -403,14 +404,15 @@ class Driver:
             return Woken(new_rvn())
         return Due(new_rvn(), jitter())
 
-    async def _wait_for_notice(self, effect: Wait, ticket: str, seconds: float) -> None:
-        assert effect.record is not None  # asked by the caller
+    async def wait_for_notice(self, record: LockRecord, ticket: str, until: int) -> None:
+        """Return when the store says that *record* stands no more, or at *until*."""
+        seconds = max(until - self.runtime.now(), 1) / NANOS
         try:
-            await self.store.wait(effect.record, ticket=ticket, timeout_s=seconds)  # type: ignore[attr-defined]
+            await self.store.wait(record, ticket=ticket, timeout_s=seconds)  # type: ignore[attr-defined]  # a capability
         except StoreError as error:
             # Waiting is a convenience: without it the next poll finds out.
-            _log.debug("waiting for lock %r failed: %s", effect.record.key, error)
-            await self.runtime.sleep((effect.until - self.runtime.now()) / NANOS)
+            _log.debug("waiting for lock %r failed: %s", record.key, error)
+            await self.runtime.sleep((until - self.runtime.now()) / NANOS)
 
     def _tell_risk(self, handle: Handle, effect: Risk) -> None:
         state = handle.state

@@ -21,6 +21,7 @@ from dlock_core.errors import (
 from dlock_core.once import NOTHING, Finished, SlotSource, check_slot, finished_in, is_due, later_slot, mark
 from dlock_core.record import Loss, LossReason
 from dlock_core.states import Held, Lost, Outcome, Seeking
+from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +128,7 @@ class JobRun:
         self._used = True
         self._slot = check_slot(self.key, self._source)
         try:
-            record = await engine.read(self._full_key, self._context.store_timeout_s())
+            record = await engine.read(self._full_key, self._call.timings.acquire_timeout_ns / NANOS)
         except (StoreUnavailableError, OutcomeUnknownError):
             record = None  # the acquire that follows asks for as long as a lease, and the payload of its grant decides
         if not self._is_due(engine, record):

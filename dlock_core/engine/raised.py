@@ -21,7 +21,7 @@ LOSS_REASONS = {
     LossReason.EXPIRED: "its lease ran out and was not renewed",
     LossReason.STOLEN: "another holder took it over",
     LossReason.BROKEN: "an operator broke it",
-    LossReason.UNREACHABLE: "the store could not be reached before its lease ran out",
+    LossReason.UNREACHABLE: "its renewals failed until its lease ran out",
     LossReason.OVERRUN: "it was held longer than max_hold, or at_most_for of a job, allows",
     LossReason.STALLED: "its holder made no progress for stall_timeout",
 }
@@ -41,6 +41,8 @@ def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
     owner, record, reason = "", loss.record, LOSS_REASONS[loss.reason]
     if record is None and loss.reason is LossReason.STOLEN:
         reason = "its record was removed, so another may hold it"
+    if loss.reason is LossReason.UNREACHABLE and handle.trouble:
+        reason = f"{reason} ({handle.trouble})"
     if record is not None and record.held:
         if loss.reason is LossReason.STOLEN and 0 < record.fencing_token <= loss.fencing_token:
             reason = (

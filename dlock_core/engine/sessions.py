@@ -95,6 +95,11 @@ class Sessions:
             _keep(self._over, ref, now)
         return True
 
+    def due_at(self, refs: Iterable[SessionRef]) -> int:
+        """Return when one of the sessions *refs* is to be looked at again."""
+        now = self._engine.runtime.now()
+        return min(self._looked.get(ref, now) + ref.lease_ms * 1_000_000 // _LOOKS for ref in refs)
+
     async def _look(self, ref: SessionRef, looking: Looking) -> bool:
         runtime = self._engine.runtime
         began = runtime.now()

@@ -7,6 +7,7 @@ lock. A lease of a shared lock is that of its session: its renewals, its risk an
 from __future__ import annotations
 
 import itertools
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dlock_core.engine.driver import jitter, new_rvn
@@ -35,6 +36,7 @@ from dlock_core.members import (
     kind_error,
     leave,
     member_of,
+    pass_on,
     session_key,
     token_of,
 )
@@ -87,6 +89,7 @@ class Attempt:
             key, mode, new_rvn()[:16], timings.owner, options.permits or 0, options.weight, timings.token_floor
         )
         self._engine, self._view, self._options, self._own = engine, view, options, own
+        self._ticket = self.wish.member_id
         waits = timings.wait_ns > 0 < timings.retries_max and own is None
         mine = {place.member.mode for place, _ in self._places()}
         # A reader must not wait behind a writer that waits for it, and whoever has a place not behind those that wait for that.
@@ -145,8 +148,7 @@ class Attempt:
             raise
 
     async def _run(self) -> None:
-        record, tries, waits = None, 0, 0
-        knows = False
+        record, refs, knows, tries, waits = None, None, False, 0, 0
         while True:
             if self._engine.closed:
                 raise closed_error(self.wish.key)
@@ -161,7 +163,7 @@ class Attempt:
                     # By the session that it has now: another client may have the one that it had before, and be the member under it.
                     refs = in_the_way(self.wish, record, self._over)
                 if refs is None and self._session is not None:
-                    record = await self._send(join(self.wish, record, self._over, new_rvn()))
+                    record = await self._join(record, waits)
                     knows, tries = True, tries + 1
                     if tries % _AT_ONCE_MAX:
                         continue
@@ -169,8 +171,18 @@ class Attempt:
                     continue
             except (StoreUnavailableError, OutcomeUnknownError) as error:
                 self._bear(error)
-            await self._wait(record, waits)
+            await self._wait(record, refs, waits)
             knows, waits = False, waits + 1
+
+    async def _join(self, record: LockRecord | None, waits: int) -> LockRecord | None:
+        """Send the write by which it joins *record*; return what stands after it. Who has waited wakes the next, if there is room."""
+        request = join(self.wish, record, self._over, new_rvn())
+        stands = await self._send(request)
+        claimed = waits and self.may_stand and type(request) is Claim
+        if claimed and (more := pass_on(self.wish, stands, new_rvn())) is not None:
+            with suppress(StoreError):  # others look for themselves, a little later
+                return await self._send(more)
+        return stands
 
     async def _is_in(self, record: LockRecord | None) -> bool:
         """Whether *record* shows that this attempt is a member; then the view has its lease.
@@ -313,8 +325,8 @@ class Attempt:
             raise error
         _log.debug("a request for lock %r failed: %s", self.wish.key, error)
 
-    async def _wait(self, record: LockRecord | None, waits: int) -> None:
-        """Wait until it is time to look again.
+    async def _wait(self, record: LockRecord | None, refs: tuple[SessionRef, ...] | None, waits: int) -> None:
+        """Wait until it is time to look again: at *record*, which changes, or at the sessions *refs*, for which it waits.
 
         Raises: AcquireTimeoutError: there is no time, or no try, left.
         """
@@ -326,28 +338,33 @@ class Attempt:
         if not waits:
             self.note(EventKind.WAITING, record=record)
         if self._own is None:
-            await self._announce(record)
-        pause_ns = timings._replace(notify=False).poll_ns(waits, jitter())
-        await engine.driver.turns.pause(self, min(pause_ns, self._give_up_at - now) / NANOS)
+            record = await self._announce(record)
+        notify = timings.notify and bool(refs) and self._failing_since is None
+        until = min(now + timings._replace(notify=notify).poll_ns(waits, jitter()), self._give_up_at)
+        if notify and refs and record is not None:
+            await engine.driver.wait_for_notice(record, self._ticket, min(until, engine.sessions.due_at(refs)))
+        else:
+            await engine.driver.turns.pause(self, (until - now) / NANOS)
 
-    async def _announce(self, record: LockRecord | None) -> None:
-        """Say that a writer waits. One whose hold is bounded doesn't: its session must begin with its work.
+    async def _announce(self, record: LockRecord | None) -> LockRecord | None:
+        """Say that a writer waits, and return what stands then. One whose hold is bounded doesn't: its session must begin with its work.
 
         Who waits without a place has no session: somebody who died may stand in the record under that, and would be waited for.
         """
         is_bounded = self._timings.max_hold_ns is not None or self._timings.stall_ns is not None
         if record is not None and member_of(record, self.wish.member_id) is not None:
-            return
+            return record
         members = None if record is None else record.members
         if self.wish.mode != WRITE or is_bounded or members is None or len(members.members) >= MEMBERS_MAX:
             self._close()
-            return
+            return record
         try:
             if await self._open(record):
-                await self._send(join(self.wish._replace(mode=WANT), record, self._over, new_rvn()))
+                return await self._send(join(self.wish._replace(mode=WANT), record, self._over, new_rvn()))
         except StoreError as error:
             _log.debug("that a writer waits for lock %r could not be said: %s", self.wish.key, error)
             self._close()
+        return record
 
     async def _refusal(self, record: LockRecord | None, now: int) -> AcquireTimeoutError:
         """Return what says that there was no room in time."""

@@ -1,7 +1,7 @@
 """The store kit: what every adapter needs beside its driver. Public: ours and other people's adapters stand on it.
 
 =========================================== ==========================================================================================
-:func:`outcome`                             the port's conditions, for a store that loads, decides and saves in one transaction
+:func:`outcome`, :func:`wakes`              the port's conditions, for a store that loads, decides and saves in one step
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
 :func:`perform`, :func:`aperform`           steps that are written once, for both colours
@@ -45,7 +45,7 @@ from dlock_core.kit.exchange import (
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.lane import Lane, in_own_thread
-from dlock_core.kit.outcome import kept, matches, outcome, written
+from dlock_core.kit.outcome import kept, matches, outcome, wakes, written
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncPool, AsyncPooledLink, Pool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
@@ -115,6 +115,7 @@ __all__ = [
     "unanswered",
     "unfit",
     "unpacked",
+    "wakes",
     "watch_forks",
     "watched",
     "written",

@@ -45,6 +45,11 @@ def matches(standing: LockRecord | None, expected: Version) -> bool:
     )
 
 
+def wakes(request: Claim | Replace | Release) -> bool:
+    """Whether one waiter is woken when *request* is applied: it frees the key, or makes room in a shared lock (clauses S5 and S6)."""
+    return request.record.state is not _HELD or (type(request) is Replace and request.wakes)
+
+
 def _claim(standing: LockRecord | None, request: Claim, floor: int) -> Reply:
     record, expect = request.record, request.expect
     least = max(record.fencing_token, floor)

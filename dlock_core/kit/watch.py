@@ -156,14 +156,14 @@ class _Stream(BeginsAnew):
 class Watch(_Stream):
     """For threads: a thread of its own follows the stream."""
 
-    def wait(self, key: str, timeout_s: float, is_free: Callable[[], bool]) -> None:
-        """Return when *key* was released or renewed, at *timeout_s*, or at once if it *is_free*, asked when no news can be missed."""
+    def wait(self, key: str, timeout_s: float, moved_on: Callable[[], bool]) -> None:
+        """Return when there are news of *key*, at *timeout_s*, or at once if it has *moved_on*, asked when no news can be missed."""
         end = time.monotonic() + timeout_s
         woken = threading.Event()
         wake, used = woken.set, False
         try:
             self.queues.enter(key, wake)
-            used = (self._open(end) and is_free()) or woken.wait(_left(end))
+            used = (self._open(end) and moved_on()) or woken.wait(_left(end))
         finally:
             self.queues.leave(key, wake, used=used)
 
@@ -197,7 +197,7 @@ class Watch(_Stream):
 class AsyncWatch(_Stream):
     """For the tasks of one event loop: a task of its own follows the stream."""
 
-    async def wait(self, key: str, timeout_s: float, is_free: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    async def wait(self, key: str, timeout_s: float, moved_on: Callable[[], Coroutine[Any, Any, bool]]) -> None:
         """As :meth:`Watch.wait`; a cancelled waiter passes an unused wake-up on."""
         woken = asyncio.Event()
         wake, used = woken.set, False
@@ -205,7 +205,7 @@ class AsyncWatch(_Stream):
         try:
             async with asyncio.timeout(timeout_s):
                 await self._open()
-                used = await is_free() or await woken.wait()
+                used = await moved_on() or await woken.wait()
         except TimeoutError:
             return
         finally:
@@ -239,9 +239,9 @@ class _Wait(Protocol):
 
 
 class Waits:
-    """Mix into a store of either colour that waits on a :class:`Watch` (clauses N1 to N3); its verbs have ``is_free``.
+    """Mix into a store of either colour that waits on a :class:`Watch` (clauses N1 to N3); its verbs have ``moved_on``.
 
-    It has no ``wait`` until :meth:`_notify` is called. A waiter is woken by news of its key, or of another *name*; ``is_free`` is asked
+    It has no ``wait`` until :meth:`_notify` is called. A waiter is woken by news of its key, or of another *name*; ``moved_on`` is asked
     about the same.
     """
 
@@ -255,19 +255,19 @@ class Waits:
         self.wait = self._wait
         self.capabilities |= {Capability.NOTIFY}
 
-    def _is_free(self: Any, key: str, name: str, deadline: float) -> Any:
-        """Ask whether *key* is free for who waits under *name*; for asyncio the answer is awaited."""
+    def _moved_on(self: Any, record: LockRecord, name: str, deadline: float) -> Any:
+        """Ask whether *record* stands no more, for who waits under *name*; for asyncio the answer is awaited."""
         left_s = max(deadline - time.monotonic(), 0.001)
-        return self._run(self._verbs.is_free(name), Call("read", key, min(left_s, self._asking_max_s)))
+        return self._run(self._verbs.moved_on(name, record), Call("read", record.key, min(left_s, self._asking_max_s)))
 
     def _wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> Any:
-        return self._perform(self._waiting(record.key, record.key, timeout_s))
+        return self._perform(self._waiting(record, record.key, timeout_s))
 
-    def _waiting(self: Any, key: str, name: str, timeout_s: float) -> Exchange[None]:
-        call = Call("read", key, timeout_s)
+    def _waiting(self: Any, record: LockRecord, name: str, timeout_s: float) -> Exchange[None]:
+        call = Call("read", record.key, timeout_s)
         deadline = self._begin(call)
         try:
-            yield self._link.watch.wait(name, timeout_s, partial(self._is_free, key, name, deadline))
+            yield self._link.watch.wait(name, timeout_s, partial(self._moved_on, record, name, deadline))
         except Exception as error:  # noqa: BLE001  # it is raised again
             self._raise(error, call)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_jobs import counted
+from dlock_core import LockClient
 from dlock_core.engine import elections
+from dlock_core.memory import MemoryStore
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
@@ -23,6 +25,21 @@ def test_jobs_and_elections_cost_no_more_requests_than_the_page_says() -> None:
         "election: leader()": {"read": 1},
         "election: an observer's look": {"read": 1},
     }
+
+
+def test_first_look_of_a_job_takes_no_longer_than_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single try gives a server that hangs a sixth of the job's lease, where the client's own requests may take 10 s."""
+    store, read, waits = MemoryStore(), MemoryStore.read, []
+
+    def timed(key: str, *, timeout_s: float) -> Any:
+        waits.append(timeout_s)
+        return read(store, key, timeout_s=timeout_s)
+
+    monkeypatch.setattr(store, "read", timed)
+    with LockClient(store) as client, client.once("k", slot="1", lease_duration=6, timeout=0) as job:
+        assert job.due
+
+    assert waits == [1.0]
 
 
 @both_colours

@@ -9,10 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from dlock_core.record import LockRecord
+from dlock_core.kit import Call
+from dlock_core.record import LockRecord, Member, Members, SessionRef
 from dlock_core.store import Claim, Expect
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from dlock_etcd._queue import Queue
@@ -24,18 +27,19 @@ ROOT = "queue"
 class Waiter:
     """A client of its own, which waits in a thread."""
 
-    def __init__(self, address: str, record: LockRecord) -> None:
-        self.store, self.record, self.ticket = EtcdStore(f"etcd://{address}/{ROOT}"), record, f"ticket/{id(self)}"
-        self.store.claim(
-            self.request, timeout_s=TIMEOUT_S
-        )  # so it knows where the cluster is, as each client that waits
+    def __init__(self, address: str, key: str) -> None:
+        self.store, self.key, self.ticket = EtcdStore(f"etcd://{address}/{ROOT}"), key, f"ticket/{id(self)}"
+        # So it knows where the cluster is, as each client that waits.
+        shown = self.store.claim(self.request, timeout_s=TIMEOUT_S).record
+        assert shown is not None
+        self.record = shown
         self.woken = threading.Event()
         threading.Thread(target=self._wait, daemon=True).start()
 
     @property
     def request(self) -> Claim:
         """Its claim."""
-        return Claim(held(self.record.key), Expect.ANY, ticket=self.ticket)
+        return Claim(held(self.key), Expect.ANY, ticket=self.ticket)
 
     def _wait(self) -> None:
         self.store.wait(self.record, ticket=self.ticket, timeout_s=TIMEOUT_S)
@@ -66,7 +70,7 @@ def waiter(address: str, standing: tuple[EtcdStore, LockRecord]) -> Iterator[Cal
 
     def wait() -> Waiter:
         before = places(address, standing[1].key)
-        made.append(Waiter(address, standing[1]))
+        made.append(Waiter(address, standing[1].key))
         until(lambda: places(address, standing[1].key) > before)
         return made[-1]
 
@@ -141,10 +145,10 @@ def test_waiter_that_came_back_before_the_one_that_the_holder_knows_is_woken(
     behind.woken.wait(TIMEOUT_S)
 
 
-def _attend_early(attend: Callable[[Queue, str, str], str]) -> Callable[[Queue, str, str], str]:
-    def early(queue: Queue, key: str, ticket: str) -> str:
+def _attend_early(attend: Callable[[Queue, str, str, float], str]) -> Callable[[Queue, str, str, float], str]:
+    def early(queue: Queue, key: str, ticket: str, until: float) -> str:
         queue._since[ticket] = 1
-        return attend(queue, key, ticket)
+        return attend(queue, key, ticket, until)
 
     return early
 
@@ -231,6 +235,62 @@ def test_place_is_taken_again_after_etcd_has_forgotten_it(
 
     assert lost.woken.wait(TIMEOUT_S)
     assert lost.claims().held
+
+
+def test_place_whose_waiter_was_interrupted_at_its_end_is_given_up(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """A signal handler may raise when a wait has ended, before the place is left: its client gives it up, and others wait in that."""
+    living = waiter().store
+    queue = living._verbs.queue
+    bell = queue.attend(standing[1].key, "interrupted", time.monotonic())
+    living._run(queue.enter(bell, standing[1]), Call("read", standing[1].key, TIMEOUT_S))
+
+    until(lambda: places(address, standing[1].key) == 1)
+
+
+def test_who_waits_for_a_shared_lock_has_no_place_once_it_is_woken(address: str, key: str) -> None:
+    """It joins by no claim, which would take the place away: the next one to leave would wake nobody by it."""
+    store = EtcdStore(f"etcd://{address}/{ROOT}")
+    reader, session = Member("0" * 16, "read", None, None, 1, 0), SessionRef("s", 1000, 1)
+    members = Members("rw", (session,), (reader,))
+    store.claim(Claim(replace(held(key), lease_ms=None, members=members), Expect.ANY), timeout_s=TIMEOUT_S)
+    waiter = Waiter(address, key)
+    until(lambda: places(address, key) == 1)
+    step = renewed(waiter.record)._replace(wakes=True)
+
+    assert store.replace(step, timeout_s=TIMEOUT_S).applied
+
+    assert waiter.woken.wait(TIMEOUT_S)
+    assert places(address, key) == 0
+    waiter.store.close()
+    store.close()
+
+
+def test_place_that_comes_after_it_was_given_up_ends_with_its_lease(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler that raises leaves the request for the place under way; the client lives on, and others wait in it."""
+    store, record = standing
+    living = waiter().store
+    link, late = living._link, []
+    send = link.send
+
+    def interrupted(request: Any, timeout_s: float) -> Any:
+        if any(each.put.lease for each in request.message.success):
+            late.append(request)
+            raise KeyboardInterrupt
+        return send(request, timeout_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "send", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            living.wait(record, ticket="interrupted", timeout_s=TIMEOUT_S)
+    send(late[0], TIMEOUT_S)
+    assert places(address, record.key) == 2
+    store.release(released(record), timeout_s=TIMEOUT_S)
+
+    until(lambda: store.claim(Claim(held(record.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S).applied)
 
 
 def test_asyncio_waiter_that_is_cancelled_leaves_no_place(

@@ -119,12 +119,13 @@ def test_of_those_who_mark_a_row_at_the_same_time_one_writes(
     store: PostgresStore, admin: psycopg.Connection[Any], server_url: str, key: str
 ) -> None:
     """Each write is synced, and would hold up the next one; the others see the mark, and ask once more."""
-    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
     table, told = quoted(TABLE), list[Any]()
     waiting = "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%sought%'"
 
     def mark() -> None:
-        told.append(store._link.send(_wire.mark(table, key), TIMEOUT_S).rows[0][0])
+        told.append(store._link.send(_wire.mark(table, record), TIMEOUT_S).rows[0][0])
 
     with psycopg.connect(server_url) as other:
         other.execute(f"SELECT FROM {TABLE} WHERE key = %s FOR UPDATE", (key,))  # all are to begin before one writes
@@ -138,7 +139,7 @@ def test_of_those_who_mark_a_row_at_the_same_time_one_writes(
             thread.join()
 
     assert sorted(told, key=str) == [False, None, None]
-    assert store._link.send(_wire.mark(table, key), TIMEOUT_S).rows == [(False,)]
+    assert store._link.send(_wire.mark(table, record), TIMEOUT_S).rows == [(False,)]
 
 
 @pytest.mark.parametrize("expect", [Expect.ANY, Expect.ABSENT])

@@ -109,14 +109,14 @@ def test_only_a_mere_renewal_goes_along_with_others() -> None:
 
     assert parts == [[0, 4], [1], [2], [3]]
     assert wire.put_words([plain, other]) == [
-        *(b"held", b"", b"", b"k"),
+        *(b"held", b"", b"", b"kl"),
         *(b"r", b"3", plain.record.rvn.encode(), b'["somebody", 20000, ""]'),
         *(b"r", b"3", other.record.rvn.encode(), b'["somebody", 7, ""]'),
     ]
     assert [wire.put_words([each])[:4] for each in requests[1:4]] == [
-        [b"held", b"4", b"", b"k"],
-        [b"free", b"", b"", b"k"],
-        [b"held", b"", b"", b""],
+        [b"held", b"4", b"", b"kl"],
+        [b"free", b"", b"", b"kw"],
+        [b"held", b"", b"", b"l"],
     ]
 
 
@@ -221,7 +221,7 @@ def test_writes_say_whether_the_payload_is_kept(keeps: bool) -> None:
     release = wire.put_words([Release(tomb(record), record.version, keep_payload=keeps)])
 
     assert claim[4] == (b"mk" if keeps else b"m")
-    assert release[3] == (b"k" if keeps else b"")
+    assert release[3] == (b"kw" if keeps else b"w")
 
 
 def test_a_damaged_payload_that_was_kept_does_not_hide_the_write() -> None:
