@@ -59,7 +59,8 @@ def test_mariadb_is_known_by_its_version(store: MySQLStore, key: str) -> None:
     """It answers a step with one statement, outside of a transaction."""
     taken(store, key)
 
-    assert store._link.pools[False].shelf.take().has_returning
+    link: Any = store._link
+    assert link.pools[False].shelf.take().has_returning
 
 
 def test_connections_are_counted(each_store: MySQLStore, key: str) -> None:
