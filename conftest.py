@@ -69,7 +69,12 @@ _MAY_TAKE_BACK = hasattr(os, "geteuid") and os.geteuid() == 0
 
 
 def _group_of(nodeid: str) -> str | None:
-    return next((group for start, group in _GROUPS.items() if nodeid.startswith(start)), None)
+    return _group_of_test(nodeid.partition("[")[0])
+
+
+@functools.cache
+def _group_of_test(name: str) -> str | None:
+    return next((group for start, group in _GROUPS.items() if name.startswith(start)), None)
 
 
 class _ByGroup(LoadScopeScheduling):  # type: ignore[misc]
@@ -78,6 +83,26 @@ class _ByGroup(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         group = _group_of(nodeid)
         return f"{group}, part {crc32(nodeid.encode()) % _PARTS}" if group == _IN_PARTS else group or nodeid
+
+    # The two below do what those of pytest-xdist do, which for each test go over all that were collected, and all that the process has had.
+
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget a group that is done, and give the process more to do."""
+        nodeid = self.collection[item_index]
+        scope, work = self._split_scope(nodeid), self.assigned_work[node]
+        work[scope][nodeid] = True
+        if all(work[scope].values()):
+            del work[scope]
+        self._reschedule(node)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        scope, tests = self.workqueue.popitem(last=False)
+        self.assigned_work[node][scope] = tests
+        node.send_runtest_some([self._places[nodeid] for nodeid, done in tests.items() if not done])
+
+    @functools.cached_property
+    def _places(self) -> dict[str, int]:
+        return {nodeid: place for place, nodeid in enumerate(self.collection)}
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _ByGroup:

@@ -7,6 +7,7 @@ a process has grown by in the middle of the window, for each waiter in it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import time
 from pathlib import Path
@@ -26,6 +27,8 @@ __all__ = ["permits", "waiters"]
 
 PROCESSES, WINDOW_S, HOLD_S = 4, 4.0, 0.001
 WAITERS, CLIENTS, PERMITS = (2, 10, 50, 200, 1000), (2, 10, 50), 2
+_HOLDS_MS = (1, 20)
+"""How long a permit is held, in ms."""
 _WAITERS_MAX = {"dynamodb": 200}
 """What one server of this kind on this machine serves; it polls."""
 _WAITERS_WEIGHED = 200
@@ -47,7 +50,7 @@ class Refusals:
 
 
 async def crowd(
-    url: str, tasks: int, options: Mapping[str, Any], start: Any
+    url: str, tasks: int, options: Mapping[str, Any], hold_s: float, start: Any
 ) -> tuple[list[int], list[float], float, Refusals, float]:
     """Have so many *tasks* acquire and release until the window is over."""
     waits: list[float] = []
@@ -59,7 +62,7 @@ async def crowd(
         await asyncio.to_thread(start.wait, 60)
         sent = sum(client.cost().requests.values())
         until = time.monotonic() + WINDOW_S
-        working = asyncio.gather(*(_work(client, options, until, waits) for _ in range(tasks)))
+        working = asyncio.gather(*(_work(client, options, hold_s, until, waits) for _ in range(tasks)))
         await asyncio.sleep(WINDOW_S / 2)
         grown = (resident_kib() - began_kib) / tasks
         counts = await working
@@ -67,7 +70,9 @@ async def crowd(
     return counts, waits, requests, refusals, grown
 
 
-async def _work(client: AsyncLockClient, options: Mapping[str, Any], until: float, waits: list[float]) -> int:
+async def _work(
+    client: AsyncLockClient, options: Mapping[str, Any], hold_s: float, until: float, waits: list[float]
+) -> int:
     count = 0
     while (began := time.monotonic()) < until:
         try:
@@ -75,25 +80,27 @@ async def _work(client: AsyncLockClient, options: Mapping[str, Any], until: floa
         except AcquireTimeoutError:
             break
         waits.append(time.monotonic() - began)
-        await asyncio.sleep(HOLD_S)
+        await asyncio.sleep(hold_s)
         await lease.release()
         count += 1
     return count
 
 
-def process(url: str, tasks: int, options: Mapping[str, Any], start: Any, results: Any) -> None:
-    """Run one process of the crowd."""
-    counts, waits, requests, refusals, grown = asyncio.run(crowd(url, tasks, options, start))
+def process(url: str, tasks: int, held: tuple[Mapping[str, Any], float], start: Any, results: Any) -> None:
+    """Run one process of the crowd, which has *held* a lock with these options for so many seconds each time."""
+    counts, waits, requests, refusals, grown = asyncio.run(crowd(url, tasks, *held, start))
     results.put((counts, waits, requests, refusals.sent, refusals.refused, grown))
 
 
-def together(url: str, number: int, options: Mapping[str, Any]) -> list[Any]:
+def together(url: str, number: int, options: Mapping[str, Any], hold_s: float = HOLD_S) -> list[Any]:
     """Return what each process of a crowd of that *number* has told."""
     context = multiprocessing.get_context("spawn")
     count = min(number, PROCESSES)
     start, results = context.Barrier(count), context.Queue()
     shares = [number // count + (place < number % count) for place in range(count)]
-    processes = [context.Process(target=process, args=(url, share, options, start, results)) for share in shares]
+    processes = [
+        context.Process(target=process, args=(url, share, (options, hold_s), start, results)) for share in shares
+    ]
     for each in processes:
         each.start()
     told = [results.get(timeout=90) for _ in processes]
@@ -147,23 +154,25 @@ def permits(_rounds: int) -> Part:
     sections = []
     for kind, name in _NAMES.items():
         lines = []
-        for number in CLIENTS:
-            told = together(url_for(kind, Path()), number, {"permits": PERMITS})
+        for hold_ms, number in itertools.product(_HOLDS_MS, CLIENTS):
+            told = together(url_for(kind, Path()), number, {"permits": PERMITS}, hold_ms / 1000)
             counts = [count for each in told for count in each[0]]
             sent, refused = (sum(each[place] for each in told) for place in (3, 4))
             lines.append(
                 (
+                    f"{hold_ms} ms",
                     f"{number}",
                     f"{sum(counts) / WINDOW_S:.0f}",
+                    f"{sum(counts) / WINDOW_S * hold_ms / 1000 / min(PERMITS, number):.0%}",
                     f"{sum(each[2] for each in told) / max(sum(counts), 1):.1f}",
                     f"{refused / max(sent, 1):.0%}",
                     f"{sum(count > 0 for count in counts) / number:.0%}",
                 )
             )
         how = (
-            f"Tasks in {PROCESSES} processes, {PERMITS} permits, {1e3 * HOLD_S:g} ms inside, {WINDOW_S:g} s a window. "
+            f"Tasks in {PROCESSES} processes, {PERMITS} permits, {WINDOW_S:g} s a window. The permits were in use for a share of the time. "
             "A conflict is a write that met another's."
         )
-        head = ("tasks", "permits a second", "requests a permit", "conflicts", "had one once")
+        head = ("held for", "tasks", "permits a second", "in use", "requests a permit", "conflicts", "had one once")
         sections.append(Section(f"{name}, a semaphore", how, head, tuple(lines)))
     return Part(tuple(sections), ())

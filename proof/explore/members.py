@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dlock_core import members
 from dlock_core.kit import outcome
@@ -108,10 +108,12 @@ def explore(rules: Rules, worlds_max: int = 500_000) -> Explored:
         waits = any(at.place < len(rules.clients[client]) for client, at in enumerate(world.attempts))
         return "somebody waits, and nothing can happen" if waits else None
 
+    # For each client the first one that wants the same in the same order.
+    alike = tuple(map(rules.clients.index, rules.clients))
     return visit(
         start(rules),
         partial(steps, rules=rules),
-        canonical=_canonical,
+        canonical=partial(_canonical, alike=alike),
         broken=partial(broken, rules=rules),
         at_end=stuck,
         seen_in=modes,
@@ -382,10 +384,21 @@ def broken(world: World, rules: Rules) -> str | None:
     return None
 
 
-def _canonical(world: World) -> Hashable:
-    """Return what *world* means: version numbers and members by the order in which they are met."""
+def _place_among(world: World, client: tuple[int, Attempt]) -> tuple[Any, ...]:
+    """Return what puts a client in its order among those that are alike: nothing that a name of its own is in."""
+    kind, at = client
+    number = -1 if at.number is None else at.number
+    shown = (-1, False) if at.shown is None else (at.shown.fencing_token, at.shown == world.record)
+    held = -1 if at.held is None or at.held.number is None else at.held.number
+    return kind, at.place, at.phase, number, at.alive, at.token, at.in_doubt, *shown, len(at.over), held
+
+
+def _canonical(world: World, alike: tuple[int, ...]) -> Hashable:
+    """Return what *world* means: version numbers and members by the order in which they are met, clients that are *alike* in any order."""
     rvns: dict[str, int] = {}
     ids: dict[str, int] = {}
+    # Where this does not tell two clients apart, a world may be visited once for each order of them.
+    attempts = [at for _, at in sorted(zip(alike, world.attempts, strict=True), key=partial(_place_among, world))]
 
     def record(each: LockRecord | None) -> object:
         if each is None:
@@ -403,7 +416,7 @@ def _canonical(world: World) -> Hashable:
         )
         return type(each), record(each.record), version
 
-    shown = record(world.record), tuple(record(at.shown) for at in world.attempts), tuple(map(request, world.late))
+    shown = record(world.record), tuple(record(at.shown) for at in attempts), tuple(map(request, world.late))
 
     def at_what(at: Attempt | None) -> object:
         # A member that stands nowhere any more will never be met again.
@@ -413,7 +426,7 @@ def _canonical(world: World) -> Hashable:
     return (
         shown,
         tuple(None if has is None else ids.setdefault(has, len(ids)) for has in world.sessions),
-        tuple(map(at_what, world.attempts)),
+        tuple(map(at_what, attempts)),
         world.ends,
         world.troubles,
         world.tops,

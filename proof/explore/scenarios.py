@@ -46,7 +46,6 @@ _DEATHS = (
 )
 
 SCENARIOS: dict[str, Scenario] = {
-    "2x4x1": Scenario(Rules(), (*_FAULTS, "copy applied: claim", "late request applied: takeover")),
     "2x8x1": Scenario(Rules(ticks=8), (*_FAULTS, "copy applied: claim", "late request applied: takeover")),
     "3x4x0": Scenario(Rules(leases=(2, 2, 2), faults=0), _GRANTS),
     "abandon": Scenario(Rules(ticks=1, attempts=2, abandons=1, copies=False, faults=0, solo=True), _ABANDON),

@@ -13,7 +13,6 @@ import site
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
@@ -30,14 +29,22 @@ _PACKAGES = tuple(f"{Path(folder) / name}/" for folder in site.getsitepackages()
 _MUTEXES = tuple(module.__file__ or "" for module in (threading, queue))
 # The tools of a test: what they do has no twin in production.
 _NOT_OURS = (str(_ROOT / "dlock_core" / "testing.py"),)
+# By identity, with the code kept: its hash is computed anew from all that it consists of, each time.
+_known: dict[int, tuple[frozenset[int], CodeType]] = {}
 
 
-@cache
 def points_of(code: CodeType) -> frozenset[int]:
     """Return the offsets of the instructions before which something else may run in *code*.
 
     None, if it is neither ours, nor a driver's, nor that of a mutex.
     """
+    known = _known.get(id(code))
+    if known is None:
+        known = _known[id(code)] = _points_of(code), code
+    return known[0]
+
+
+def _points_of(code: CodeType) -> frozenset[int]:
     if not code.co_filename.startswith(_OURS + _PACKAGES + _MUTEXES) or code.co_filename.startswith(_NOT_OURS):
         return frozenset()
     bytecode = dis.Bytecode(code)
