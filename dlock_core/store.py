@@ -40,6 +40,7 @@ S10  ``scan`` gives each record whose key starts with the prefix (compared by co
 S11  Exact. What is read is what was written: every field, binary data of 0 to 64 KiB (None is not empty), every kind of attribute value,
      session, beat and members. A field that a write leaves out is removed, whatever stood there, alone and in a batch.
 S12  Keys are opaque. Two keys that differ in any byte are two keys: no folding, normalising, trimming or cutting, up to 1024 bytes.
+     The core asks about no key, and sends no owner, that has no form in UTF-8.
 
 **Trouble**
 

@@ -38,8 +38,7 @@ _REFUSALS: dict[type[StoreError], tuple[tuple[grpc.StatusCode, str, str], ...]] 
             "see that tls_ca, tls_cert and tls_key are PEM files, and that the key is the certificate's",
         ),
         (_Code.UNAVAILABLE, _NO_CONNECTION, "check host, port and TLS"),
-        (_Code.UNAVAILABLE, "DNS resolution failed", "check the host's name"),
-        (_Code.UNAVAILABLE, "errors resolving", "check the host's name"),
+        (_Code.UNAVAILABLE, "DNS resolution failed|errors resolving", "check the host's name"),
         (_Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", "name a voting member"),
         (_Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", "etcd is overloaded"),
         (_Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", "users were changed"),
@@ -57,7 +56,7 @@ _REFUSALS: dict[type[StoreError], tuple[tuple[grpc.StatusCode, str, str], ...]] 
     RecordError: ((_Code.INVALID_ARGUMENT, "etcdserver: request is too large", "raise --max-request-bytes"),),
 }
 _ROWS = [(*row, kind) for kind, rows in _REFUSALS.items() for row in rows]
-_NEVER_SENT = _ROWS[:7]
+_NEVER_SENT = _ROWS[:6]
 _TOKEN_TROUBLE = (
     "etcdserver: invalid auth token",
     "etcdserver: user name is empty",

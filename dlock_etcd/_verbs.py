@@ -98,8 +98,6 @@ class EtcdVerbs:
         try:
             answer = yield from self.transacted(_wire.batch([steps[number] for number in numbers]))
         except TROUBLE as error:
-            if len(numbers) == len(requests):
-                raise
             results.fail_by(numbers, error, partial(error_of, error, writes=True))
             return
         for number, each in zip(numbers, _wire.batch_answers(answer), strict=True):

@@ -35,8 +35,6 @@ CLASSES: dict[type[BaseException], type[StoreError]] = {
     errors.InvalidName: StoreSetupError,
     errors.EncryptionError: StoreSetupError,
     BSONError: RecordError,
-    UnicodeError: RecordError,
-    OverflowError: RecordError,
     # An AsyncMongoClient in another event loop, or an interpreter that is going down.
     RuntimeError: OutcomeUnknownError,
     OSError: OutcomeUnknownError,
@@ -45,25 +43,12 @@ CLASSES: dict[type[BaseException], type[StoreError]] = {
 # Codes of a command that failed as a whole; after any other its outcome is unknown. In a writeConcernError every code means that the write
 # may stand or be rolled back.
 CODES: dict[int, type[StoreError]] = {
-    112: StoreUnavailableError,  # WriteConflict: rolled back
-    10107: StoreUnavailableError,  # NotWritablePrimary: refused at the door
-    13435: StoreUnavailableError,  # NotPrimaryNoSecondaryOk: likewise
-    2: StoreSetupError,  # BadValue
-    9: StoreSetupError,  # FailedToParse
-    13: StoreSetupError,  # Unauthorized
-    14: StoreSetupError,  # TypeMismatch
-    18: StoreSetupError,  # AuthenticationFailed
-    26: StoreSetupError,  # NamespaceNotFound
-    59: StoreSetupError,  # CommandNotFound
-    61: StoreSetupError,  # ShardKeyNotFound
-    72: StoreSetupError,  # InvalidOptions
-    73: StoreSetupError,  # InvalidNamespace
-    121: StoreSetupError,  # DocumentValidationFailure
-    123: StoreSetupError,  # NotAReplicaSet
-    166: StoreSetupError,  # CommandNotSupportedOnView
-    238: StoreSetupError,  # NotImplemented
-    323: StoreSetupError,  # APIStrictError
-    8000: StoreSetupError,  # AtlasError
+    # WriteConflict: rolled back. NotWritablePrimary, NotPrimaryNoSecondaryOk: refused at the door.
+    **dict.fromkeys((112, 10107, 13435), StoreUnavailableError),
+    # BadValue, FailedToParse, Unauthorized, TypeMismatch, AuthenticationFailed, NamespaceNotFound, CommandNotFound, ShardKeyNotFound,
+    # InvalidOptions, InvalidNamespace, DocumentValidationFailure, NotAReplicaSet, CommandNotSupportedOnView, NotImplemented,
+    # APIStrictError, AtlasError.
+    **dict.fromkeys((2, 9, 13, 14, 18, 26, 59, 61, 72, 73, 121, 123, 166, 238, 323, 8000), StoreSetupError),
 }
 
 misfit = partial(unfit, "MongoDB")

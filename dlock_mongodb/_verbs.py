@@ -91,7 +91,7 @@ class MongoDBVerbs:
                 results.settle(place, partial(Reply, applied=True, record=requests[place].record))
             looked = list(failed)
         if looked:
-            yield from self._look(requests, looked, failed, results, none_applied=applied == 0 and not failed)
+            yield from self._look(requests, looked, failed, results)
         return results.as_list()
 
     def guarantees(self) -> Exchange[Guarantees]:
@@ -141,15 +141,13 @@ class MongoDBVerbs:
         places: Sequence[int],
         failed: dict[int, Document],
         results: BatchResults,
-        *,
-        none_applied: bool,
     ) -> Exchange[None]:
         """Settle the requests at *places* by the records that stand after the batch, and by the errors of its statements."""
         try:
             shown = yield from self._find([requests[place].record.key for place in places])
         except _TROUBLE as error:
             for place in places:
-                results.settle(place, partial(_unseen, requests[place].record.key, error, none_applied=none_applied))
+                results.settle(place, partial(_unseen, requests[place].record.key, error))
             return
         found = {document["_id"]: document for document in _wire.documents(shown)}
         for place in places:
@@ -189,15 +187,10 @@ def _settled(request: Replace, document: Document | None, failure: Document | No
     return error
 
 
-def _unseen(key: str, cause: BaseException, *, none_applied: bool) -> StoreError:
+def _unseen(key: str, cause: BaseException) -> StoreError:
     """Return the result of a renewal after which nobody could look."""
-    if none_applied:
-        error: StoreError = StoreUnavailableError(
-            f"MongoDB refused to renew lock {key!r}, and does not show why", key=key
-        )
-    else:
-        error = OutcomeUnknownError(
-            f"MongoDB may have renewed lock {key!r}; it did not show the record after a batch", key=key
-        )
+    error = OutcomeUnknownError(
+        f"MongoDB may have renewed lock {key!r}; it did not show the record after a batch", key=key
+    )
     error.__cause__ = cause
     return error

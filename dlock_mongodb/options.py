@@ -81,7 +81,7 @@ def _check_query(url: str, query: str) -> None:
         return
     try:
         split_options(query)
-    except (PyMongoError, ValueError, TypeError) as error:
+    except (PyMongoError, ValueError, TypeError, OSError) as error:
         # Without its cause: the driver repeats values, and one of them may be a secret.
         raise ConfigurationError(
             f"{redact(url)!r} has a query key that neither dlock nor pymongo takes so: {told(error, url)}"

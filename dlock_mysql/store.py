@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymysql
 
-from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
+from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore, ReadsAge, outcome, pages
 from dlock_core.record import State
 from dlock_core.store import Capability, Reply
@@ -102,8 +102,6 @@ class MySQLVerbs:
         what = f"could not {call.verb} {where}"
         if isinstance(error, pymysql.Error):
             return translate(error, what, self.options, key=call.key, writes=call.writes)
-        if isinstance(error, UnicodeEncodeError):
-            return RecordError(f"{what}: {error.object!r} has no UTF-8 form, so it cannot be stored", key=call.key)
         if isinstance(error, TimeoutError):  # before a request: one that was sent ends with an error of the driver
             return StoreUnavailableError(f"{what}: its time-out is too short; nothing more was sent", key=call.key)
         return None

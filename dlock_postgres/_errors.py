@@ -56,7 +56,7 @@ _REFUSALS = (
 )
 _STANDBY = "session is read-only"
 
-TROUBLE = (psycopg.Error, OSError, UnicodeError)
+TROUBLE = (psycopg.Error, OSError)
 
 
 def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> StoreError | None:
@@ -66,8 +66,6 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
     """
     if not isinstance(error, TROUBLE):
         return None
-    if isinstance(error, UnicodeError):
-        return RecordError(f"the record of {named(key)} has no form in UTF-8: {error.reason}", key=key)  # type: ignore[attr-defined]
     code = getattr(error, "sqlstate", None) or ""
     known = next((CODES[code[:size]] for size in (5, 2) if code[:size] in CODES), None)
     if known is not None:

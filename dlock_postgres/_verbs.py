@@ -60,7 +60,7 @@ class PostgresVerbs:
             reply = _wire.judged(request, rows[number][1:]) if rows else None
             if reply is None:
                 key = request.record.key
-                standing = _wire.standing_in(key, rows[number][1:]) if rows else (yield from self._stands(key))
+                standing = _wire.standing_in(key, rows[number][1:]) if rows else (yield from self.read(key))
                 reply = Reply(applied=False, record=standing)
             replies.append(reply)
         return replies
@@ -102,8 +102,6 @@ class PostgresVerbs:
         So a transaction of the user's that checks the fence of one lock holds up the renewal of no other.
         """
         results = BatchResults(requests)
-        if not requests:
-            return []
         left = yield from self._batch(results, list(enumerate(requests)), waits=False)
         try:
             if left:
@@ -169,16 +167,8 @@ class PostgresVerbs:
         [row] = (yield self._adapted(statement)).rows
         reply = _wire.judged(request, row)
         if reply is None:
-            # Certainly not applied, whatever stands now.
-            reply = Reply(applied=False, record=(yield from self._stands(request.record.key)))
+            reply = Reply(applied=False, record=(yield from self.read(request.record.key)))
         return reply
-
-    def _stands(self, key: str) -> Exchange[LockRecord | None]:
-        try:
-            return (yield from self.read(key))
-        except TROUBLE as error:
-            problem = self._problem(error, key, writes=False)
-            raise problem or error from error
 
 
 def _settled(request: Replace, row: Sequence[Any]) -> Reply:

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import watch_forks, watched
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._clock import HostClock
@@ -98,9 +98,6 @@ class SqliteFile:
                 if not wire.is_busy(error):
                     raise wire.trouble(error, self.path, key, at_commit=False) from error
                 cause = error
-            except UnicodeEncodeError as error:
-                problem = f"{error.object!r} has no UTF-8 form, so it cannot be stored"
-                raise self._error(RecordError, problem, key) from error
             except StoreError as error:
                 error.key = error.key or key
                 raise

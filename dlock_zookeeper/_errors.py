@@ -27,11 +27,8 @@ _REFUSED: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
 def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
     """Return dlock's error for one of the driver, or None if it is not the driver's. A read that got no answer wrote nothing."""
     shown = named(key)
-    if isinstance(error, UnicodeEncodeError):
-        return RecordError(f"{shown} has no UTF-8 form, so it cannot be stored", key=key)
-    if isinstance(
-        error, TimeoutError
-    ):  # of the call, before a request: one that was sent ends with an error of kazoo's
+    # Of the call, before a request: one that was sent ends with an error of kazoo's.
+    if isinstance(error, TimeoutError):
         return StoreUnavailableError(f"the time-out of the call is too short, nothing was written to {shown}", key=key)
     if not isinstance(error, TROUBLE):
         return None

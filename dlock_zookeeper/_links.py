@@ -142,7 +142,7 @@ class ThreadLink(BeginsAnew):
         """
         asking_s = min(_ASKING_S, timeout_s * _ASKING_SHARE)
         until = time.monotonic() + timeout_s - asking_s
-        client = self._client or self._started(timeout_s)
+        client = self._client or self._started()
         while not client.connected:
             if client.client_state == KeeperState.AUTH_FAILED:
                 raise StoreSetupError("ZooKeeper refused user and password, nothing was written")
@@ -153,18 +153,14 @@ class ThreadLink(BeginsAnew):
             raise _unasked("the server is read-only: it has lost its majority")
         return client
 
-    def _started(self, timeout_s: float) -> Any:
+    def _started(self) -> Any:
         if self._forked:
             raise _unasked("a client of ZooKeeper does not survive a fork; make it in the child")
-        if not self._mutex.acquire(timeout=timeout_s):
-            raise _unasked("another thread still connects")
-        try:
+        with self._mutex:  # for as long as it takes to start threads
             if self._client is None:
                 self._client = _client_of(self._options)
                 self._client.start_async()
             return self._client
-        finally:
-            self._mutex.release()
 
     def _why(self, asking_s: float) -> str:
         not_started = self._given is not None and self._given.client_state == KeeperState.CLOSED

@@ -39,11 +39,9 @@ def _zxid(answers: Sequence[Any]) -> int:
     Raises: KazooException: it was refused for another reason.
     """
     for answer in answers:
-        if isinstance(answer, _BYSTANDERS):
-            continue
         if isinstance(answer, (NodeExistsError, NoNodeError)):
             return 0
-        if isinstance(answer, Exception):
+        if isinstance(answer, Exception) and not isinstance(answer, _BYSTANDERS):
             raise answer
     return int(answers[-1].mzxid)
 
@@ -125,8 +123,6 @@ class ZooKeeperVerbs:
             try:
                 yield from self._batch({number: steps[number] for number in numbers}, requests, results)
             except (StoreError, *TROUBLE) as error:
-                if len(numbers) == len(requests):
-                    raise
                 results.fail_by(numbers, error, partial(error_of, error, writes=True))
         return results.as_list()
 
@@ -161,8 +157,6 @@ class ZooKeeperVerbs:
             _, *nodes = yield _wire.looks([_wire.path_of(self._root, key) for key in keys])
         except TROUBLE as error:  # they were refused, or not sent yet
             results.fail_by(numbers, error, partial(error_of, error, writes=False))
-            if len(numbers) == len(requests):
-                raise results.as_list()[0] from error  # type: ignore[misc]  # an error stands there now
             return
         if not self._root_seen and not any(nodes):
             yield from self._look_for_root(NoNodeError())

@@ -20,15 +20,19 @@ def granted(store: EtcdStore, key: str, token: int = 1) -> LockRecord:
     return reply.record
 
 
-def test_token_after_a_deletion_is_above_the_deleted_one(store: EtcdStore, address: str, key: str) -> None:
-    """Somebody has cleaned up by hand, and the history of the key was compacted: its next token still rises."""
+@pytest.mark.parametrize("asked", [1, 2], ids=["nothing asked", "a low token asked"])
+def test_token_after_a_deletion_is_above_the_deleted_one(store: EtcdStore, address: str, key: str, asked: int) -> None:
+    """Somebody has cleaned up by hand, and the history of the key was compacted: its next token still rises, from any store."""
     first = granted(store, key)
     administer(address, "kv/deleterange", key=coded(f"tests/lock/{key}"))
     now = administer(address, "kv/range", key=coded("none"))["header"]["revision"]
     administer(address, "kv/compaction", revision=now)
 
-    second = granted(store, key)
+    other = EtcdStore(f"etcd://{address}/tests")
 
+    second = granted(other, key, asked)
+
+    other.close()
     assert second.fencing_token > first.fencing_token
 
 
@@ -110,6 +114,15 @@ def test_renewals_that_are_too_large_for_one_transaction_go_in_several(store: Et
 
     assert all(isinstance(reply, Reply) and reply.applied for reply in results)
     assert store.read(records[-1].key, timeout_s=TIMEOUT_S) == renewals[-1].record
+
+
+def test_page_of_large_records_is_read(store: EtcdStore, key: str) -> None:
+    """It is larger than the 4 MiB that gRPC takes of itself."""
+    keys = [f"{key}/{number:02}" for number in range(70)]
+    for each in keys:
+        store.claim(any_claim(each, data=bytes(64 * 1024)), timeout_s=TIMEOUT_S)
+
+    assert [record.key for record in store.scan(key, timeout_s=TIMEOUT_S)] == keys
 
 
 def test_claim_that_expects_absence_or_a_version_refuses_what_is_above_the_revision(store: EtcdStore, key: str) -> None:

@@ -19,6 +19,7 @@ import pytest
 from dlock_core.errors import (
     ConfigurationError,
     OutcomeUnknownError,
+    RecordError,
     StoreError,
     StoreSetupError,
     StoreUnavailableError,
@@ -57,9 +58,17 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
         ("RESOURCE_EXHAUSTED", "Received message larger than max", OutcomeUnknownError),
         ("RESOURCE_EXHAUSTED", "etcdserver: too many requests", StoreUnavailableError),
         ("UNAVAILABLE", "failed to connect to all addresses; last error: …", StoreUnavailableError),
+        ("UNAVAILABLE", "DNS resolution failed for host.invalid:2379: …", StoreUnavailableError),
+        ("UNAVAILABLE", "errors resolving host.invalid: …", StoreUnavailableError),
+        ("UNAVAILABLE", "Failed parsing HTTP/2", StoreUnavailableError),
         ("UNAVAILABLE", "etcdserver: rpc not supported for learner", StoreUnavailableError),
+        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", StoreUnavailableError),
+        ("NOT_FOUND", "etcdserver: requested lease not found", StoreUnavailableError),
         ("PERMISSION_DENIED", "etcdserver: permission denied", StoreSetupError),
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token", StoreSetupError),
         ("UNIMPLEMENTED", "unknown service etcdserverpb.KV", StoreSetupError),
+        ("INVALID_ARGUMENT", "etcdserver: too many operations in txn request", StoreSetupError),
+        ("INVALID_ARGUMENT", "etcdserver: request is too large", RecordError),
     ],
 )
 def test_only_what_is_certain_is_said_to_be_not_applied(code: str, said: str, kind: type[StoreError]) -> None:
@@ -234,6 +243,16 @@ def test_call_under_way_ends_with_an_error_of_the_store_where_it_is_closed(key: 
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asyncio.run(close_during_a_claim(f"127.0.0.1:{silent.getsockname()[1]}"))
+
+
+def test_channel_of_the_user_outlives_the_store(address: str, key: str) -> None:
+    """Who made it closes it."""
+    with grpc.insecure_channel(address) as channel:
+        EtcdStore(channel).close()
+        other = EtcdStore(channel)
+
+        assert other.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+        other.close()
 
 
 def test_closed_channel_of_the_user_is_an_error_of_the_store(address: str, key: str) -> None:

@@ -96,6 +96,8 @@ def test_an_unknown_setting_is_an_error() -> None:
         f"mongodb://user:{SECRET}@h/?nonsense={SECRET}",
         f"mongodb://user:{SECRET}@h/?connectTimeoutMS={SECRET}",
         f"mongodb://h/?authMechanismProperties={SECRET}",
+        f"mongodb://user:{SECRET}@h/?authMechanismProperties={SECRET}:x",
+        f"mongodb://user:{SECRET}@h/?tlsCAFile=/no/{SECRET}.pem",
         f"mongodb://h/?authMechanism={SECRET}",
         f"mongodb://h:{SECRET}/",
     ],
@@ -107,7 +109,7 @@ def test_no_error_repeats_a_secret(url: str) -> None:
 
     error: BaseException | None = caught.value
     while error is not None:
-        assert SECRET not in str(error).replace(f"h:{SECRET}/", "") or "@" not in url
+        assert SECRET not in str(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 

@@ -63,6 +63,7 @@ class Pretended:
             answer = self.answers[name] if name in self.answers else self._claimed(asked.document)
 
     def _claimed(self, command: dict[str, Any]) -> dict[str, Any]:
+        assert not isinstance(command["query"]["_id"], str)  # so it is no lock
         if self.stands is None:
             new = command["update"][0]["$replaceWith"]["$cond"][1]["$mergeObjects"][0]["$literal"]
             self.stands = {**new, "token": 1}
@@ -77,14 +78,21 @@ def test_a_replica_set_of_three_is_grade_a() -> None:
 
     assert facts.guarantees.grade is Grade.A
     assert facts.guarantees.version == "8.0.4"
-    assert facts.guarantees.unsafe == ()
+    told = facts.guarantees
+    assert (told.unsafe, told.deletes, told.refusal_linearizable, told.durable) == ((), False, False, True)
     assert (facts.provisioned, facts.notifies, facts.read_level) == (True, True, "linearizable")
     assert server.asked.count("db.findAndModify") == 2
+    assert server.asked[-1] == "db.killCursors"  # what was tried stays nowhere
 
 
 def test_a_replica_set_of_one_loses_with_its_disk() -> None:
     """So it is grade B."""
     assert Pretended(hello={**HELLO, "hosts": ["a"]}).talk(inspection(NAMES)).guarantees.grade is Grade.B
+
+
+def test_the_oldest_server_is_taken() -> None:
+    """MongoDB 4.4."""
+    assert Pretended(hello={**HELLO, "maxWireVersion": 9}).talk(inspection(NAMES)).provisioned
 
 
 def test_a_standalone_must_be_accepted_by_name() -> None:
@@ -145,6 +153,20 @@ def test_what_does_not_fit_is_named(answers: dict[str, Any], match: str) -> None
         Pretended(**answers).talk(inspection(NAMES))
 
 
+@pytest.mark.parametrize(
+    "answers",
+    [
+        {"listIndexes": cursor({**ID_INDEX, "unique": True}, {"name": "owner_1", "key": {"owner": 1}})},
+        {"findAndModify": {"ok": 0, "code": 11000}},
+        {"findAndModify": {"ok": 1, "value": None}},
+    ],
+    ids=["an index", "another that looks at the same time", "a server that answers nothing"],
+)
+def test_what_harms_nobody_is_taken(answers: dict[str, Any]) -> None:
+    """An index that keeps no lock from being made, and claims that say nothing either way."""
+    assert Pretended(**answers).talk(inspection(NAMES)).provisioned
+
+
 def test_an_election_is_no_fault_of_the_set_up() -> None:
     """With directConnection the driver asks a server that is no primary; while the set has none, trying again may help."""
     with pytest.raises(StoreUnavailableError, match="electing"):
@@ -181,8 +203,10 @@ def test_what_is_only_convenient_may_be_denied(refused: str) -> None:
 
 @pytest.mark.parametrize("key", [{"_id": 1}, {"_id": "hashed"}])
 def test_a_sharded_collection_must_be_sharded_by_its_id(key: dict[str, Any]) -> None:
-    """Only then is the _id unique; whoever may not look is told so in the notes."""
-    assert Pretended(hello=SHARDED, find=cursor({"_id": "db.locks", "key": key})).talk(inspection(NAMES)).provisioned
+    """Only then is the _id unique; whoever may not look is told so in the notes. Its reads are linearizable as those of a replica set."""
+    facts = Pretended(hello=SHARDED, find=cursor({"_id": "db.locks", "key": key})).talk(inspection(NAMES))
+    assert (facts.provisioned, facts.read_level) == (True, "linearizable")
+    assert (facts.guarantees.grade, facts.guarantees.unsafe) == (Grade.A, ())
     assert any(
         "sharded" in note for note in Pretended(hello=SHARDED, find=DENIED).talk(inspection(NAMES)).guarantees.notes
     )

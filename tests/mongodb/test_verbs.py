@@ -82,12 +82,12 @@ def kinds(results: Sequence[Reply | StoreError]) -> list[object]:
         (answered(1, (0, 112), (1, 50)), [OutcomeUnknownError, OutcomeUnknownError, True]),
         (answered(2), [OutcomeUnknownError] * 3),
         (answered(1, (1, 112)), [OutcomeUnknownError] * 3),
-        (answered(0), [StoreUnavailableError] * 3),
+        (answered(0), [OutcomeUnknownError] * 3),
         (answered(0, (2, 50)), [OutcomeUnknownError] * 3),
     ],
 )
 def test_a_batch_keeps_its_first_answer_when_the_second_is_lost(first: dict[str, Any], expected: list[object]) -> None:
-    """Certainly not applied is said only where nothing was applied; a renewal that was applied is never denied."""
+    """A renewal that was applied is never denied; of the others nothing is certain."""
     requests = renewals(3)
 
     results = hold(verbs().replace_many(requests), first, *([] if expected == [True] * 3 else [LOST]))
@@ -108,6 +108,12 @@ def test_a_whole_batch_that_failed_is_of_unknown_outcome(error: Exception) -> No
         hold(verbs().replace_many(renewals(2)), error)
     with pytest.raises(type(error)):
         hold(verbs().replace_many(renewals(1)), error)
+
+
+def test_a_batch_without_a_right_says_so() -> None:
+    """The first of its statements is refused as the others are."""
+    with pytest.raises(OperationFailure):
+        hold(verbs().replace_many(renewals(2)), OperationFailure("", 13, {"code": 13}))
 
 
 def test_a_batch_is_settled_by_the_records_that_stand() -> None:
@@ -144,6 +150,7 @@ def test_an_answer_without_a_document() -> None:
         assert hold(verbs().claim(claim), answer, cursor(stored(other))) == Reply(False, other)
         with pytest.raises(OutcomeUnknownError):
             hold(verbs().claim(claim), answer, cursor())
+    assert hold(verbs().replace(Replace(held("k"), EXPECTED)), duplicate, cursor(stored(other))) == Reply(False, other)
 
 
 def test_an_unconfirmed_write_is_never_adopted() -> None:

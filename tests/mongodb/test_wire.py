@@ -168,9 +168,3 @@ def test_a_page_goes_on_where_there_may_be_more() -> None:
     assert _wire.paged(cursor(*full[:-1], stored(held("b"))), "a")[1] is None
     assert _wire.paged(cursor(), "a") == ([], None)
     assert _wire.page("c", "a", "a099")["filter"] == {"_id": {"$gt": "a099"}}
-
-
-def test_text_without_a_form_in_bson_is_an_error_of_the_record() -> None:
-    """A lone surrogate is found before anything is sent."""
-    with pytest.raises((UnicodeError, bson.errors.BSONError)):
-        bson.encode(_wire.document_of(held("k", owner="\ud800")))

@@ -18,7 +18,7 @@ from dlock_core.kit import DeadlineSocket, PooledLink, Seats
 from dlock_core.record import DATA_MAX_BYTES, Members, SessionRef
 from dlock_core.store import Replace, Reply
 from dlock_mysql import MySQLStore
-from dlock_mysql._wire import literal
+from dlock_mysql._wire import Table, literal
 from dlock_mysql.provision import grants
 from tests.mysql.support import (
     TABLE,
@@ -45,6 +45,22 @@ def test_a_refused_claim_carries_the_age_of_the_record(each_store: MySQLStore, k
     assert reply.record == record
     assert reply.age_ms is not None
     assert 0 <= reply.age_ms < TIMEOUT_S * 1000
+
+
+def test_a_server_without_returning_is_asked_for_none() -> None:
+    """MySQL would refuse the whole request; MariaDB, on which these tests run, takes both forms."""
+    step = Table(options_of("mysql://h/app")).claim(claim("k"))
+
+    assert step.text(returning=True) == f"{step.sql} RETURNING {step.shown}"
+    assert "RETURNING" not in step.text(returning=False)
+
+
+def test_mariadb_is_known_by_its_version(store: MySQLStore, key: str) -> None:
+    """It answers a step with one statement, outside of a transaction."""
+    taken(store, key)
+
+    link: Any = store._link
+    assert link.pools[False].shelf.take().has_returning
 
 
 def test_connections_are_counted(each_store: MySQLStore, key: str) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dlock_core import connect
-from dlock_core.errors import StoreSetupError
+from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from tests.certificates import make_certificates
-from tests.mysql.support import TABLE, plain
-from tests.scripted import ScriptedServer
+from tests.mysql.support import TABLE, TIMEOUT_S, opened, plain
+from tests.scripted import ScriptedServer, stop
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +30,21 @@ def certificates() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def encrypting(certificates: Path) -> Iterator[str]:
-    """Return the URL of a user whom a server with a certificate for this host lets in with encryption alone."""
+def certified(certificates: Path) -> Iterator[ScriptedServer]:
+    """Start a server with a certificate for this host."""
     files = f"--ssl-cert={certificates}/server.pem", f"--ssl-key={certificates}/server.key"
     server = ScriptedServer("mariadb.sh", words=files)
-    with plain(server.told) as cursor:
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def encrypting(certified: ScriptedServer) -> str:
+    """Return the URL of a user whom it lets in with encryption alone."""
+    with plain(certified.told) as cursor:
         cursor.execute("CREATE USER careful REQUIRE SSL")
         cursor.execute("GRANT ALL ON locks.* TO careful")
-    yield f"{server.told.replace('root', 'careful')}?table={TABLE}"
-    server.stop()
+    return f"{certified.told.replace('root', 'careful')}?table={TABLE}"
 
 
 @pytest.mark.parametrize("query", ["", "&ssl_mode=required", "&ssl_mode=verify_identity&ssl_ca={}/ca.pem"])
@@ -43,6 +52,25 @@ def test_the_connection_is_encrypted(encrypting: str, certificates: Path, query:
     """By default, too, where the server can."""
     with connect(encrypting + query.format(certificates), provision=True) as client, client.lock(key) as lease:
         assert lease.is_valid
+
+
+def test_an_encrypted_call_ends_in_time_too(certified: ScriptedServer, encrypting: str, key: str) -> None:
+    """By its own time-out, and not by that of the call that has connected."""
+    store = opened(encrypting, ssl_mode="required")
+    store.provision()
+    store.read(key, timeout_s=TIMEOUT_S)
+
+    stop(certified.pid)
+    began = time.monotonic()
+    try:
+        with pytest.raises(StoreUnavailableError):
+            store.read(key, timeout_s=0.3)
+        took_s = time.monotonic() - began
+    finally:
+        os.kill(certified.pid, signal.SIGCONT)
+
+    store.close()
+    assert took_s < TIMEOUT_S / 2
 
 
 def test_the_connection_is_not_encrypted_where_that_was_asked_for(encrypting: str) -> None:

@@ -138,7 +138,7 @@ def test_a_connection_on_which_a_statement_was_cancelled_is_not_used_again(
         answers = [store.guarantees(), store.replace(renewed(record), timeout_s=4.0)]
         if isinstance(store, AsyncPostgresStore):
             answers = [await answer for answer in answers]
-        kept = len(store._link.pools[True].shelf)
+        kept = store.connections.idle
         closing = store.close()
         if closing is not None:
             await closing

@@ -58,18 +58,6 @@ def test_an_error_without_a_word_is_named() -> None:
     assert "TimeoutError, no answer in time" in str(error_of(TimeoutError(), "k", writes=True, grant=""))
 
 
-def test_a_text_that_has_no_form_in_utf_8_is_an_error_of_the_record() -> None:
-    """Nothing was sent."""
-    with pytest.raises(UnicodeEncodeError) as caught:
-        "\ud800".encode()
-
-    error = error_of(caught.value, "k", writes=True, grant="")
-
-    assert isinstance(error, RecordError)
-    assert error.key == "k"
-    assert str(error) == "the record of lock 'k' has no form in UTF-8: surrogates not allowed"
-
-
 def test_an_error_of_another_library_is_left() -> None:
     """The caller sees it as it is."""
     assert error_of(KeyError("k"), "k", writes=True, grant="") is None
@@ -88,7 +76,16 @@ def test_an_error_of_another_library_is_left() -> None:
         ),
         (psycopg.OperationalError('role "x" is not permitted to log in'), StoreSetupError, "check the URL"),
         (psycopg.OperationalError('permission denied for database "x"'), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError("root certificate file does not exist"), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError('database "x" does not exist'), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError('password authentication failed for user "x"'), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError("fe_sendauth: no password supplied"), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError('no pg_hba.conf entry for host "h"'), StoreSetupError, "check the URL"),
+        (
+            psycopg.OperationalError("server does not support SSL, but SSL was required"),
+            StoreSetupError,
+            "check the URL",
+        ),
+        (psycopg.OperationalError('invalid sslmode value: "x"'), StoreSetupError, "check the URL"),
         (psycopg.OperationalError("certificate verify failed"), StoreSetupError, "check the URL"),
     ],
 )

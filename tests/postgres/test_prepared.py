@@ -38,6 +38,7 @@ def test_each_statement_is_planned_once_by_a_session(store: PostgresStore, key: 
         cycle(store, key)
 
     assert len(planned(store)) == 3  # the claim, the renewal, which keeps the payload, and the release, which does not
+    assert len(store._link.pools[False].shelf.take().prepared) == 3
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,14 @@ def test_a_session_that_was_interrupted_while_it_prepared_is_not_used_again(
 
     assert session.pg.status == ConnStatus.BAD  # closed
     assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+
+
+def test_a_statement_that_the_server_refuses_is_sent_once(store: PostgresStore) -> None:
+    """Only one that was not run, for want of its plan, is sent again."""
+    store.guarantees()
+    wrong = statement("SELECT 1 / $1", 0)._replace(prepared=True)
+
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        store._link.send(wrong, TIMEOUT_S)
+
+    assert store._link.pools[False].shelf.take().prepared is not None  # else it was sent without a plan

@@ -206,6 +206,20 @@ def test_a_record_that_has_no_form_in_the_database_is_told(store: PostgresStore,
     assert store.read(key, timeout_s=TIMEOUT_S) is None
 
 
+def test_the_encoding_of_the_environment_changes_no_key(
+    open_store: Callable[[str], PostgresStore], url: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What other programs of one host want of libpq is theirs: it shares its locks with other hosts."""
+    there = open_store(url)
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    here = open_store(url)
+
+    record = here.claim(any_claim(f"{key}/☃"), timeout_s=TIMEOUT_S).record
+
+    assert record is not None
+    assert there.read(record.key, timeout_s=TIMEOUT_S) == record
+
+
 @pytest.mark.parametrize("way", ["url", "dsn", "sqlalchemy", "pool"])
 def test_a_store_is_brought_on_what_the_user_has(url: str, server_url: str, key: str, way: str) -> None:
     """A URL, a DSN, SQLAlchemy's URL, or a pool, which is never closed."""

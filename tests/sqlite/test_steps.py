@@ -194,13 +194,6 @@ class TestSteps:
 
         assert [result.applied for result in results if isinstance(result, Reply)] == [True] * 20 + [False] * 480
 
-    def test_an_unencodable_text_is_refused(self, store: SqliteStore) -> None:
-        """A lone surrogate is an error of ours, and nothing is written."""
-        with pytest.raises(RecordError, match="no UTF-8 form"):
-            store.claim(Claim(LockRecord("k", State.HELD, "r", 1, "\ud800", None), Expect.ANY), timeout_s=SOON_S)
-
-        assert read(store) is None
-
 
 def _request(rng: random.Random, versions: list[Version]) -> Claim | Replace | Release:
     payload: dict[str, Any] = {

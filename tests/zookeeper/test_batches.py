@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-from dlock_core.errors import RecordError
-from dlock_core.store import Reply
+import pytest
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+from kazoo.security import make_acl
+
+from dlock_core.errors import RecordError, StoreSetupError
+from dlock_core.store import Replace, Reply
+from dlock_zookeeper._verbs import _zxid
 from tests.zookeeper.support import TIMEOUT_S, granted, held, renewed, session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dlock_core.record import LockRecord
-    from dlock_core.store import Replace
     from dlock_zookeeper import ZooKeeperStore
 
 RENEWALS = 1_000
@@ -102,3 +107,49 @@ def test_a_record_without_its_marker_is_an_error_of_its_own(store: ZooKeeperStor
 
     assert isinstance(damaged, RecordError)
     assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+def test_one_without_a_right_fails_none_of_the_others(store: ZooKeeperStore, address: str, key: str) -> None:
+    """Its node belongs to somebody else."""
+    records = taken(store, key, 3)
+    with session(address) as client:
+        client.set_acls(f"/tests/{key}%2F1", [make_acl("world", "anyone", read=True)])
+
+    first, forbidden, last = replaced(store, [renewed(record) for record in records])
+
+    assert isinstance(forbidden, StoreSetupError)
+    assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+def test_one_that_is_too_large_fails_none_of_the_others(
+    store: ZooKeeperStore, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not sent."""
+    records = taken(store, key, 3)
+    requests = [renewed(record) for record in records]
+    large_one = held(records[1].key, records[1].fencing_token, data=b"x" * 10_000)
+    requests[1] = Replace(large_one, records[1].version)
+    monkeypatch.setattr("dlock_zookeeper._wire._VALUE_BYTES", 10_000)
+
+    first, large, last = replaced(store, requests)
+
+    assert isinstance(large, RecordError)
+    assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("answers", "zxid"),
+    [
+        ([True, "/path", SimpleNamespace(mzxid=7)], 7),
+        ([NoNodeError(), RuntimeInconsistency(), RuntimeInconsistency()], 0),
+        ([RolledBackError(), NodeExistsError(), RuntimeInconsistency()], 0),
+        ([RolledBackError(), RolledBackError(), NoAuthError()], NoAuthError),
+    ],
+)
+def test_operation_that_failed_says_why_a_transaction_was_refused(answers: list[Any], zxid: Any) -> None:
+    """The others of the transaction tell only that it was; a right that lacks is no refusal by a record."""
+    if isinstance(zxid, int):
+        assert _zxid(answers) == zxid
+    else:
+        with pytest.raises(zxid):
+            _zxid(answers)

@@ -60,6 +60,12 @@ def url(address: str, certificates: Path) -> str:
     return f"zookeeper://{address}/tests?tls=true&tls_ca={certificates}/ca.pem&{own}"
 
 
+def failing(*urls: str) -> list[str]:
+    """Return the error of a claim by each of *urls*, in a process of its own: kazoo leaves the sockets of such connections open."""
+    command = [sys.executable, "-c", FAILING, *urls]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+
+
 def test_tls_with_certificates_on_both_sides(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The lock is had, and the server is examined by TLS, too."""
     with connect(url, provision=True) as client, client.lock("k") as lease:
@@ -78,12 +84,16 @@ def test_tls_that_fails_is_told(url: str, address: str, certificates: Path) -> N
         trusting: "it wants a certificate of the client (tls_cert and tls_key), or refuses this one",
         url.replace("server.key", "ca.key"): "TLS fails (KEY_VALUES_MISMATCH); see that tls_ca, tls_cert and tls_key",
     }
-    # A process of its own: kazoo leaves the sockets of such connections open.
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING, *urls], capture_output=True, text=True, timeout=60, check=True
-    )
 
-    told = done.stdout.splitlines()
+    told = failing(*urls)
+
     assert len(told) == len(urls)
     for line, wrong in zip(told, urls.values(), strict=True):
         assert f"nothing was written: no session; {address}: {wrong}" in line
+
+
+def test_certificate_that_names_another_host_is_refused(url: str) -> None:
+    """The same host by a name that the certificate does not have."""
+    [told] = failing(url.replace("//127.0.0.1", "//127.1"))
+
+    assert "its certificate is refused (Hostname mismatch" in told

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dlock_core.store import Reply
 from dlock_zookeeper import ZooKeeperStore
 from tests.zookeeper.support import TIMEOUT_S, any_claim, granted, released, renewed, session
 
 
-def test_token_after_a_deletion_is_above_the_deleted_one(store: ZooKeeperStore, address: str, key: str) -> None:
-    """Somebody has cleaned up by hand: the next token still rises."""
+@pytest.mark.parametrize("asked", [1, 2], ids=["nothing asked", "a low token asked"])
+def test_token_after_a_deletion_is_above_the_deleted_one(
+    store: ZooKeeperStore, other: ZooKeeperStore, address: str, key: str, asked: int
+) -> None:
+    """Somebody has cleaned up by hand: the next token still rises, also from a store that has seen nothing."""
     first = granted(store, key)
     with session(address) as client:
         client.delete(f"/tests/{key}", recursive=True)
 
-    assert granted(store, key).fencing_token > first.fencing_token
+    assert granted(other, key, asked).fencing_token > first.fencing_token
 
 
 def test_token_of_a_claim_is_the_zxid_of_its_transaction(store: ZooKeeperStore, address: str, key: str) -> None:
@@ -39,9 +44,11 @@ def test_token_that_is_asked_for_above_the_zxid_is_given_and_surpassed(
     assert (first.fencing_token, second.fencing_token) == (asked, asked + 1)
 
 
-def test_takeover_is_surpassed_by_the_claim_after_it(store: ZooKeeperStore, key: str) -> None:
-    """A takeover counts by one, a claim by the zxid: they never meet."""
+def test_takeover_is_surpassed_by_the_claim_after_it(store: ZooKeeperStore, address: str, key: str) -> None:
+    """A takeover counts by one, whatever else is written, a claim by the zxid: they never meet."""
     first = granted(store, key)
+    with session(address):
+        pass
     taken = store.replace(renewed(first, token=first.fencing_token + 1), timeout_s=TIMEOUT_S).record
     assert taken is not None
     assert store.release(released(taken), timeout_s=TIMEOUT_S).applied

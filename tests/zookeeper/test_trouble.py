@@ -68,8 +68,10 @@ def lonely() -> Iterator[str]:
         (TimeoutError(), StoreUnavailableError),
         (exceptions.NoAuthError(), StoreSetupError),
         (exceptions.InvalidACLError(), StoreSetupError),
+        (exceptions.AuthFailedError(), StoreSetupError),
         (exceptions.UnimplementedError(), StoreSetupError),
         (exceptions.NotReadOnlyCallError(), StoreUnavailableError),
+        (exceptions.QuotaExceededError(), StoreUnavailableError),
         (exceptions.ThrottledOpError(), StoreUnavailableError),
         (exceptions.NotEmptyError(), RecordError),
     ],
@@ -373,3 +375,24 @@ def test_waiter_is_woken_after_the_server_was_away(own_server: ScriptedServer, k
     waiting.join()
     store.close()
     other.close()
+
+
+def test_client_of_the_user_outlives_the_store(address: str, key: str) -> None:
+    """Who started it stops it."""
+    with session(address) as client:
+        ZooKeeperStore(client, root=key).provision()
+        store = ZooKeeperStore(client, root=key)
+
+        granted(store, key)
+        store.close()
+
+        assert client.connected
+
+
+def test_login_that_the_server_does_not_take_is_an_error_of_the_set_up(key: str) -> None:
+    """As where digests are switched off: no second try mends it."""
+    refused = KazooClient("127.0.0.1:9")
+    refused._state = KeeperState.AUTH_FAILED
+
+    with pytest.raises(StoreSetupError, match="refused user and password"):
+        ZooKeeperStore(refused).claim(any_claim(key), timeout_s=0.5)

@@ -1,0 +1,41 @@
+"""Which requests of the stores on pooled connections take the places that are kept for those who hold a lock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dlock_core.record import State, Version
+from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_mysql import MySQLStoreOptions
+from dlock_mysql.store import MySQLVerbs
+from dlock_postgres._verbs import PostgresVerbs
+from tests.mongodb import test_verbs as mongodb
+from tests.mongodb.support import held
+
+STANDS = Version("r", 1)
+VERBS: dict[str, Any] = {
+    "mongodb": mongodb.verbs(),
+    "mysql": MySQLVerbs(MySQLStoreOptions(database="d")),
+    "postgres": PostgresVerbs("public.dlock", lambda _: None, lambda _: False),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_what_keeps_a_lock_or_gives_it_back_waits_for_no_claim(name: str) -> None:
+    """A takeover is one more claim: who makes it holds nothing."""
+    verbs = VERBS[name]
+    freed = held("k", state=State.FREE, lease_ms=None)
+    first_requests = {
+        "claim": verbs.claim(Claim(held("k"), Expect.ANY)),
+        "takeover": verbs.replace(Replace(held("k", fencing_token=2), STANDS)),
+        "read": verbs.read("k"),
+        "renewal": verbs.replace(Replace(held("k"), STANDS)),
+        "renewals": verbs.replace_many([Replace(held("k"), STANDS)]),
+        "release": verbs.release(Release(freed, STANDS)),
+    }
+
+    urgent = {verb for verb, exchange in first_requests.items() if next(exchange).urgent}
+
+    assert urgent == {"renewal", "renewals", "release"}
