@@ -103,11 +103,16 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def check_variables(environment: Iterable[str], known: Collection[str]) -> None:
-    """Warn of a variable of the environment that nothing reads, and whose name behind ``DLOCK_`` is nearly one of *known*."""
+    """Warn of a variable of the environment that nothing reads, and whose name behind ``DLOCK_`` is nearly one of *known*, or a time."""
     for variable in environment:
         name = variable.removeprefix("DLOCK_")
-        if name != variable and name not in known and (match := near(name.upper(), known)):
-            warn(f"nothing reads the environment variable {variable}; did you mean DLOCK_{match}?")
+        if name == variable or name in known:
+            continue
+        match, hint = near(name.upper(), known), _HINTS.get(name.lower())
+        # Other names may well be those of the user's own variables.
+        meant = f"did you mean DLOCK_{match}?" if match else hint if hint in (_LEASE, _POLL, _WAIT) else ""
+        if meant:
+            warn(f"nothing reads the environment variable {variable}; {meant}")
 
 
 _told: set[str] = set()

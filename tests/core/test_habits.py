@@ -156,6 +156,7 @@ def test_misspelt_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DLOCK_FENCING_TOKEN", "5")
     monkeypatch.setenv("DLOCK_KEY", "k")
     monkeypatch.setenv("DLOCK_SOMETHING_ELSE", "1")
+    monkeypatch.setenv("DLOCK_NAME", "a variable of the user's own")
     monkeypatch.setenv("DLOCK_PREFIX", "p")
     with told() as silent:
         ClientOptions.load()
@@ -168,6 +169,18 @@ def test_misspelt_variable_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = [str(warning.message) for warning in caught]
     assert ["DLOCK_LEASE_DURATON; did you mean DLOCK_LEASE_DURATION?" in messages[0], len(messages)] == [True, 2]
     assert "DLOCK_reentrant; did you mean DLOCK_REENTRANT?" in messages[1]
+
+
+def test_variable_that_other_programs_would_read_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time that nothing reads is said to be so, and which option has it; the command's own ``--lease`` is such a name."""
+    for name in ("DLOCK_LEASE", "DLOCK_WAIT"):
+        monkeypatch.setenv(name, "5")
+    with told() as caught:
+        ClientOptions.load()
+
+    [lease, wait] = sorted(str(warning.message) for warning in caught)
+    assert "nothing reads the environment variable DLOCK_LEASE; lease_duration is how long" in lease
+    assert "nothing reads the environment variable DLOCK_WAIT; timeout is how long" in wait
 
 
 def test_no_variable_of_the_project_looks_like_a_misspelling() -> None:
