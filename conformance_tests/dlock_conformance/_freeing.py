@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,12 +20,14 @@ from dlock_conformance._waking import waiting
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
+from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, Version
 from dlock_core.store import Claim, Expect, Replace, Reply
 
 __all__ = ["FreeingClauses"]
 
 FREES = [form for form, request in changes(held("k"), Version(fresh(), 1)).items() if not request.record.held]
+SHARED = SESSIONS["shared by sessions of readers"]
 ALIKE = {
     "in case": PAIRS["upper and lower case"],
     "in a space at the end": ("spaced", "spaced "),
@@ -37,9 +41,9 @@ def free(trial: Trial, record: LockRecord, form: str) -> LockRecord:
     return trial.granted(trial.store.send(changes(record, record.version)[form]), form)
 
 
-def shared(trial: Trial) -> LockRecord:
-    """Hold a lock with members."""
-    return trial.hold(trial.key(), **SESSIONS["shared by sessions of readers"])
+def left(trial: Trial, replaces: Callable[[Replace], Reply | StoreError], record: LockRecord) -> None:
+    """Have a member leave *record*, which stands."""
+    trial.granted(replaces(leaving(record)), "a replace that wakes")
 
 
 def pruned(trial: Trial, record: LockRecord) -> None:
@@ -85,11 +89,11 @@ class FreeingClauses:
         with ExitStack() as stack:
             waiters = []
             for how, replaces in replaces_by(trial).items():
-                record = shared(trial)
+                record = trial.hold(trial.key(), **SHARED)
                 waiters.append((how, replaces, record, stack.enter_context(waiting(trial, record))))
             all_settled([waiter for *_, waiter in waiters])
             for how, replaces, record, waiter in waiters:
-                trial.granted(replaces(leaving(record)), f"a replace{how} that wakes")
+                left(trial, replaces, record)
                 wrong = f"a wait had not returned {trial.harness.soon_s:g} s after a member had left{how}"
                 trial.require(waiter.ended(), wrong)
 
@@ -97,13 +101,7 @@ class FreeingClauses:
     def test_n1_a_member_that_left_before_the_wait_is_seen(self, trial: Trial) -> None:
         """Between the look at the record and the wait there may be room."""
         for how, replaces in replaces_by(trial).items():
-            record = shared(trial)
-            trial.granted(replaces(leaving(record)), f"a replace{how} that wakes")
-            with waiting(trial, record) as waiter:
-                wrong = (
-                    f"a wait that began after a member had left{how} had not returned {trial.harness.soon_s:g} s later"
-                )
-                trial.require(waiter.ended(), wrong)
+            self._returns_at_once(trial, partial(left, trial, replaces), f"a member had left{how}", **SHARED)
 
     @needs("notify", "prune")
     def test_n1_a_wait_for_what_was_pruned_returns_at_once(self, trial: Trial) -> None:
@@ -203,8 +201,8 @@ class FreeingClauses:
             second.result()
             trial.require(woken, "a claim that waited was served before somebody who had waited longer")
 
-    def _returns_at_once(self, trial: Trial, frees: Callable[[LockRecord], object], how: str) -> None:
-        record = trial.hold(trial.key())
+    def _returns_at_once(self, trial: Trial, frees: Callable[[LockRecord], object], how: str, **fields: Any) -> None:
+        record = trial.hold(trial.key(), **fields)
         frees(record)
         with waiting(trial, record) as waiter:
             trial.require(
