@@ -22,11 +22,10 @@ takes its own away where it is applied. Who frees the key removes the bell of th
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core.kit import Plain, damaged, kept, payload_of, plain_of, record_of, written
+from dlock_core.kit import Plain, damaged, kept, kept_for_first, payload_of, plain_of, record_of, written
 from dlock_core.record import FORMAT_VERSION, State
 from dlock_core.store import Claim, Expect, Reply
 from dlock_etcd._schema import CREATED, EQUAL, GREATER, LESS, MODIFIED, VALUE, Compare, DeleteRange, Op, Put, Range, Txn
@@ -43,8 +42,7 @@ _GROUP = 32
 _PAGE_SIZE = 500
 _WHERE = "etcd"
 _IMPLIED = b"?"
-# How the record of a key that is kept for the first waiter is shown: as held, for longer than that may take.
-_KEPT_BY, _KEPT_MS = "(free, kept for the first who waits)", 10_000
+_KEPT_MS = 10_000
 
 
 class Keys(NamedTuple):
@@ -104,11 +102,7 @@ class Shown(NamedTuple):
     def kept(self, key: str) -> LockRecord | None:
         """Return the record of a key that is free, but kept for somebody else: as held; else None."""
         record = self.record(key) if self.is_kept else None
-        return (
-            None
-            if record is None or record.held
-            else replace(record, state=State.HELD, owner=_KEPT_BY, lease_ms=_KEPT_MS)
-        )
+        return None if record is None or record.held else kept_for_first(record, _KEPT_MS)
 
 
 def _record(key: str, head: Any, payload: bytes) -> LockRecord:

@@ -30,8 +30,19 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import ResponseError
 
 from dlock_core.errors import RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import BatchResults, Plain, damaged, kept, pages, plain_of, record_of, wakes, written
-from dlock_core.record import FORMAT_VERSION, LockRecord, State, newer_format
+from dlock_core.kit import (
+    BatchResults,
+    Plain,
+    damaged,
+    kept,
+    kept_for_first,
+    pages,
+    plain_of,
+    record_of,
+    wakes,
+    written,
+)
+from dlock_core.record import FORMAT_VERSION, LockRecord, newer_format
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis._resp import pack
@@ -418,5 +429,5 @@ def read_row(key: str, row: Sequence[Any] | None) -> LockRecord | None:
         raise damaged(key, errors.foreign(row) or str(error), where="Redis") from error
     record = record_of(key, plain, where="Redis")
     if len(row) > _AGE and row[_AGE] < 0:
-        return replace(record, state=State.HELD, owner="(free, kept for the first who waits)", lease_ms=_KEPT_MS)
+        return kept_for_first(record, _KEPT_MS)
     return replace(record, waiters=row[_WAITERS]) if len(row) > _WAITERS and row[_WAITERS] else record

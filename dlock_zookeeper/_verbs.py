@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
 
 from dlock_core.errors import RecordError, StoreError
-from dlock_core.kit import BatchResults, damaged, in_parts, matches, outcome, pages, written
+from dlock_core.kit import BatchResults, damaged, in_parts, kept_for_first, matches, outcome, pages, wakes, written
 from dlock_core.store import Claim, Reply
 from dlock_zookeeper import _wire
 from dlock_zookeeper._errors import TROUBLE, error_of, no_root
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Guarantees, Release, Replace, Version
     from dlock_zookeeper._links import ThreadLink
+    from dlock_zookeeper._queue import Queue
     from dlock_zookeeper._wire import Step
 
 _ABSENT = Standing(None, 0)
 _PAGE = 500
 _LOOK_S = 2.0
 _HINTS_MAX = 2048
+_KEPT_MS = 10_000
 _BATCH_BYTES = 900_000
 _BYSTANDERS = (RolledBackError, RuntimeInconsistency)
 _CONFIG = "/zookeeper/config"
@@ -55,24 +57,31 @@ class ZooKeeperVerbs:
 
     name = "ZooKeeper"
 
-    def __init__(self, root: str, link: ThreadLink) -> None:
-        self._root, self._link = root, link
+    def __init__(self, root: str, link: ThreadLink, queue: Queue) -> None:
+        self._root, self._link, self.queue = root, link, queue
         self._root_seen = False
         self._hints: dict[str, Standing] = {}
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """One transaction; after a refusal one read."""
-        return self._step(request)
+        key = request.record.key
+        own = self.queue.own(key, request.ticket)
+        if own is None and request.ticket is not None and (rvn := self.queue.kept(key)) is not None:
+            record = (yield from self._read(key)).record
+            if record is not None and record.rvn == rvn:
+                return Reply(applied=False, record=kept_for_first(record, _KEPT_MS))
+        return (yield from self._step(request, own))
 
-    def replace(self, request: Replace) -> Exchange[Reply]:
+    def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """As :meth:`claim`."""
-        return self._step(request)
+        reply = yield from self._step(request)
+        if reply.applied and wakes(request):
+            self.queue.freed(request.record.key, request.record.rvn)
+        return reply
 
-    def release(self, request: Release) -> Exchange[Reply]:
-        """As :meth:`claim`."""
-        return self._step(request)
+    release = replace
 
-    def _step(self, request: Claim | Replace | Release) -> Exchange[Reply]:
+    def _step(self, request: Claim | Replace | Release, own: str | None = None) -> Exchange[Reply]:
         key, mints = request.record.key, isinstance(request, Claim)
         standing, known = self._hints.get(key, _ABSENT), False
         while True:  # ends with the call's time: whenever a step is refused, another client's was applied
@@ -86,7 +95,7 @@ class ZooKeeperVerbs:
                 return decided
             # The zxid of the transaction is the floor at least.
             implied = mints and record.fencing_token == floor
-            mzxid = yield from self._written(standing.record, record, None if implied else record.fencing_token)
+            mzxid = yield from self._written(standing.record, record, None if implied else record.fencing_token, own)
             if mzxid:
                 record = written(record, mzxid, None) if implied else record
                 self._seen(key, Standing(record, mzxid))
@@ -96,11 +105,21 @@ class ZooKeeperVerbs:
                 raise damaged(key, "its marker is missing", where=self.name)
             known = True
 
-    def _written(self, standing: LockRecord | None, record: LockRecord, token: int | None) -> Exchange[int]:
+    def _written(
+        self, standing: LockRecord | None, record: LockRecord, token: int | None, own: str | None
+    ) -> Exchange[int]:
         """Write *record* if *standing* still stands; return the transaction's zxid, or 0 where it does not."""
         path = _wire.path_of(self._root, record.key)
         step = _wire.step(path, None if standing is None else standing.rvn, record, token)
-        [answers] = yield _wire.transactions([[step]])
+        if own is None:
+            [answers] = yield _wire.transactions([[step]])
+        else:
+            names, [*answers, left] = yield _wire.serving(step, own)
+            if isinstance(left, NoNodeError):  # the place ended with a session
+                self.queue.drop(own)
+                return (yield from self._written(standing, record, token, None))
+            if not isinstance(left, Exception):
+                self.queue.served(record.key, own, names)
         if standing is None and isinstance(answers[0], NoNodeError):
             raise no_root(self._root) from answers[0]
         return _zxid(answers)
@@ -182,13 +201,21 @@ class ZooKeeperVerbs:
         """Wait until the server has what the leader has, and read."""
         return (yield from self._read(key)).record
 
-    def moved_on(self, key: str, seen: LockRecord) -> Exchange[bool]:
-        """Whether *key* is free, or held in another version than *seen*; if not, the next change of its node is news."""
+    def moved_on(self, name: str, seen: LockRecord) -> Exchange[bool]:
+        """Whether the record *seen* stands no more, for who waits under its key or at a place; if not, its next change is news.
+
+        Who is behind another in the queue has news of that one's going alone. Who comes forward waits for whatever stands then to change.
+        """
+        if name in self.queue and not (yield from self.queue.enter(name, _wire.path_of(self._root, seen.key))):
+            return False
+        came = self.queue.comes_forward(name)
         try:
-            standing = yield from self._read(key, watch=True)
+            standing = yield from self._read(seen.key, watch=True)
         except RecordError:
             return True  # the claim says so
-        return standing.record is None or standing.record.version != seen.version or not standing.record.held
+        if standing.record is None or not standing.record.held:
+            return True
+        return not came and standing.record.version != seen.version
 
     def _read(self, key: str, *, watch: bool = False) -> Exchange[Standing]:
         self._hints.pop(key, None)
@@ -232,7 +259,7 @@ class ZooKeeperVerbs:
                     [found] = yield _wire.listing(self._root)
                 except NoNodeError as error:
                     raise no_root(self._root) from error
-                keys.extend(sorted(key for key in map(_wire.key_of, found) if key.startswith(prefix)))
+                keys.extend(sorted(key for key in _wire.keys_of(found) if key.startswith(prefix)))
                 return [], 0 if keys else None
             part, more = keys[after : after + _PAGE], after + _PAGE
             nodes = yield _wire.page([_wire.path_of(self._root, key) for key in part])

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from kazoo.exceptions import NoAuthError, NoNodeError
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 
 from dlock_core.errors import RecordError
 from dlock_core.kit import Plain, damaged, plain_of, record_of
@@ -30,6 +30,8 @@ from dlock_core.record import FORMAT_VERSION, LockRecord
 # The server's own limit for a request (jute.maxbuffer) is 1 MiB; at a larger one it ends the connection, and tells nothing.
 _VALUE_BYTES = 1_000_000
 _WHERE = "ZooKeeper"
+# The node of the queues, below the root; no key has this name.
+QUEUES = "+"
 
 
 # What is sent at once: it is given the client and what a watch calls, and returns what will have the answers.
@@ -67,6 +69,16 @@ def path_of(root: str, key: str) -> str:
 def key_of(name: str) -> str:
     """Return the key whose node has *name*."""
     return unquote(name, errors="replace")
+
+
+def keys_of(names: Iterable[str]) -> Iterable[str]:
+    """Return the keys whose nodes have these *names*."""
+    return (unquote(name, errors="replace") for name in names if name != QUEUES)
+
+
+def place_of(root: str, key: str, name: str) -> str:
+    """Return the path of the place *name* in the queue of those who wait for *key*."""
+    return f"/{root}/{QUEUES}/{_name(key)}/{_name(name)}"
 
 
 def _value(record: LockRecord, token: int | None) -> bytes:
@@ -160,6 +172,36 @@ class _Found(NamedTuple):
             return None
         except self.kept as error:
             return error
+
+
+def serving(one: Step, place: str) -> Request:
+    """Return the request that shows who is in a queue, and for *one* step, the last operation of which takes a *place* there away."""
+
+    def begin(client: Any, _: Any) -> list[Any]:
+        transaction = client.transaction()
+        one.add_to(transaction)
+        transaction.delete(place)
+        return [_Found(client.get_children_async(place.rpartition("/")[0])), transaction.commit_async()]
+
+    return begin
+
+
+def entering(place: str, queue: str, *, makes: bool) -> Request:
+    """Return the request that *makes* a place, unless it stands, and shows who is in the *queue*."""
+    return lambda client, _: [
+        *([_Found(client.create_async(place, ephemeral=True), NodeExistsError)] if makes else []),
+        client.get_children_async(queue),
+    ]
+
+
+def leaving(places: Sequence[str]) -> Request:
+    """Return the request that takes *places* away."""
+    return lambda client, _: [_Found(client.delete_async(place)) for place in places]
+
+
+def watching(place: str) -> Request:
+    """Return the request that watches *place*; its answer is None where there is none."""
+    return lambda client, news: [_Found(client.get_async(place, watch=news))]
 
 
 def looks(paths: Sequence[str]) -> Request:

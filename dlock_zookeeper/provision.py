@@ -41,7 +41,7 @@ def guarantees(looks: Sequence[Look], voting: int | None) -> Guarantees:
     version = next((look.version for look in looks if look.version), "")
     notes = [
         *map(str, looks),
-        "waiters are told by watches; there is no clock, so ages are observed by the clients",
+        "waiters are told by watches, in the order in which they came; there is no clock, so ages are observed by the clients",
         "a read follows a sync: a leader that was cut off may answer for syncLimit ticks as things were before",
     ]
     return quorum_guarantees("zookeeper", version, voting, notes)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 
 from dlock_core.errors import ConfigurationError, StoreError
-from dlock_core.kit import Batches, ExchangeStore, News, Waits, Watch
+from dlock_core.kit import Batches, Call, ExchangeStore, News, Waits, Watch, perform
 from dlock_core.store import Capability
 from dlock_zookeeper._errors import TROUBLE
 from dlock_zookeeper._links import ThreadLink
+from dlock_zookeeper._queue import Queue
 from dlock_zookeeper._verbs import ZooKeeperVerbs
 from dlock_zookeeper._wire import key_of, path_of
 from dlock_zookeeper.options import ZooKeeperStoreOptions
@@ -18,7 +22,13 @@ from dlock_zookeeper.options import ZooKeeperStoreOptions
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from dlock_core.kit import Exchange
+    from dlock_core.record import LockRecord
+
 __all__ = ["ZooKeeperStore"]
+
+_UPKEEP = Call("keep", None, 1.0)
+_LEAVE_S = 0.25
 
 
 class ZooKeeperStore(Batches, Waits, ExchangeStore):
@@ -29,9 +39,9 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
     """
 
     batch_limit = 128
+    capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
 
     def __init__(self, source: Any, *, root: str | None = None) -> None:
-        self.capabilities = frozenset({Capability.BATCH_RENEW})
         if isinstance(source, str):
             source = ZooKeeperStoreOptions.from_url(source)
         if isinstance(source, ZooKeeperStoreOptions):
@@ -44,14 +54,44 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
             raise ConfigurationError(
                 f"ZooKeeperStore works with a URL or a kazoo.client.KazooClient, not with {type(source).__name__}"
             )
-        self._news_link = link
-        super().__init__(ZooKeeperVerbs(self._root, link), link)
-        watch = self._watch = Watch(News(link.open_news, self._changed, (StoreError, *TROUBLE)))
-        self._notify(watch)
+        self._news_link, self._queue = link, Queue(self._root, link)
+        super().__init__(ZooKeeperVerbs(self._root, link, self._queue), link)
+        link.watch = Watch(News(partial(link.open_news, self._upkeep), self._changed, (StoreError, *TROUBLE)))
+
+    def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """Return when the key is this waiter's to claim, or after *timeout_s*; those who wait are woken in the order in which they came."""
+        # A shared lock may have room for several who wait: each sees every change.
+        shared = record.members is not None
+        return perform(
+            self._waiting(record, record.key, timeout_s) if shared else self._queueing(record, ticket, timeout_s)
+        )
+
+    def _queueing(self, record: LockRecord, ticket: str, timeout_s: float) -> Exchange[None]:
+        queue, until, woken = self._queue, time.monotonic() + timeout_s, False
+        place = queue.attend(record.key, ticket, until)
+        try:
+            while not woken and (left_s := until - time.monotonic()) > 0:
+                yield from self._waiting(record, place, left_s)
+                woken = time.monotonic() < until and not queue.is_behind(place)
+        finally:
+            if woken:
+                queue.keep(place)
+            else:
+                with suppress(StoreError):  # the place is given up a little later
+                    self._run(queue.leave(place), Call("leave", record.key, _LEAVE_S))
+
+    def close(self) -> None:
+        """Leave the queues, refuse every later call, and close what the store opened itself; may be repeated."""
+        self._upkeep(ends=True)
+        super().close()
+
+    def _upkeep(self, *, ends: bool = False) -> None:
+        with suppress(StoreError):  # it is tried again, or the places end with the session
+            self._run(self._queue.upkeep(ends=ends), _UPKEEP)
 
     def _changed(self, path: str) -> Iterable[str]:
-        """Return the key that news are about. Its watch is gone: those who wait behind the one who is woken need another."""
+        """Return the places and the key that news are about. A watch is gone: those who wait behind the one who is woken need another."""
         key = key_of(path.rpartition("/")[2])
-        if key in self._watch.queues:
+        if key in self._news_link.watch.queues:
             self._news_link.rearm(path_of(self._root, key))
-        return [key]
+        return [*self._queue.woken_by(path), key]

@@ -45,7 +45,7 @@ from dlock_core.kit.exchange import (
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.lane import Lane, in_own_thread
-from dlock_core.kit.outcome import kept, matches, outcome, wakes, written
+from dlock_core.kit.outcome import kept, kept_for_first, matches, outcome, wakes, written
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncPool, AsyncPooledLink, Pool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
@@ -99,6 +99,7 @@ __all__ = [
     "in_parts",
     "is_ready",
     "kept",
+    "kept_for_first",
     "leave_behind",
     "matches",
     "may_be_removed",

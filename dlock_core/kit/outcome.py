@@ -6,6 +6,7 @@ record of the reply if it was applied.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dlock_core.errors import OutcomeUnknownError, RecordError
@@ -48,6 +49,11 @@ def matches(standing: LockRecord | None, expected: Version) -> bool:
 def wakes(request: Claim | Replace | Release) -> bool:
     """Whether one waiter is woken when *request* is applied: it frees the key, or makes room in a shared lock (clauses S5 and S6)."""
     return request.record.state is not _HELD or (type(request) is Replace and request.wakes)
+
+
+def kept_for_first(free: LockRecord, lease_ms: int) -> LockRecord:
+    """Return the record of a *free* key that is kept for the first who waits, as a refusal shows it: held, for longer than a turn takes."""
+    return replace(free, state=_HELD, owner="(free, kept for the first who waits)", lease_ms=lease_ms)
 
 
 def _claim(standing: LockRecord | None, request: Claim, floor: int) -> Reply:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 from urllib.request import Request, urlopen
 
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
 
-__all__ = ["TIMEOUT_S", "administer", "any_claim", "coded", "held", "released", "renewed"]
+__all__ = ["TIMEOUT_S", "Waiter", "administer", "any_claim", "coded", "held", "released", "renewed", "until"]
 
 TIMEOUT_S = 20.0
 
@@ -48,3 +51,41 @@ def administer(address: str, path: str, **fields: Any) -> Any:
     asked = Request(f"http://{address}/v3/{path}", body, {"Content-Type": "application/json"})  # on this machine
     with urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310  # as above
         return json.load(answer)
+
+
+class Waiter:
+    """A client of its own *store*, which waits in a thread."""
+
+    def __init__(self, store: Any, key: str) -> None:
+        self.store, self.key, self.ticket = store, key, f"ticket/{id(self)}"
+        # So it knows where the server is, as each client that waits.
+        shown = self.store.claim(self.request, timeout_s=TIMEOUT_S).record
+        assert shown is not None
+        self.record = shown
+        self.woken = threading.Event()
+        threading.Thread(target=self.wait, daemon=True).start()
+
+    @property
+    def request(self) -> Claim:
+        """Its claim."""
+        return Claim(held(self.key), Expect.ANY, ticket=self.ticket)
+
+    def wait(self) -> None:
+        """Wait, once."""
+        self.store.wait(self.record, ticket=self.ticket, timeout_s=TIMEOUT_S)
+        self.woken.set()
+
+    def claims(self) -> LockRecord:
+        """Return what its claim is granted."""
+        reply = self.store.claim(self.request, timeout_s=TIMEOUT_S)
+        assert reply.applied
+        assert isinstance(reply.record, LockRecord)
+        return reply.record
+
+
+def until(fact: Callable[[], bool]) -> None:
+    """Wait for what comes by itself."""
+    end = time.monotonic() + TIMEOUT_S
+    while not fact():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)  # the server tells nobody

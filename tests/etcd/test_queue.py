@@ -19,38 +19,9 @@ from dlock_core.record import LockRecord, Member, Members, SessionRef
 from dlock_core.store import Claim, Expect
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from dlock_etcd._queue import Queue
-from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, held, released, renewed
+from tests.etcd.support import TIMEOUT_S, Waiter, administer, any_claim, coded, held, released, renewed, until
 
 ROOT = "queue"
-
-
-class Waiter:
-    """A client of its own, which waits in a thread."""
-
-    def __init__(self, address: str, key: str) -> None:
-        self.store, self.key, self.ticket = EtcdStore(f"etcd://{address}/{ROOT}"), key, f"ticket/{id(self)}"
-        # So it knows where the cluster is, as each client that waits.
-        shown = self.store.claim(self.request, timeout_s=TIMEOUT_S).record
-        assert shown is not None
-        self.record = shown
-        self.woken = threading.Event()
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    @property
-    def request(self) -> Claim:
-        """Its claim."""
-        return Claim(held(self.key), Expect.ANY, ticket=self.ticket)
-
-    def _wait(self) -> None:
-        self.store.wait(self.record, ticket=self.ticket, timeout_s=TIMEOUT_S)
-        self.woken.set()
-
-    def claims(self) -> LockRecord:
-        """Return what its claim is granted."""
-        reply = self.store.claim(self.request, timeout_s=TIMEOUT_S)
-        assert reply.applied
-        assert reply.record is not None
-        return reply.record
 
 
 @pytest.fixture
@@ -70,7 +41,7 @@ def waiter(address: str, standing: tuple[EtcdStore, LockRecord]) -> Iterator[Cal
 
     def wait() -> Waiter:
         before = places(address, standing[1].key)
-        made.append(Waiter(address, standing[1].key))
+        made.append(Waiter(EtcdStore(f"etcd://{address}/{ROOT}"), standing[1].key))
         until(lambda: places(address, standing[1].key) > before)
         return made[-1]
 
@@ -84,14 +55,6 @@ def places(address: str, key: str) -> int:
     start = f"{ROOT}/wait/{len(key)}:{key}/"
     found = administer(address, "kv/range", key=coded(start), range_end=coded(start[:-1] + "0"), count_only=True)
     return int(found.get("count", 0))
-
-
-def until(fact: Callable[[], bool]) -> None:
-    """Wait for what comes by itself."""
-    end = time.monotonic() + TIMEOUT_S
-    while not fact():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)  # etcd tells nobody
 
 
 def test_release_wakes_the_first_alone(
@@ -229,7 +192,7 @@ def test_place_is_taken_again_after_etcd_has_forgotten_it(
     assert lost.woken.wait(TIMEOUT_S)
 
     lost.woken.clear()
-    threading.Thread(target=lost._wait, daemon=True).start()
+    threading.Thread(target=lost.wait, daemon=True).start()
     until(lambda: places(address, standing[1].key) == 1)
     standing[0].release(released(standing[1]), timeout_s=TIMEOUT_S)
 
@@ -256,7 +219,7 @@ def test_who_waits_for_a_shared_lock_has_no_place_once_it_is_woken(address: str,
     reader, session = Member("0" * 16, "read", None, None, 1, 0), SessionRef("s", 1000, 1)
     members = Members("rw", (session,), (reader,))
     store.claim(Claim(replace(held(key), lease_ms=None, members=members), Expect.ANY), timeout_s=TIMEOUT_S)
-    waiter = Waiter(address, key)
+    waiter = Waiter(EtcdStore(f"etcd://{address}/{ROOT}"), key)
     until(lambda: places(address, key) == 1)
     step = renewed(waiter.record)._replace(wakes=True)
 

@@ -10,9 +10,9 @@ from kazoo.client import KazooClient
 
 from dlock_core.record import LockRecord
 from dlock_zookeeper import ZooKeeperStore
-from tests.etcd.support import TIMEOUT_S, any_claim, held, released, renewed
+from tests.etcd.support import TIMEOUT_S, Waiter, any_claim, held, released, renewed, until
 
-__all__ = ["TIMEOUT_S", "any_claim", "granted", "held", "released", "renewed", "session"]
+__all__ = ["TIMEOUT_S", "Waiter", "any_claim", "granted", "held", "released", "renewed", "session", "until"]
 
 
 @contextmanager

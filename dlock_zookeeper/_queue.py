@@ -1,0 +1,167 @@
+"""The queue of those who wait for a lock, in ZooKeeper: the record wakes the first of them, and each wakes the one behind by going.
+
+A waiter has a place, an ephemeral node. Places are in the order in which their owners came, and decide nothing: a client alone holds back,
+for a moment, where it has freed a lock that others wait for. A place ends with its client's session; the lock has none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from dlock_core.kit import BeginsAnew, watch_forks
+from dlock_zookeeper import _wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dlock_core.kit import Exchange
+    from dlock_zookeeper._links import ThreadLink
+
+# How long a waiter that was woken may take to claim.
+_TURN_S = 0.3
+_MANY = 4096
+
+
+class Queue(BeginsAnew):
+    """The places of the waiters of one client."""
+
+    def __init__(self, root: str, link: ThreadLink) -> None:
+        self._root, self._link = root, link
+        self.after_fork_in_child()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Begin without a place: they are the parent's, and so is their session."""
+        self._client = token_hex(8)
+        # Since which transaction of the ensemble the attempt behind a ticket waits: it comes back to the same place.
+        self._since: OrderedDict[str, int] = OrderedDict()
+        # The places that stand, or may, and from when on nobody waits there, whatever has become of who did.
+        self._places: dict[str, float] = {}
+        self._made: set[str] = set()
+        # Those with another before them, when it was looked last.
+        self._behind: set[str] = set()
+        # Which places the news of a node are for.
+        self._watched: dict[str, set[str]] = {}
+        # The keys that this client holds and others wait for; the RVN with which it has freed one of them, and until when it holds back.
+        self._wanted: OrderedDict[str, None] = OrderedDict()
+        self._freed: dict[str, tuple[str, float]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether *name* is a place."""
+        return name in self._places
+
+    def own(self, key: str, ticket: str | None) -> str | None:
+        """Return the place of an attempt, if it has one."""
+        place = None if ticket is None or ticket not in self._since else self._place(key, ticket)
+        return place if place in self._places else None
+
+    def attend(self, key: str, ticket: str, until: float) -> str:
+        """Return the place of an attempt that begins to wait, or waits again, for no longer than *until*."""
+        self._since.setdefault(ticket, self._link.zxid)
+        _bound(self._since)
+        place = self._place(key, ticket)
+        self._places[place] = until
+        return place
+
+    def _place(self, key: str, ticket: str) -> str:
+        return _wire.place_of(self._root, key, f"{self._since[ticket]:016x}-{self._client}-{ticket}")
+
+    def enter(self, place: str, path: str) -> Exchange[bool]:
+        """Take the place; return whether it is the first. The next news for it are of the record at *path*, else of the place before."""
+        queue, _, own = place.rpartition("/")
+        while True:
+            try:
+                [*_, names] = yield _wire.entering(place, queue, makes=place not in self._made)
+            except NoNodeError:
+                yield from self._make(queue)
+                continue
+            if own not in names:  # it ended with a session
+                self._made.discard(place)
+                continue
+            self._made.add(place)
+            before = max((name for name in names if name < own), default=None)
+            self._watched.setdefault(path if before is None else f"{queue}/{before}", set()).add(place)
+            if before is None:
+                return True
+            self._behind.add(place)
+            [stands] = yield _wire.watching(f"{queue}/{before}")
+            if stands is not None:
+                return False
+
+    def is_behind(self, place: str) -> bool:
+        """Whether another was before *place* when it was looked last."""
+        return place in self._behind
+
+    def comes_forward(self, place: str) -> bool:
+        """Note that nobody is before *place* any more; whether somebody was."""
+        was = place in self._behind
+        self._behind.discard(place)
+        return was
+
+    def _make(self, queue: str) -> Exchange[None]:
+        for path in (queue.rpartition("/")[0], queue):
+            try:
+                yield _wire.making(path)
+            except NodeExistsError:
+                continue
+
+    def woken_by(self, path: str) -> set[str]:
+        """Return the places that news of *path* are for."""
+        return self._watched.pop(path, set())
+
+    def served(self, key: str, own: str, names: Sequence[str]) -> None:
+        """Note that a claim was granted, which took its *own* place away, and which places there were."""
+        self.drop(own)
+        if len(names) > 1:
+            self._wanted[key] = None
+            _bound(self._wanted)
+
+    def freed(self, key: str, rvn: str) -> None:
+        """Note that this client has freed *key*: where others wait, it holds back."""
+        if key in self._wanted:
+            del self._wanted[key]
+            now = time.monotonic()
+            self._freed = {each: kept for each, kept in self._freed.items() if kept[1] > now}
+            self._freed[key] = rvn, now + _TURN_S
+
+    def kept(self, key: str) -> str | None:
+        """Return the RVN with which this client has freed *key*, if it still holds back."""
+        rvn, until = self._freed.get(key, (None, 0.0))
+        return rvn if time.monotonic() < until else None
+
+    def keep(self, place: str) -> None:
+        """Keep the place for a moment, though nobody waits there now."""
+        if place in self._places:
+            self._places[place] = time.monotonic()
+
+    def leave(self, *places: str) -> Exchange[None]:
+        """Give *places* up; where ZooKeeper does not hear of it, later."""
+        for place in places:
+            self.keep(place)
+        left = {place: self._places[place] for place in places if place in self._places}
+        yield _wire.leaving(list(left))
+        for place, left_at in left.items():
+            if self._places.get(place) == left_at:
+                self.drop(place)
+
+    def upkeep(self, *, ends: bool) -> Exchange[None]:
+        """Give up the places that nobody has come back to, or where the waiting *ends*, all."""
+        over = time.monotonic() - _TURN_S
+        if left := [place for place, left_at in self._places.items() if ends or left_at < over]:
+            yield from self.leave(*left)
+
+    def drop(self, place: str) -> None:
+        """Forget a place that has ended."""
+        self._places.pop(place, None)
+        self._made.discard(place)
+        self._behind.discard(place)
+
+
+def _bound(known: OrderedDict[str, Any]) -> None:
+    if len(known) > _MANY:
+        known.popitem(last=False)

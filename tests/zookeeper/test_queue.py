@@ -1,0 +1,276 @@
+"""Waiters of several clients: the record wakes the first, who goes wakes the one behind, and none holds up the others for long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dlock_core.kit import Call
+from dlock_core.record import LockRecord, Member, Members, SessionRef
+from dlock_core.store import Claim, Expect
+from dlock_zookeeper import ZooKeeperStore
+from tests.zookeeper.support import TIMEOUT_S, Waiter, any_claim, granted, held, released, renewed, session, until
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Any]:
+    """Return a session of ZooKeeper's own."""
+    with session(address) as client:
+        yield client
+
+
+@pytest.fixture
+def places(client: Any, key: str) -> Callable[[], list[str]]:
+    """Return what lists the places of those who wait, in their order."""
+
+    def places() -> list[str]:
+        return sorted(client.get_children(queue)) if client.exists(queue) else []
+
+    queue = f"/tests/+/{key}"
+    return places
+
+
+@pytest.fixture
+def standing(store: ZooKeeperStore, key: str) -> LockRecord:
+    """Hold the key."""
+    return granted(store, key)
+
+
+@pytest.fixture
+def waiter(url: str, standing: LockRecord, places: Callable[[], list[str]]) -> Iterator[Callable[[], Waiter]]:
+    """Return what makes one more waiter, once it has its place."""
+    made: list[Waiter] = []
+
+    def wait() -> Waiter:
+        before = len(places())
+        made.append(Waiter(ZooKeeperStore(url), standing.key))
+        until(lambda: len(places()) > before)
+        return made[-1]
+
+    yield wait
+    for each in made:
+        each.store.close()
+
+
+def test_release_wakes_the_first_alone(
+    store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter], places: Callable[[], list[str]]
+) -> None:
+    """Three of them are served in the order in which they came, and each grant takes the place away."""
+    waiters = [waiter() for _ in range(3)]
+    holder, record = store, standing
+
+    for place, each in enumerate(waiters):
+        assert holder.release(released(record), timeout_s=TIMEOUT_S).applied
+        assert each.woken.wait(TIMEOUT_S)
+        assert [other.woken.is_set() for other in waiters] == [True] * (place + 1) + [False] * (2 - place)
+        holder, record = each.store, each.claims()
+
+    assert places() == []
+
+
+def test_renewals_of_the_holder_wake_nobody_behind_the_first(
+    store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter]
+) -> None:
+    """The first sees each change; who is behind it has no need to."""
+    first, behind = waiter(), waiter()
+    before = behind.store.requests["read"]
+
+    assert store.replace(renewed(standing), timeout_s=TIMEOUT_S).applied
+
+    assert first.woken.wait(TIMEOUT_S)
+    assert not behind.woken.is_set()
+    assert behind.store.requests["read"] == before
+
+
+def test_client_that_has_freed_a_lock_does_not_pass_who_waits(
+    store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter]
+) -> None:
+    """It learnt of them when it came from the queue. For a moment it finds the key held, by nobody; a single try is granted."""
+    first, _behind = waiter(), waiter()
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+    first.woken.wait(TIMEOUT_S)
+    record = first.claims()
+    # The one behind, which would be served, is known to wait, but has no time to claim.
+    first.store.release(released(record), timeout_s=TIMEOUT_S)
+
+    refused = first.store.claim(Claim(held(record.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S)
+    single = first.store.claim(any_claim(record.key), timeout_s=TIMEOUT_S)
+
+    assert not refused.applied
+    assert refused.record is not None
+    assert (refused.record.held, refused.record.owner) == (True, "(free, kept for the first who waits)")
+    assert single.applied
+
+
+def test_client_that_has_freed_a_lock_may_claim_again_soon(
+    store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter]
+) -> None:
+    """Also where those who waited never claim."""
+    first, _behind = waiter(), waiter()
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+    first.woken.wait(TIMEOUT_S)
+    record = first.claims()
+    first.store.release(released(record), timeout_s=TIMEOUT_S)
+    again = Claim(held(record.key), Expect.ANY, ticket="new")
+
+    until(lambda: first.store.claim(again, timeout_s=TIMEOUT_S).applied)
+
+
+def test_waiter_that_was_woken_and_does_not_claim_loses_its_turn(
+    store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter]
+) -> None:
+    """Its client lives, and gives its place up: the next one is woken, and nobody had to look."""
+    idle, busy = waiter(), waiter()
+
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+
+    assert idle.woken.wait(TIMEOUT_S)
+    assert busy.woken.wait(TIMEOUT_S)
+    assert busy.claims().held
+
+
+def test_waiter_that_died_takes_its_place_with_it(
+    url: str,
+    store: ZooKeeperStore,
+    standing: LockRecord,
+    waiter: Callable[[], Waiter],
+    places: Callable[[], list[str]],
+) -> None:
+    """The place ends with the session, and the one behind comes forward."""
+    program = f"""
+from dlock_core import connect
+with connect("{url}", prefix="") as client:
+    client.acquire("{standing.key}")
+"""
+    dying = subprocess.Popen([sys.executable, "-c", program])
+    until(lambda: len(places()) == 1)
+    dying.send_signal(signal.SIGKILL)
+    dying.wait()
+    behind = waiter()
+
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+
+    assert behind.woken.wait(TIMEOUT_S)
+    assert behind.claims().held
+
+
+def test_waiter_in_the_middle_that_leaves_does_not_cut_the_queue(
+    url: str, store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter], places: Callable[[], list[str]]
+) -> None:
+    """Who was behind it is behind the first now, and is not woken before that one has been served."""
+    first = waiter()
+    with closing(ZooKeeperStore(url)) as impatient:
+        impatient.read(standing.key, timeout_s=TIMEOUT_S)
+        impatient.wait(standing, ticket="impatient", timeout_s=0.2)
+    last = waiter()
+    assert len(places()) == 2
+
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+
+    assert first.woken.wait(TIMEOUT_S)
+    assert not last.woken.is_set()
+    record = first.claims()
+    assert not last.woken.is_set()
+    first.store.release(released(record), timeout_s=TIMEOUT_S)
+    assert last.woken.wait(TIMEOUT_S)
+
+
+def test_place_is_taken_again_where_it_ended_with_a_session(
+    client: Any,
+    store: ZooKeeperStore,
+    standing: LockRecord,
+    waiter: Callable[[], Waiter],
+    places: Callable[[], list[str]],
+) -> None:
+    """Its waiter is in the queue no more, as another one sees, until it comes back to wait; its claim is granted without."""
+    first, second = waiter(), waiter()
+    for place in reversed(places()):
+        client.delete(f"/tests/+/{standing.key}/{place}")
+    until(lambda: len(places()) == 1)  # who was woken by the one before it has come forward
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+
+    assert first.woken.wait(TIMEOUT_S)
+    assert second.woken.wait(TIMEOUT_S)
+    assert first.claims().held
+
+
+def test_place_whose_waiter_was_interrupted_at_its_end_is_given_up(
+    standing: LockRecord, waiter: Callable[[], Waiter], places: Callable[[], list[str]]
+) -> None:
+    """A signal handler may raise when a wait has ended, before the place is left: its client gives it up, and others wait in that."""
+    living = waiter().store
+    queue = living._queue
+    place = queue.attend(standing.key, "interrupted", time.monotonic())
+    living._run(living._verbs.moved_on(place, standing), Call("read", standing.key, TIMEOUT_S))
+    assert len(places()) == 2
+
+    until(lambda: len(places()) == 1)
+    assert place not in queue
+
+
+def test_who_waits_for_a_shared_lock_has_no_place(url: str, store: ZooKeeperStore, key: str, client: Any) -> None:
+    """There may be room for several of them: each sees every change."""
+    reader, owner = Member("0" * 16, "read", None, None, 1, 0), SessionRef("s", 1000, 1)
+    members = Members("rw", (owner,), (reader,))
+    claim = Claim(replace(held(key), lease_ms=None, members=members), Expect.ANY)
+    record = store.claim(claim, timeout_s=TIMEOUT_S).record
+    assert record is not None
+    waiters = [Waiter(ZooKeeperStore(url), key) for _ in range(2)]
+    until(lambda: all(key in each.store._link.watch.queues for each in waiters))
+
+    assert not client.exists(f"/tests/+/{key}")
+    until(lambda: store.replace(renewed(store.read(key, timeout_s=TIMEOUT_S) or record), timeout_s=TIMEOUT_S).applied)
+    for each in waiters:
+        assert each.woken.wait(TIMEOUT_S)
+        each.store.close()
+
+
+def test_close_leaves_the_queue_of_a_session_that_goes_on(
+    address: str, client: Any, standing: LockRecord, places: Callable[[], list[str]]
+) -> None:
+    """A client of the user's keeps its session, which would keep the place."""
+    waiter = Waiter(ZooKeeperStore(client, root="tests"), standing.key)
+    until(lambda: len(places()) == 1)
+
+    waiter.store.close()
+
+    assert places() == []
+
+
+def test_child_of_a_fork_has_no_place(standing: LockRecord, waiter: Callable[[], Waiter]) -> None:
+    """Those of its parent are the parent's to leave."""
+    store = waiter().store
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if store._queue.own(standing.key, "ticket") is None and not store._queue._places else 1)
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert store._queue._places
+
+
+def test_scan_shows_no_queue(
+    url: str, store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter]
+) -> None:
+    """The node of the queues is no record."""
+    waiter()
+
+    assert "+" not in {record.key for record in store.scan("", timeout_s=TIMEOUT_S)}
+    assert standing.key in {record.key for record in store.scan("", timeout_s=TIMEOUT_S)}
+
+
+def test_lock_may_have_the_name_of_the_queues(store: ZooKeeperStore) -> None:
+    """Its node has another."""
+    record = granted(store, "+")
+
+    assert store.read("+", timeout_s=TIMEOUT_S) == record
+    assert [each.key for each in store.scan("+", timeout_s=TIMEOUT_S)] == ["+"]
+    store.release(released(record), timeout_s=TIMEOUT_S)
