@@ -127,11 +127,16 @@ class ZooKeeperVerbs:
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
         """One transaction, more where they are large. Where one request is refused, each has a transaction of its own, all at once."""
         results = BatchResults(requests)
-        unseen = [n for n, each in enumerate(requests) if not matches(self._hinted(each).record, each.expected)]
+        # Other threads change the hints meanwhile.
+        standing = [self._hints.get(each.record.key, _ABSENT).record for each in requests]
+        unseen = [n for n, each in enumerate(requests) if not matches(standing[n], each.expected)]
         yield from self._look_at(unseen, requests, results)
+        for number in unseen:
+            shown = results.as_list()[number]
+            standing[number] = shown.record if isinstance(shown, Reply) else None
         steps: dict[int, Step] = {}
         for number, request in enumerate(requests):
-            decided = outcome(self._hinted(request).record, request)
+            decided = outcome(standing[number], request)
             if decided.applied and decided.record is not None:
                 path, record = _wire.path_of(self._root, request.record.key), decided.record
                 try:
@@ -193,9 +198,6 @@ class ZooKeeperVerbs:
             raise damaged(key, "its marker is missing", where=self.name)
         self._seen(key, standing)
         return Reply(applied=False, record=standing.record)
-
-    def _hinted(self, request: Replace) -> Standing:
-        return self._hints.get(request.record.key, _ABSENT)
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Wait until the server has what the leader has, and read."""

@@ -96,6 +96,29 @@ def test_renewals_that_are_too_large_for_one_transaction_go_in_several(store: Zo
     assert store.requests["replace"] == 2
 
 
+def test_what_another_thread_sees_meanwhile_takes_no_result_away(
+    store: ZooKeeperStore, other: ZooKeeperStore, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the batch looks at what it has not seen, another thread renews what it has: that one is refused, and its record is shown."""
+    seen, unseen = taken(store, key, 2)
+    verbs: Any = store._verbs
+    verbs._hints.pop(unseen.key)
+    send = store._link.send
+    newer: list[LockRecord | None] = []
+
+    def send_after_another(request: Any, timeout_s: float) -> Any:
+        if not newer:
+            newer.append(None)  # what is sent for it passes here, too
+            newer[0] = store.replace(renewed(seen), timeout_s=TIMEOUT_S).record
+        return send(request, timeout_s)
+
+    monkeypatch.setattr(store._link, "send", send_after_another)
+
+    results = replaced(store, requests := [renewed(seen), renewed(unseen)])
+
+    assert results == [Reply(applied=False, record=newer[0]), Reply(applied=True, record=requests[1].record)]
+
+
 def test_a_record_without_its_marker_is_an_error_of_its_own(store: ZooKeeperStore, address: str, key: str) -> None:
     """Somebody has cleaned up by hand."""
     records = taken(store, key, 3)
