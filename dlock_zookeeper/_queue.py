@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
@@ -17,8 +17,6 @@ from dlock_core.kit import BeginsAnew, watch_forks
 from dlock_zookeeper import _wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dlock_core.kit import Exchange
     from dlock_zookeeper._links import ThreadLink
 
@@ -28,7 +26,7 @@ _MANY = 4096
 
 
 class Queue(BeginsAnew):
-    """The places of the waiters of one client."""
+    """The places of the waiters of one client; any of its threads may use it at any time."""
 
     def __init__(self, root: str, link: ThreadLink) -> None:
         self._root, self._link = root, link
@@ -47,8 +45,7 @@ class Queue(BeginsAnew):
         self._behind: set[str] = set()
         # Which places the news of a node are for.
         self._watched: dict[str, set[str]] = {}
-        # The keys that this client holds and others wait for; the RVN with which it has freed one of them, and until when it holds back.
-        self._wanted: OrderedDict[str, None] = OrderedDict()
+        # The RVN with which this client has freed a key that others wait for, and until when it holds back.
         self._freed: dict[str, tuple[str, float]] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -57,19 +54,21 @@ class Queue(BeginsAnew):
 
     def own(self, key: str, ticket: str | None) -> str | None:
         """Return the place of an attempt, if it has one."""
-        place = None if ticket is None or ticket not in self._since else self._place(key, ticket)
+        since = None if ticket is None else self._since.get(ticket)
+        place = None if since is None else self._place(key, since, ticket)
         return place if place in self._places else None
 
     def attend(self, key: str, ticket: str, until: float) -> str:
         """Return the place of an attempt that begins to wait, or waits again, for no longer than *until*."""
-        self._since.setdefault(ticket, self._link.zxid)
-        _bound(self._since)
-        place = self._place(key, ticket)
+        since = self._since.setdefault(ticket, self._link.zxid)
+        if len(self._since) > _MANY:
+            self._since.popitem(last=False)
+        place = self._place(key, since, ticket)
         self._places[place] = until
         return place
 
-    def _place(self, key: str, ticket: str) -> str:
-        return _wire.place_of(self._root, key, f"{self._since[ticket]:016x}-{self._client}-{ticket}")
+    def _place(self, key: str, since: int, ticket: str | None) -> str:
+        return _wire.place_of(self._root, key, f"{since:016x}-{self._client}-{ticket}")
 
     def enter(self, place: str, path: str) -> Exchange[bool]:
         """Take the place; return whether it is the first. The next news for it are of the record at *path*, else of the place before."""
@@ -114,20 +113,11 @@ class Queue(BeginsAnew):
         """Return the places that news of *path* are for."""
         return self._watched.pop(path, set())
 
-    def served(self, key: str, own: str, names: Sequence[str]) -> None:
-        """Note that a claim was granted, which took its *own* place away, and which places there were."""
-        self.drop(own)
-        if len(names) > 1:
-            self._wanted[key] = None
-            _bound(self._wanted)
-
-    def freed(self, key: str, rvn: str) -> None:
-        """Note that this client has freed *key*: where others wait, it holds back."""
-        if key in self._wanted:
-            del self._wanted[key]
-            now = time.monotonic()
-            self._freed = {each: kept for each, kept in self._freed.items() if kept[1] > now}
-            self._freed[key] = rvn, now + _TURN_S
+    def lets_pass(self, key: str, rvn: str) -> None:
+        """Note that this client frees *key*, which others wait for, with *rvn*: it holds back."""
+        now = time.monotonic()
+        self._freed = {each: kept for each, kept in list(self._freed.items()) if kept[1] > now}
+        self._freed[key] = rvn, now + _TURN_S
 
     def kept(self, key: str) -> str | None:
         """Return the RVN with which this client has freed *key*, if it still holds back."""
@@ -152,7 +142,7 @@ class Queue(BeginsAnew):
     def upkeep(self, *, ends: bool) -> Exchange[None]:
         """Give up the places that nobody has come back to, or where the waiting *ends*, all."""
         over = time.monotonic() - _TURN_S
-        if left := [place for place, left_at in self._places.items() if ends or left_at < over]:
+        if left := [place for place, left_at in list(self._places.items()) if ends or left_at < over]:
             yield from self.leave(*left)
 
     def drop(self, place: str) -> None:
@@ -160,8 +150,3 @@ class Queue(BeginsAnew):
         self._places.pop(place, None)
         self._made.discard(place)
         self._behind.discard(place)
-
-
-def _bound(known: OrderedDict[str, Any]) -> None:
-    if len(known) > _MANY:
-        known.popitem(last=False)

@@ -74,10 +74,7 @@ class ZooKeeperVerbs:
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """As :meth:`claim`."""
-        reply = yield from self._step(request)
-        if reply.applied and wakes(request):
-            self.queue.freed(request.record.key, request.record.rvn)
-        return reply
+        return self._step(request)
 
     release = replace
 
@@ -95,7 +92,13 @@ class ZooKeeperVerbs:
                 return decided
             # The zxid of the transaction is the floor at least.
             implied = mints and record.fencing_token == floor
-            mzxid = yield from self._written(standing.record, record, None if implied else record.fencing_token, own)
+            step = _wire.step(
+                _wire.path_of(self._root, key),
+                None if standing.record is None else standing.record.rvn,
+                record,
+                None if implied else record.fencing_token,
+            )
+            mzxid = yield from self._written(step, own=own, frees=wakes(request))
             if mzxid:
                 record = written(record, mzxid, None) if implied else record
                 self._seen(key, Standing(record, mzxid))
@@ -105,22 +108,22 @@ class ZooKeeperVerbs:
                 raise damaged(key, "its marker is missing", where=self.name)
             known = True
 
-    def _written(
-        self, standing: LockRecord | None, record: LockRecord, token: int | None, own: str | None
-    ) -> Exchange[int]:
-        """Write *record* if *standing* still stands; return the transaction's zxid, or 0 where it does not."""
-        path = _wire.path_of(self._root, record.key)
-        step = _wire.step(path, None if standing is None else standing.rvn, record, token)
-        if own is None:
-            [answers] = yield _wire.transactions([[step]])
-        else:
-            names, [*answers, left] = yield _wire.serving(step, own)
+    def _written(self, step: Step, *, own: str | None, frees: bool) -> Exchange[int]:
+        """Do *step*; return the transaction's zxid, or 0 where another record stands than it expects."""
+        if own is not None:
+            [[*answers, left]] = yield _wire.serving(step, own)
             if isinstance(left, NoNodeError):  # the place ended with a session
                 self.queue.drop(own)
-                return (yield from self._written(standing, record, token, None))
+                return (yield from self._written(step, own=None, frees=frees))
             if not isinstance(left, Exception):
-                self.queue.served(record.key, own, names)
-        if standing is None and isinstance(answers[0], NoNodeError):
+                self.queue.drop(own)
+        elif frees:
+            queue, answers = yield _wire.freeing(step, _wire.queue_of(self._root, step.record.key))
+            if queue is not None and queue.numChildren:
+                self.queue.lets_pass(step.record.key, step.record.rvn)
+        else:
+            [answers] = yield _wire.transactions([[step]])
+        if step.rvn is None and isinstance(answers[0], NoNodeError):
             raise no_root(self._root) from answers[0]
         return _zxid(answers)
 

@@ -76,9 +76,14 @@ def keys_of(names: Iterable[str]) -> Iterable[str]:
     return (unquote(name, errors="replace") for name in names if name != QUEUES)
 
 
+def queue_of(root: str, key: str) -> str:
+    """Return the path of the node below which those who wait for *key* have their places."""
+    return f"/{root}/{QUEUES}/{_name(key)}"
+
+
 def place_of(root: str, key: str, name: str) -> str:
-    """Return the path of the place *name* in the queue of those who wait for *key*."""
-    return f"/{root}/{QUEUES}/{_name(key)}/{_name(name)}"
+    """Return the path of the place *name* in the queue for *key*."""
+    return f"{queue_of(root, key)}/{_name(name)}"
 
 
 def _value(record: LockRecord, token: int | None) -> bytes:
@@ -175,15 +180,20 @@ class _Found(NamedTuple):
 
 
 def serving(one: Step, place: str) -> Request:
-    """Return the request that shows who is in a queue, and for *one* step, the last operation of which takes a *place* there away."""
+    """Return the request for *one* step, the last operation of which takes the *place* of a waiter away."""
 
     def begin(client: Any, _: Any) -> list[Any]:
         transaction = client.transaction()
         one.add_to(transaction)
         transaction.delete(place)
-        return [_Found(client.get_children_async(place.rpartition("/")[0])), transaction.commit_async()]
+        return [transaction.commit_async()]
 
     return begin
+
+
+def freeing(one: Step, queue: str) -> Request:
+    """Return the request that shows how many wait in a *queue*, if it was ever made, and does *one* step."""
+    return lambda client, news: [client.exists_async(queue), *transactions([[one]])(client, news)]
 
 
 def entering(place: str, queue: str, *, makes: bool) -> Request:

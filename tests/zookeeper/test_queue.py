@@ -94,16 +94,12 @@ def test_renewals_of_the_holder_wake_nobody_behind_the_first(
 def test_client_that_has_freed_a_lock_does_not_pass_who_waits(
     store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter]
 ) -> None:
-    """It learnt of them when it came from the queue. For a moment it finds the key held, by nobody; a single try is granted."""
-    first, _behind = waiter(), waiter()
+    """For a moment it finds the key held, by nobody; a single try is granted."""
+    waiter()  # never claims
     store.release(released(standing), timeout_s=TIMEOUT_S)
-    first.woken.wait(TIMEOUT_S)
-    record = first.claims()
-    # The one behind, which would be served, is known to wait, but has no time to claim.
-    first.store.release(released(record), timeout_s=TIMEOUT_S)
 
-    refused = first.store.claim(Claim(held(record.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S)
-    single = first.store.claim(any_claim(record.key), timeout_s=TIMEOUT_S)
+    refused = store.claim(Claim(held(standing.key), Expect.ANY, ticket="new"), timeout_s=TIMEOUT_S)
+    single = store.claim(any_claim(standing.key), timeout_s=TIMEOUT_S)
 
     assert not refused.applied
     assert refused.record is not None
@@ -115,14 +111,28 @@ def test_client_that_has_freed_a_lock_may_claim_again_soon(
     store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter]
 ) -> None:
     """Also where those who waited never claim."""
-    first, _behind = waiter(), waiter()
+    waiter()
     store.release(released(standing), timeout_s=TIMEOUT_S)
-    first.woken.wait(TIMEOUT_S)
+    again = Claim(held(standing.key), Expect.ANY, ticket="new")
+
+    until(lambda: store.claim(again, timeout_s=TIMEOUT_S).applied)
+
+
+def test_client_that_held_back_comes_behind_those_who_wait(
+    store: ZooKeeperStore, standing: LockRecord, waiter: Callable[[], Waiter], places: Callable[[], list[str]]
+) -> None:
+    """Where it waits itself, it is the last of the queue, and its claim is granted when it is the first."""
+    first = waiter()
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+    again = Waiter(store, standing.key)
+    until(lambda: len(places()) == 2)
+    assert not again.woken.is_set()
+
     record = first.claims()
     first.store.release(released(record), timeout_s=TIMEOUT_S)
-    again = Claim(held(record.key), Expect.ANY, ticket="new")
 
-    until(lambda: first.store.claim(again, timeout_s=TIMEOUT_S).applied)
+    assert again.woken.wait(TIMEOUT_S)
+    assert again.claims().held
 
 
 def test_waiter_that_was_woken_and_does_not_claim_loses_its_turn(
@@ -263,8 +273,8 @@ def test_scan_shows_no_queue(
     """The node of the queues is no record."""
     waiter()
 
-    assert "+" not in {record.key for record in store.scan("", timeout_s=TIMEOUT_S)}
-    assert standing.key in {record.key for record in store.scan("", timeout_s=TIMEOUT_S)}
+    assert [record.key for record in store.scan("+", timeout_s=TIMEOUT_S)] == []
+    assert [record.key for record in store.scan(standing.key, timeout_s=TIMEOUT_S)] == [standing.key]
 
 
 def test_lock_may_have_the_name_of_the_queues(store: ZooKeeperStore) -> None:
