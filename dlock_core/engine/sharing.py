@@ -350,15 +350,15 @@ class Attempt:
             await engine.driver.turns.pause(self, (until - now) / NANOS)
 
     async def _hold_back(self, record: LockRecord, until: int) -> None:
-        """Look at once when the store has woken it for the first time, and then ever more slowly, as if it polled.
+        """Look at once when the store has woken it for the first time, and then more slowly, 40 ms later at most.
 
-        A store that keeps no queue wakes one waiter of each client: a growing herd would leave no time for those who hold. One that does
-        shows how many wait.
+        A store without a queue (it shows no *waiters*) wakes one waiter of each client, and a herd would leave no time for those who hold.
+        One that grew slower for ever would always come after those who come again at once.
         """
         left_ns = until - self._engine.runtime.now()
         if left_ns > 0 and record.waiters is None:
             if self._wakes:
-                pause_ns = self._timings._replace(notify=False).poll_ns(self._wakes - 1, jitter())
+                pause_ns = self._timings._replace(notify=False).poll_ns(min(self._wakes - 1, 2), jitter())
                 await self._engine.runtime.sleep(min(pause_ns, left_ns) / NANOS)
             self._wakes += 1
 
