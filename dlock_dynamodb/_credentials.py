@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ import botocore.client
 import botocore.session
 from botocore.exceptions import BotoCoreError
 
-from dlock_core.errors import ConfigurationError, StoreSetupError
+from dlock_core.errors import ConfigurationError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import DaemonThread
 
 if TYPE_CHECKING:
     from botocore.credentials import RefreshableCredentials
@@ -56,11 +56,12 @@ class SteadyCredentials:
         """Return the refresh under way, or the last one if that has just ended; two at once do no harm."""
         refresh = self._refresh
         if refresh is None or (refresh.done() and time.monotonic() >= self._again_at):
-            self._refresh = refresh = Future()
+            refresh = Future()
             try:
-                threading.Thread(target=self._run, args=(refresh,), name="dlock-credentials", daemon=True).start()
-            except RuntimeError:  # the process gets no more threads
+                DaemonThread("dlock-credentials", self._run, refresh).begin()
+            except StoreUnavailableError:  # the process gets no more threads
                 self._run(refresh)
+            self._refresh = refresh
         return refresh
 
     def _run(self, refresh: Future[None]) -> None:

@@ -6,7 +6,6 @@ As long as it runs, the places of the waiters are kept.
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.kit import News, aperform, perform
+from dlock_core.kit import DaemonThread, News, aperform, perform
 from dlock_etcd._errors import TROUBLE
 from dlock_etcd._wire import rung
 
@@ -42,7 +41,7 @@ class _Stream:
     def __init__(self, call: Any, keep: Callable[[], Any]) -> None:
         self._call, self._keep, self._kept_at = call, keep, time.monotonic()
         self._came: SimpleQueue[Any] = SimpleQueue()
-        threading.Thread(target=self._read, name="dlock-etcd-watch", daemon=True).start()
+        DaemonThread("dlock-etcd-watch", self._read).begin()
 
     def _read(self) -> None:
         try:

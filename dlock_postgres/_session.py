@@ -7,7 +7,6 @@ connection on which that was done is not used again: the server may act on it la
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -19,7 +18,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 
-from dlock_core.kit import aperform, is_ready, perform
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.kit import DaemonThread, aperform, is_ready, perform
 from dlock_postgres._errors import not_connected
 from dlock_postgres._wire import Statement, decoded, prepared
 
@@ -179,8 +179,8 @@ def cancel(pg: PGconn) -> None:
                     break
         asking.finish()
 
-    with suppress(RuntimeError):  # the interpreter is shutting down, and starts no thread any more
-        threading.Thread(target=ask, name="dlock-postgres-cancel", daemon=True).start()
+    with suppress(StoreUnavailableError):  # the interpreter is shutting down, and starts no thread any more
+        DaemonThread("dlock-postgres-cancel", ask).begin()
 
 
 async def _aready(fd: int, timeout_s: float, *, writes: bool = False) -> bool:

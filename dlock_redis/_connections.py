@@ -12,12 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 
-from dlock_core.kit import Lane, News, Pool, Watch, is_ready
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -254,9 +256,7 @@ class Connections:
             finally:
                 self.servers.refreshed()
 
-        thread = threading.Thread(target=refresh, name="dlock-redis-slots", daemon=True)
-        try:
-            thread.start()
+        thread = DaemonThread("dlock-redis-slots", refresh)
+        with suppress(StoreUnavailableError):  # the interpreter is shutting down, and starts no thread any more
+            thread.begin(undo=self.servers.refreshed)
             self._refreshing = thread
-        except RuntimeError:
-            self.servers.refreshed()  # the interpreter is shutting down, and starts no thread any more

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dlock_core.clock import SYSTEM_CLOCK, Clock
 from dlock_core.engine.callers import thread_identities
 from dlock_core.engine.engine import Engine
-from dlock_core.engine.process import daemon_thread
+from dlock_core.engine.process import DaemonThread
 from dlock_core.engine.user_calls import Callbacks, Feed, guarded_logger, log_elsewhere, run_in_daemon_thread
+from dlock_core.errors import StoreUnavailableError
 from dlock_core.timings import NANOS, NEVER, nanoseconds
 
 if TYPE_CHECKING:
@@ -181,11 +182,11 @@ class BlockingRuntime:
             self._retired.add(busy)
 
     def _start(self) -> None:
-        thread, before = daemon_thread("dlock-renewals", self._run), self._thread
+        thread, before = DaemonThread("dlock-renewals", self._run), self._thread
         self._thread = thread
         try:
-            thread.start()
-        except RuntimeError as error:
+            thread.begin()
+        except StoreUnavailableError as error:
             self._thread = before
             # Once, until it succeeds. At the end of the interpreter no thread is started any more, and none is needed.
             if not self._refused and "shutdown" not in str(error):
@@ -278,10 +279,10 @@ class BlockingRuntime:
         """Have a helper do *job*, now or once there is one; False if no thread can be started."""
         with self.mutex:
             if self._helping < self._helpers_for(job):
-                helper = daemon_thread("dlock-renewals-helper", self._help, job)
+                helper = DaemonThread("dlock-renewals-helper", self._help, job)
                 try:
-                    helper.start()
-                except RuntimeError:
+                    helper.begin()
+                except StoreUnavailableError:
                     return False
                 self._helping += 1
             else:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from contextvars import Context
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from dlock_core.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +38,45 @@ def members(weak: WeakSet[_T]) -> list[_T]:
             continue
 
 
-def daemon_thread(name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread:
-    """Return a daemon thread, not started yet, that calls *function* without the context variables of whoever starts it.
+class DaemonThread(threading.Thread):
+    """A daemon thread that calls *function* without the context variables of whoever starts it.
 
     Free-threaded builds let threads inherit them, and a time limit that a driver keeps in one must not bind later renewals.
     """
-    return threading.Thread(target=Context().run, args=(function, *arguments), name=name, daemon=True)
+
+    def __init__(self, name: str, function: Callable[..., object], *arguments: Any) -> None:
+        super().__init__(name=name, daemon=True)
+        self._calls = [partial(Context().run, function, *arguments)]  # who takes it out decides
+
+    def run(self) -> None:
+        """Call the function, unless :meth:`begin` has said that it is not called."""
+        if call := self._taken():
+            call()
+
+    def begin(self, undo: Callable[[], object] = int) -> None:
+        """Start the thread. Where that fails and the function is never called, *undo* is.
+
+        Raises: StoreUnavailableError: the process gets no more threads. What a signal handler raises is raised as it is: in
+            ``Thread.start()`` it may come out as an error of CPython, with the thread hanging, or running all the same.
+        """
+        try:
+            self.start()
+        except BaseException as error:
+            if self._taken():
+                undo()
+            if isinstance(error, RuntimeError) and str(error).startswith("can't "):
+                raise StoreUnavailableError(f"the process gets no more threads: {error}") from error
+            is_disguise = str(error) == "release unlocked lock" or error.args == (self,)
+            if is_disguise and error.__context__ is not None:
+                error.__traceback__ = None  # its frames keep what it names alive, and so the caller's
+                raise error.__context__ from None
+            raise
+
+    def _taken(self) -> Callable[[], object] | None:
+        try:
+            return self._calls.pop()
+        except IndexError:
+            return None
 
 
 # A mutex may be held, in the child for ever, by a thread that only the parent has: no check may need one, nor a system call.

@@ -16,8 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dlock_core.engine.process import daemon_thread
-from dlock_core.errors import ConfigurationError
+from dlock_core.engine.process import DaemonThread
+from dlock_core.errors import ConfigurationError, StoreUnavailableError
 
 if TYPE_CHECKING:
     _Adapter = logging.LoggerAdapter[logging.Logger]
@@ -105,7 +105,7 @@ _log = guarded_logger("dlock.engine")
 def run_in_daemon_thread(function: Callable[[Any], Any], argument: Any) -> Future[Any]:
     """Run a *function* of the user in a daemon thread: one that hangs keeps nobody, not even the end of the program.
 
-    Returns: what will hold its answer; RuntimeError if no thread can be started.
+    Returns: what will hold its answer; StoreUnavailableError if no thread can be started.
     """
     answer: Future[Any] = Future()
 
@@ -118,8 +118,8 @@ def run_in_daemon_thread(function: Callable[[Any], Any], argument: Any) -> Futur
             answer.set_exception(error)
 
     try:
-        daemon_thread("dlock-question", run).start()
-    except RuntimeError as error:
+        DaemonThread("dlock-question", run).begin()
+    except StoreUnavailableError as error:
         answer.set_exception(error)
     return answer
 
@@ -139,11 +139,8 @@ class _Calls:
         if not self._queue or not self._turn.acquire(blocking=False):
             return
         try:
-            daemon_thread(self._thread, self._run).start()
-        except BaseException as error:
-            self._turn.release()
-            if not isinstance(error, RuntimeError):
-                raise
+            DaemonThread(self._thread, self._run).begin(undo=self._turn.release)
+        except StoreUnavailableError as error:
             _log.warning("callback %r is not called yet: %s", self._queue[0][0], error)
 
 
@@ -172,7 +169,7 @@ class Callbacks(_Calls):
                 late = [done for done in late if not done.is_set()]
                 callback, argument = self._queue[0]
                 done = threading.Event()
-                daemon_thread("dlock-callback", _call, callback, argument, done).start()
+                DaemonThread("dlock-callback", _call, callback, argument, done).begin()
                 self._queue.popleft()
                 if not late and done.wait(CALLBACK_LIMIT_S):
                     continue
@@ -181,7 +178,7 @@ class Callbacks(_Calls):
                         "callback %r still runs after %g s; the others do not wait for it", callback, CALLBACK_LIMIT_S
                     )
                 late.append(done)
-        except RuntimeError as error:
+        except StoreUnavailableError as error:
             _log.warning("callback %r is not called yet: %s", self._queue[0][0], error)
             return
         finally:

@@ -11,6 +11,7 @@
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out; :func:`in_own_thread`: for asyncio
+:class:`DaemonThread`                       a thread whose start an interrupt of the program cannot leave half done
 :class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant
 :func:`is_ready`                            whether a socket has something to read, on every platform
 :class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
@@ -25,6 +26,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from dlock_core.engine.process import DaemonThread
 from dlock_core.kit.backend import Backend
 from dlock_core.kit.batches import BatchResults, in_parts
 from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, record_of, unpacked
@@ -73,6 +75,7 @@ __all__ = [
     "BeginsAnew",
     "Call",
     "ClaimsMany",
+    "DaemonThread",
     "DeadlineSocket",
     "DeadlineTLSSocket",
     "EndpointOptions",

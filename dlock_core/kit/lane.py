@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlock_core.engine.process import daemon_thread
+from dlock_core.engine.process import DaemonThread
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.kit.seats import Seat, Seats
@@ -124,8 +124,8 @@ class Lane(BeginsAnew):
     def _start(self, place: Seat) -> None:
         # Whatever becomes of the thread, its place is free with it: an exception from a signal handler can end it before it runs.
         try:
-            threading.Thread(target=self._work, args=(place,), name="dlock-lane", daemon=True).start()
-        except RuntimeError:  # the process gets no more threads: its callers make the calls themselves, one each
+            DaemonThread("dlock-lane", self._work, place).begin()
+        except StoreUnavailableError:  # the process gets no more threads: the callers make the calls themselves
             with suppress(queue.Empty):  # another caller makes this one's
                 self._jobs.get_nowait().run()
 
@@ -154,10 +154,7 @@ def in_own_thread(call: Callable[[], _T], late: Callable[[_T], object]) -> async
     Raises: StoreUnavailableError: the process gets no more threads; *call* was not begun.
     """
     future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
-    try:
-        daemon_thread("dlock-lane", _answer, future, call, late).start()
-    except RuntimeError as error:
-        raise StoreUnavailableError(f"the process gets no more threads: {error}; nothing was sent") from error
+    DaemonThread("dlock-lane", _answer, future, call, late).begin()
     return future
 
 

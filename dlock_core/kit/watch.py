@@ -15,8 +15,7 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
-from dlock_core.engine.process import daemon_thread
-from dlock_core.errors import StoreUnavailableError
+from dlock_core.engine.process import DaemonThread
 from dlock_core.kit.exchange import Call, aperform, perform
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.store import Capability
@@ -180,12 +179,8 @@ class Watch(_Stream):
             if run is None:
                 run = _Run(threading.Event())
                 # A context of its own: the stream must not inherit the time-out of the call that opens it.
-                worker = daemon_thread("dlock-watch", perform, self._follow(run))
-                try:
-                    worker.start()
-                except RuntimeError as error:
-                    raise StoreUnavailableError(f"the process gets no thread to wait for news: {error}") from error
-                run.worker = worker
+                run.worker = DaemonThread("dlock-watch", perform, self._follow(run))
+                run.worker.begin()
                 if self._run is None:  # a signal handler may have opened another meanwhile
                     self._run = run
         opened: bool = run.opened.wait(_left(end))

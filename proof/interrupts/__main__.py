@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dlock_core.backend import backend_for
 from dlock_core.engine.store_in_threads import ThreadedStore
 from proof.interrupts import blocking, tasks
-from proof.interrupts.blocking import Verdict
+from proof.interrupts.blocking import Interrupt, Verdict
 from tests.backends import EMBEDDED, SERVED, url_for
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def _without_expected_warnings() -> Iterator[None]:
     report = sys.unraisablehook
 
     def report_unexpected(unraisable: sys.UnraisableHookArgs) -> None:
-        if unraisable.exc_type is not KeyboardInterrupt:
+        if isinstance(unraisable.exc_value, Interrupt):
+            unraisable.exc_value.args[0].append("reported")
+        elif unraisable.exc_type is not KeyboardInterrupt:
             report(unraisable)
 
     sys.unraisablehook = report_unexpected

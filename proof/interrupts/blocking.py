@@ -25,6 +25,7 @@ from proof.interrupts.stores import AT_ONCE, KEPT, PERMIT, READER, WRITER, fault
 __all__ = ["ACTS", "OPERATIONS", "Verdict", "try_point"]
 
 LEASE_S = 20.0
+FIRST = "first acquire"
 _STEPS = 8
 _HANG_S = 5.0
 _SWITCH_S = 0.02
@@ -41,6 +42,10 @@ class Verdict(NamedTuple):
     wrong: list[str]
 
 
+class Interrupt(KeyboardInterrupt):
+    """What a signal handler raises. Where Python only reports it, that is noted in its argument."""
+
+
 class _Scene:
     """Two clients of one store; the caller of one of them holds *leases*."""
 
@@ -53,8 +58,9 @@ class _Scene:
         self.client: LockClient = self.clock.client(faulty(store, operation), lease_duration=LEASE_S)
         self.other: LockClient = self.clock.client(FaultyStore(store), lease_duration=LEASE_S)
         self.leases: list[Lease] = []
-        self.bystander: list[Lease] = [self.client.acquire(f"{key}-bystander")]
+        self.bystander = [] if operation == FIRST else [self.client.acquire(f"{key}-bystander")]
         self.threads: list[threading.Thread] = []
+        self.outcome: list[str] = []  # of the interrupt
         self.wrong: list[str] = []
 
     def live(self) -> list[Lease]:
@@ -71,6 +77,11 @@ class _Scene:
         until = time.monotonic() + _REST_S
         while any(self._in_flight(lease) for lease in self.live()) and time.monotonic() < until:
             _GLANCE.wait(_GLANCE_S)  # the client's own thread was faster, and is at it
+
+    def end(self) -> None:
+        """Note that the operation raised no interrupt."""
+        if self.outcome == ["raised"]:
+            self.wrong.append("the interrupt is swallowed")
 
     @staticmethod
     def _in_flight(lease: Lease) -> bool:
@@ -123,6 +134,7 @@ def _close(scene: _Scene) -> None:
 
 OPERATIONS: dict[str, Callable[[_Scene], None]] = {
     "acquire": _acquire,
+    FIRST: _acquire,
     "lock_all": _lock_all,
     AT_ONCE: _lock_all,
     "renew": _renew,
@@ -145,8 +157,9 @@ _HOLDS = ("renew", "release", "close", "renewals", "downgrade", "try_upgrade")
 # ---- acts
 
 
-def _interrupt(_: _Scene) -> None:
-    raise KeyboardInterrupt
+def _interrupt(scene: _Scene) -> None:
+    scene.outcome.append("raised")
+    raise Interrupt(scene.outcome)
 
 
 def _handler_closes(scene: _Scene) -> None:
@@ -217,7 +230,8 @@ def try_point(store: LockStore, key: str, operation: str, act: str, at: int) -> 
         tracer.watch()
         try:
             scene.attempt(operation, lambda: OPERATIONS[operation](scene))
-        except KeyboardInterrupt:
+            scene.end()
+        except Interrupt:
             pass
         finally:
             tracer.end()

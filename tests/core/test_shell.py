@@ -64,11 +64,11 @@ class _Inheriting(FakeClock):
 @pytest.fixture
 def inheriting_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have threads run in the context of whoever starts them, as free-threaded builds do."""
-    start, run = threading.Thread.start, threading.Thread.run
+    start = threading.Thread.start
 
     def start_here(thread: threading.Thread) -> None:
-        context = copy_context()
-        thread.run = lambda: context.run(run, thread)  # type: ignore[method-assign]
+        context, run = copy_context(), thread.run
+        thread.run = lambda: context.run(run)  # type: ignore[method-assign]
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_here)
@@ -164,7 +164,7 @@ def test_thread_that_cannot_be_started_is_told_and_tried_again(
     store = FaultyStore()
     with FakeClock() as clock, clock.client(store, lease_duration=9) as client:
         lease = client.acquire("k")
-        assert "locks are not renewed: can't start new thread" in caplog.text
+        assert "locks are not renewed: the process gets no more threads: can't start new thread" in caplog.text
         refused[0] = False
         lease.ensure()
 

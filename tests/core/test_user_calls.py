@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from dlock_core.engine import user_calls
-from dlock_core.engine.process import daemon_thread
+from dlock_core.engine.process import DaemonThread
 from dlock_core.engine.user_calls import Callbacks, Feed, guarded_logger, log_elsewhere, run_in_daemon_thread
+from dlock_core.errors import StoreUnavailableError
 
 
 class Threads:
@@ -21,9 +22,9 @@ class Threads:
         self.refused: dict[str, BaseException] = {}
         self.made: list[threading.Thread] = []
 
-    def make(self, name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread:
+    def make(self, name: str, function: Callable[..., object], *arguments: Any) -> DaemonThread:
         """Make one; its start fails if its name is refused."""
-        thread = daemon_thread(name, function, *arguments)
+        thread = DaemonThread(name, function, *arguments)
         error = self.refused.get(name)
         if error is not None:
 
@@ -46,7 +47,7 @@ class Threads:
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     """Those of the calls."""
     made = Threads()
-    monkeypatch.setattr(user_calls, "daemon_thread", made.make)
+    monkeypatch.setattr(user_calls, "DaemonThread", made.make)
     return made
 
 
@@ -66,7 +67,7 @@ def test_a_call_waits_for_a_thread_that_can_be_started(
     assert len(caplog.messages) == 2
     for text in caplog.messages:
         assert repr(told.append) in text
-        assert text.endswith("is not called yet: can't start new thread")
+        assert text.endswith("is not called yet: the process gets no more threads: can't start new thread")
 
     threads.refused.clear()
     calls.post(told.append, 3)
@@ -156,13 +157,13 @@ def test_a_question_without_a_thread_is_answered_by_the_error(threads: Threads) 
     """And one that nobody waits for any more is not asked."""
     asked = list[int]()
     threads.refused["dlock-question"] = RuntimeError("can't start new thread")
-    with pytest.raises(RuntimeError, match="can't start new thread"):
+    with pytest.raises(StoreUnavailableError, match="can't start new thread"):
         run_in_daemon_thread(asked.append, 1).result(10)
 
     class Late(Threads):
-        def make(self, name: str, function: Callable[..., object], *arguments: Any) -> threading.Thread:
+        def make(self, name: str, function: Callable[..., object], *arguments: Any) -> DaemonThread:
             """Make one that begins when the answer is not wanted any more."""
-            return daemon_thread(name, self.wait, function)
+            return DaemonThread(name, self.wait, function)
 
         def wait(self, function: Callable[[], object]) -> None:
             """Begin."""
@@ -174,7 +175,7 @@ def test_a_question_without_a_thread_is_answered_by_the_error(threads: Threads) 
 
     late = Late()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(user_calls, "daemon_thread", late.make)
+        patch.setattr(user_calls, "DaemonThread", late.make)
         answer = run_in_daemon_thread(asked.append, 2)
     answer.cancel()
     late.answered.set()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import queue
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +18,7 @@ from dlock_core.kit import Lane
 from dlock_core.kit.forks import watched
 from dlock_core.kit.lane import _Job
 from dlock_core.kit.seats import Seat, Seats
+from proof.interrupts.points import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -294,19 +295,32 @@ def test_call_aside_is_never_begun_late() -> None:
     assert not made
 
 
-def test_thread_that_an_exception_ends_before_it_runs_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler may raise while its thread starts another one, which Python then ends."""
+def test_thread_whose_start_is_interrupted_leaves_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every point, also where Python has it end or hang before it runs."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # CPython tells there of a thread that it has forgotten
 
-    class Stillborn(threading.Thread):
-        def start(self) -> None:
-            raise KeyboardInterrupt
+    def interrupted(at: int) -> int:
+        lane, raised = Lane(1), list[BaseException]()
 
-    lane = Lane(1)
-    with monkeypatch.context() as patched:
-        patched.setattr(threading, "Thread", Stillborn)
-        with pytest.raises(KeyboardInterrupt):
-            lane.run(int, 10)
-    gc.collect()
+        def act() -> None:
+            raise TimeoutError
 
-    assert lane._places.taken == 0
-    assert lane.run(lambda: 7, 10) == 7
+        def call() -> None:
+            tracer.watch()
+            try:
+                lane.run(int, 10)
+            except TimeoutError as error:
+                raised.append(error.with_traceback(None))
+            finally:
+                tracer.end()
+
+        tracer = Tracer(act, at)
+        caller = threading.Thread(target=call)
+        caller.start()
+        caller.join()
+        assert len(raised) == min(at, 1), tracer.where
+        assert lane.run(lambda: 7, 10) == 7, tracer.where
+        return tracer.count
+
+    for at in range(1, interrupted(0) + 1):
+        interrupted(at)

@@ -222,7 +222,7 @@ def test_a_thread_that_cannot_start_is_told_and_asked_for_again(monkeypatch: pyt
     watch: Any = Watch(news_of(Collection()))
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", no_thread)
-        with pytest.raises(StoreUnavailableError, match="no thread"):
+        with pytest.raises(StoreUnavailableError, match="no more threads"):
             watch.wait("k", LONG_S, lambda: False)
     assert watch._run is None
     watch.close()

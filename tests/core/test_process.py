@@ -1,0 +1,55 @@
+"""Threads whose start a signal handler interrupts."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from dlock_core.engine.process import DaemonThread
+from proof.interrupts.points import Tracer
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_what_interrupts_the_start_of_a_thread_comes_out_as_it_is(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every point, and then the function is either called or undone."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # CPython tells there of a thread that it has forgotten
+    points = _begun(kind, 0)
+
+    assert points > 20
+    for at in range(2, points + 1):  # at its entry, nothing is begun
+        _begun(kind, at)
+
+
+def _begun(kind: type[BaseException], at: int) -> int:
+    """Begin a thread, interrupted at point *at*; return how many there were."""
+    interrupt, came = kind(), list[BaseException | None]()
+    called, undone = threading.Event(), threading.Event()
+
+    def act() -> None:
+        raise interrupt
+
+    def begin() -> None:
+        thread = DaemonThread("begun", called.set)
+        tracer.watch()
+        try:
+            thread.begin(undone.set)
+            came.append(None)
+        except BaseException as error:  # noqa: BLE001  # compared below
+            came.append(error)
+        finally:
+            tracer.end()
+
+    tracer = Tracer(act, at)
+    beginner = threading.Thread(target=begin)
+    beginner.start()
+    beginner.join()
+
+    assert came == [interrupt if at else None], tracer.where
+    assert undone.is_set() or called.wait(10), tracer.where
+    assert not (undone.is_set() and called.is_set()), tracer.where
+    return tracer.count
