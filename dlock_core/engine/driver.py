@@ -19,7 +19,7 @@ from dlock_core.early import stamped
 from dlock_core.engine.event_hook import EventHook, note_event
 from dlock_core.engine.lines import Lines
 from dlock_core.engine.owner_probe import owner_of
-from dlock_core.engine.progress import in_short, is_told, tell_grant, tell_loss, tell_release, tell_risk
+from dlock_core.engine.progress import in_short, is_takeover, is_told, tell_grant, tell_loss, tell_release, tell_risk
 from dlock_core.engine.timers import TimerQueue
 from dlock_core.engine.turns import Turns
 from dlock_core.engine.user_calls import guarded_logger
@@ -50,7 +50,6 @@ from dlock_core.states import (
     Risk,
     Seeking,
     Stop,
-    Verb,
     Wait,
     Woken,
 )
@@ -276,7 +275,7 @@ class Driver:
         handle.payload = state.payload
         self.shortest_lease_ns = min(self.shortest_lease_ns, state.timings.own_lease_ns)
         handle.granted_at = self.runtime.now()
-        taken = type(old) is Seeking and old.in_flight is not None and old.in_flight.verb is Verb.TAKE
+        taken = is_takeover(old, self._abandoned)
         note_event(self, EventKind.TAKEN_OVER if taken else EventKind.GRANTED, handle, handle.asked_at)
         # Who gets a session only asks for a place: being a member is the grant, which is told then.
         if is_told(taken=taken) and not handle.is_session:

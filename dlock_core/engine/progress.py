@@ -10,12 +10,15 @@ from dlock_core.engine.event_hook import log_fields
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.events import EventKind
 from dlock_core.members import members_in_words
-from dlock_core.states import Seeking
+from dlock_core.states import Seeking, Verb
 from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dlock_core.engine.handle import Handle
     from dlock_core.record import LockRecord, Loss
+    from dlock_core.states import LeaseState
 
 _log = guarded_logger("dlock.engine")
 
@@ -71,6 +74,12 @@ def at_in_words(at_s: int, form: str = "%Y-%m-%d %H:%M:%S UTC") -> str:
 def is_told(*, taken: bool = False) -> bool:
     """Whether the log wants to hear of a grant or release: of one that was *taken* over sooner than of another."""
     return _log.logger.isEnabledFor(logging.INFO if taken else logging.DEBUG)
+
+
+def is_takeover(before: LeaseState, abandoned: Collection[str]) -> bool:
+    """Whether the grant that ended the state *before* was taken from a holder that died, and not from what an *abandoned* write left."""
+    sent = before.in_flight if type(before) is Seeking else None
+    return sent is not None and sent.verb is Verb.TAKE and getattr(sent.expected, "rvn", None) not in abandoned
 
 
 def tell_grant(handle: Handle, taken: bool) -> None:  # noqa: FBT001  # called by position

@@ -136,6 +136,31 @@ async def test_attempt_that_is_cancelled_is_told_as_refused_once(world: World) -
 
 
 @both_colours
+async def test_what_a_cancelled_attempt_left_is_granted_and_not_taken_over(world: World) -> None:
+    """Its claim was applied, and its clean-up fails: nobody has died."""
+    events, cancels, is_down = list[LockEvent](), [True], [True]
+
+    def fail(verb: str, _: Any) -> None:
+        if verb == "release" and is_down:
+            raise StoreUnavailableError("down")
+
+    def cancel(_: str) -> None:
+        if cancels:
+            cancels.clear()
+            raise asyncio.CancelledError
+
+    async with world.client(world.hooked_store(fail, cancel), on_event=events.append) as client:
+        with pytest.raises(asyncio.CancelledError):
+            await client.acquire("k")
+        lease = await client.acquire("k")
+        *_, granted = await told(world, events, REQUESTED, REFUSED, REQUESTED, GRANTED)
+        is_down.clear()
+        await lease.release()
+
+    assert granted.fencing_token == 2
+
+
+@both_colours
 async def test_risk_and_loss_are_told_with_their_reasons(world: World) -> None:
     """How long the lock still lasts, what the store said, and what the loss is."""
     events: list[LockEvent] = []
