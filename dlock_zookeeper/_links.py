@@ -21,7 +21,7 @@ from kazoo.protocol.states import EventType, KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
-from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
+from dlock_core.kit import BeginsAnew, DaemonThread, Lane, leave_behind, watch_forks
 from dlock_zookeeper._look import Look, look_at
 
 if TYPE_CHECKING:
@@ -140,9 +140,12 @@ class ThreadLink(BeginsAnew):
             self.watch.close()
         client = self._client
         if client is not None and self._given is None:
-            client.stop()
-            client.close()
             self._client = None
+            if client.connected:
+                _end(client)
+            else:  # there is no session to end, and kazoo waits as long for a server that is silent as it does in connecting
+                with suppress(StoreUnavailableError):
+                    DaemonThread("dlock-zookeeper-end", _end, client).begin()
 
     def _ready(self, timeout_s: float) -> Any:
         """Return the client, connected.
@@ -176,6 +179,11 @@ class ThreadLink(BeginsAnew):
         return "; ".join(
             ["the client given is not started" if not_started else "no session", *map(str, self.looks(asking_s))]
         )
+
+
+def _end(client: Any) -> None:
+    client.stop()
+    client.close()
 
 
 def _unasked(why: str) -> StoreUnavailableError:

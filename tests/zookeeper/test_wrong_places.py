@@ -26,6 +26,20 @@ def test_wrong_ports_are_told(key: str) -> None:
         store.close()
 
 
+def test_a_close_does_not_wait_for_a_server_that_is_silent(key: str) -> None:
+    """Kazoo does, for as long as it waits for its session: its connection is still open behind the close."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = ZooKeeperStore(f"zookeeper://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StoreUnavailableError):
+            store.claim(any_claim(key), timeout_s=0.5)
+        with silent.accept()[0] as connection:
+            store.close()
+            connection.setblocking(False)
+            assert connection.recv(4096)
+            with pytest.raises(BlockingIOError):
+                connection.recv(4096)
+
+
 def test_port_of_another_server_is_told(key: str) -> None:
     """Here etcd's."""
     other = "{}:{}".format(*resolve("etcd").address)
