@@ -16,6 +16,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, Private
 
 from dlock_core.backend import CheckedModel
 from dlock_core.engine.option_sources import (
+    STORE,
+    Sources,
     from_environment,
     from_query,
     from_toml,
@@ -323,6 +325,7 @@ class ClientOptions(LockOptions):
     )
 
     _store_settings: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _sources: Sources = PrivateAttr(default_factory=Sources)
 
     def model_post_init(self, context: Any, /) -> None:  # pydantic's signature
         """Check what needs more than one look."""
@@ -343,6 +346,7 @@ class ClientOptions(LockOptions):
         """
         changed = self._with(changes)
         changed._store_settings = self._store_settings  # the same class
+        changed._sources = Sources((name, where) for name, where in self._sources.items() if name not in changes)
         return changed
 
     @classmethod
@@ -370,9 +374,10 @@ class ClientOptions(LockOptions):
             settings |= {**query, "url": SecretStr(plain)}
             sources |= {name: query_key(name) for name in query}
         settings |= {name: value for name, value in keywords.items() if name != "url"}
-        with naming_sources({name: where for name, where in sources.items() if name not in keywords}):
+        sources = Sources((name, where) for name, where in sources.items() if name not in keywords)
+        with naming_sources(sources):
             loaded = cls(**settings)
-        loaded._store_settings = store  # a factory of the class
+        loaded._store_settings, loaded._sources = store, Sources(sources, **{STORE: f"{STORE} of {file}"})
         return loaded
 
 

@@ -13,6 +13,7 @@ from dlock_core.engine.hints import check_keywords, near, unknown_option
 from dlock_core.engine.keeper import check_kept
 from dlock_core.engine.membership import check_shared
 from dlock_core.engine.observations import observation_store
+from dlock_core.engine.option_sources import naming_sources
 from dlock_core.engine.owner_probe import SAME_HOST, identity
 from dlock_core.engine.process import generation
 from dlock_core.engine.texts import check_texts, check_traits, shown
@@ -106,7 +107,8 @@ class ClientContext:
         self.observed_in = observation_store(options.observations)
         self._refuses: dict[str, str] = {}
         # Options that cannot work are refused before anything is opened.
-        self.default = self._call_options(options)
+        with naming_sources(options._sources):  # the loader's own
+            self.default = self._call_options(options)
 
     def learn(self, guarantees: Guarantees, store: LockStore | AsyncLockStore) -> None:
         """Take note of what the store is.

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from dlock_core.backend import StoreOptions, adapter_faults, backend_for, is_own
 from dlock_core.engine.client_context import describe
 from dlock_core.engine.hints import check_keywords, guessing_keys
-from dlock_core.engine.option_sources import from_query, naming_sources, query_key
+from dlock_core.engine.option_sources import STORE, from_query, naming_sources, query_key
 from dlock_core.engine.texts import check_traits
 from dlock_core.errors import ConfigurationError, StoreSetupError
 from dlock_core.options import ClientOptions
@@ -68,7 +68,8 @@ def named_store(options: ClientOptions) -> tuple[StoreBackend, StoreOptions]:
     assert options.url is not None  # checked where the options were loaded
     url = options.url.get_secret_value()
     backend = backend_for(url)
-    with adapter_faults(url), guessing_keys(url, ClientOptions.model_fields):
+    in_file = dict.fromkeys(options._store_settings, options._sources.get(STORE, ""))  # the loader's own
+    with adapter_faults(url), guessing_keys(url, ClientOptions.model_fields), naming_sources(in_file):
         chosen = backend.options.from_url(url, **options._store_settings)  # the loader's own
     if options.request_timeout is not None and isinstance(chosen, StoreOptions):
         chosen._inspect_timeout_s = float(options.request_timeout)  # type: ignore[arg-type]  # checked: seconds

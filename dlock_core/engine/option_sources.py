@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Fields: TypeAlias = "Mapping[str, FieldInfo]"
+STORE = "[store]"
+"""What a message calls the settings of the store in a configuration file."""
+
+
+class Sources(dict[str, str]):  # noqa: PLW1641  # a dict has no hash
+    """Where options were set that are not in the program, by name; :data:`STORE` names the file of the store's settings.
+
+    Options that are equal are so wherever they were set.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        """Whether *other* is one, too."""
+        return isinstance(other, Sources)
 
 
 def _boolean(text: str) -> bool:
@@ -99,8 +112,9 @@ def naming_sources(sources: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        named = [where for name, where in sources.items() if re.search(rf"(^|; ){name}[:=]", str(error))]
-        if not named:
+        said = str(error)
+        named = [where for name, where in sources.items() if re.search(rf"(?<!\w){re.escape(name)}([:=']| \d)", said)]
+        if not named or type(error) is not ConfigurationError:
             raise
         raise ConfigurationError(f"{' and '.join(dict.fromkeys(named))}: {error}") from None
 

@@ -12,10 +12,13 @@ from dlock_core import (
     LockLostError,
     LossReason,
     UnsupportedError,
+    connect,
 )
 from tests.core.worlds import both_colours
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.core.worlds import World
 
 
@@ -185,3 +188,25 @@ async def test_cancel_on_loss_is_refused_where_nothing_can_be_cancelled(world: W
         with pytest.raises(UnsupportedError, match="cancel_on_loss"):
             await client.acquire("k", cancel_on_loss=True)
         assert not world.store.requests
+
+
+def test_options_that_do_not_go_together_name_where_each_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But those that the program gives itself."""
+    file = tmp_path / "locks.toml"
+    file.write_text("heartbeat_period = 30\n[store]\nnonsense = 3\n")
+    monkeypatch.setenv("DLOCK_CONFIG", str(file))
+    monkeypatch.setenv("DLOCK_LEASE_DURATION", "10")
+    named = f"the configuration file '{file}'"
+
+    with pytest.raises(ConfigurationError) as both:
+        connect("memory://")
+    with pytest.raises(ConfigurationError) as one:
+        connect("memory://", lease_duration=9)
+    with pytest.raises(ConfigurationError) as store:
+        connect(f"sqlite:///{tmp_path}/locks.db", heartbeat_period=2)
+
+    assert f"{both.value}".startswith(f"{named} and the environment variable DLOCK_LEASE_DURATION: the renewal does")
+    assert f"{one.value}".startswith(f"{named}: the renewal does not fit lease_duration=9 s")
+    assert f"{store.value}" == f"[store] of {named}: the sqlite store has no setting 'nonsense'; it knows synchronous"
