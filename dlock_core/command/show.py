@@ -141,7 +141,7 @@ class WaitLine:
                 elif health.last_error_age is not None and health.last_error_age < (now_ns() - began) / NANOS:
                     who = f"free, but a request failed: {health.last_error}"
                 else:
-                    who = "free, next try soon"
+                    who = "free, and it is being asked for"
             text = f"waiting for {key!r} for {(now_ns() - began) / NANOS:.0f} s: {who}"
             if self._say.live:
                 self._say.progress(f"dlock: {text}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,3 +122,15 @@ def test_command_that_looks_tells_wrong_options_before_it_looks_for_the_store(
 
     assert code == 64
     assert said in err
+
+
+def test_single_try_at_a_free_lock_promises_no_other(shell: Shell) -> None:
+    """Another program keeps the file for longer than a request may take."""
+    assert shell.run("run", "k", "--", "true").returncode == 0
+    keeper = sqlite3.connect(shell.url.removeprefix("sqlite:///"), isolation_level=None)
+    keeper.execute("BEGIN IMMEDIATE")
+    done = shell.run("run", "--no-wait", "k", "--", "true")
+    keeper.close()
+
+    assert done.returncode == 69
+    assert "dlock: waiting for 'k' for 1 s: free, and it is being asked for\n" in done.stderr
