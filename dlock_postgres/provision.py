@@ -94,7 +94,8 @@ def inspection(table: str) -> Exchange[Facts]:
     if not notifies:
         yield from _check_pooler()
     guarantees = _guarantees(version, settings, replicas, notifies=notifies)
-    return Facts(guarantees, notifies, guarantees.grade is Grade.A)
+    _, _, commit, standbys, _ = settings
+    return Facts(guarantees, notifies, bool(standbys) and commit not in ("off", "local"))
 
 
 def _check_server(version: str, number: int, whole: str, encoding: str, isolation: str) -> None:
@@ -152,12 +153,12 @@ def _guarantees(version: str, settings: list[Any], replicas: int, *, notifies: b
         notes.append(f"synchronous standbys ({standbys}): promote no other")
     if asynchronous:
         failover = "a promoted replica may lack acknowledged writes: a held lock can be granted again, until its old holder renews"
-    elif confirmed:
+    elif confirmed and durable:
         failover = "a write counts when a synchronous standby has it on disk; promote only such a one, and stop the old primary first"
     elif durable:
         failover = "one server: while it is down nobody gets a lock; what it acknowledged it remembers, unless its disk is lost"
     else:
-        failover = "one server that may forget its last writes on a crash: a lock held then can be granted again, with a token given before"
+        failover = "the server may forget its last writes on a crash: a lock held then can be granted again, with a token given before"
     return Guarantees(
         store="postgres",
         version=version,

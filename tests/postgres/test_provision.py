@@ -37,26 +37,47 @@ def promised(replicas: int, changes: dict[str, str], *, pid: int = PID, server: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "replicas", "grade", "durable"),
+    ("changes", "replicas", "grade", "durable", "says"),
     [
-        ({}, 0, Grade.B, True),
-        ({"fsync": "off"}, 0, Grade.C, False),
-        ({"full_page_writes": "off"}, 0, Grade.C, False),
-        ({"synchronous_commit": "off"}, 0, Grade.C, False),
-        ({}, 1, Grade.C, True),
-        (STANDBYS, 1, Grade.A, True),
-        (STANDBYS | {"synchronous_commit": "remote_apply"}, 1, Grade.A, True),
-        (STANDBYS | {"synchronous_commit": "remote_write"}, 1, Grade.C, True),
-        (STANDBYS | {"synchronous_commit": "local"}, 1, Grade.C, True),
+        ({}, 0, Grade.B, True, "one server: "),
+        ({"fsync": "off"}, 0, Grade.C, False, "may forget"),
+        ({"full_page_writes": "off"}, 0, Grade.C, False, "may forget"),
+        ({"synchronous_commit": "off"}, 0, Grade.C, False, "may forget"),
+        ({}, 1, Grade.C, True, "may lack"),
+        (STANDBYS, 1, Grade.A, True, "promote only"),
+        (STANDBYS | {"fsync": "off"}, 1, Grade.C, False, "may forget"),
+        (STANDBYS | {"synchronous_commit": "remote_apply"}, 1, Grade.A, True, "promote only"),
+        (STANDBYS | {"synchronous_commit": "remote_write"}, 1, Grade.C, True, "may lack"),
+        (STANDBYS | {"synchronous_commit": "local"}, 1, Grade.C, True, "may lack"),
+        (STANDBYS | {"synchronous_commit": "off"}, 1, Grade.C, False, "may lack"),
     ],
 )
-def test_each_setting_has_its_grade(changes: dict[str, str], replicas: int, grade: Grade, durable: bool) -> None:
+def test_each_setting_has_its_grade(
+    changes: dict[str, str], replicas: int, grade: Grade, durable: bool, says: str
+) -> None:
     """A replica that may lack what was confirmed must be accepted by name; only a standby that has it on disk makes grade A."""
-    told, _, confirmed = promised(replicas, changes)
+    told = promised(replicas, changes).guarantees
 
     assert (told.grade, told.durable, told.deletes, told.refusal_linearizable) == (grade, durable, False, not replicas)
-    assert confirmed is (grade is Grade.A)
-    assert [name for name, _ in told.unsafe] == ["postgres-async-replica"] * (replicas and not confirmed)
+    assert says in told.failover
+    assert [name for name, _ in told.unsafe] == ["postgres-async-replica"] * (says == "may lack")
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        ({}, False),
+        (STANDBYS, True),
+        (STANDBYS | {"fsync": "off"}, True),
+        (STANDBYS | {"full_page_writes": "off"}, True),
+        (STANDBYS | {"synchronous_commit": "remote_write"}, True),
+        (STANDBYS | {"synchronous_commit": "local"}, False),
+        (STANDBYS | {"synchronous_commit": "off"}, False),
+    ],
+)
+def test_commit_waits_for_a_standby_whatever_the_grade(changes: dict[str, str], waits: bool) -> None:
+    """To cancel such a wait would show everybody what no standby has."""
+    assert promised(1, changes).confirmed is waits
 
 
 def test_a_pooler_is_seen_by_its_session() -> None:
