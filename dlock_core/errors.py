@@ -1,6 +1,7 @@
 """Every error that dlock raises, and nothing else.
 
-The facts of an error are its attributes, the driver's error is its ``__cause__``, and all of them survive pickle and copy.
+The facts of an error are its attributes, the driver's error is its ``__cause__``, and all of them survive pickle and copy. Where only
+``args`` are kept, as Celery's results in JSON do, the message survives and the facts are unknown.
 A key in an error, in a loss and in the log is the one of the store, with the client's prefix: it is for whoever looks there.
 """
 
@@ -51,7 +52,13 @@ class AcquireTimeoutError(DLockError, TimeoutError):
     """
 
     def __init__(
-        self, message: str, *, key: str, timeout: float, holder: LockRecord | None, outcome_unknown: bool
+        self,
+        message: str,
+        *,
+        key: str = "",
+        timeout: float = 0.0,
+        holder: LockRecord | None = None,
+        outcome_unknown: bool = True,
     ) -> None:
         super().__init__(message)
         self.key = key
@@ -63,9 +70,12 @@ class AcquireTimeoutError(DLockError, TimeoutError):
 class LockLostError(DLockError):
     """The lock was held but is lost; *loss* says why, and what stands under the key now, if that is known."""
 
-    def __init__(self, message: str, *, loss: Loss) -> None:
+    loss: Loss
+
+    def __init__(self, message: str, *, loss: Loss | None = None) -> None:
         super().__init__(message)
-        self.loss = loss
+        if loss is not None:
+            self.loss = loss
 
 
 class LeaseStateError(DLockError, RuntimeError):
@@ -87,7 +97,7 @@ class UnsupportedError(ConfigurationError):
 class UnsafeStoreError(ConfigurationError):
     """The topology of the store can grant a lock twice; *name* in ``allow_unsafe`` accepts it."""
 
-    def __init__(self, message: str, *, name: str) -> None:
+    def __init__(self, message: str, *, name: str = "") -> None:
         super().__init__(message)
         self.name = name
 

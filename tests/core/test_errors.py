@@ -115,6 +115,12 @@ def test_error_survives_pickle_and_copy_with_all_facts(error: DLockError, way: s
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_error_keeps_its_message_where_only_its_args_are_kept(error: DLockError) -> None:
+    """As a result of Celery's in JSON."""
+    assert str(type(error)(*error.args)) == "m"
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 def test_error_can_be_caught_as_ours_and_as_its_standard_kin(error: DLockError) -> None:
     """``except TimeoutError`` and its like work."""
     assert isinstance(error, (DLockError, *KIN.get(type(error), ())))
