@@ -23,6 +23,8 @@ _R = TypeVar("_R")
 class AsyncOnce(JobRun):
     """The twin of :class:`dlock_core.Once`, for one event loop."""
 
+    _with = "async with"
+
     def __init__(self, client: AsyncLockClient, *job: Any) -> None:
         super().__init__(client._context, *job)
         self._client = client
@@ -64,6 +66,7 @@ class AsyncOnce(JobRun):
 
     def __call__(self, function: Callable[_P, Awaitable[_R]], /) -> Callable[_P, Awaitable[_R | None]]:
         """As :meth:`dlock_core.Once.__call__`, of a coroutine function."""
+        self._is_idle = False
         check_colour(function, asynchronous=True, key=self._job[0])
 
         @functools.wraps(function)

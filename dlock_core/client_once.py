@@ -76,6 +76,7 @@ class Once(JobRun):
 
         Raises: ConfigurationError: it is a coroutine function.
         """
+        self._is_idle = False
         check_colour(function, asynchronous=False, key=self._job[0])
 
         @functools.wraps(function)

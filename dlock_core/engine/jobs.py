@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.client_context import EXCLUSIVE, check_bytes, check_seconds
-from dlock_core.engine.hints import naming
+from dlock_core.engine.hints import naming, warn
 from dlock_core.engine.process import generation
 from dlock_core.engine.raised import lost_error
 from dlock_core.engine.user_calls import guarded_logger
@@ -61,6 +61,8 @@ class _HolderLivesError(Exception):
 class JobRun:
     """One try of one process to run a job: what the record said, and the lease while this process runs it."""
 
+    _with = "with"
+
     def __init__(  # noqa: PLR0917  # called by the clients' once() alone
         self,
         context: ClientContext,
@@ -97,6 +99,7 @@ class JobRun:
         self._used = False
         self.due = False
         self.busy = False
+        self._is_idle = True
 
     @property
     def result(self) -> bytes | None:
@@ -112,6 +115,14 @@ class JobRun:
         """Whether this process runs the job still: it was not finished, and neither the body nor a close of the client gave it back."""
         return self._context.generation == generation() and type(lease._handle.state) in (Held, Lost)  # its other half
 
+    def __del__(self) -> None:
+        """Warn if the job was neither entered nor used as a decorator."""
+        if getattr(self, "_is_idle", False):  # it is not set where an option was refused
+            warn(
+                f"once({self.key!r}) was never entered, so nothing was run; write: {self._with} client.once({self.key!r}, slot=…) as job",
+                RuntimeWarning,
+            )
+
     def __repr__(self) -> str:
         """Name the job, the slot and what came of it."""
         state = "due" if self.due else "busy" if self.busy else "not due"
@@ -125,7 +136,7 @@ class JobRun:
         """
         if self._used:
             raise LeaseStateError(f"this once({self.key!r}) was used before; call once() anew for each run")
-        self._used = True
+        self._used, self._is_idle = True, False
         self._slot = check_slot(self.key, self._source)
         try:
             record = await engine.read(self._full_key, self._call.timings.acquire_timeout_ns / NANOS)

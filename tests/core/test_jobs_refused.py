@@ -92,3 +92,15 @@ async def test_store_without_a_place_for_data_is_refused_before_any_request(worl
     async with world.client(store) as client:
         with pytest.raises(UnsupportedError, match="data cannot be had from this store: its rows are narrow"):
             client.once("k", slot=1)
+
+
+@both_colours
+async def test_job_that_is_never_entered_is_told(world: World) -> None:
+    """Asking for a run is not running; nothing was sent."""
+    async with world.client() as client:
+        with pytest.warns(
+            RuntimeWarning, match=r"once\('k'\) was never entered, so nothing was run; write: .*with client"
+        ):
+            client.once("k", slot=1)
+
+        assert not world.store.requests
