@@ -13,11 +13,13 @@ from dlock_core import (
     Leader,
     LeaderState,
     LeaseStateError,
+    LockClient,
     LockLostError,
     LossReason,
     StoreSetupError,
     StoreUnavailableError,
 )
+from dlock_core.memory import MemorySpace, MemoryStore
 from tests.core.election_support import nothing, reported, without_cancellation
 from tests.core.hold_support import Boom
 from tests.core.worlds import both_colours
@@ -380,3 +382,17 @@ async def test_an_interrupt_before_the_body_gives_the_term_back(
         del kept
         gc.collect()
         await election.run(nothing, rejoin=False)
+
+
+def test_run_raises_what_no_coroutine_can_raise() -> None:
+    """The body of a blocking client is no coroutine: what it raises comes out of the run, and the key is free."""
+
+    def body(_: object) -> None:
+        next(iter(()))
+
+    with LockClient(MemoryStore(MemorySpace())) as client:
+        with pytest.raises(StopIteration):
+            client.election("k").run(body)
+
+        with client.lock("k", timeout=0) as lease:
+            assert lease.fencing_token == 2
