@@ -31,6 +31,7 @@ check: venv
 
 types:
 	$(BIN)/mypy $(TYPED)
+	$(BIN)/mypy conftest.py  # by itself: conformance_tests has a module of that name, too
 
 # What all processes of `make test` load is compiled here once, and not by each of them.
 rules:

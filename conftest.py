@@ -6,7 +6,7 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 from zlib import crc32
 
@@ -119,7 +119,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection() -> Generator[None, object, object]:
     """Keep the collector off while tests are collected: next to nothing of that is garbage, and each process goes over all of it."""
     gc.disable()
     try:
@@ -147,7 +147,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Let the long tests without a clock run when nobody else does."""
     if not (_MAY_TAKE_BACK and item.nodeid.startswith(_PATIENT)):
         return (yield)
