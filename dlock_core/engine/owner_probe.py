@@ -84,7 +84,7 @@ def _is_over(folder: Path, stat: list[str]) -> bool:
 def _group_lives(group: int) -> bool:
     """Whether any process of *group* works. Zombies that nobody reaps do not; whoever cannot be seen may.
 
-    Raises: OSError: a process ended while it was looked at, and may have left another one behind. The next look tells.
+    Raises: OSError: none was seen to, but a process ended while it was looked at, and may have left one behind. The next look tells.
     """
     try:
         os.killpg(group, 0)
@@ -93,12 +93,17 @@ def _group_lives(group: int) -> bool:
     except PermissionError:
         return True
     _stat(_PROC / "1")  # of another user, so: nobody is hidden
-    members = 0
+    members, gone = 0, list[OSError]()
     for folder in _PROC.iterdir():
-        if folder.name.isdigit() and (stat := _stat(folder))[_GROUP] == str(group):
-            members += 1
-            if not _is_over(folder, stat):
-                return True
+        try:
+            if folder.name.isdigit() and (stat := _stat(folder))[_GROUP] == str(group):
+                members += 1
+                if not _is_over(folder, stat):
+                    return True
+        except OSError as error:
+            gone.append(error)
+    if gone:
+        raise gone[0]
     return members == 0
 
 

@@ -10,6 +10,7 @@ import pytest
 from dlock_core import LockRecord, OwnerState, UnsupportedError
 from dlock_core.client import LockClient
 from dlock_core.clock import boot
+from dlock_core.engine import owner_probe
 from dlock_core.engine.owner_probe import same_host
 from dlock_core.memory import MemoryStore
 from dlock_core.record import ProcessIdentity, State
@@ -79,6 +80,28 @@ def test_owner_whose_child_group_lives_is_alive() -> None:
     """The work goes on without the one who holds the lock for it."""
     assert same_host(record_of(other(pid=ended_pid(), child_group=os.getpgrp()))) is OwnerState.ALIVE
     assert same_host(record_of(other(pid=ended_pid(), child_group=ended_pid()))) is OwnerState.DEAD
+
+
+def test_processes_that_end_meanwhile_hide_no_group_that_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do all the time; where nobody was seen to work they may have left somebody behind."""
+    stat = owner_probe._stat
+
+    def look(folder: Path) -> list[str]:
+        if folder.name.isdigit() and folder.name not in ("1", str(os.getpid())):
+            raise FileNotFoundError(folder)
+        return stat(folder)
+
+    monkeypatch.setattr(owner_probe, "_stat", look)
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert same_host(record_of(other(pid=ended_pid(), child_group=os.getpgrp()))) is OwnerState.ALIVE
+        assert same_host(record_of(other(pid=ended_pid(), child_group=pid))) is OwnerState.UNKNOWN
+    finally:
+        os.waitpid(pid, 0)
 
 
 def test_zombie_is_dead_once_all_its_threads_are() -> None:

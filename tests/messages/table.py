@@ -21,7 +21,7 @@ import redis
 from dlock_conformance.servers import resolve
 
 import dlock_core
-from dlock_core.command import app
+from dlock_core.command import app, show
 from dlock_core.engine import hints
 from dlock_core.memory import MemorySpace, MemoryStore
 from tests.messages.mistakes import MISTAKES
@@ -74,6 +74,7 @@ def _commanded(text: str, folder: Path) -> str:
     with (
         holder,
         mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch.object(show, "_PROGRESS_S", 60.0),  # a busy machine may take long enough for the line of a wait
         redirect_stdout(out),
         redirect_stderr(err),
         warnings.catch_warnings(),
