@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -257,6 +256,11 @@ class Connections:
                 self.servers.refreshed()
 
         thread = DaemonThread("dlock-redis-slots", refresh)
-        with suppress(StoreUnavailableError):  # the interpreter is shutting down, and starts no thread any more
-            thread.begin(undo=self.servers.refreshed)
+        try:
+            thread.begin()
             self._refreshing = thread
+        except StoreUnavailableError:
+            self.servers.refreshed()  # the interpreter is shutting down, and starts no thread any more
+        except BaseException:  # of a signal handler
+            self.servers.refreshed()
+            raise

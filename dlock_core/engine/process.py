@@ -53,8 +53,8 @@ class DaemonThread(threading.Thread):
         if call := self._taken():
             call()
 
-    def begin(self, undo: Callable[[], object] = int) -> None:
-        """Start the thread. Where that fails and the function is never called, *undo* is.
+    def begin(self) -> None:
+        """Start the thread. Where that fails the function is called only if that has begun, and else dropped, with its arguments.
 
         Raises: StoreUnavailableError: the process gets no more threads. What a signal handler raises is raised as it is: in
             ``Thread.start()`` it may come out as an error of CPython, with the thread hanging, or running all the same.
@@ -62,8 +62,7 @@ class DaemonThread(threading.Thread):
         try:
             self.start()
         except BaseException as error:
-            if self._taken():
-                undo()
+            self._taken()
             if isinstance(error, RuntimeError) and str(error).startswith("can't "):
                 raise StoreUnavailableError(f"the process gets no more threads: {error}") from error
             is_disguise = str(error) == "release unlocked lock" or error.args == (self,)

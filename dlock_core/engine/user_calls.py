@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.engine.process import DaemonThread
+from dlock_core.engine.seats import Seat, Seats
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -128,19 +129,22 @@ class _Calls:
     """Calls that wait in a queue, and the thread that empties it, by ``_run``."""
 
     _thread: str
-    _run: Callable[[], None]
+    _run: Callable[[Seat], None]
 
     def __init__(self, most: int | None = None) -> None:
         self._queue: deque[tuple[Callable[[Any], object], Any]] = deque(maxlen=most)
-        self._turn = threading.Lock()  # held by the thread, and never waited for
+        self._turns = Seats(1)  # of the thread; one that an interrupt drops is free again
 
     def start(self) -> None:
         """Empty the queue on a thread, unless one does; where no thread can be started, :meth:`start` has to be called again."""
-        if not self._queue or not self._turn.acquire(blocking=False):
+        if not self._queue or (turn := self._turns.take(0)) is None:
             return
         try:
-            DaemonThread(self._thread, self._run).begin(undo=self._turn.release)
-        except StoreUnavailableError as error:
+            DaemonThread(self._thread, self._run, turn).begin()
+        except BaseException as error:
+            del turn  # the traceback keeps this frame
+            if not isinstance(error, StoreUnavailableError):
+                raise
             _log.warning("callback %r is not called yet: %s", self._queue[0][0], error)
 
 
@@ -155,14 +159,14 @@ class Callbacks(_Calls):
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits and nothing runs that is waited for."""
-        return not self._queue and not self._turn.locked()
+        return not self._queue and not self._turns.taken
 
     def post(self, callback: Callable[[Any], object], argument: Any) -> None:
         """Run *callback* with *argument* soon."""
         self._queue.append((callback, argument))
         self.start()
 
-    def _run(self) -> None:
+    def _run(self, turn: Seat) -> None:
         late: list[threading.Event] = []
         try:
             while self._queue:
@@ -182,7 +186,7 @@ class Callbacks(_Calls):
             _log.warning("callback %r is not called yet: %s", self._queue[0][0], error)
             return
         finally:
-            self._turn.release()
+            self._turns.leave(turn)
         self.start()  # for what was posted since the last look
 
 
@@ -220,7 +224,7 @@ class Feed(_Calls):
         self._queue.append((function, argument))
         if self._is_asleep or len(self._queue) == _BACKLOG_MAX // 2:
             self._wake.put(None)
-        elif not self._turn.locked():
+        elif not self._turns.taken:
             self.start()
 
     def close(self) -> None:
@@ -228,14 +232,14 @@ class Feed(_Calls):
         self._is_closed = True
         self._wake.put(None)
 
-    def _run(self) -> None:
+    def _run(self, turn: Seat) -> None:
         try:
             is_awake = True
             while is_awake:
                 self._empty()
                 is_awake = self._has_more(_LOOK_S) or self._sleep()
         finally:
-            self._turn.release()
+            self._turns.leave(turn)
         self.start()  # for what was posted since the last look
 
     def _empty(self) -> None:

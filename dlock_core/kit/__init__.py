@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from dlock_core.engine.process import DaemonThread
+from dlock_core.engine.seats import Seats
 from dlock_core.kit.backend import Backend
 from dlock_core.kit.batches import BatchResults, in_parts
 from dlock_core.kit.codec import Plain, damaged, packed, payload_of, plain_of, record_of, unpacked
@@ -53,7 +54,7 @@ from dlock_core.kit.pooled import AsyncPool, AsyncPooledLink, Pool, PooledConnec
 from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.readiness import is_ready
 from dlock_core.kit.removal import may_be_removed
-from dlock_core.kit.seats import AsyncSeats, Seats, Shelf
+from dlock_core.kit.seats import AsyncSeats, Shelf
 from dlock_core.kit.trouble import named, unanswered, unfit
 from dlock_core.kit.watch import AsyncWatch, News, Waits, Watch
 from dlock_core.store import tokens_exhausted

@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.engine.process import DaemonThread
+from dlock_core.engine.seats import Seat, Seats
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
-from dlock_core.kit.seats import Seat, Seats
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 from weakref import WeakSet
 
+from dlock_core.engine.seats import Seats
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.kit.lane import Lane, in_own_thread
-from dlock_core.kit.seats import AsyncSeats, Seats, Shelf
+from dlock_core.kit.seats import AsyncSeats, Shelf
 from dlock_core.store import Connections
 
 if TYPE_CHECKING:

@@ -129,7 +129,7 @@ def test_memory_in_a_forked_child_warns_that_no_other_process_sees_its_locks() -
 
 
 def test_child_of_a_fork_that_met_a_held_mutex_does_not_hang() -> None:
-    """Another thread may be inside the client, the space and the callbacks at the fork: the child finds their mutexes held for ever."""
+    """Another thread may be inside the client and the space at the fork: the child finds their mutexes held for ever."""
     ended = run_program(
         """
         client = connect("memory://busy", lease_duration=20)
@@ -137,7 +137,7 @@ def test_child_of_a_fork_that_met_a_held_mutex_does_not_hang() -> None:
         inside, over = threading.Event(), threading.Event()
 
         def hold():
-            with client._runtime.mutex, client._store.space.mutex, client._runtime._callbacks._turn:
+            with client._runtime.mutex, client._store.space.mutex:
                 inside.set()
                 over.wait()
 

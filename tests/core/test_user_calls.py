@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from dlock_core.engine import user_calls
 from dlock_core.engine.process import DaemonThread
 from dlock_core.engine.user_calls import Callbacks, Feed, guarded_logger, log_elsewhere, run_in_daemon_thread
 from dlock_core.errors import StoreUnavailableError
+from proof.interrupts.points import Tracer
 
 
 class Threads:
@@ -94,6 +97,37 @@ def test_what_a_signal_handler_raises_at_the_start_of_a_thread_is_handed_on(
     threads.end()
 
     assert (told, caplog.messages) == ([1, 2], [])
+
+
+@pytest.mark.parametrize("kind", [Callbacks, Feed])
+def test_a_call_that_is_interrupted_at_any_point_stops_no_other(
+    kind: type[Callbacks | Feed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while it has the turn, before its thread has."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # CPython tells there of a thread that it has forgotten
+
+    def interrupted(at: int) -> int:
+        calls, again = kind(), threading.Event()
+
+        def act() -> None:
+            raise KeyboardInterrupt
+
+        def post() -> None:
+            tracer.watch()
+            with suppress(KeyboardInterrupt):
+                calls.post(id, None)
+            tracer.end()
+
+        tracer = Tracer(act, at)
+        poster = threading.Thread(target=post)
+        poster.start()
+        poster.join()
+        calls.post(lambda _: again.set(), None)
+        assert again.wait(10), tracer.where
+        return tracer.count
+
+    for at in range(1, interrupted(0) + 1):
+        interrupted(at)
 
 
 def test_callbacks_run_one_after_the_other_until_one_takes_too_long(

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from dlock_core.engine.seats import Seat, Seats
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import Lane
 from dlock_core.kit.forks import watched
 from dlock_core.kit.lane import _Job
-from dlock_core.kit.seats import Seat, Seats
 from proof.interrupts.points import Tracer
 
 if TYPE_CHECKING:
