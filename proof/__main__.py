@@ -229,8 +229,12 @@ def _jobs(options: argparse.Namespace) -> dict[str, Any]:
 
 def _interrupts(options: argparse.Namespace) -> dict[str, Any]:
     """Signals, finalizers, other threads and tasks at the points of our code."""
-    stores = ("memory",) if options.quick else interrupts.STORES
-    rows = [(where, *swept) for where, swept in interrupts.run(stores, 300 if options.quick else options.every)]
+    swept = (
+        interrupts.run(("memory",), 300, ("acquire",))
+        if options.quick
+        else interrupts.run(interrupts.STORES, options.every)
+    )
+    rows = [(where, *each) for where, each in swept]
     wrong = [
         f"{where}, {operation}, {act}: {each}, {what}"
         for where, operation, act, *_, all_ in rows
