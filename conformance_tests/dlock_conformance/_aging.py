@@ -13,11 +13,11 @@ import pytest
 from dlock_conformance._claiming import LARGE
 from dlock_conformance._forms import claims, claims_of_held, releases, replaces, replaces_by
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held, next_version
+from dlock_conformance.records import fresh, held, next_version, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import RecordError, StoreError
 from dlock_core.record import LockRecord, State, Times, Version
-from dlock_core.store import Claim, Expect, Replace, Reply
+from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = ["AgeClauses"]
 
@@ -97,6 +97,20 @@ class AgeClauses:
             written = time.monotonic()
             time.sleep(WAIT_S)  # a record gets older in real time only
             self._is_of(trial, key, sent, written)
+
+    @needs("atomic_multi")
+    def test_c2_each_of_several_refusals_has_an_age_of_its_own(self, trial: Trial) -> None:
+        """Who holds the one key may have died, while the other is renewed."""
+        old = trial.hold(trial.key())
+        time.sleep(2 * WAIT_S)  # as above
+        sent = time.monotonic()
+        young = trial.hold(trial.key())
+
+        for records in ((old, young), (young, old)):
+            replies = trial.store.claim_many([Claim(held(record.key), Expect.ANY) for record in records])
+            age_ms = replies[records.index(young)].age_ms
+            if age_ms is not None:
+                self._is_at_most(trial, age_ms, sent, "the refusal of one of several claims")
 
     def test_c2_a_refused_claim_carries_no_other_age(self, trial: Trial) -> None:
         """It may carry none, or the age of the record that refused it."""
@@ -184,17 +198,19 @@ class AgeClauses:
             if reply.age_ms is not None:
                 self._is_at_most(trial, reply.age_ms, sent, f"the refusal of {form}")
 
-    def test_c2_a_refused_claim_leaves_the_age(self, trial: Trial) -> None:
-        """Otherwise who is refused again and again would keep a holder alive that has died."""
-        sent = time.monotonic()
-        record = trial.hold(trial.key())
-        written = time.monotonic()
+    def test_c2_nothing_but_a_write_makes_it_young(self, trial: Trial) -> None:
+        """Otherwise who looks, or is refused, again and again would keep a holder alive that has died."""
+        old: dict[str, tuple[LockRecord, float, float]] = {}
+        calls = looks(trial)
+        for what in calls:
+            sent = time.monotonic()
+            record = trial.hold(trial.key())
+            old[what] = record, sent, time.monotonic()
         time.sleep(2 * WAIT_S)  # as above
 
-        for _ in range(2):
-            trial.store.claim(Claim(held(record.key), Expect.ANY))
-
-        self._is_of(trial, record.key, sent, written)
+        for what, (record, sent, written) in old.items():
+            calls[what](record)
+            self._is_of(trial, record.key, sent, written, when=f"after {what} ")
 
     @needs("refuse")
     def test_c2_the_clock_of_the_caller_is_none_of_the_store_s(self, trial: Trial) -> None:
@@ -243,19 +259,44 @@ class AgeClauses:
             good, f"{what} says that the record is older than its last write, of {most:.0f} ms ago", came=age_ms
         )
 
-    def _is_of(self, trial: Trial, key: str, sent: float, written: float) -> None:
+    def _is_of(self, trial: Trial, key: str, sent: float, written: float, *, when: str = "") -> None:
         asked = time.monotonic()
         came = trial.store.read_age(key)
-        self._fits(trial, came and came[1], sent, written, asked)
+        self._fits(trial, came and came[1], sent, written, asked, when=when)
 
-    def _fits(self, trial: Trial, age_ms: object, sent: float, written: float, asked: float) -> None:
+    def _fits(self, trial: Trial, age_ms: object, sent: float, written: float, asked: float, *, when: str = "") -> None:
         answered = time.monotonic()
         most, least = (answered - sent) * 1000 + CLOCKS_MS, (asked - written) * 1000 - CLOCKS_MS
         trial.require(
             type(age_ms) is int and least <= age_ms <= most,
-            f"the age must be whole ms since the last write, here {least:.0f} to {most:.0f}",
+            f"{when}the age must be whole ms since the last write, here {least:.0f} to {most:.0f}",
             came=age_ms,
         )
+
+
+def looks(trial: Trial) -> dict[str, Callable[[LockRecord], object]]:
+    """Return calls that do not write to a record that is held, by what they are."""
+    store = trial.store
+
+    def refused(kind: type[Replace | Release], record: LockRecord) -> object:
+        write = next_version if kind is Replace else tombstone
+        return store.send(kind(write(record), Version(fresh(), record.fencing_token)))
+
+    calls: dict[str, Callable[[LockRecord], object]] = {
+        "a read": lambda record: store.read(record.key),
+        "read_age": lambda record: store.read_age(record.key),
+        "a scan": lambda record: list(store.scan(record.key)),
+        "a refused replace": lambda record: refused(Replace, record),
+        "a refused release": lambda record: refused(Release, record),
+    }
+    for form in claims_of_held(trial, "k"):
+        calls[f"the refusal of {form}"] = lambda record, form=form: claims_of_held(trial, record.key)[form]()  # type: ignore[misc]
+    if trial.harness.gives("batch_renew"):
+        stale = Version(fresh(), 1)
+        calls["a refusal in a batch"] = lambda record: store.replace_many([Replace(next_version(record), stale)])
+    if trial.harness.gives("prune"):
+        calls["a prune"] = lambda record: store.prune([record], older_than_ms=LONG_MS)
+    return calls
 
 
 def age_of(trial: Trial, record: LockRecord) -> object:

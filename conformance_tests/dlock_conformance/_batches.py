@@ -234,13 +234,14 @@ class BatchClauses:
     def test_b2_an_error_of_one_is_its_own_result(self, trial: Trial) -> None:
         """A record that cannot be read is one RecordError among the results, not an exception that hides the others."""
         key = trial.plant()
-        first, last = trial.hold(trial.key()), trial.hold(trial.key())
+        first, lost, last = (trial.hold(trial.key()) for _ in range(3))
 
         requests = [
             Replace(next_version(first), first.version),
             Replace(held(key), Version("another", 1)),
             Replace(next_version(last), last.version),
-        ]
+            Replace(next_version(lost), Version(fresh(), lost.fencing_token)),
+        ][: batch_size(trial, 4)]
         came = trial.tried(lambda: trial.store.replace_many(requests))
 
         trial.require(isinstance(came, list), "one bad record in a batch made the whole call raise", came=came)
@@ -257,6 +258,8 @@ class BatchClauses:
             )
             right = requests[place].record
             trial.exactly(right, trial.store.read(right.key), "beside a bad record a renewal was told, and not written")
+        for result in came[3:]:
+            trial.refused(result, "a renewal in a batch that expects another version, beside a bad record,", lost)
 
     @needs("plant_newer")
     def test_b2_a_newer_format_is_the_result_of_its_own_request(self, trial: Trial) -> None:
@@ -290,24 +293,23 @@ class BatchClauses:
         trial.require(all(isinstance(result, OutcomeUnknownError) for result in each), wrong, came=came)
 
     def test_b3_a_full_batch_is_done(self, trial: Trial) -> None:
-        """Every request up to ``batch_limit`` counts, and has its result: each third is late, and the others keep their payloads."""
+        """Every request up to ``batch_limit`` counts, and has its result: each third is late; the others, and the last, keep their payloads."""
         limit = getattr(trial.store.raw, "batch_limit", None)
         trial.require(
             isinstance(limit, int) and limit >= 1, f"batch_limit must be an integer of 1 or more; it is {limit!r}"
         )
         records = [trial.hold(trial.key(), data=b"stays") for _ in range(batch_size(trial, BATCH_MOST))]
 
+        late = [(len(records) - place) % 3 == 2 for place in range(len(records))]
         requests = [
-            Replace(
-                next_version(old, data=None), old.version._replace(rvn=fresh()) if place % 3 == 1 else old.version, True
-            )
-            for place, old in enumerate(records)
+            Replace(next_version(old, data=None), old.version._replace(rvn=fresh()) if is_late else old.version, True)
+            for old, is_late in zip(records, late, strict=True)
         ]
         results = trial.store.replace_many(requests)
 
         what = f"one of a batch of {len(requests)}, where batch_limit is {limit},"
-        for place, (request, result, old) in enumerate(zip(requests, results, records, strict=True)):
-            if place % 3 == 1:
+        for request, result, old, is_late in zip(requests, results, records, late, strict=True):
+            if is_late:
                 trial.refused(result, f"{what} that expects another version", old)
                 continue
             trial.granted(result, f"{what} that expects the version that stands")
@@ -348,4 +350,7 @@ def won_by_one(trial: Trial, came: Any) -> LockRecord:
             f"of {len(results)} batches and replaces that expect one version of a record, {len(granted)} renewed it; exactly one must",
             came=list(results),
         )
+    for result in results:
+        if result.record != granted[0]:
+            trial.fail("the loser of a race was not shown the winner's record", expected=granted[0], came=result)
     return granted[0]

@@ -9,7 +9,7 @@ from dlock_conformance._claim_waiting import served
 from dlock_conformance._claiming import OLD, OTHER_FIELDS
 from dlock_conformance._sessions import SESSIONS
 from dlock_conformance.records import fresh, held, next_version, tombstone
-from dlock_conformance.trial import Trial
+from dlock_conformance.trial import Trial, batch_size
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
@@ -77,11 +77,18 @@ def changes(record: LockRecord, expected: Version) -> dict[str, Replace | Releas
 
 
 def replaces_by(trial: Trial) -> dict[str, Callable[[Replace], Reply | StoreError]]:
-    """Return how a replace can be sent: by itself, and in a batch."""
+    """Return how a replace can be sent: by itself, in a batch of its own, and behind another renewal."""
     ways: dict[str, Callable[[Replace], Reply | StoreError]] = {"": trial.store.replace}
     if trial.harness.gives("batch_renew"):
         ways[" in a batch"] = lambda request: trial.store.replace_many([request])[0]
+        if batch_size(trial, 2) == 2:
+            ways[" behind another in a batch"] = lambda request: _behind_another(trial, request)
     return ways
+
+
+def _behind_another(trial: Trial, request: Replace) -> Reply | StoreError:
+    other = trial.hold(trial.key())
+    return trial.store.replace_many([Replace(next_version(other), other.version), request])[1]
 
 
 def claims(trial: Trial, old: LockRecord | None, record: LockRecord) -> dict[str, tuple[Claim, Asking]]:
@@ -104,14 +111,14 @@ def claims(trial: Trial, old: LockRecord | None, record: LockRecord) -> dict[str
     return forms
 
 
-def claims_of_held(trial: Trial, key: str) -> dict[str, Callable[[], Reply]]:
-    """Return a call of a claim of *key*, which is held, in each way that a claim can be sent: it is refused soon."""
-    plain = Claim(held(key), Expect.ANY)
+def claims_of_held(trial: Trial, key: str, claim: Claim | None = None) -> dict[str, Callable[[], Reply]]:
+    """Return a call of a claim of *key*, which is held, or of this *claim*, in each way that it can be sent: it is refused soon."""
+    plain = claim or Claim(held(key), Expect.ANY)
     asked: dict[str, Callable[[], Reply]] = {"a claim": lambda: trial.store.claim(plain)}
     if trial.harness.gives("atomic_multi"):
         asked["one of several claims"] = lambda: trial.store.claim_many([plain])[0]
     if trial.harness.gives("claim_wait"):
-        ticketed = plain._replace(ticket=fresh())
+        ticketed = plain._replace(ticket=plain.ticket or fresh())
         asked["a claim that waits"] = lambda: trial.store.claim_when_free(ticketed, wait_s=0.001)
     return asked
 

@@ -12,12 +12,12 @@ import pytest
 
 from dlock_conformance._changing import WRONG_VERSIONS
 from dlock_conformance._claiming import GREAT_TOKEN, NEW, NONE, OLD, OTHER_FIELDS
-from dlock_conformance._forms import changes, claims, granted_in_each_form, replaces_by
+from dlock_conformance._forms import changes, claims, claims_of_held, granted_in_each_form, replaces_by
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.trial import Trial
-from dlock_core.errors import StoreError
+from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, State, Times, Version
 from dlock_core.store import Claim, Expect, Replace
 
@@ -50,6 +50,16 @@ class GrantingClauses:
             reply = ask(Claim(held(free.key), expected, ticket=fresh()))
 
             trial.refused(reply, f"{way} that expects {wrong.replace('_', ' ')}", free)
+
+    def test_s2_who_holds_the_key_is_refused_as_anybody(self, trial: Trial) -> None:
+        """No lock is re-entrant, not for the same owner in the same process either: two of its tasks exclude each other."""
+        fields = {name: OTHER_FIELDS[name] for name in ("owner", "process", "stamp")}
+        first = Claim(held(trial.key(), **fields), Expect.ANY, ticket=fresh())
+        record = trial.granted(trial.store.claim(first), "a claim of an absent key")
+
+        again = first._replace(record=replace(first.record, rvn=fresh()))
+        for form, ask in claims_of_held(trial, record.key, again).items():
+            trial.refused(ask(), f"{form} by the owner and the process that hold the key", record)
 
     def test_s2_a_lapsed_lease_is_still_held(self, trial: Trial) -> None:
         """The store reads no clock: whose lease has ended is decided by who waits, and told by a replace."""
@@ -106,7 +116,7 @@ class GrantingClauses:
                     )
 
     def test_s18_no_form_of_a_claim_passes_the_last_token(self, trial: Trial) -> None:
-        """It is an error, and changes nothing."""
+        """It is certainly not applied, which the error says (S3), and changes nothing."""
         record = held("k")
         free = trial.free(trial.hold(trial.key(), token=TOKEN_MAX))
         for form in claims(trial, free, record):
@@ -115,7 +125,8 @@ class GrantingClauses:
 
             came = trial.tried(partial(ask, request))
 
-            trial.require(isinstance(came, StoreError), f"{form} was granted after the last token", came=came)
+            wrong = f"{form} after the last token must raise StoreUnavailableError"
+            trial.require(isinstance(came, StoreUnavailableError), wrong, came=came)
             trial.exactly(free, trial.store.read(free.key), f"{form} after the last token changed the record")
 
     @needs("atomic_multi")
@@ -125,7 +136,8 @@ class GrantingClauses:
 
         came = trial.tried(lambda: trial.store.claim_many([Claim(held(key), Expect.ANY) for key in (other, free.key)]))
 
-        trial.require(isinstance(came, StoreError), "several claims were granted after the last token", came=came)
+        wrong = "several claims, one of a key that has had its last token, must raise StoreUnavailableError"
+        trial.require(isinstance(came, StoreUnavailableError), wrong, came=came)
         trial.require(trial.store.read(other) is None, "several claims that failed have made a record")
 
     @needs("prune")

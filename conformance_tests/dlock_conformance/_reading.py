@@ -30,6 +30,7 @@ READERS = 3
 # How stores name what they keep beside a lock.
 BETWEEN = (":", ".", "/", "_")
 OWN_ENDS = ("counter", "fence", "fencing", "lock", "owner", "queue", "token", "version", "waiters")
+STARTS = ("/", "//", " ", ".", "./", "../", "_", "__", "$", "#", "-", ":", "%", "\\", "\ufeff", "\u3000")
 ALL_BYTES = bytes(range(256))
 INTEGERS = (0, 1, -1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63) + 1)
 TEXTS = (
@@ -82,7 +83,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "60 KiB in an attribute": {"attributes": (("large", "\u00e9" * 30_000),)},
     "an empty owner": {"owner": ""},
     "a strange owner": {
-        "owner": " H\u00f4te e\u0301:\U0001f512 \"quoted\" 'too' \\ $x {} %41 a|b,c\td\r\n\x0b\x1c\x85\u2028"
+        "owner": " H\u00f4te e\u0301:\U0001f512 \"quoted\" 'too' \\ \\\\ $x {} %41 a|b,c\td\r\n\x0b\x1c\x85\u2028"
     },
     "a long owner": {"owner": "o" * 1000},
     "the shortest lease": {"lease_ms": 1},
@@ -90,6 +91,7 @@ EXACT: dict[str, dict[str, Any]] = {
     "no lease": {"lease_ms": None},
     "a short rvn": {"rvn": "r"},
     "a long rvn": {"rvn": "0123456789abcdef" * 4},
+    "an rvn with capitals and spaces": {"rvn": " Rvn of Another "},
     "an rvn that looks like a number": {"rvn": "00012345678901234567890123456789"},
     "a great token": {"fencing_token": TOKEN_MAX},
     "an odd great token": {"fencing_token": 1_795_000_000_123_457},
@@ -153,6 +155,7 @@ PAIRS: dict[str, tuple[str, str]] = {
     "leading zeros": ("/1", "/01"),
     "a number and its float": ("/1", "/1.0"),
     "quotes": ("'", "''"),
+    "per cent signs": ("a%b", "a%%b"),
     "an escape": ("a", "\\a"),
     "a wildcard": ("a%", "ab"),
     "braces": ("{a}b", "{a}c"),
@@ -286,6 +289,17 @@ class ReadingClauses:
             trial.store.read(one),
             f"a release of {two[START_BYTES:][-20:]!r} changed {one[START_BYTES:][-20:]!r}",
         )
+
+    def test_s12_the_start_of_a_key_is_the_key_s(self, trial: Trial) -> None:
+        """What a path, a URL or a line of text may begin with is not trimmed; nor read as the store's own."""
+        key = trial.key()
+        records = [trial.hold(start + key) for start in ("", *STARTS)]
+
+        for record in records:
+            start = record.key.removesuffix(key)
+            trial.exactly(record, trial.store.read(record.key), f"a key that begins with {start!r} is another key")
+        for record in records:
+            trial.free(record)
 
     def test_s12_no_end_of_a_key_is_the_store_s_own(self, trial: Trial) -> None:
         """A counter, a queue or whatever it keeps beside a lock has no key that a lock can have, too."""

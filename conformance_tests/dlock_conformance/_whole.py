@@ -36,7 +36,7 @@ from dlock_core.store import Release, Replace, Reply
 __all__ = ["LEFT", "WHOLE", "WholeClauses"]
 
 # Numbers that 32 bits and a double do not hold, a time after 2038, and text that somebody may normalise, trim or cut.
-_TEXT = " a \u00e9e\u0301 "
+_TEXT = " Aa \u00e9e\u0301 "
 _SESSION = SessionRef(f"~dlock/session/{_TEXT}{'k' * 900}", LEASE_MAX_MS - 1, GREAT_TOKEN)
 _MARKS: dict[str, Any] = {
     "stamp": Stamp(0, _TEXT),

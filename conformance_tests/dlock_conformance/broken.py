@@ -16,6 +16,7 @@ from dlock_conformance._broken_answers import LINKS_OF_ANSWERS, OF_ANSWERS
 from dlock_conformance._broken_bounds import LINKS_OF_BOUNDS, OF_BOUNDS
 from dlock_conformance._broken_branches import LINKS_OF_BRANCHES, OF_BRANCHES
 from dlock_conformance._broken_cells import OF_CELLS
+from dlock_conformance._broken_details import OF_DETAILS
 from dlock_conformance._broken_ends import LINKS_OF_ENDS, OF_ENDS
 from dlock_conformance._broken_forms import OF_FORMS
 from dlock_conformance._broken_lives import LINKS_OF_LIVES, OF_LIVES
@@ -43,6 +44,7 @@ BROKEN: tuple[Broken, ...] = (
     *OF_BOUNDS,
     *OF_ENDS,
     *OF_ANSWERS,
+    *OF_DETAILS,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(
