@@ -293,7 +293,7 @@ class BatchClauses:
         trial.require(all(isinstance(result, OutcomeUnknownError) for result in each), wrong, came=came)
 
     def test_b3_a_full_batch_is_done(self, trial: Trial) -> None:
-        """Every request up to ``batch_limit`` counts, and has its result: each third is late; the others, and the last, keep their payloads."""
+        """Every request up to ``batch_limit`` counts, and has its result: each third is late, the others and the last keep theirs."""
         limit = getattr(trial.store.raw, "batch_limit", None)
         trial.require(
             isinstance(limit, int) and limit >= 1, f"batch_limit must be an integer of 1 or more; it is {limit!r}"
