@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dlock_conformance import _faulty
-from dlock_conformance._breaking import STEPS, Step, answering, around, put, standing, writing
+from dlock_conformance._breaking import STEPS, Step, answering, around, for_threads, put, standing, writing
 from dlock_conformance._broken_steps import Broken
-from dlock_conformance._wire_errors import NoReplyError
+from dlock_conformance._faulty_links import BrokenLinks
+from dlock_conformance._links import Links, ReplyTimeoutError
+from dlock_conformance._wire_errors import NoReplyError, NotSentError, WireError
 from dlock_conformance.harness import Colour
-from dlock_conformance.wired import BATCH_LIMIT, Wire
+from dlock_conformance.wired import BATCH_LIMIT, Wire, WiredStore
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Replace, Reply
 
-__all__ = ["OF_DETAILS"]
+__all__ = ["LINKS_OF_DETAILS", "OF_DETAILS"]
 
 
 def reentrant(wire: Wire, step: Step, request: Claim) -> Any:
@@ -36,6 +39,74 @@ def exhausted_as_unknown(_: Wire, step: Step, request: Claim) -> Any:
         return step(request)
     except StoreUnavailableError as error:
         raise OutcomeUnknownError("the server raised an overflow", key=request.record.key) from error
+
+
+def silent_where_it_keeps(_: Wire, step: Step, request: Replace) -> Any:
+    """Forget that a replace wakes, where it keeps the payload."""
+    return step(request._replace(wakes=request.wakes and not request.keep_payload))
+
+
+def cutting_by_a_restart(wire: Wire) -> None:
+    """Have a restart bring back 4 KiB of data at most."""
+
+    def restart() -> None:
+        for key, record in list(wire.space.records.items()):
+            wire.space.records[key] = replace(record, data=record.data and record.data[:4096])
+
+    wire.restart = restart
+
+
+# ---- connections and scans that are used up, and forks
+
+
+class LosesPlaces(Links):
+    """Has thirty connections, and one less with each call whose time-out was over."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self._places = threading.Semaphore(30)
+
+    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """As its name says."""
+        if not self._places.acquire(timeout=timeout_s):
+            raise NotSentError("no connection is free")
+        try:
+            came = super().ask(verb, request, more, timeout_s)
+        except ReplyTimeoutError:
+            raise
+        except BaseException:
+            self._places.release()
+            raise
+        self._places.release()
+        return came
+
+
+class TurnsOfTheParent(Links):
+    """Makes one connection at a time, also in a forked child, where nobody may be left whose turn ends."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        super().__init__(address)
+        self._turn = threading.Lock()
+
+    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """As its name says."""
+        with self._turn:
+            return super().ask(verb, request, more, timeout_s)
+
+
+class KeepsCursors(WiredStore):
+    """Has twenty cursors, and closes each when its scan has been read to its end."""
+
+    def __init__(self, wire: Wire) -> None:
+        super().__init__(wire)
+        self._cursors = threading.Semaphore(20)
+
+    def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
+        """As its name says."""
+        if not self._cursors.acquire(timeout=timeout_s):
+            raise StoreUnavailableError("too many cursors are open") from WireError("no cursor")
+        yield from super().scan(prefix, timeout_s=timeout_s)
+        self._cursors.release()
 
 
 # ---- members of a batch
@@ -114,6 +185,8 @@ OF_DETAILS: tuple[Broken, ...] = (
     Broken("a lock is re-entrant", "S2", around("claim", reentrant)),
     Broken("a claim after the last token is told as unknown", "S18", around("claim", exhausted_as_unknown)),
     Broken("a full batch loses its last", "B3", around("replace_many", without_the_last)),
+    Broken("who leaves and keeps the payload wakes nobody", "N1", around("replace", silent_where_it_keeps)),
+    Broken("a restart cuts what is large", "S18", cutting_by_a_restart),
     Broken("a batch wakes as its first asks", "N1", around("replace_many", waking_as_the_first)),
     Broken(
         "an error in a batch is that of its refusals, too", "B2", answering("replace_many", one_error_for_the_others)
@@ -155,4 +228,9 @@ OF_DETAILS: tuple[Broken, ...] = (
         "S17",
         _faulty.translating(NoReplyError, lambda verb, key: RecordError(f"{verb} met half a record", key=key)),
     ),
+    Broken("scans that are left use cursors up", "S10", for_threads(KeepsCursors), (Colour.SYNC,), on_socket=False),
+)
+LINKS_OF_DETAILS: tuple[BrokenLinks, ...] = (
+    BrokenLinks("each time-out costs one of thirty connections", "S15", LosesPlaces, None),
+    BrokenLinks("a forked child waits for a turn of its parent", "S22", TurnsOfTheParent, None),
 )

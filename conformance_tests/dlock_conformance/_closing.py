@@ -113,6 +113,23 @@ class ClosingClauses:
         for each in came:
             trial.require(each == mine, "a child was forked, and its parent got another answer than its own", came=each)
 
+    @needs("sync", "hang")
+    def test_s22_a_child_is_forked_while_calls_have_no_answer(self, trial: Trial) -> None:
+        """Nobody in the child gives back what they hold, be it a mutex or a turn: its own calls end in time all the same."""
+        if not hasattr(os, "fork"):
+            trial.skip("this system has no forks")
+        store, mine = trial.disturbed(Fault.HANG), trial.hold(trial.key())
+
+        with trial.fault(Fault.HANG):
+            callers = begun([lambda: trial.tried(lambda: store.read(mine.key, timeout_s=LONG_S))] * CALLERS)
+            time.sleep(BRIEF_S)  # they are under way; if not, the clause is tried less hard
+            with forked(lambda: ended_in_time(store, mine)) as told:
+                said = told()
+        for each in callers:
+            each.join()
+
+        trial.require(not said, f"a child was forked while calls of its parent had no answer, and its own {said}")
+
 
 class Use:
     """Opens stores, uses them in each way that may leave something, and closes them; leaving the block ends what the caller began.
@@ -226,6 +243,17 @@ def read_and_closed(store: Subject, record: LockRecord) -> str:
             return f"got {describe(came)} for {describe(record)}"
     came = caught(store.calling_close())
     return "" if came is None or isinstance(came, StoreError) else f"its close raised {came!r}"
+
+
+def ended_in_time(store: Subject, record: LockRecord) -> str:
+    """Read *record* from a server that does not answer; return what went wrong, or nothing."""
+    for _ in range(2):
+        began = time.monotonic()
+        came = caught(lambda: store.read(record.key, timeout_s=SHORT_S))
+        took = time.monotonic() - began
+        if not isinstance(came, StoreError) or took > SHORT_S + SLACK_S:
+            return f"read with timeout_s={SHORT_S} got {describe(came)} after {took:.1f} s"
+    return ""
 
 
 @contextmanager

@@ -54,9 +54,9 @@ def replaces(record: LockRecord, expected: Version) -> dict[str, Replace]:
     }
 
 
-def leaving(record: LockRecord) -> Replace:
+def leaving(record: LockRecord, *, keep: bool = False) -> Replace:
     """Return what a member writes that leaves the shared lock *record*: it wakes one who waits for room."""
-    return Replace(next_version(record), record.version, wakes=True)
+    return Replace(next_version(record), record.version, keep, wakes=True)
 
 
 def releases(record: LockRecord, expected: Version) -> dict[str, Release]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -41,9 +42,11 @@ def free(trial: Trial, record: LockRecord, form: str) -> LockRecord:
     return trial.granted(trial.store.send(changes(record, record.version)[form]), form)
 
 
-def left(trial: Trial, replaces: Callable[[Replace], Reply | StoreError], record: LockRecord) -> None:
+def left(
+    trial: Trial, replaces: Callable[[Replace], Reply | StoreError], record: LockRecord, *, keep: bool = False
+) -> None:
     """Have a member leave *record*, which stands."""
-    trial.granted(replaces(leaving(record)), "a replace that wakes")
+    trial.granted(replaces(leaving(record, keep=keep)), "a replace that wakes")
 
 
 def pruned(trial: Trial, record: LockRecord) -> None:
@@ -85,16 +88,17 @@ class FreeingClauses:
 
     @needs("notify")
     def test_n1_a_member_that_leaves_wakes(self, trial: Trial) -> None:
-        """There is room in the shared lock; it is held still."""
+        """There is room in the shared lock; it is held still. A replace may ask for that whatever it writes, or keeps."""
         with ExitStack() as stack:
             waiters = []
-            for how, replaces in replaces_by(trial).items():
-                record = trial.hold(trial.key(), **SHARED)
-                waiters.append((how, replaces, record, stack.enter_context(waiting(trial, record))))
+            for (how, replaces), keep in itertools.product(replaces_by(trial).items(), (False, True)):
+                record = trial.hold(trial.key(), **({} if keep else SHARED))
+                waiters.append((how, replaces, keep, record, stack.enter_context(waiting(trial, record))))
             all_settled([waiter for *_, waiter in waiters])
-            for how, replaces, record, waiter in waiters:
-                left(trial, replaces, record)
-                wrong = f"a wait had not returned {trial.harness.soon_s:g} s after a member had left{how}"
+            for how, replaces, keep, record, waiter in waiters:
+                left(trial, replaces, record, keep=keep)
+                what = f"a replace that wakes{', and keeps the payload,' if keep else ''}{how}"
+                wrong = f"a wait had not returned {trial.harness.soon_s:g} s after {what}"
                 trial.require(waiter.ended(), wrong)
 
     @needs("notify")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dlock_conformance._claiming import LARGE
 from dlock_conformance._connecting import use_and_close
 from dlock_conformance._forms import STOOD, changes, granted_in_each_form
 from dlock_conformance._whole import LEFT, WHOLE
@@ -84,7 +85,7 @@ class LastingClauses:
         restart: Callable[[], None] = trial.hook("restart")
         if not trial.store.guarantees().durable:
             trial.skip("guarantees() says that the store is not durable")
-        written = [trial.hold(trial.key(), data=b"x"), trial.free(trial.hold(trial.key(), token=9))]
+        written = [trial.hold(trial.key(), **LARGE), trial.free(trial.hold(trial.key(), token=9))]
         written += [trial.renew(trial.hold(trial.key(), lease_ms=1)), trial.free(trial.renew(trial.hold(trial.key())))]
         if trial.harness.gives("batch_renew"):
             before = [trial.hold(trial.key()) for _ in range(batch_size(trial, 2))]

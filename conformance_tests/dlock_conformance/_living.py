@@ -164,9 +164,11 @@ class LivingClauses:
         """The second does nothing."""
         store = trial.open()
         store.read(trial.key())
+        store.close()
 
-        store.close()
-        store.close()
+        came = trial.tried(store.close)
+
+        trial.require(came is None, "a second close() must do nothing", came=came)
 
     def test_s22_after_close_every_verb_says_so(self, trial: Trial) -> None:
         """And nothing is written any more."""

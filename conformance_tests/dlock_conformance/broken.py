@@ -16,7 +16,7 @@ from dlock_conformance._broken_answers import LINKS_OF_ANSWERS, OF_ANSWERS
 from dlock_conformance._broken_bounds import LINKS_OF_BOUNDS, OF_BOUNDS
 from dlock_conformance._broken_branches import LINKS_OF_BRANCHES, OF_BRANCHES
 from dlock_conformance._broken_cells import OF_CELLS
-from dlock_conformance._broken_details import OF_DETAILS
+from dlock_conformance._broken_details import LINKS_OF_DETAILS, OF_DETAILS
 from dlock_conformance._broken_ends import LINKS_OF_ENDS, OF_ENDS
 from dlock_conformance._broken_forms import OF_FORMS
 from dlock_conformance._broken_lives import LINKS_OF_LIVES, OF_LIVES
@@ -390,4 +390,5 @@ BROKEN_LINKS: tuple[BrokenLinks, ...] = (
     *LINKS_OF_BOUNDS,
     *LINKS_OF_ENDS,
     *LINKS_OF_ANSWERS,
+    *LINKS_OF_DETAILS,
 )
