@@ -19,7 +19,7 @@ from dlock_conformance.harness import Colour
 from dlock_conformance.wired import BATCH_LIMIT, Wire, WiredStore
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Replace, Reply
+from dlock_core.store import Claim, Release, Replace, Reply
 
 __all__ = ["LINKS_OF_DETAILS", "OF_DETAILS"]
 
@@ -44,6 +44,26 @@ def exhausted_as_unknown(_: Wire, step: Step, request: Claim) -> Any:
 def silent_where_it_keeps(_: Wire, step: Step, request: Replace) -> Any:
     """Forget that a replace wakes, where it keeps the payload."""
     return step(request._replace(wakes=request.wakes and not request.keep_payload))
+
+
+def silent_where_it_writes(wire: Wire, step: Step, request: Release) -> Any:
+    """Wake nobody where a release has data, which another statement writes."""
+    return step(request) if request.record.data is None else _faulty.silent()(wire, step, request)
+
+
+def bringing_back(wire: Wire) -> None:
+    """Have a restart bring back what was removed."""
+    removed: dict[str, LockRecord] = {}
+
+    def prune(_: Wire, step: Step, asked: Any) -> Any:
+        removed.update({record.key: record for record in asked[0]})
+        return step(asked)
+
+    def restart() -> None:
+        wire.space.records = removed | wire.space.records
+
+    around("prune", prune)(wire)
+    wire.restart = restart
 
 
 def cutting_by_a_restart(wire: Wire) -> None:
@@ -186,7 +206,9 @@ OF_DETAILS: tuple[Broken, ...] = (
     Broken("a claim after the last token is told as unknown", "S18", around("claim", exhausted_as_unknown)),
     Broken("a full batch loses its last", "B3", around("replace_many", without_the_last)),
     Broken("who leaves and keeps the payload wakes nobody", "N1", around("replace", silent_where_it_keeps)),
+    Broken("a release that writes data wakes nobody", "N1", around("release", silent_where_it_writes)),
     Broken("a restart cuts what is large", "S18", cutting_by_a_restart),
+    Broken("a restart brings back what was pruned", "P2", bringing_back),
     Broken("a batch wakes as its first asks", "N1", around("replace_many", waking_as_the_first)),
     Broken(
         "an error in a batch is that of its refusals, too", "B2", answering("replace_many", one_error_for_the_others)

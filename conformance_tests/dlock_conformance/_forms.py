@@ -45,6 +45,7 @@ def replaces(record: LockRecord, expected: Version) -> dict[str, Replace]:
     return {
         "a renewal": Replace(next_version(record), expected),
         "a renewal that keeps the payload": Replace(next_version(record), expected, keep_payload=True),
+        "a renewal that writes data": Replace(next_version(record, data=b"new"), expected),
         "a takeover": Replace(next_version(record, fencing_token=above), expected, keep_payload=True),
         "a break": Replace(tombstone(record, fencing_token=above), expected),
         "a break that keeps the payload": Replace(tombstone(record, fencing_token=above), expected, keep_payload=True),
@@ -64,6 +65,7 @@ def releases(record: LockRecord, expected: Version) -> dict[str, Release]:
     return {
         "a release": Release(tombstone(record), expected),
         "a release that keeps the payload": Release(tombstone(record), expected, keep_payload=True),
+        "a release that writes data": Release(tombstone(record, data=b"left"), expected),
         "a release that hides the record": Release(tombstone(record, State.GONE), expected),
         "a release that hides the record and keeps the payload": Release(
             tombstone(record, State.GONE), expected, keep_payload=True

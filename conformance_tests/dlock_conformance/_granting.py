@@ -162,7 +162,9 @@ class GrantingClauses:
 
         trial.hook("restart")()
 
-        came = trial.hold(first.key, store=trial.open())
+        store = trial.open()
+        trial.require(store.read(first.key) is None, "after a restart a record that was pruned is there again")
+        came = trial.hold(first.key, store=store)
         trial.require(came.fencing_token > HIGH, "after a restart a key that was pruned got an old token", came=came)
 
     @needs("prune")

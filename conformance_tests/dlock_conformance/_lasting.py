@@ -194,6 +194,9 @@ def renewal(record: LockRecord) -> Replace:
 def claimed_in_other_ways(trial: Trial) -> list[LockRecord]:
     """Return what is held by other claims than the common one, as far as the store has them."""
     claimed = [trial.hold(trial.key(), lease_ms=None)]
+    whole = held(trial.key(), **WHOLE["all that a session may have"])
+    if trial.carries(whole):
+        claimed.append(trial.granted(trial.store.claim(Claim(whole, Expect.ANY)), "a claim of an absent key"))
     asked = Claim(held(trial.key(), lease_ms=1), Expect.ANY)
     if trial.harness.gives("atomic_multi"):
         several = [asked, Claim(held(trial.key()), Expect.ANY)]
