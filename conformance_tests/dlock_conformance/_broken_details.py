@@ -5,12 +5,23 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dlock_conformance import _faulty
-from dlock_conformance._breaking import STEPS, Step, answering, around, for_threads, put, standing, writing
+from dlock_conformance._breaking import (
+    STEPS,
+    Patch,
+    Step,
+    answering,
+    around,
+    for_threads,
+    put,
+    setting,
+    standing,
+    writing,
+)
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty_links import BrokenLinks
 from dlock_conformance._links import Links, ReplyTimeoutError
@@ -74,6 +85,56 @@ def cutting_by_a_restart(wire: Wire) -> None:
             wire.space.records[key] = replace(record, data=record.data and record.data[:4096])
 
     wire.restart = restart
+
+
+# ---- the clock of the server
+
+
+def removing(after_s: float, which: Callable[[LockRecord], bool]) -> Patch:
+    """Remove a record so long after it was written, of those of which *which* says so."""
+
+    def patch(wire: Wire) -> None:
+        meet = wire.meet
+
+        def met(verb: str, request: Any) -> Any:
+            space = wire.space
+            for key, record in list(space.records.items()):
+                if which(record) and space.now() - space.written_at.get(key, space.now()) > after_s * 10**9:
+                    space.records.pop(key, None)
+            return meet(verb, request)
+
+        setting(meet=met)(wire)
+
+    return patch
+
+
+def is_over(wire: Wire, key: str) -> bool:
+    """Whether the lease of what stands under *key* was over some time ago, by the clock of the server."""
+    record, now = wire.space.records.get(key), wire.space.now()
+    lease_ms = record.lease_ms if record is not None and record.held else None
+    return lease_ms is not None and now - wire.space.written_at.get(key, now) > 20 * lease_ms * 10**6
+
+
+def without_what_lapsed(wire: Wire, step: Step, requests: Sequence[Replace]) -> Any:
+    """Leave out of a batch what the clock of the server says is over."""
+    return [
+        Reply(applied=False, record=standing(wire, each)) if is_over(wire, each.record.key) else step([each])[0]
+        for each in requests
+    ]
+
+
+def refusing_what_lapsed(wire: Wire, step: Step, request: Release) -> Any:
+    """Refuse to release what the clock of the server says is over."""
+    return Reply(applied=False, record=standing(wire, request)) if is_over(wire, request.record.key) else step(request)
+
+
+def taking_what_lapsed(wire: Wire, step: Step, requests: Sequence[Claim]) -> Any:
+    """Let several claims have what the clock of the server says is over."""
+    for each in requests:
+        old = standing(wire, each)
+        if old is not None and is_over(wire, old.key):
+            put(wire, replace(old, state=State.FREE, lease_ms=None, delay_ms=None), old.key)
+    return step(requests)
 
 
 # ---- connections and scans that are used up, and forks
@@ -207,6 +268,11 @@ OF_DETAILS: tuple[Broken, ...] = (
     Broken("a full batch loses its last", "B3", around("replace_many", without_the_last)),
     Broken("who leaves and keeps the payload wakes nobody", "N1", around("replace", silent_where_it_keeps)),
     Broken("a release that writes data wakes nobody", "N1", around("release", silent_where_it_writes)),
+    Broken("a tombstone is removed after half a second", "S18", removing(0.5, lambda record: not record.held)),
+    Broken("a lock under a session is removed after a second", "S18", removing(1, lambda record: bool(record.session))),
+    Broken("a batch renews no lease that is over", "S5", around("replace_many", without_what_lapsed)),
+    Broken("a lease that is over is released by nobody", "S5", around("release", refusing_what_lapsed)),
+    Broken("several claims take what has lapsed", "S2", around("claim_many", taking_what_lapsed)),
     Broken("a restart cuts what is large", "S18", cutting_by_a_restart),
     Broken("a restart brings back what was pruned", "P2", bringing_back),
     Broken("a batch wakes as its first asks", "N1", around("replace_many", waking_as_the_first)),

@@ -15,7 +15,7 @@ from dlock_conformance._claiming import GREAT_TOKEN, NEW, NONE, OLD, OTHER_FIELD
 from dlock_conformance._forms import changes, claims, claims_of_held, granted_in_each_form, replaces_by
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held
+from dlock_conformance.records import LAPSED_MS, fresh, held
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, State, Times, Version
@@ -31,7 +31,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "with empty data": {"data": b"", "attributes": ()},
 }
 HIGH = 900
-GRACE_S = 0.5
+GRACE_S, LAPSES_S = 0.5, 0.1
 
 
 class GrantingClauses:
@@ -72,6 +72,25 @@ class GrantingClauses:
         for expect in (Expect.ANY, Expect.ABSENT):
             reply = trial.other.claim(Claim(held(record.key), expect))
             trial.refused(reply, "a claim of a record that is held, with a lease of 1 ms,", standing)
+        for form, ask in claims_of_held(trial, record.key).items():
+            trial.refused(ask(), f"{form} of a record that is held, with a lease of 1 ms,", standing)
+
+    def test_s5_a_lapsed_lease_is_renewed_taken_over_and_released(self, trial: Trial) -> None:
+        """By its version alone: a store that reads a clock would leave it to nobody."""
+        ways: dict[str, Callable[[Any], Any]] = {"": trial.store.send}
+        ways |= {way: ask for way, ask in replaces_by(trial).items() if way}
+        forms = [
+            (form, way)
+            for way in ways
+            for form, request in changes(held("k"), Version(fresh(), 1)).items()
+            if not way or isinstance(request, Replace)
+        ]
+        records = [trial.hold(trial.key(), lease_ms=LAPSED_MS) for _ in forms]
+        time.sleep(LAPSES_S)
+
+        for (form, way), record in zip(forms, records, strict=True):
+            came = ways[way](changes(record, record.version)[form])
+            trial.granted(came, f"{form}{way}, of a record whose lease of {LAPSED_MS} ms was over,")
 
     @pytest.mark.parametrize("least", [1, 3, 500])
     @pytest.mark.parametrize("standing", STATES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ __all__ = ["LastingClauses"]
 
 # Some who let records expire do so after a number of leases.
 HANDS = 12
+# And others so long after the last write.
+MOMENT_S = 1.2
 
 
 class LastingClauses:
@@ -144,6 +147,23 @@ class LastingClauses:
             for record in records:
                 trial.exactly(record, trial.store.read(record.key), f"{what} changed a record that is {record.state}")
 
+    def test_s18_no_record_is_gone_a_moment_after_its_lease_or_session(self, trial: Trial) -> None:
+        """Nor is a tombstone: what the server is told to remove is often due within a second. Of later the harness can tell: *expires*."""
+        shapes = [held("k", lease_ms=LAPSED_MS), *(held("k", **fields) for fields in WHOLE.values())]
+        standing = left_alone(trial)
+        for shape in filter(trial.carries, shapes):
+            claims = [Claim(next_version(shape, key=trial.key()), Expect.ANY) for _ in range(2)]
+            first, second = [trial.granted(trial.store.claim(each), "a claim of an absent key") for each in claims]
+            standing += [first, trial.renew(second)]
+        if trial.harness.gives("batch_renew"):
+            old = trial.hold(trial.key(), lease_ms=LAPSED_MS)
+            [came] = trial.store.replace_many([renewal(old)])
+            standing.append(trial.granted(came, "a renewal in a batch"))
+        time.sleep(MOMENT_S)
+
+        for record in standing:
+            trial.exactly(record, trial.store.read(record.key), f"{MOMENT_S:g} s after its last write a record is gone")
+
     @needs("expires")
     def test_s18_nothing_that_was_written_ends_by_itself(self, trial: Trial) -> None:
         """Whatever wrote it, and however short its lease: with a record its token would end, and begin again."""
@@ -194,9 +214,6 @@ def renewal(record: LockRecord) -> Replace:
 def claimed_in_other_ways(trial: Trial) -> list[LockRecord]:
     """Return what is held by other claims than the common one, as far as the store has them."""
     claimed = [trial.hold(trial.key(), lease_ms=None)]
-    whole = held(trial.key(), **WHOLE["all that a session may have"])
-    if trial.carries(whole):
-        claimed.append(trial.granted(trial.store.claim(Claim(whole, Expect.ANY)), "a claim of an absent key"))
     asked = Claim(held(trial.key(), lease_ms=1), Expect.ANY)
     if trial.harness.gives("atomic_multi"):
         several = [asked, Claim(held(trial.key()), Expect.ANY)]
