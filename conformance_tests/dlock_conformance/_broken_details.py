@@ -18,6 +18,7 @@ from dlock_conformance._breaking import (
     around,
     for_threads,
     put,
+    saying,
     setting,
     standing,
     writing,
@@ -30,7 +31,10 @@ from dlock_conformance.harness import Colour
 from dlock_conformance.wired import BATCH_LIMIT, Wire, WiredStore
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreUnavailableError
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Claim, Release, Replace, Reply
+from dlock_core.store import Claim, Grade, Release, Replace, Reply
+
+# What the suite takes for a page where the harness does not say.
+PAGE = 1000
 
 __all__ = ["LINKS_OF_DETAILS", "OF_DETAILS"]
 
@@ -258,6 +262,21 @@ def young_by_a_batch(wire: Wire, step: Step, requests: Sequence[Replace]) -> Any
     return came
 
 
+def disordered(wire: Wire) -> None:
+    """Read each page after the first in the order of RVNs, and go on after the key that comes last in it."""
+
+    def scan(_: Wire, step: Step, prefix: str) -> Any:
+        found: list[LockRecord] = sorted(step(prefix), key=lambda record: record.key)
+        given, rest = found[:PAGE], found[PAGE:]
+        while rest:
+            page = sorted(rest, key=lambda record: record.rvn)[:PAGE]
+            given += page
+            rest = [record for record in rest if record.key > page[-1].key]
+        return given
+
+    around("scan", scan)(wire)
+
+
 def _escaped(prefix: str) -> str:
     return re.sub(r"\\(.)", r"\1", prefix)
 
@@ -273,6 +292,8 @@ OF_DETAILS: tuple[Broken, ...] = (
     Broken("a batch renews no lease that is over", "S5", around("replace_many", without_what_lapsed)),
     Broken("a lease that is over is released by nobody", "S5", around("release", refusing_what_lapsed)),
     Broken("several claims take what has lapsed", "S2", around("claim_many", taking_what_lapsed)),
+    Broken("grade C is nothing to accept", "S20", saying(grade=Grade.C)),
+    Broken("the notes are a text", "S20", saying(notes="one server")),
     Broken("a restart cuts what is large", "S18", cutting_by_a_restart),
     Broken("a restart brings back what was pruned", "P2", bringing_back),
     Broken("a batch wakes as its first asks", "N1", around("replace_many", waking_as_the_first)),
@@ -294,6 +315,7 @@ OF_DETAILS: tuple[Broken, ...] = (
         "S10",
         _faulty.scanning(lambda record, prefix: record.key.startswith(_escaped(prefix))),
     ),
+    Broken("a page after the first has another order", "S10", disordered, on_socket=False),
     Broken("slashes before a key are cut", "S12", _faulty.keyed(lambda key: key.lstrip("/"))),
     Broken("a byte order mark before a key is cut", "S12", _faulty.keyed(lambda key: key.lstrip("\ufeff"))),
     Broken("two per cent signs in a key are one", "S12", _faulty.keyed(lambda key: key.replace("%%", "%"))),

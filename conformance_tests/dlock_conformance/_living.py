@@ -99,9 +99,9 @@ class LivingClauses:
                 isinstance(getattr(told, name), bool),
                 f"guarantees().{name} must be a bool, not {getattr(told, name)!r}",
             )
-        trial.require(
-            all(isinstance(note, str) for note in told.notes), f"guarantees().notes must hold text: {told.notes!r}"
-        )
+        notes: Any = told.notes
+        right = isinstance(notes, tuple) and all(isinstance(note, str) for note in notes)
+        trial.require(right, f"guarantees().notes must be a tuple of texts: {notes!r}")
         for name in ("unsafe", "refuses"):
             pairs = getattr(told, name)
             trial.require(pairs_of_text(pairs), f"guarantees().{name} must hold pairs (name, reason): {pairs!r}")
@@ -123,6 +123,10 @@ class LivingClauses:
         trial.require(has_token == (told.token is not TokenOrder.NONE), wrong)
         wrong = "guarantees() says that the store deletes nothing, and after a release there is no record"
         trial.require(told.deletes or trial.store.read(free.key) is not None, wrong)
+        wrong = (
+            "grade C says that a failover can grant twice: guarantees().unsafe must have a name for it, to be accepted"
+        )
+        trial.require(told.grade is not Grade.C or told.unsafe, wrong)
         if told.grade is Grade.A and told.token is TokenOrder.NONE:
             trial.fail("grade A says that the promises hold, and token = none that there is no order of grants")
         if trial.harness.restart is not None and told.grade is Grade.A:

@@ -179,9 +179,9 @@ class ScanningClauses:
 
     @pytest.mark.parametrize("pages", ["many_small", "24_large"])
     def test_s10_a_scan_of_several_pages_misses_and_repeats_nothing(self, trial: Trial, pages: str) -> None:
-        """More records than a page holds, and more bytes than a page holds; the second time others write in between."""
+        """More records than two pages hold, and more bytes than a page holds; the second time others write in between."""
         prefix = trial.key()
-        count, size = (trial.harness.page + 20, 0) if pages == "many_small" else (24, DATA_MAX_BYTES)
+        count, size = (2 * trial.harness.page + 20, 0) if pages == "many_small" else (24, DATA_MAX_BYTES)
         written = [trial.hold(f"{prefix}/{number:04}", data=bytes(size) or None) for number in range(count)]
 
         same_records(trial, written, trial.store.scan(f"{prefix}/"))
