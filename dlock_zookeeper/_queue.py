@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # How long a waiter that was woken may take to claim.
 _TURN_S = 0.3
+# For how long a lock is held where a look at the queue would cost a share of it.
+_SHORT_S = 0.01
 _MANY = 4096
 
 
@@ -45,6 +47,8 @@ class Queue(BeginsAnew):
         self._behind: set[str] = set()
         # Which places the news of a node are for.
         self._watched: dict[str, set[str]] = {}
+        # Since when this client holds a key; 0 where its claim came from the queue.
+        self._held_since: OrderedDict[str, float] = OrderedDict()
         # The RVN with which this client has freed a key that others wait for, and until when it holds back.
         self._freed: dict[str, tuple[str, float]] = {}
 
@@ -61,8 +65,7 @@ class Queue(BeginsAnew):
     def attend(self, key: str, ticket: str, until: float) -> str:
         """Return the place of an attempt that begins to wait, or waits again, for no longer than *until*."""
         since = self._since.setdefault(ticket, self._link.zxid)
-        if len(self._since) > _MANY:
-            self._since.popitem(last=False)
+        _bound(self._since)
         place = self._place(key, since, ticket)
         self._places[place] = until
         return place
@@ -113,6 +116,15 @@ class Queue(BeginsAnew):
         """Return the places that news of *path* are for."""
         return self._watched.pop(path, set())
 
+    def claimed(self, key: str, own: str | None) -> None:
+        """Note that a claim was granted, of an attempt with its *own* place or without."""
+        self._held_since[key] = 0.0 if own is not None else time.monotonic()
+        _bound(self._held_since)
+
+    def may_be_wanted(self, key: str) -> bool:
+        """Whether a release should look if others wait: somebody did lately, or it was held for so long that the look costs little."""
+        return time.monotonic() - self._held_since.pop(key, 0.0) > _SHORT_S
+
     def lets_pass(self, key: str, rvn: str) -> None:
         """Note that this client frees *key*, which others wait for, with *rvn*: it holds back."""
         now = time.monotonic()
@@ -150,3 +162,8 @@ class Queue(BeginsAnew):
         self._places.pop(place, None)
         self._made.discard(place)
         self._behind.discard(place)
+
+
+def _bound(known: OrderedDict[str, Any]) -> None:
+    if len(known) > _MANY:
+        known.popitem(last=False)

@@ -100,6 +100,8 @@ class ZooKeeperVerbs:
             )
             mzxid = yield from self._written(step, own=own, frees=wakes(request))
             if mzxid:
+                if mints:
+                    self.queue.claimed(key, own)
                 record = written(record, mzxid, None) if implied else record
                 self._seen(key, Standing(record, mzxid))
                 return Reply(applied=True, record=record)
@@ -117,7 +119,7 @@ class ZooKeeperVerbs:
                 return (yield from self._written(step, own=None, frees=frees))
             if not isinstance(left, Exception):
                 self.queue.drop(own)
-        elif frees:
+        elif frees and self.queue.may_be_wanted(step.record.key):
             queue, answers = yield _wire.freeing(step, _wire.queue_of(self._root, step.record.key))
             if queue is not None and queue.numChildren:
                 self.queue.lets_pass(step.record.key, step.record.rvn)
