@@ -47,7 +47,8 @@ S12  Keys are opaque. Two keys that differ in any byte are two keys: no folding,
 S13  Each verb ends within *timeout_s* (seconds, more than 0), by an answer or by an exception.
 S14  :class:`~dlock_core.errors.StoreUnavailableError` means: certainly not applied, now or later.
 S15  :class:`~dlock_core.errors.OutcomeUnknownError` means anything less certain, also a write that was applied with an answer that cannot
-     be read. A store never reports an unknown outcome as a grant or a refusal, and never sends a write twice by itself.
+     be read. A store never reports an unknown outcome as a grant or a refusal, and never sends a write twice by itself. Each write that it
+     is asked for has an RVN of its own, so a record with that RVN shows that the write was applied.
 S16  A record that cannot be read (foreign, damaged) raises :class:`~dlock_core.errors.RecordError` from every verb that meets it. It is
      never free and never overwritten; a scan may end at it or pass it over. A higher format version is not damage: it is shown as held,
      without a lease (:func:`~dlock_core.record.newer_format`), and refuses every claim, replace and release.
