@@ -54,6 +54,8 @@ class RedisStoreOptions(StoreOptions):
         options = cls(url=SecretStr(url), settings=settings)
         try:
             fault = _fault_of(url)
+            if not str(settings.get("db", 0)).isdecimal():
+                fault = "db of [store] is not the number of a database"
             if fault is None:
                 pool = options.client(redis).connection_pool
                 pool.connection_class(**pool.connection_kwargs)

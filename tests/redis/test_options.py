@@ -72,6 +72,8 @@ def test_settings_of_the_table_yield_to_the_url() -> None:
     assert "hunter2" not in repr(options)
     with pytest.raises(ConfigurationError, match="pasword"):
         RedisStoreOptions.from_url("redis://h", pasword="hunter2")
+    with pytest.raises(ConfigurationError, match=r"db of \[store\] is not the number of a database$"):
+        RedisStoreOptions.from_url("redis://h", db="first")
 
 
 def test_missing_driver_is_named_with_its_install_line() -> None:
