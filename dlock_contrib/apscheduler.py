@@ -65,7 +65,8 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
     ) -> None:
         if not isinstance(client, LockClient):
             raise ConfigurationError(f"{client!r} is not a client of threads; give OnceExecutor(shared_client(url))")
-        client.once(f"{prefix}report", slot="0", **options)  # refuses a wrong option here, and not at the first job
+        # It runs nothing: a wrong option is refused here, and not at the first job.
+        client.once(f"{prefix}report", slot="0", **options)(self.shutdown)
         super().__init__(max_workers)
         self._client, self._prefix, self._options = client, prefix, options
 

@@ -121,7 +121,7 @@ class ClosingClauses:
         store, mine = trial.disturbed(Fault.HANG), trial.hold(trial.key())
 
         with trial.fault(Fault.HANG):
-            callers = begun([lambda: trial.tried(lambda: store.read(mine.key, timeout_s=LONG_S))] * CALLERS)
+            callers = begun([lambda: caught(lambda: store.read(mine.key, timeout_s=LONG_S))] * CALLERS)
             time.sleep(BRIEF_S)  # they are under way; if not, the clause is tried less hard
             with forked(lambda: ended_in_time(store, mine)) as told:
                 said = told()

@@ -64,8 +64,8 @@ class SocketServer:
                 threading.Thread(target=self._serve, args=(link,), name="socket-server", daemon=True).start()
 
     def _serve(self, link: socket.socket) -> None:
-        # KeyError: it speaks another language, as who looks for a server that had this port before.
-        with link, suppress(OSError, EOFError, KeyError):
+        # The last three: it speaks another language, as who looks for a server that had this port before, and a child of a fork.
+        with link, suppress(OSError, EOFError, KeyError, TypeError, ValueError):
             while True:
                 verb, request, more = received(link)
                 try:
