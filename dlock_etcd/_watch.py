@@ -6,8 +6,6 @@ As long as it runs, the places of the waiters are kept.
 from __future__ import annotations
 
 import asyncio
-import time
-from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +32,12 @@ def _checked(answer: Any) -> Any:
 
 
 class _Stream:
-    """A watch, read by a thread of its own: gRPC has no time-out for the next answer. *keep* is called twice a second."""
+    """A watch, read by a thread of its own: gRPC has no time-out for the next answer."""
 
     alive = True
 
-    def __init__(self, call: Any, keep: Callable[[], Any]) -> None:
-        self._call, self._keep, self._kept_at = call, keep, time.monotonic()
+    def __init__(self, call: Any) -> None:
+        self._call = call
         self._came: SimpleQueue[Any] = SimpleQueue()
         DaemonThread("dlock-etcd-watch", self._read).begin()
 
@@ -53,10 +51,6 @@ class _Stream:
             self._came.put(StoreUnavailableError("etcd ended the watch of the locks"))
 
     def try_next(self, timeout_s: float = _LOOK_S) -> Any:
-        if time.monotonic() >= self._kept_at + _LOOK_S:
-            with suppress(StoreError):  # it is tried again, and otherwise the places are lost
-                self._keep()
-            self._kept_at = time.monotonic()
         try:
             came = self._came.get(timeout=timeout_s)
         except Empty:
@@ -74,15 +68,11 @@ class _AsyncStream:
 
     alive = True
 
-    def __init__(self, call: Any, keep: Callable[[], Any]) -> None:
-        self._call, self._keep, self._kept_at = call, keep, time.monotonic()
+    def __init__(self, call: Any) -> None:
+        self._call = call
         self._reading: asyncio.Task[Any] | None = None
 
     async def try_next(self, timeout_s: float = _LOOK_S) -> Any:
-        if time.monotonic() >= self._kept_at + _LOOK_S:
-            with suppress(StoreError):
-                await self._keep()
-            self._kept_at = time.monotonic()
         reading = self._reading = self._reading or asyncio.ensure_future(self._call.read())
         done, _ = await asyncio.wait({reading}, timeout=timeout_s)
         if not done:
@@ -113,9 +103,9 @@ def _opening(stream: Any) -> Exchange[Any]:
 
 def news_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
     """Return what a watch that *begin* begins tells, for threads; *keep* keeps the places meanwhile."""
-    return News(lambda: perform(_opening(_Stream(begin(), keep))), rung, (StoreError, *TROUBLE))
+    return News(lambda: perform(_opening(_Stream(begin()))), rung, (StoreError, *TROUBLE), keep)
 
 
 def anews_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
     """As :func:`news_of`, for asyncio."""
-    return News(lambda: aperform(_opening(_AsyncStream(begin(), keep))), rung, (StoreError, *TROUBLE))
+    return News(lambda: aperform(_opening(_AsyncStream(begin()))), rung, (StoreError, *TROUBLE), keep)

@@ -25,14 +25,12 @@ from dlock_core.kit import BeginsAnew, DaemonThread, Lane, leave_behind, watch_f
 from dlock_zookeeper._look import Look, look_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dlock_zookeeper._wire import Request
     from dlock_zookeeper.options import ZooKeeperStoreOptions
 
 # How soon a connection that is dead is found out. Nothing is lost with a session but watches and places in queues.
 _SESSION_S = 6.0
-_LOOK_EVERY_S, _UPKEEP_EVERY_S = 0.01, 0.5
+_LOOK_EVERY_S = 0.01
 # What of a call's time is left for asking each server why none takes the session.
 _ASKING_S, _ASKING_SHARE = 0.5, 0.25
 # Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
@@ -43,29 +41,22 @@ _log.addHandler(logging.NullHandler())
 
 
 class News:
-    """The nodes that have changed, as one-shot watches tell it; the stream of :class:`~dlock_core.kit.Watch`.
-
-    *upkeep* is called twice a second.
-    """
+    """The nodes that have changed, as one-shot watches tell it; the stream of :class:`~dlock_core.kit.Watch`."""
 
     alive = True
 
-    def __init__(self, upkeep: Callable[..., object] = dict) -> None:
+    def __init__(self) -> None:
         self._came: SimpleQueue[Any] = SimpleQueue()
-        self._upkeep, self._kept_at = upkeep, time.monotonic()
 
     def put(self, event: Any) -> None:
         """Take an event of kazoo's."""
         self._came.put(event)
 
-    def try_next(self, timeout_s: float = _UPKEEP_EVERY_S) -> Any:
+    def try_next(self, timeout_s: float = 0.5) -> Any:
         """Return the path of a node that has changed, or None.
 
         Raises: StoreUnavailableError: the connection was lost, and with it all watches.
         """
-        if time.monotonic() >= self._kept_at + _UPKEEP_EVERY_S:
-            self._upkeep()
-            self._kept_at = time.monotonic()
         try:
             event = self._came.get(timeout=timeout_s)
         except Empty:
@@ -103,9 +94,9 @@ class ThreadLink(BeginsAnew):
         """The last transaction that the server has told of."""
         return getattr(self._client, "last_zxid", 0)
 
-    def open_news(self, upkeep: Callable[..., object]) -> News:
+    def open_news(self) -> News:
         """Begin a stream of news; watches of an earlier one tell it nothing."""
-        self.news = News(upkeep)
+        self.news = News()
         return self.news
 
     def rearm(self, path: str) -> None:

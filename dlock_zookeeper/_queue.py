@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,15 @@ _SHORT_S = 0.01
 _MANY = 4096
 
 
+@dataclass(slots=True)
+class _Place:
+    """A place that stands, or may."""
+
+    left_at: float  # from when on nobody waits there, whatever has become of who did
+    made: bool = False  # it stands, as was seen last
+    behind: bool = False  # another was before it, as was seen last
+
+
 class Queue(BeginsAnew):
     """The places of the waiters of one client; any of its threads may use it at any time."""
 
@@ -40,11 +50,7 @@ class Queue(BeginsAnew):
         self._client = token_hex(8)
         # Since which transaction of the ensemble the attempt behind a ticket waits: it comes back to the same place.
         self._since: OrderedDict[str, int] = OrderedDict()
-        # The places that stand, or may, and from when on nobody waits there, whatever has become of who did.
-        self._places: dict[str, float] = {}
-        self._made: set[str] = set()
-        # Those with another before them, when it was looked last.
-        self._behind: set[str] = set()
+        self._places: dict[str, _Place] = {}
         # Which places the news of a node are for.
         self._watched: dict[str, set[str]] = {}
         # Since when this client holds a key; 0 where its claim came from the queue.
@@ -67,7 +73,7 @@ class Queue(BeginsAnew):
         since = self._since.setdefault(ticket, self._link.zxid)
         _bound(self._since)
         place = self._place(key, since, ticket)
-        self._places[place] = until
+        self._places.setdefault(place, _Place(until)).left_at = until
         return place
 
     def _place(self, key: str, since: int, ticket: str | None) -> str:
@@ -76,33 +82,36 @@ class Queue(BeginsAnew):
     def enter(self, place: str, path: str) -> Exchange[bool]:
         """Take the place; return whether it is the first. The next news for it are of the record at *path*, else of the place before."""
         queue, _, own = place.rpartition("/")
+        known = self._places.get(place, _Place(0.0))
         while True:
             try:
-                [*_, names] = yield _wire.entering(place, queue, makes=place not in self._made)
+                [*_, names] = yield _wire.entering(place, queue, makes=not known.made)
             except NoNodeError:
                 yield from self._make(queue)
                 continue
-            if own not in names:  # it ended with a session
-                self._made.discard(place)
+            known.made = own in names
+            if not known.made:  # it ended with a session
                 continue
-            self._made.add(place)
             before = max((name for name in names if name < own), default=None)
             self._watched.setdefault(path if before is None else f"{queue}/{before}", set()).add(place)
             if before is None:
                 return True
-            self._behind.add(place)
+            known.behind = True
             [stands] = yield _wire.watching(f"{queue}/{before}")
             if stands is not None:
                 return False
 
     def is_behind(self, place: str) -> bool:
         """Whether another was before *place* when it was looked last."""
-        return place in self._behind
+        known = self._places.get(place)
+        return known is not None and known.behind
 
     def comes_forward(self, place: str) -> bool:
         """Note that nobody is before *place* any more; whether somebody was."""
-        was = place in self._behind
-        self._behind.discard(place)
+        known = self._places.get(place)
+        was = known is not None and known.behind
+        if known is not None:
+            known.behind = False
         return was
 
     def _make(self, queue: str) -> Exchange[None]:
@@ -138,30 +147,28 @@ class Queue(BeginsAnew):
 
     def keep(self, place: str) -> None:
         """Keep the place for a moment, though nobody waits there now."""
-        if place in self._places:
-            self._places[place] = time.monotonic()
+        if (known := self._places.get(place)) is not None:
+            known.left_at = time.monotonic()
 
     def leave(self, *places: str) -> Exchange[None]:
         """Give *places* up; where ZooKeeper does not hear of it, later."""
         for place in places:
             self.keep(place)
-        left = {place: self._places[place] for place in places if place in self._places}
+        left = {place: known.left_at for place in places if (known := self._places.get(place)) is not None}
         yield _wire.leaving(list(left))
         for place, left_at in left.items():
-            if self._places.get(place) == left_at:
+            if (known := self._places.get(place)) is not None and known.left_at == left_at:
                 self.drop(place)
 
     def upkeep(self, *, ends: bool) -> Exchange[None]:
         """Give up the places that nobody has come back to, or where the waiting *ends*, all."""
         over = time.monotonic() - _TURN_S
-        if left := [place for place, left_at in list(self._places.items()) if ends or left_at < over]:
+        if left := [place for place, known in list(self._places.items()) if ends or known.left_at < over]:
             yield from self.leave(*left)
 
     def drop(self, place: str) -> None:
         """Forget a place that has ended."""
         self._places.pop(place, None)
-        self._made.discard(place)
-        self._behind.discard(place)
 
 
 def _bound(known: OrderedDict[str, Any]) -> None:

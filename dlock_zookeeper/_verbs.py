@@ -113,7 +113,7 @@ class ZooKeeperVerbs:
     def _written(self, step: Step, *, own: str | None, frees: bool) -> Exchange[int]:
         """Do *step*; return the transaction's zxid, or 0 where another record stands than it expects."""
         if own is not None:
-            [[*answers, left]] = yield _wire.serving(step, own)
+            [[*answers, left]] = yield _wire.transactions([[step, _wire.Leave(own)]])
             if isinstance(left, NoNodeError):  # the place ended with a session
                 self.queue.drop(own)
                 return (yield from self._written(step, own=None, frees=frees))
@@ -136,9 +136,10 @@ class ZooKeeperVerbs:
         standing = [self._hints.get(each.record.key, _ABSENT).record for each in requests]
         unseen = [n for n, each in enumerate(requests) if not matches(standing[n], each.expected)]
         yield from self._look_at(unseen, requests, results)
+        shown = results.as_list() if unseen else []
         for number in unseen:
-            shown = results.as_list()[number]
-            standing[number] = shown.record if isinstance(shown, Reply) else None
+            came = shown[number]
+            standing[number] = came.record if isinstance(came, Reply) else None
         steps: dict[int, Step] = {}
         for number, request in enumerate(requests):
             decided = outcome(standing[number], request)

@@ -73,7 +73,7 @@ def key_of(name: str) -> str:
 
 def keys_of(names: Iterable[str]) -> Iterable[str]:
     """Return the keys whose nodes have these *names*."""
-    return (unquote(name, errors="replace") for name in names if name != QUEUES)
+    return (key_of(name) for name in names if name != QUEUES)
 
 
 def queue_of(root: str, key: str) -> str:
@@ -149,7 +149,17 @@ def step(path: str, rvn: str | None, record: LockRecord, token: int | None) -> S
     return Step(path, rvn, record, _value(record, token))
 
 
-def transactions(parts: Iterable[Sequence[Step]]) -> Request:
+class Leave(NamedTuple):
+    """The operation that takes the *place* of a waiter away."""
+
+    place: str
+
+    def add_to(self, transaction: Any) -> None:
+        """Make it a part of *transaction*."""
+        transaction.delete(self.place)
+
+
+def transactions(parts: Iterable[Sequence[Step | Leave]]) -> Request:
     """Return the request for a transaction of each of the *parts*; each answer is that of all operations of one part."""
 
     def begin(client: Any, _: Any) -> list[Any]:
@@ -177,18 +187,6 @@ class _Found(NamedTuple):
             return None
         except self.kept as error:
             return error
-
-
-def serving(one: Step, place: str) -> Request:
-    """Return the request for *one* step, the last operation of which takes the *place* of a waiter away."""
-
-    def begin(client: Any, _: Any) -> list[Any]:
-        transaction = client.transaction()
-        one.add_to(transaction)
-        transaction.delete(place)
-        return [transaction.commit_async()]
-
-    return begin
 
 
 def freeing(one: Step, queue: str) -> Request:

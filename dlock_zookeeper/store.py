@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 
 from dlock_core.errors import ConfigurationError, StoreError
-from dlock_core.kit import Batches, Call, ExchangeStore, News, Waits, Watch, perform
+from dlock_core.kit import Batches, Call, ExchangeStore, News, Waits, Watch
 from dlock_core.store import Capability
 from dlock_zookeeper._errors import TROUBLE
 from dlock_zookeeper._links import ThreadLink
@@ -56,13 +55,13 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
             )
         self._news_link, self._queue = link, Queue(self._root, link)
         super().__init__(ZooKeeperVerbs(self._root, link, self._queue), link)
-        link.watch = Watch(News(partial(link.open_news, self._upkeep), self._changed, (StoreError, *TROUBLE)))
+        link.watch = Watch(News(link.open_news, self._changed, (StoreError, *TROUBLE), self._upkeep))
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Return when the key is this waiter's to claim, or after *timeout_s*; those who wait are woken in the order in which they came."""
         # A shared lock may have room for several who wait: each sees every change.
         shared = record.members is not None
-        return perform(
+        return self._perform(
             self._waiting(record, record.key, timeout_s) if shared else self._queueing(record, ticket, timeout_s)
         )
 
@@ -82,12 +81,12 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
 
     def close(self) -> None:
         """Leave the queues, refuse every later call, and close what the store opened itself; may be repeated."""
-        self._upkeep(ends=True)
+        with suppress(StoreError):  # the places end with the session
+            self._upkeep(ends=True)
         super().close()
 
     def _upkeep(self, *, ends: bool = False) -> None:
-        with suppress(StoreError):  # it is tried again, or the places end with the session
-            self._run(self._queue.upkeep(ends=ends), _UPKEEP)
+        self._run(self._queue.upkeep(ends=ends), _UPKEEP)
 
     def _changed(self, path: str) -> Iterable[str]:
         """Return the places and the key that news are about. A watch is gone: those who wait behind the one who is woken need another."""

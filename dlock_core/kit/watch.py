@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from dlock_core.engine.process import DaemonThread
+from dlock_core.errors import StoreError
 from dlock_core.kit.exchange import Call, aperform, perform
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.store import Capability
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 # How long closing waits for the stream to end.
 _CLOSE_S = 1.0
 _IDLE_ROUNDS = 60
+_UPKEEP_S = 0.5
 Wake: TypeAlias = "Callable[[], None]"
 
 
@@ -37,11 +39,13 @@ class News(NamedTuple):
 
     *open* gives a stream: ``try_next()`` gives news, or None after half a second at most without any; ``alive`` is false once there will
     be no more; ``close()`` ends it. *keys* says which keys news are about. An error in *trouble* ends the stream, any other is a bug.
+    While the stream runs *upkeep* is called twice a second, and tried again where it raises a StoreError.
     """
 
     open: Callable[[], Any]
     keys: Callable[[Any], Iterable[str]]
     trouble: tuple[type[Exception], ...]
+    upkeep: Callable[[], Any] | None = None
 
 
 class Queues:
@@ -123,12 +127,16 @@ class _Stream(BeginsAnew):
         self._run: _Run | None = None
 
     def _follow(self, run: _Run) -> Generator[Any, Any, None]:
-        idle = 0
+        idle, kept_at = 0, time.monotonic()
         stream = None
         try:
             stream = yield self._news.open()
             run.opened.set()
             while stream.alive and not self._closed and idle < _IDLE_ROUNDS:
+                if self._news.upkeep is not None and time.monotonic() >= kept_at + _UPKEEP_S:
+                    with suppress(StoreError):
+                        yield self._news.upkeep()
+                    kept_at = time.monotonic()
                 news = yield stream.try_next()
                 for key in () if news is None else self._news.keys(news):
                     self.queues.wake(key)
