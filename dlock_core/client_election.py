@@ -102,22 +102,11 @@ class Election:
         async def campaign() -> Term:
             return self._campaign(body_name(body), {})
 
-        stopped: list[StopIteration] = []  # no coroutine can raise one: Python makes a RuntimeError of it
-
         async def lead(term: Term) -> None:
-            try:
-                with term:
-                    body(term)
-            except StopIteration as error:
-                stopped.append(error)
-                raise
+            with term:
+                body(term)
 
-        try:
-            run_blocking(self._candidate.run(self._client._open_engine, campaign, lead, rejoin=rejoin))
-        except RuntimeError:
-            if stopped:
-                raise stopped.pop() from None
-            raise
+        run_blocking(self._candidate.run(self._client._open_engine, campaign, lead, rejoin=rejoin))
 
     def leader(self) -> Leader | None:
         """Return the leader that the record names, by one read; None if nobody leads.

@@ -33,12 +33,17 @@ LOOK_S = 1.0
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Run *coroutine* to its end in one step; it must await nothing that suspends."""
+    """Run *coroutine* to its end in one step; it must await nothing that suspends. What it raises is raised, also a StopIteration."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
         value: _T = stop.value
         return value
+    except RuntimeError as error:
+        # Python's disguise of it where a coroutine ends.
+        if type(error.__cause__) is StopIteration and str(error) == "coroutine raised StopIteration":
+            raise error.__cause__ from None
+        raise
     coroutine.close()
     raise AssertionError("the engine awaited something that suspends")
 
