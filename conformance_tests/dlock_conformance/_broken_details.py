@@ -25,6 +25,7 @@ from dlock_conformance._breaking import (
 )
 from dlock_conformance._broken_steps import Broken
 from dlock_conformance._faulty_links import BrokenLinks
+from dlock_conformance._faulty_times import OneAtATime
 from dlock_conformance._links import Links, ReplyTimeoutError
 from dlock_conformance._wire_errors import NoReplyError, NotSentError, WireError
 from dlock_conformance.harness import Colour
@@ -164,19 +165,6 @@ class LosesPlaces(Links):
             raise
         self._places.release()
         return came
-
-
-class TurnsOfTheParent(Links):
-    """Makes one connection at a time, also in a forked child, where nobody may be left whose turn ends."""
-
-    def __init__(self, address: tuple[str, int]) -> None:
-        super().__init__(address)
-        self._turn = threading.Lock()
-
-    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
-        """As its name says."""
-        with self._turn:
-            return super().ask(verb, request, more, timeout_s)
 
 
 class KeepsCursors(WiredStore):
@@ -342,5 +330,5 @@ OF_DETAILS: tuple[Broken, ...] = (
 )
 LINKS_OF_DETAILS: tuple[BrokenLinks, ...] = (
     BrokenLinks("each time-out costs one of thirty connections", "S15", LosesPlaces, None),
-    BrokenLinks("a forked child waits for a turn of its parent", "S22", TurnsOfTheParent, None),
+    BrokenLinks("a forked child waits for a turn of its parent", "S22", OneAtATime, None),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from tests.core.early_support import dies, me, other
 from tests.core.worlds import both_colours, eventually
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.core.worlds import World
@@ -92,44 +94,38 @@ def test_processes_that_end_meanwhile_hide_no_group_that_lives(monkeypatch: pyte
         return stat(folder)
 
     monkeypatch.setattr(owner_probe, "_stat", look)
+    with zombie() as pid:
+        assert same_host(record_of(other(pid=ended_pid(), child_group=os.getpgrp()))) is OwnerState.ALIVE
+        assert same_host(record_of(other(pid=ended_pid(), child_group=pid))) is OwnerState.UNKNOWN
+
+
+@contextmanager
+def zombie() -> Iterator[int]:
+    """Yield the number of a process that has ended, and leads a group; nobody reaps it meanwhile."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
         os._exit(0)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     try:
-        assert same_host(record_of(other(pid=ended_pid(), child_group=os.getpgrp()))) is OwnerState.ALIVE
-        assert same_host(record_of(other(pid=ended_pid(), child_group=pid))) is OwnerState.UNKNOWN
+        yield pid
     finally:
         os.waitpid(pid, 0)
 
 
 def test_zombie_is_dead_once_all_its_threads_are() -> None:
     """It does nothing any more, whether its parent has noticed or not."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    try:
+    with zombie() as pid:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123  # of the kernel's
             started = int(file.read().rpartition(")")[2].split()[19])
 
         assert same_host(record_of(other(pid=pid, started_at=started))) is OwnerState.DEAD
-    finally:
-        os.waitpid(pid, 0)
 
 
 def test_group_of_zombies_is_dead() -> None:
     """Where nobody reaps them they stay for ever, and work no more."""
-    pid = os.fork()
-    if pid == 0:
-        os.setpgid(0, 0)
-        os._exit(0)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    try:
+    with zombie() as pid:
         eventually(lambda: same_host(record_of(other(pid=ended_pid(), child_group=pid))) is OwnerState.DEAD)
-    finally:
-        os.waitpid(pid, 0)
 
 
 def test_process_that_may_not_be_signalled_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
