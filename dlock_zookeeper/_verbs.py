@@ -120,8 +120,8 @@ class ZooKeeperVerbs:
             if not isinstance(left, Exception):
                 self.queue.drop(own)
         elif frees and self.queue.may_be_wanted(step.record.key):
-            queue, answers = yield _wire.freeing(step, _wire.queue_of(self._root, step.record.key))
-            if queue is not None and queue.numChildren:
+            answers, queue = yield _wire.freeing(step, _wire.queue_of(self._root, step.record.key))
+            if getattr(queue, "numChildren", 0):
                 self.queue.lets_pass(step.record.key, step.record.rvn)
         else:
             [answers] = yield _wire.transactions([[step]])

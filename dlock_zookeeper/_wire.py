@@ -26,6 +26,7 @@ from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 from dlock_core.errors import RecordError
 from dlock_core.kit import Plain, damaged, plain_of, record_of
 from dlock_core.record import FORMAT_VERSION, LockRecord
+from dlock_zookeeper._errors import TROUBLE
 
 # The server's own limit for a request (jute.maxbuffer) is 1 MiB; at a larger one it ends the connection, and tells nothing.
 _VALUE_BYTES = 1_000_000
@@ -190,8 +191,8 @@ class _Found(NamedTuple):
 
 
 def freeing(one: Step, queue: str) -> Request:
-    """Return the request that shows how many wait in a *queue*, if it was ever made, and does *one* step."""
-    return lambda client, news: [client.exists_async(queue), *transactions([[one]])(client, news)]
+    """Return the request that does *one* step, and shows how many wait in a *queue* after it: an error, where that cannot be told."""
+    return lambda client, news: [*transactions([[one]])(client, news), _Found(client.exists_async(queue), TROUBLE)]
 
 
 def entering(place: str, queue: str, *, makes: bool) -> Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -17,6 +18,8 @@ from dlock_core.store import Claim, Release, Replace
 
 __all__ = ["CostClauses"]
 
+# Held for so long, a look at those who wait costs a share that an adapter may allow itself.
+LONG_S = 0.05
 # A batch that is full, or nearly so: more take long to prepare.
 MOST = 100
 # Brings a key into a state, and returns the call that is counted.
@@ -40,13 +43,23 @@ def claiming(standing: str, expect: str = "any", fields: Mapping[str, Any] | Non
 
 
 def changing(
-    kind: type[Replace | Release], standing: str = "held", *, stale: bool = False, keep: bool = False, **fields: Any
+    kind: type[Replace | Release],
+    standing: str = "held",
+    *,
+    stale: bool = False,
+    keep: bool = False,
+    after_s: float = 0,
+    **fields: Any,
 ) -> Prepared:
-    """Return a replace or release of a record in the state *standing*, which writes *fields*; with a *state*, a tombstone."""
+    """Return a replace or release of a record that has been in the state *standing* for *after_s*.
+
+    It writes *fields*; with a *state*, a tombstone.
+    """
 
     def prepared(trial: Trial) -> Callable[[], object]:
         key, record = prepare(trial, standing, data=b"x")
         record = record or held(key)
+        time.sleep(after_s)
         version = Version(fresh(), record.fencing_token) if stale else record.version
         writes = tombstone if "state" in fields else next_version
         request = kind(writes(record, **{**CLEARED, **fields}), version, keep)
@@ -112,6 +125,7 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
     },
     "release": {
         "release": changing(Release, state=State.FREE),
+        "release_after_long": changing(Release, after_s=LONG_S, state=State.FREE),
         "release_gone": changing(Release, state=State.GONE),
         "release_keeping": changing(Release, keep=True, state=State.FREE),
         "release_with_times": changing(Release, state=State.FREE, times=Times(1, 2)),
