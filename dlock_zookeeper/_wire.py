@@ -179,7 +179,7 @@ class _Found(NamedTuple):
     """An answer that has None where there is no node, and an error of kind *kept* as it is."""
 
     answer: Any
-    kept: type[Exception] | tuple[()] = ()
+    kept: type[Exception] | tuple[type[Exception], ...] = ()
 
     def get(self, timeout: float) -> Any:
         try:
