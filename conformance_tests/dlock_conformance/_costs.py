@@ -19,7 +19,7 @@ from dlock_core.store import Claim, Release, Replace
 __all__ = ["CostClauses"]
 
 # Held for so long, a look at those who wait costs a share that an adapter may allow itself.
-LONG_S = 0.05
+HELD_S = 0.05
 # A batch that is full, or nearly so: more take long to prepare.
 MOST = 100
 # Brings a key into a state, and returns the call that is counted.
@@ -125,7 +125,7 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
     },
     "release": {
         "release": changing(Release, state=State.FREE),
-        "release_after_long": changing(Release, after_s=LONG_S, state=State.FREE),
+        "release_after_long": changing(Release, after_s=HELD_S, state=State.FREE),
         "release_gone": changing(Release, state=State.GONE),
         "release_keeping": changing(Release, keep=True, state=State.FREE),
         "release_with_times": changing(Release, state=State.FREE, times=Times(1, 2)),
