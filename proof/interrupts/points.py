@@ -47,6 +47,8 @@ def points_of(code: CodeType) -> frozenset[int]:
 def _points_of(code: CodeType) -> frozenset[int]:
     if not code.co_filename.startswith(_OURS + _PACKAGES + _MUTEXES) or code.co_filename.startswith(_NOT_OURS):
         return frozenset()
+    if code.co_name == "RLock":  # it makes a mutex, which nobody holds yet. CPython 3.14 calls it within such tools
+        return frozenset()
     bytecode = dis.Bytecode(code)
     entries: list[Any] = bytecode.exception_entries  # type: ignore[attr-defined]  # there since 3.11
 
@@ -90,7 +92,8 @@ class Tracer:
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
         if not points_of(frame.f_code):
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        # CPython 3.14 heeds f_trace_opcodes only in a frame that has a tracer.
+        frame.f_trace, frame.f_trace_lines, frame.f_trace_opcodes = self._on_opcode, False, True
         return self._on_opcode
 
     def _local(self, frame: FrameType, event: str, argument: object) -> Any:
