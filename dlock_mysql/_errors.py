@@ -16,8 +16,8 @@ _Verdict: TypeAlias = "tuple[type[StoreError], str]"
 # MySQL's and MariaDB's numbers. A statement that fails is rolled back as a whole; where it stands in a transaction, the connection is
 # closed, and the server rolls that back.
 _REFUSALS: dict[str, str] = {
-    # Deadlock, lock wait time-out; group replication refused the commit.
-    "1213 1205 3101": "another transaction had the row, and the server rolled this one back; nothing was written",
+    # Deadlock, lock wait time-out; the row was changed meanwhile, with innodb_snapshot_isolation; group replication refused the commit.
+    "1213 1205 1020 3101": "another transaction had the row, and the server rolled this one back; nothing was written",
     "1040 1203 1226": "the server has no connection left for this user; nothing was written",
     "1021 1041 1114": "the server has no room left; nothing was written",
     "1153": "the request exceeds the server's max_allowed_packet; nothing was written",

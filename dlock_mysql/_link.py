@@ -36,9 +36,11 @@ _GOODBYE_S = 1.0
 _RETURNING = "MariaDB"
 # What a connection needs whatever the server's own settings are. A row is locked for the time of one commit; whoever locks it for longer,
 # by hand, makes a request fail with certainty after a second, instead of being applied when nobody waits for it any more.
+# MariaDB refuses, from 11.6.2 on, a statement that waited for a row which was changed meanwhile, at this isolation level too (error 1020).
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; "
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+    "/*M!110602 , innodb_snapshot_isolation = OFF */"
 )
 
 
