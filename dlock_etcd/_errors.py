@@ -81,6 +81,11 @@ def no_token(error: Exception) -> bool:
     return isinstance(error, grpc.RpcError) and _said(error).startswith(_TOKEN_TROUBLE)
 
 
+def is_denied(error: Exception) -> bool:
+    """Whether the user lacks a right."""
+    return isinstance(error, grpc.RpcError) and error.code() is _Code.PERMISSION_DENIED
+
+
 def lease_ended(error: Exception) -> bool:
     """Whether the request named a lease of etcd's that there is no more."""
     row = _row(error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.kit import quorum_guarantees
 from dlock_etcd import _schema
-from dlock_etcd._errors import TROUBLE, misfit
+from dlock_etcd._errors import TROUBLE, is_denied, misfit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +33,13 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
     """
     answers: dict[str, Any] = {}
     silent: list[str] = []
+    reserved: list[str] = []
     looked_at = endpoints or ("the channel",)
     for number, endpoint in enumerate(looked_at):
         try:
             status = yield from asked(_schema.status(number, _LOOK_S))
-        except TROUBLE:
-            silent.append(endpoint)
+        except TROUBLE as error:
+            (reserved if is_denied(error) else silent).append(endpoint)
             if len(silent) == len(looked_at):
                 raise
         else:
@@ -49,7 +50,7 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
         voting = sum(not member.learner for member in (yield from asked(_schema.members())).members)
     except TROUBLE:
         voting = None  # newer servers tell members to administrators only, and to nobody where there is no majority
-    return _guarantees(answers, silent, voting)
+    return _guarantees(answers, reserved, silent, voting)
 
 
 def _check(endpoint: str, status: Any) -> None:
@@ -60,14 +61,19 @@ def _check(endpoint: str, status: Any) -> None:
         raise misfit(f"{endpoint} is a learner, which answers no linearizable request", "name voting members only")
 
 
-def _guarantees(answers: Mapping[str, Any], silent: Sequence[str], voting: int | None) -> Guarantees:
-    notes = [f"answered: {', '.join(answers)}; no answer: {', '.join(silent)}"] if silent else []
+def _guarantees(
+    answers: Mapping[str, Any], reserved: Sequence[str], silent: Sequence[str], voting: int | None
+) -> Guarantees:
+    notes = [f"answered: {', '.join([*answers, *reserved])}; no answer: {', '.join(silent)}"] if silent else []
+    if reserved:  # as etcd 3.5.30 does
+        notes.append(f"version and state are told to administrators only: {', '.join(reserved)}")
     notes += [f"{endpoint} reports: {error}" for endpoint, status in answers.items() for error in status.errors]
     notes += [f"{endpoint} knows no leader now" for endpoint, status in answers.items() if not status.leader]
-    revision = max(status.header.revision for status in answers.values())
+    at = f"at revision {max(status.header.revision for status in answers.values())}; " if answers else ""
     notes.append(
-        f"at revision {revision}; tokens are revisions: if a snapshot of an earlier one is restored, those granted since come again, "
+        f"{at}tokens are revisions: if a snapshot of an earlier one is restored, those granted since come again, "
         "so set token_floor above them first"
     )
     notes.append("waiters of all clients stand in one queue; there is no clock, so ages are observed by the clients")
-    return quorum_guarantees("etcd", next(iter(answers.values())).version, voting, notes)
+    versions = [status.version for status in answers.values()]
+    return quorum_guarantees("etcd", versions[0] if versions else "of a version not told", voting, notes)

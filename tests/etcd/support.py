@@ -11,12 +11,22 @@ from collections.abc import Callable
 from typing import Any
 from urllib.request import Request, urlopen
 
+import grpc
+
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
 
-__all__ = ["TIMEOUT_S", "Waiter", "administer", "any_claim", "coded", "held", "released", "renewed", "until"]
+__all__ = ["TIMEOUT_S", "Refusal", "Waiter", "administer", "any_claim", "coded", "held", "released", "renewed", "until"]
 
 TIMEOUT_S = 20.0
+
+
+class Refusal(grpc.RpcError):  # type: ignore[misc]  # published without types
+    """An error of gRPC, as etcd answers with it."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__()
+        self.code, self.details = lambda: code, lambda: details
 
 
 def held(key: str, token: int = 1, **changes: Any) -> LockRecord:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from dlock_core import Lease, connect
@@ -18,7 +19,7 @@ from dlock_etcd._schema import Request
 from dlock_etcd.provision import inspection
 from tests.core.worlds import eventually
 from tests.etcd.cluster import EtcdCluster
-from tests.etcd.support import TIMEOUT_S, any_claim, released, renewed
+from tests.etcd.support import TIMEOUT_S, Refusal, any_claim, released, renewed
 from tests.scripted import ScriptedServer
 
 LEASE_S = 30.0
@@ -142,6 +143,23 @@ def test_endpoint_that_cannot_keep_locks_is_named() -> None:
 
         with pytest.raises(StoreSetupError, match=why):
             look.send(SimpleNamespace(**vars(fits) | changes))
+
+
+def test_members_that_tell_their_state_to_administrators_only_can_be_used() -> None:
+    """As etcd does from 3.5.30 on: the user of the locks is none, and not all of them may be as new."""
+    fits = SimpleNamespace(version="3.5.1", learner=False, leader=1, errors=(), header=SimpleNamespace(revision=7))
+    denied = Refusal(grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied")
+    for states, version in (((denied, denied), "of a version not told"), ((denied, fits), "3.5.1")):
+        look = inspection(answered, ("a:1", "b:2"))
+        next(look)
+        for state in states:
+            look.throw(state) if state is denied else look.send(state)
+        with pytest.raises(StopIteration) as told:
+            look.throw(denied)  # the list of the members
+
+        guarantees = told.value.value
+        assert guarantees.version == version
+        assert any("told to administrators only: a:1" in note for note in guarantees.notes)
 
 
 def answered(request: Request) -> Exchange[Any]:

@@ -26,16 +26,10 @@ from dlock_core.errors import (
 )
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from dlock_etcd._errors import error_of
-from tests.etcd.support import TIMEOUT_S, any_claim, released
+from tests.etcd.support import TIMEOUT_S, Refusal, any_claim, released
 from tests.scripted import ScriptedServer, free_port, stop
 
 QUOTA = 300_000
-
-
-class _Refusal(grpc.RpcError):  # type: ignore[misc]  # published without types
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__()
-        self.code, self.details = lambda: code, lambda: details
 
 
 @pytest.fixture
@@ -73,7 +67,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
 )
 def test_only_what_is_certain_is_said_to_be_not_applied(code: str, said: str, kind: type[StoreError]) -> None:
     """A write that etcd gives up, or answers with 'no space', may stand; the same answer to a read is no unknown outcome."""
-    refusal = _Refusal(grpc.StatusCode[code], said)
+    refusal = Refusal(grpc.StatusCode[code], said)
 
     assert type(error_of(refusal, "k", writes=True)) is kind
     assert type(error_of(refusal, "k", writes=False)) is (
