@@ -116,9 +116,15 @@ class Timings(NamedTuple):
     session: SessionRef | None = None
 
     def under(self, session: SessionRef) -> "Timings":
-        """Return these timings for a lock that *session* keeps: it is not renewed, and only its session bounds it."""
+        """Return these timings for a lock that *session* keeps: it is not renewed, and only its session, delay included, bounds it."""
         return self._replace(
-            lease_ms=None, lease_ns=NEVER, usable_ns=NEVER, handout_min_ns=0, auto_renew=False, session=session
+            lease_ms=None,
+            lease_ns=NEVER,
+            delay_ms=0,
+            usable_ns=NEVER,
+            handout_min_ns=0,
+            auto_renew=False,
+            session=session,
         )
 
     def of_session(self) -> "Timings":

@@ -69,6 +69,25 @@ async def test_first_renewals_move_locks_under_one_session(world: World) -> None
 
 
 @both_colours
+async def test_session_of_a_lock_with_a_delay_has_the_delay(world: World) -> None:
+    """The lock itself has no lease that a delay could be a part of; whoever waits for a dead holder waits the delay out."""
+    store = world.another_store()
+    async with world.client(lease_duration=10) as other, world.client(store, **KEEPS, lock_delay=3) as client:
+        (lease,) = await moved(world, client, "k")
+        (session,) = sessions_of(world).values()
+        assert (session.lease_ms, session.delay_ms) == (13_000, 3_000)
+        assert world.space.records["k"].delay_ms is None
+        assert lease.lease_duration == 10
+        waiting = world.spawn(other.acquire("k", timeout=60))
+        with store.outage():
+            await world.live(10)
+            assert not lease.is_valid
+            assert not waiting.done
+            await world.live(5)
+            assert (await waiting.result()).is_valid
+
+
+@both_colours
 async def test_beat_of_a_session_goes_before_what_is_more_urgent(world: World) -> None:
     """Many locks may lapse with it."""
     store, order = sent_keys(world)
