@@ -10,6 +10,7 @@ from dlock_core.engine.texts import shown
 from dlock_core.errors import ConfigurationError, OutcomeUnknownError
 from dlock_core.events import EventKind, LockEvent
 from dlock_core.lease import BREAK_TRIES_MAX, break_step, note_request
+from dlock_core.members import WANT
 from dlock_core.record import RESERVED, TOKEN_MAX, BeatNote, Broken
 from dlock_core.states import Break
 from dlock_core.store import tokens_exhausted
@@ -67,10 +68,12 @@ async def _break_sessions(
 ) -> tuple[int, bool]:
     """Break the session of each of *members* first: its renewal tells the member, who never reads the record again (Q6).
 
+    A writer that waits holds nothing, and goes on waiting: it must not join later by a session that others see broken.
+
     Return the longest lease that one of them has by now, which may be longer than when its member joined, and whether one was broken.
     """
     longest_ms, was_broken = 0, False
-    for ref in members.sessions:
+    for ref in (members.sessions[each.session] for each in members.members if each.mode != WANT):
         session = await store.read(ref.key, timeout_s=timeout_s)
         if session is None or not session.held:
             continue

@@ -173,6 +173,24 @@ async def test_break_of_a_shared_lock_reaches_each_member(world: World) -> None:
 
 
 @both_colours
+@pytest.mark.parametrize("now", [True, False])
+async def test_break_of_a_shared_lock_spares_a_writer_that_waits(world: World, now: bool) -> None:
+    """It has nothing to lose. Let in by a session that was broken, it would believe in a lock that others may have."""
+    async with world.client(lease_duration=10) as a, world.client(lease_duration=10) as b, world.client() as operator:
+        reader = await a.acquire("k", mode="read")
+        waiting = world.spawn(b.acquire("k", mode="write", timeout=60))
+        await world.live(1)
+
+        assert await operator.break_lock("k", fencing_token=reader.fencing_token, now=now)
+        writer = await lived(world, waiting, 2 if now else 20)
+
+        assert await operator.try_acquire("k", mode="read") is None
+        await world.live(20)
+        assert writer.is_valid
+        await writer.release()
+
+
+@both_colours
 async def test_break_of_a_shared_lock_passes_members_whose_sessions_are_over_or_broken(world: World) -> None:
     """Their places are taken all the same, and nothing is written for them."""
     silent = world.another_store()
