@@ -170,7 +170,8 @@ class Driver:
             self._rearm_watches(handle)
             note_event(self, EventKind.RENEWED, handle, state.sent_at)
         if type(event) is Answer and event.reply.applied:
-            handle.wanted = event.reply.wanted
+            # A lock that a session keeps is not renewed: nothing would ever tell that the waiter has left.
+            handle.wanted = event.reply.wanted and state.timings.session is None
             for watch in handle.wanted_watches:
                 if not handle.wanted:
                     watch.armed = True

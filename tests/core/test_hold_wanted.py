@@ -77,6 +77,24 @@ async def test_wanted_comes_by_a_batch_and_for_its_own_key_alone(world: World) -
 
 
 @both_colours
+async def test_lock_that_a_session_keeps_is_never_wanted(world: World) -> None:
+    """Not even by the renewal that moved it: no later one would find that the waiter has left."""
+    async with world.client(lease_duration=20, renewal="session") as client, client.lock("k") as lease:
+        told: list[Any] = []
+        lease.on_wanted(told.append)
+        waits = waiter(world)
+        await lease.renew()
+        assert lease.wanted
+        await world.live(11)
+        assert world.space.records["k"].session is not None
+        waits.leave()
+        await lease.renew()
+
+        assert not lease.wanted
+        assert len(told) == 1
+
+
+@both_colours
 async def test_renewal_whose_reply_is_lost_leaves_what_is_wanted_as_it_was(world: World) -> None:
     """The refusal by which it is found says nothing of who waits: nobody is called again for the same stretch."""
     async with world.client(lease_duration=20) as client, client.lock("k") as lease:
