@@ -56,8 +56,8 @@ _log = guarded_logger("dlock.engine")
 
 # The keys of the sessions of its members are longer than its own.
 _KEY_MAX_BYTES = KEY_MAX_BYTES - len(session_key("", MEMBERS_MAX))
-_AT_ONCE_MAX = 16
-"""How often a write is decided anew at once, where another client's came in between."""
+_AT_ONCE_MAX, _WAKES_ROUND, _WRITER_YIELDS = 16, 4, 0.25
+"""How often a write is decided anew at once, where another client's came in between; the others are of :meth:`Attempt._hold_back`."""
 
 
 async def share(engine: Engine, view: View, key: str, options: LockOptions, timings: Timings) -> None:
@@ -350,17 +350,17 @@ class Attempt:
             await engine.driver.turns.pause(self, (until - now) / NANOS)
 
     async def _hold_back(self, record: LockRecord, until: int) -> None:
-        """Look at once when the store has woken it for the first time, and then more slowly, 40 ms later at most.
+        """Look at once for the first of each four times that the store has woken it, and a little later for the others, 40 ms at most.
 
         A store without a queue (it shows no *waiters*) wakes one waiter of each client, and a herd would leave no time for those who hold.
-        One that grew slower for ever would always come after those who come again at once.
+        Yet slow ones would come after all who come anew, and readers, which have no session yet, after a writer that is never slow.
         """
         left_ns = until - self._engine.runtime.now()
         if left_ns > 0 and record.waiters is None:
-            if self._wakes:
-                pause_ns = self._timings._replace(notify=False).poll_ns(min(self._wakes - 1, 2), jitter())
+            if self._wakes or (self.wish.mode == WRITE and jitter() < _WRITER_YIELDS):
+                pause_ns = self._timings._replace(notify=False).poll_ns(max(self._wakes - 1, 0), jitter())
                 await self._engine.runtime.sleep(min(pause_ns, left_ns) / NANOS)
-            self._wakes += 1
+            self._wakes = (self._wakes + 1) % _WAKES_ROUND
 
     async def _announce(self, record: LockRecord | None) -> LockRecord | None:
         """Say that a writer waits, and return what stands then. One whose hold is bounded doesn't: its session must begin with its work.

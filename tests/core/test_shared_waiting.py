@@ -9,6 +9,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from functools import wraps
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pytest
 
@@ -174,31 +175,48 @@ async def test_place_of_who_has_died_is_had_when_its_session_is_over(clients: Cl
     assert not lost.is_valid
 
 
-@with_clients
-async def test_who_is_woken_for_nothing_looks_more_slowly(clients: Clients) -> None:
-    """A store that keeps no queue wakes one waiter of each client: a herd must leave time for who holds. The first look comes at once.
-
-    Nor does it look too slowly: those who come again at once would always be before it.
-    """
-    await clients.holding(permits=1)
+async def pauses_of(clients: Clients, wakes: int, **wish: Any) -> list[float]:
+    """Return the pauses, in units of 10 ms, that one who asks for the held lock ``k`` makes when it is woken so often for nothing."""
     client, store = await clients.join()
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
+        pauses.append(seconds * 100)
 
     client._engine.runtime.sleep = sleep  # type: ignore[method-assign]  # noted, and not slept
-    waiting = asyncio.create_task(client.acquire("k", permits=1))
-    for _ in range(5):
+    waiting = asyncio.create_task(client.acquire("k", **wish))
+    for _ in range(wakes):
         await clients.waits.acquire()
         await asyncio.sleep(0)  # it is in the queue now
         store.space._wake("k")
     await clients.waits.acquire()
-
-    assert [0.005 * times <= pause <= 0.01 * times for times, pause in zip((1, 2, 4, 4), pauses, strict=True)] == [
-        True
-    ] * 4
     waiting.cancel()
+    return pauses
+
+
+@with_clients
+async def test_who_is_woken_for_nothing_looks_more_slowly(clients: Clients) -> None:
+    """A store that keeps no queue wakes one waiter of each client: a herd must leave time for who holds. The first look comes at once.
+
+    So does each fourth one after it: those who come anew would always be before one that never looked at once again.
+    """
+    await clients.holding(permits=1)
+
+    pauses = await pauses_of(clients, 9, permits=1)
+
+    assert [0.5 * most <= pause <= most for most, pause in zip((1, 2, 4, 1, 2, 4), pauses, strict=True)] == [True] * 6
+
+
+@with_clients
+async def test_writer_now_and_then_lets_a_reader_look_before_it(clients: Clients) -> None:
+    """It has its session already, and would win each race with a reader, though readers go before the next writer."""
+    await clients.holding(mode="write")
+
+    with patch("dlock_core.engine.sharing.jitter", lambda: 0.2):
+        assert await pauses_of(clients, 1, mode="write") == [pytest.approx(0.9)]
+        assert await pauses_of(clients, 1, mode="read") == []
+    with patch("dlock_core.engine.sharing.jitter", lambda: 0.3):
+        assert await pauses_of(clients, 1, mode="write") == []
 
 
 @with_clients
