@@ -34,7 +34,7 @@ def now() -> dt.datetime:
 def daily(at: str, tz: str | dt.tzinfo = "UTC") -> Callable[[], str]:
     """Return the slots of a job that runs each day at *at*, as "02:00", in the time zone *tz*: dates, as "2026-11-22".
 
-    A time that a change of the clocks skips or repeats has one slot all the same.
+    A time that a change of the clocks skips or repeats has one slot all the same; one that is skipped has come when the clocks change.
 
     Raises: ConfigurationError: *at* or *tz* is wrong.
     """
@@ -79,14 +79,15 @@ def every(period: Seconds) -> Callable[[], int]:
         raise ConfigurationError(f"period: {error}") from None
     if seconds < 1:
         raise ConfigurationError(f"period {seconds:g} s is too short; give 1 second or more")
-    return lambda: int(now().timestamp() // seconds)
+    return lambda: int(now().timestamp() // seconds )
 
 
 def _latest(time: dt.time, zone: dt.tzinfo) -> dt.date:
-    """Return the date of the latest *time* that has passed in *zone*."""
+    """Return the date of the latest *time* that has passed in *zone*. One that a change of the clocks skips passes with that change."""
     present = now()
-    date = present.astimezone(zone).date()
-    return date if dt.datetime.combine(date, time, zone) <= present else date - _DAY
+    local = present.astimezone(zone)
+    date = local.date()
+    return date if dt.datetime.combine(date, time, zone) <= present or time <= local.time() else date - _DAY
 
 
 def _time(at: str) -> dt.time:

@@ -133,6 +133,16 @@ def test_day_on_which_the_clocks_change_has_one_slot(at: Any, year: int, month: 
     assert len(set(seen)) == 2
 
 
+def test_time_that_is_skipped_has_come_when_the_clocks_change(at: Any) -> None:
+    """At 02:00 it is 03:00 in Berlin, and cron starts at once what was to start at 02:30."""
+    at("2026-03-29T00:59:59+00:00")
+    assert slots.daily("02:30", "Europe/Berlin")() == "2026-03-28"
+    at("2026-03-29T01:00:00+00:00")
+
+    assert slots.daily("02:30", "Europe/Berlin")() == "2026-03-29"
+    assert slots.weekly("sunday", "02:30", "Europe/Berlin")() == "2026-03-29"
+
+
 def test_weekly_hourly_and_periodic_slots(at: Any) -> None:
     """Dates of the day, hours in UTC, numbers since 1970."""
     at("2026-11-22T03:10:00+00:00")  # a Sunday
