@@ -69,7 +69,9 @@ def hourly(minute: int = 0) -> Callable[[], str]:
 
 
 def every(period: Seconds) -> Callable[[], int]:
-    """Return the slots of a job that runs every *period* seconds since 1970: their numbers.
+    """Return the slots of a job that runs every *period* seconds since 1970: the second in which each begins.
+
+    So they grow also where the job gets another period.
 
     Raises: ConfigurationError: *period* is not a duration of 1 second or more.
     """
@@ -79,7 +81,7 @@ def every(period: Seconds) -> Callable[[], int]:
         raise ConfigurationError(f"period: {error}") from None
     if seconds < 1:
         raise ConfigurationError(f"period {seconds:g} s is too short; give 1 second or more")
-    return lambda: int(now().timestamp() // seconds )
+    return lambda: int(now().timestamp() // seconds * seconds)
 
 
 def _latest(time: dt.time, zone: dt.tzinfo) -> dt.date:

@@ -144,7 +144,7 @@ def test_time_that_is_skipped_has_come_when_the_clocks_change(at: Any) -> None:
 
 
 def test_weekly_hourly_and_periodic_slots(at: Any) -> None:
-    """Dates of the day, hours in UTC, numbers since 1970."""
+    """Dates of the day, hours in UTC, seconds since 1970."""
     at("2026-11-22T03:10:00+00:00")  # a Sunday
 
     assert slots.weekly("sunday", "03:00")() == "2026-11-22"
@@ -155,7 +155,17 @@ def test_weekly_hourly_and_periodic_slots(at: Any) -> None:
     assert slots.every(600)() == slots.every(dt.timedelta(minutes=10))()
     before = slots.every(600)()
     at("2026-11-22T03:20:00+00:00")
-    assert slots.every(600)() == before + 1
+    assert slots.every(600)() == before + 600
+
+
+def test_periodic_slots_grow_where_the_period_changes(at: Any) -> None:
+    """A job that ran every minute, and runs every hour from now on, is due in the next hour, and not never again."""
+    at("2026-11-22T03:10:00+00:00")
+    last = slots.every(60)()
+    at("2026-11-22T04:00:00+00:00")
+
+    assert slots.every(3600)() > last
+    assert slots.every(1.5)() - last == 50 * 60
 
 
 @pytest.mark.parametrize(
