@@ -41,6 +41,7 @@ class AsyncOnce(JobRun):
 
     async def __aenter__(self) -> Self:
         """As :meth:`dlock_core.Once.__enter__`."""
+        self._is_idle = False
         client, engine = self._client, self._client._open_engine
         try:
             await self._decide(engine, lambda: AsyncLease(client._context, engine, self.key))

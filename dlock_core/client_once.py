@@ -51,6 +51,7 @@ class Once(JobRun):
         Raises: as :meth:`LockClient.acquire`; RecordError: the record carries what no job has left there. ConfigurationError: the slot is
             of another type than the last. LockLostError: the job was lost before the block began, as where the process stood still.
         """
+        self._is_idle = False
         client, engine = self._client, self._client._open_engine
         try:
             run_blocking(self._decide(engine, lambda: Lease(client._context, engine, self.key)))

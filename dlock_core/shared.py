@@ -111,6 +111,7 @@ class _SharedOnce(Once):
 
     def __enter__(self) -> Self:
         if not self._used:
+            self._is_idle = False
             Once.__init__(self, self._client, *self._job)
         return super().__enter__()
 

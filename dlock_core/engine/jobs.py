@@ -136,7 +136,7 @@ class JobRun:
         """
         if self._used:
             raise LeaseStateError(f"this once({self.key!r}) was used before; call once() anew for each run")
-        self._used, self._is_idle = True, False
+        self._used = True
         self._slot = check_slot(self.key, self._source)
         try:
             record = await engine.read(self._full_key, self._call.timings.acquire_timeout_ns / NANOS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import ConfigurationError, RecordError, UnsupportedError
+from dlock_core import ConfigurationError, LeaseStateError, RecordError, UnsupportedError
 from tests.core.jobs_support import enter
 from tests.core.worlds import both_colours, saying
 
@@ -104,3 +104,14 @@ async def test_job_that_is_never_entered_is_told(world: World) -> None:
             client.once("k", slot=1)
 
         assert not world.store.requests
+
+
+@both_colours
+async def test_job_that_could_not_be_entered_is_no_job_that_was_forgotten(world: World) -> None:
+    """The error of its client is told, and no warning beside it: the suite turns that into an error."""
+    client = world.client()
+    async with client:
+        job = client.once("k", slot=1)
+    with pytest.raises(LeaseStateError, match="the client was closed"):
+        async with job:
+            pass

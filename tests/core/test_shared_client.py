@@ -141,6 +141,10 @@ def test_a_store_that_was_away_is_tried_again(tmp_path: Path) -> None:
     client = shared_client(f"sqlite:///{tmp_path}/later/locks.db", request_timeout=1)
     with pytest.raises((StoreError, ConfigurationError)):
         client.acquire("k", timeout=0)
+    job = client.once("job", slot=1)
+    with pytest.raises((StoreError, ConfigurationError)):
+        job.__enter__()
+    del job  # and does not warn that it was never entered
     (tmp_path / "later").mkdir()
 
     with client.lock("k") as lease:
