@@ -37,7 +37,7 @@ class AsyncOnce(JobRun):
 
     async def finish(self, result: bytes | None = None) -> None:
         """As :meth:`dlock_core.Once.finish`."""
-        await self._finish(self._client._engine, result)
+        await self._finish(result)
 
     async def __aenter__(self) -> Self:
         """As :meth:`dlock_core.Once.__enter__`."""
@@ -61,7 +61,7 @@ class AsyncOnce(JobRun):
         if body_error is not None or not self._runs(lease):
             await lease._leave(body_error, ours=ours)
             return
-        leaving = await self._end(self._client, lease)
+        leaving = await self._end(lease)
         if leaving is not None:
             raise leaving
 

@@ -43,7 +43,7 @@ class Once(JobRun):
         Raises: LockLostError: the job had been lost, and another process may run it. A StoreError: no answer within one request time-out;
             it is followed up. LeaseStateError: it is not running here.
         """
-        run_blocking(self._finish(self._client._engine, result))
+        run_blocking(self._finish(result))
 
     def __enter__(self) -> Self:
         """Read the record and, if the slot is due, take the job: ``due`` says so.
@@ -68,7 +68,7 @@ class Once(JobRun):
         if body_error is not None or not self._runs(lease):
             lease.__exit__(kind, body_error, trace)
             return
-        leaving = run_blocking(self._end(self._client, lease))
+        leaving = run_blocking(self._end(lease))
         if leaving is not None:
             raise leaving
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlock_core.engine.client_context import ClientContext
-    from dlock_core.engine.client_view import ClientView
     from dlock_core.engine.engine import Engine
     from dlock_core.engine.handle import Handle
     from dlock_core.engine.lease_view import LeaseView
@@ -201,7 +200,7 @@ class JobRun:
         except StoreError as error:
             lease._leaving(None, error)
 
-    async def _finish(self, engine: Engine, result: bytes | None) -> None:
+    async def _finish(self, result: bytes | None) -> None:
         """Release with the slot and its *result*, in one write."""
         self._context.check_process()
         lease = self._lease
@@ -209,18 +208,20 @@ class JobRun:
             raise LeaseStateError(
                 f"job {self.key!r} is not running here: it was not due, or it was finished or released before"
             )
+        lease._alive()  # its other half
         check_bytes(result, f"the result of job {self.key!r}")
-        # Its other half.
-        handle, not_before_ms = lease._handle, self._at_least_ms and self._began_ms + self._at_least_ms
+        # Its other half. The client is not asked for its engine: a shared one that was closed meanwhile would open another.
+        engine, handle = lease._engine, lease._handle
+        not_before_ms = self._at_least_ms and self._began_ms + self._at_least_ms
         payload = mark(self._slot, result, at_ms=engine.runtime.wall_ms(), not_before_ms=not_before_ms)
         await engine.release(handle, payload, lease)
         self._check_written(handle, payload)
         self._finished = Finished(self._slot, result, not_before_ms)
 
-    async def _end(self, client: ClientView, lease: LeaseView) -> Exception | None:
+    async def _end(self, lease: LeaseView) -> Exception | None:
         """Finish the slot after a body that ended well; return what leaves the block."""
         try:
-            await self._finish(client._engine, None)
+            await self._finish(None)
         except DLockError as error:
             return lease._leaving(None, error)
         return None

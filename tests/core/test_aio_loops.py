@@ -18,7 +18,7 @@ from dlock_core.memory import AsyncMemoryStore, MemorySpace
 from tests.core.worlds import PATIENCE_S, async_only
 
 if TYPE_CHECKING:
-    from dlock_core import AsyncLease
+    from dlock_core import AsyncLease, AsyncOnce
     from tests.core.worlds import World
 
 
@@ -66,12 +66,12 @@ def test_hazard_29_client_used_in_another_loop_is_refused() -> None:
     """A lease and its client belong to the loop that made them; elsewhere each call says so, and nothing is sent."""
     space = MemorySpace()
 
-    async def open_one() -> tuple[AsyncLockClient, AsyncLease]:
+    async def open_one() -> tuple[AsyncLockClient, AsyncLease, AsyncOnce]:
         client = await AsyncLockClient(AsyncMemoryStore(space), lease_duration=1000)
-        return client, await client.acquire("k")
+        return client, await client.acquire("k"), await client.once("job", slot=1).__aenter__()
 
     with asyncio.Runner() as first, asyncio.Runner() as second:
-        client, lease = first.run(open_one())
+        client, lease, job = first.run(open_one())
         before = dict(space.records)
         calls: list[Any] = [
             lambda: client.acquire("other"),
@@ -79,6 +79,8 @@ def test_hazard_29_client_used_in_another_loop_is_refused() -> None:
             lease.ensure,
             lease.renew,
             lease.release,
+            job.finish,
+            lambda: job.__aexit__(None, None, None),
             client.close,
         ]
 
@@ -91,6 +93,7 @@ def test_hazard_29_client_used_in_another_loop_is_refused() -> None:
         with pytest.raises(LeaseStateError, match="another event loop"):
             client.holds("k")
         assert space.records == before
+        first.run(job.finish())
         first.run(client.close())
 
 

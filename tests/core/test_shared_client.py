@@ -152,6 +152,17 @@ def test_a_store_that_was_away_is_tried_again(tmp_path: Path) -> None:
     client.close()
 
 
+def test_the_end_of_a_job_does_not_open_a_client_that_was_closed_meanwhile() -> None:
+    """The run is not marked, as with any client, and no store is left open behind the close."""
+    client = shared_client("memory://ended", lease_duration=1)
+    with ThreadPoolExecutor(1) as pool, client.once("job", slot=1) as job:
+        pool.submit(pytest.raises, ExceptionGroup, client.close).result()  # the body still runs
+        with pytest.raises(StoreError, match="closed"):
+            job.finish(b"done")
+
+    assert client._own is None  # type: ignore[attr-defined]  # the shared client's own
+
+
 @forks
 @pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"])
 def test_children_have_clients_of_their_own(store: str, tmp_path: Path) -> None:
