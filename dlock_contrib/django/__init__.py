@@ -25,6 +25,12 @@ __all__ = ["locks"]
 _HELP = 'write LOCKS = {"default": {"URL": "redis://host/0"}} into the settings'
 
 
+class _NoSuchLocksError(ImproperlyConfigured, KeyError):  # type: ignore[misc]  # django is published without types
+    """The settings have no such name: a KeyError, too, by which ``in`` and ``get`` of a mapping know."""
+
+    __str__ = Exception.__str__
+
+
 class _Locks(Mapping[str, "LockClient"]):
     """The clients by their names in the setting ``LOCKS``; each is one for the whole program, and opened by its first lock."""
 
@@ -56,7 +62,7 @@ class _Locks(Mapping[str, "LockClient"]):
     def _client(self, alias: str) -> LockClient:
         options = _setting().get(alias)
         if options is None:
-            raise ImproperlyConfigured(f"LOCKS has no {alias!r}; it has {', '.join(map(repr, self))}")
+            raise _NoSuchLocksError(f"LOCKS has no {alias!r}; it has {', '.join(map(repr, self))}")
         if not isinstance(options, Mapping) or "URL" not in options:
             raise ImproperlyConfigured(f"LOCKS[{alias!r}] has no URL; {_HELP}")
         keywords: dict[str, Any] = {str(name).lower(): value for name, value in options.items()}

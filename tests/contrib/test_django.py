@@ -130,6 +130,8 @@ def test_a_lock_of_the_settings() -> None:
         assert lease.is_valid
     assert locks["default"] is client
     assert dict(locks) == {"default": client}
+    assert "other" not in locks
+    assert locks.get("other", client) is client
     with override_settings(LOCKS={"other": {"URL": "memory://django", "LEASE_DURATION": 7}}):
         assert locks["other"].options.lease_duration == 7
         assert list(locks) == ["other"]
