@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dlock_core.engine.client_context import EXCLUSIVE, check_bytes, check_seconds
 from dlock_core.engine.hints import naming, warn
@@ -121,6 +121,13 @@ class JobRun:
                 f"once({self.key!r}) was never entered, so nothing was run; write: {self._with} client.once({self.key!r}, slot=…) as job",
                 RuntimeWarning,
             )
+
+    def __bool__(self) -> NoReturn:
+        """Refuse: ``if job:`` would run the job on every host, also where it is not due."""
+        self._is_idle = False  # the program is told
+        raise LeaseStateError(
+            f"once({self.key!r}) is neither true nor false; to run the job where it is due, write: if job.due"
+        )
 
     def __repr__(self) -> str:
         """Name the job, the slot and what came of it."""

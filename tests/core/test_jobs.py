@@ -13,6 +13,7 @@ from dlock_core import (
     LeaseStateError,
     LockLostError,
     StoreUnavailableError,
+    connect,
 )
 from dlock_core.once import Finished, finished_in
 from tests.core.aio_support import forever
@@ -290,6 +291,13 @@ async def test_job_says_what_it_is(world: World) -> None:
     name = "Once" if world.colour == "sync" else "AsyncOnce"
     assert told == (f"<{name} 'k' slot 1 due>", f"<{name} 'k' slot 1 busy>")
     assert repr(done) == f"<{name} 'k' slot 1 not due>"
+
+
+def test_run_is_neither_true_nor_false() -> None:
+    """Else `if job:` ran a job again that is done."""
+    told = pytest.raises(LeaseStateError, match=r"once\('k'\) is neither true nor false; .*if job.due")
+    with connect("memory://") as client, client.once("k", slot=1) as job, told:
+        bool(job)
 
 
 @both_colours
