@@ -20,6 +20,7 @@ def database(worker_locks):
         if job.due:
             with pathlib.Path("made").open("a") as file:
                 file.write("made\\n")
+    assert not job.busy
     return "made"
 
 @pytest.mark.parametrize("number", range(8))
