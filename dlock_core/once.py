@@ -64,7 +64,8 @@ def is_due(key: str, finished: Finished, slot: Slot, wall_ms: int) -> bool:
         return True
     if type(last) is not type(slot):
         raise ConfigurationError(
-            f"slot {slot!r} of job {key!r} cannot be compared with {last!r}, which was finished; go on with {type(last).__name__}"
+            f"slot {slot!r} of job {key!r} cannot be compared with {last!r}, which was finished; "
+            f"go on with {type(last).__name__}, or give the job another key"
         )
     return last < slot and wall_ms >= finished.not_before_ms  # type: ignore[operator]  # of one type
 

@@ -68,8 +68,8 @@ def test_job_is_skipped_until_its_wall_clock_time() -> None:
 
 @pytest.mark.parametrize(("last", "slot"), [(1, "1"), ("1", 1)])
 def test_slot_of_another_type_is_refused(last: Any, slot: Any) -> None:
-    """They cannot be compared."""
-    with pytest.raises(ConfigurationError, match="cannot be compared"):
+    """They cannot be compared; who has another schedule, or only texts, as the command has, takes another key."""
+    with pytest.raises(ConfigurationError, match=r"cannot be compared.*, or give the job another key$"):
         is_due("k", Finished(last), slot, 0)
 
 
