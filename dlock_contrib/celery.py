@@ -23,12 +23,16 @@ from dlock_core import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dlock_core import Lease
 
 __all__ = ["LockedTask"]
 
 _log = logging.getLogger("dlock.celery")
-_running: ContextVar[Lease | None] = ContextVar("dlock_celery_lease", default=None)
+_NO_LEASES: Mapping[str, Lease] = {}
+# By the names of their tasks, since a task may call another.
+_running: ContextVar[Mapping[str, Lease]] = ContextVar("dlock_celery_leases", default=_NO_LEASES)
 
 
 class LockedTask(Task):  # type: ignore[misc]  # celery is published without types
@@ -89,7 +93,7 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
 
         Raises: LeaseStateError: the task does not run.
         """
-        lease = _running.get()
+        lease = _running.get().get(self.name)
         if lease is None:
             raise LeaseStateError(f"task {self.name} does not run here, so it holds no lock")
         return lease
@@ -117,7 +121,7 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
             _log.info("task %s is dropped: %s", self.name, error)
             return None
         with lease:
-            token = _running.set(lease)
+            token = _running.set({**_running.get(), self.name: lease})
             try:
                 return super().__call__(*args, **kwargs)
             finally:

@@ -204,6 +204,26 @@ def test_a_task_that_is_called_directly_is_locked_too(app: Celery) -> None:
     locks.close()
 
 
+def test_the_lease_of_a_task_is_not_that_of_the_task_which_calls_it(app: Celery) -> None:
+    """The token of the one fences nothing that the other writes."""
+    locks = shared_client("memory://celery-nested")
+    options = {"base": LockedTask, "shared": False, "bind": True, "lock_client": locks}
+
+    @app.task(lock_key="inner", **options)
+    def inner(self: LockedTask) -> tuple[str, str]:
+        return self.lease.key, outer.lease.key
+
+    @app.task(lock_key="outer", **options)
+    def outer(self: LockedTask) -> tuple[str, str]:
+        keys: tuple[str, str] = inner()
+        with pytest.raises(LeaseStateError, match="does not run here"):
+            _ = inner.lease
+        return keys
+
+    assert outer() == ("inner", "outer")
+    locks.close()
+
+
 def test_permits_let_several_tasks_of_a_key_run(app: Celery) -> None:
     """As many as there are permits, each in a slot of its own."""
     locks = shared_client("memory://celery-permits")
