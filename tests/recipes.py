@@ -39,13 +39,14 @@ URL = "memory://two-hosts"
 done = []
 
 
-def job():
-    done.append("job")
+def job(name, *, customer):
+    done.append((name, customer))
 
 
 async def host(at):
     async with AsyncScheduler(job_executors={"once": OnceExecutor(connect(URL))}) as scheduler:
-        await scheduler.add_schedule(job, DateTrigger(at), id="report", job_executor="once")
+        given = {"args": ["job"], "kwargs": {"customer": "anna"}}
+        await scheduler.add_schedule(job, DateTrigger(at), id="report", job_executor="once", **given)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(scheduler.run_until_stopped(), 4)
 
@@ -56,7 +57,7 @@ async def two_hosts():
 
 
 asyncio.run(two_hosts())
-assert done == ["job"], done
+assert done == [("job", "anna")], done
 """
 
 
