@@ -20,6 +20,7 @@ from django.core.management.base import CommandError, SystemCheckError
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
+from django.utils.autoreload import get_child_arguments
 
 from dlock_contrib.django import locks
 from dlock_core import connect
@@ -220,3 +221,21 @@ def test_a_lock_that_is_lost_meanwhile_fails_the_command(monkeypatch: pytest.Mon
     with pytest.raises(CommandError, match=r"check may have run beside another one") as raised:
         call_command("run_locked", "lost", "check")
     assert raised.value.returncode == 76
+
+
+def test_a_command_that_starts_itself_again_does_not_wait_for_its_own_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``runserver`` does to reload: the command alone, which runs under the lock of its parent, and not ``run_locked`` again."""
+    seen: list[list[str]] = []
+
+    def note(**_: Any) -> list[Any]:
+        seen.append(get_child_arguments())
+        return []
+
+    monkeypatch.setattr(registry, "registered_checks", {note})
+    note.tags = ()  # type: ignore[attr-defined]  # as register() does
+    monkeypatch.setattr(sys, "argv", [__file__, "run_locked", "web", "--", "check"])
+    call_command("run_locked", "web", "check")
+
+    assert seen[0][-1] == "check"
+    assert "run_locked" not in seen[0]
+    assert sys.argv[1] == "run_locked"

@@ -56,9 +56,12 @@ class Command(BaseCommand):  # type: ignore[misc]  # django is published without
             raise CommandError(str(error), returncode=_USAGE) from error
         except DLockError as error:
             raise CommandError(str(error), returncode=_UNAVAILABLE) from error
+        ours, sys.argv = sys.argv, [sys.argv[0], *argv]  # runserver, which reloads, starts again what it finds there
         try:
             with lease:
-                program = [sys.argv[0], *argv]
+                program = list(sys.argv)
                 ManagementUtility(program).fetch_command(argv[0]).run_from_argv(program)
         except LockLostError as error:
             raise CommandError(f"{error}; {argv[0]} may have run beside another one", returncode=_LOST) from error
+        finally:
+            sys.argv = ours
