@@ -151,6 +151,7 @@ class JobRun:
         if not self._is_due(engine, record):
             return
         lease = new_lease()
+        lease._is_job = True  # its other half
         try:
             await self._take(engine, lease, record)
         except BaseException:

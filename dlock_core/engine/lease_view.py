@@ -48,7 +48,7 @@ class LeaseView:
     It is made before the key is asked for, so that at each instant in which the lock is held something shows whether anybody has it.
     """
 
-    __slots__ = ("__weakref__", "_caller", "_closed", "_context", "_engine", "_handle", "_place", "key")
+    __slots__ = ("__weakref__", "_caller", "_closed", "_context", "_engine", "_handle", "_is_job", "_place", "key")
 
     def __init__(self, context: ClientContext, engine: Engine, key: str) -> None:
         self.key = key
@@ -56,6 +56,7 @@ class LeaseView:
         self._engine = engine
         self._handle: Handle  # from the moment in which the key is asked for
         self._closed = False
+        self._is_job = False
         self._caller = engine.runtime.caller()
         self._place = calling_place()
 
@@ -223,10 +224,14 @@ class LeaseView:
     def _written(self, data: bytes | None | Keep) -> Payload | None:
         """Return the payload that *data* asks for; None keeps what is stored.
 
-        Raises: ConfigurationError: it is not bytes, or too long.
+        Raises: ConfigurationError: it is not bytes, or too long, or the record is that of a job.
         """
         if isinstance(data, Keep):
             return None
+        if self._is_job:
+            raise ConfigurationError(
+                f"lock {self.key!r} is a job, whose record has room for its last slot and result alone; give the result to finish()"
+            )
         if data is not None:
             self._context.check_supported("data")
         if data is not None and self._handle.is_session:

@@ -115,3 +115,19 @@ async def test_job_that_could_not_be_entered_is_no_job_that_was_forgotten(world:
     with pytest.raises(LeaseStateError, match="the client was closed"):
         async with job:
             pass
+
+
+@both_colours
+async def test_body_cannot_write_data_into_the_record_of_its_job(world: World) -> None:
+    """It would take the place of the last result; and before any, each later run would find a record that no job has left there."""
+    async with world.client() as client:
+        async with client.once("k", slot=1) as job:
+            assert job.lease is not None
+            for write in (job.lease.renew, job.lease.release):
+                for data in (b"50 %", None):
+                    with pytest.raises(ConfigurationError, match=r"'k' is a job, .* give the result to finish\(\)"):
+                        await write(data=data)
+            await job.lease.renew()
+        async with client.once("k", slot=2) as job:
+            assert job.due
+            assert job.last_slot == 1
