@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, JobExecutionEvent
 from apscheduler.executors.base import run_job
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.triggers.interval import IntervalTrigger
 
 from dlock_core import ConfigurationError, DLockError, LockClient
 
@@ -79,6 +80,11 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
             raise ConfigurationError(
                 f"job {job.name!r} is a coroutine function, which no thread can run; give a plain one"
             )
+        if _draws_times(job.trigger):
+            raise ConfigurationError(
+                f"job {job.name!r} has times that each host draws for itself, so each would run it; "
+                "give its trigger no jitter, and an interval a start_date of whole seconds"
+            )
         future = self._pool.submit(self._run, job, run_times)
         future.add_done_callback(lambda done: self._over(job.id, done))
 
@@ -110,3 +116,9 @@ class OnceExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # apscheduler is 
             if events[-1].code != EVENT_JOB_EXECUTED:  # it raised, or this host came too late
                 run.lease.release()  # the time stays due
         return events
+
+
+def _draws_times(trigger: Any) -> bool:
+    """Whether *trigger* fires at random times, or begins when it was made: then its time has microseconds."""
+    begins = trigger.start_date.microsecond if isinstance(trigger, IntervalTrigger) else 0
+    return bool(getattr(trigger, "jitter", None)) or begins % 1000 > 0

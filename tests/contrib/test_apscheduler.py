@@ -19,6 +19,9 @@ from apscheduler.events import (
     EVENT_JOB_SUBMITTED,
 )
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
 
 from dlock_contrib.apscheduler import OnceExecutor
 from dlock_core import ConfigurationError, LockClient, LockLostError, aconnect, connect, shared_client
@@ -139,6 +142,10 @@ def test_a_host_that_takes_over_from_a_dead_one_is_not_late(hosts: list[LockClie
     assert runs == [1]
 
 
+def _job() -> None:
+    pytest.fail("run")  # not in the lines below: a traceback shows the line, and so what is to be said
+
+
 async def _coroutine() -> None:
     pytest.fail("run")
 
@@ -146,20 +153,22 @@ async def _coroutine() -> None:
 @pytest.mark.parametrize(
     ("job", "more", "said"),
     [
-        (lambda: pytest.fail("run"), {}, "give it one that all hosts know: add_job(…, id='report')"),
+        (_job, {}, "give it one that all hosts know: add_job(…, id='report')"),
         (_coroutine, {"id": "report"}, "is a coroutine function, which no thread can run"),
+        (_job, {"id": "report", "trigger": CronTrigger(end_date=TIME, jitter=5)}, "no jitter"),
+        (_job, {"id": "report", "trigger": IntervalTrigger(end_date=TIME)}, "a start_date"),
     ],
-    ids=["without an id", "coroutine"],
+    ids=["without an id", "coroutine", "jitter", "an interval that begins now"],
 )
 @pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
 def test_a_job_that_cannot_run_once_is_refused(
-    hosts: list[LockClient], caplog: pytest.LogCaptureFixture, job: Any, more: dict[str, str], said: str
+    hosts: list[LockClient], caplog: pytest.LogCaptureFixture, job: Any, more: dict[str, Any], said: str
 ) -> None:
-    """Without an id each host would draw another one, and all would run it."""
+    """Without an id, or with other times, each host would draw another one, and all would run it."""
     scheduler = BackgroundScheduler(executors={"default": OnceExecutor(hosts[0])}, timezone=dt.UTC)
     over = threading.Event()
     scheduler.add_listener(lambda _: over.set(), EVENT_JOB_REMOVED)
-    scheduler.add_job(job, "date", run_date=TIME, misfire_grace_time=None, **more)
+    scheduler.add_job(job, **{"trigger": DateTrigger(TIME), "next_run_time": TIME, "misfire_grace_time": None, **more})
     scheduler.start()
     assert over.wait(LIMIT_S)
     scheduler.shutdown(wait=True)
