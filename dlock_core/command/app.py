@@ -17,6 +17,7 @@ from dlock_core.command.options import (
     configuration_source,
     connection_options,
     grace_option,
+    grace_within,
     holding_options,
     option,
 )
@@ -266,7 +267,7 @@ def _run(  # click hands the options over by name
         raise click.UsageError("--read and --write exclude each other; give one of the two", ctx)
     if no_wait or (skip_if_held and given["timeout"] is None):
         given["timeout"] = 0.0
-    from dlock_core.command.run import Request, grace_within, hold
+    from dlock_core.command.run import Request, hold
 
     options = _run_options(given)
     if options.is_shared and len(keys) > 1:

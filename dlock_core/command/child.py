@@ -17,6 +17,7 @@ import json
 import os
 import select
 import signal
+import stat
 import struct
 import sys
 from contextlib import suppress
@@ -39,14 +40,15 @@ def _signals(*names: str) -> tuple[signal.Signals, ...]:
 
 
 FORWARDED = _signals("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
-JOB_CONTROL = _signals("SIGTSTP", "SIGTTIN", "SIGTTOU")
+_WANT_TERMINAL = _signals("SIGTTIN", "SIGTTOU")
 # Python ignores these for itself; a command must not inherit that.
 _RESTORED = _signals("SIGPIPE", "SIGXFSZ")
 _PR_SET_PDEATHSIG = 1
 _ORDER = struct.Struct("=qq")
 _ORPHAN_LOOKS_NS = NANOS // 10
 _LOOKS_NS = NANOS
-_STDOUT = 1
+_STDIN, _STDOUT, _STDERR = range(3)
+_TERMINAL = Path("/dev/tty")
 
 
 def signal_group(group: int, number: int) -> bool:
@@ -100,10 +102,11 @@ class Child:
         with suppress(OSError):
             os.setpgid(self.pid, self.pid)
         self.has_terminal = False  # whether the command was given the foreground of the terminal
+        self._suspended = False
 
     def start(self, environment: Mapping[str, str]) -> None:
         """Have it become the command, with *environment* put over what it inherited; ``exec_error`` then tells the errno, or closes."""
-        self.give_terminal()
+        self.offer_terminal()
         order = json.dumps(dict(environment)).encode()
         with suppress(BrokenPipeError):  # it was killed: its status will tell
             while order:
@@ -136,26 +139,51 @@ class Child:
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)
 
-    def give_terminal(self) -> None:
-        """Put the command into the foreground of the terminal on stdin, if that is where this process stands."""
-        with suppress(OSError):
-            if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp():
-                os.tcsetpgrp(0, self.pid)
-                self.has_terminal = True
+    def suspend(self) -> bool:
+        """Have the group stop, as Ctrl-Z does in the foreground; False if it is gone."""
+        self._suspended = self.signal(signal.SIGTSTP)
+        return self._suspended
 
-    def take_terminal(self) -> bool:
-        """Take the foreground back; whether the command had it."""
-        if not self.has_terminal:
+    def stopped_by(self, number: int) -> bool:
+        """Take note of its stop by a signal; whether this process has to stop, too.
+
+        A command that is stopped for want of the terminal gets it and goes on, where this process stands in the foreground.
+        """
+        suspended, self._suspended = self._suspended, False
+        if number in _WANT_TERMINAL:
+            if self.has_terminal or not self.give_terminal():
+                return True
+            self.signal(signal.SIGCONT)
             return False
+        return number == signal.SIGTSTP and (self.has_terminal or suspended)
+
+    def offer_terminal(self) -> None:
+        """Give the command the terminal on stdin. In a pipeline it has to ask, by reading: another program there may read instead."""
+        with suppress(OSError):
+            if os.isatty(_STDIN) and not any(stat.S_ISFIFO(os.fstat(file).st_mode) for file in (_STDOUT, _STDERR)):
+                self.give_terminal()
+
+    def give_terminal(self) -> bool:
+        """Put the command into the foreground of the terminal, if that is where this process stands; whether it does."""
+        with suppress(OSError), _TERMINAL.open("rb", buffering=0) as terminal:
+            if os.tcgetpgrp(terminal.fileno()) == os.getpgrp():
+                os.tcsetpgrp(terminal.fileno(), self.pid)
+                self.has_terminal = True
+                return True
+        return False
+
+    def take_terminal(self) -> None:
+        """Take the foreground back, if the command had it."""
+        if not self.has_terminal:
+            return
         self.has_terminal = False
         # From the background this raises SIGTTOU, whose default is to stop us.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
         try:
-            with suppress(OSError):
-                os.tcsetpgrp(0, os.getpgrp())
+            with suppress(OSError), _TERMINAL.open("rb", buffering=0) as terminal:
+                os.tcsetpgrp(terminal.fileno(), os.getpgrp())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return True
 
 
 def _become(

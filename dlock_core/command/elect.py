@@ -22,10 +22,11 @@ from dlock_core.command.options import (
     SIGNALLED,
     connection_options,
     grace_option,
+    grace_within,
     holding_options,
     option,
 )
-from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, grace_within, hold
+from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, hold
 from dlock_core.engine.client_context import EXCLUSIVE
 
 if TYPE_CHECKING:

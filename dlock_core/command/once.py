@@ -18,10 +18,11 @@ from dlock_core.command.options import (
     LOST,
     connection_options,
     grace_option,
+    grace_within,
     holding_options,
     option,
 )
-from dlock_core.command.run import Request, Run, grace_within, hold
+from dlock_core.command.run import Request, Run, hold
 from dlock_core.command.show import WaitLine, writing_output
 from dlock_core.engine.hints import naming
 from dlock_core.engine.progress import at_in_words, holder_in_words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 LOST = 76
 SIGNALLED = 128
+# By which the lease is divided.
+GRACE = 4
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
@@ -64,6 +67,28 @@ grace_option = click.option(
     metavar="TIME",
     help="Seconds between TERM and KILL, both within the lease; a quarter of the lease by default.",
 )
+
+
+def grace_within(options: ClientOptions, grace: float | None) -> float:
+    """Return the grace in seconds; by default a quarter of the shortest of the lease, ``max_hold`` and ``stall_timeout``.
+
+    Raises: ConfigurationError: the grace is so long that a healthy command would be ended.
+    """
+    bounds = {
+        "lease": options.lease_duration,
+        "max_hold": options.max_hold or math.inf,
+        "stall_timeout": options.stall_timeout or math.inf,
+    }
+    what, bound = min(bounds.items(), key=lambda named: float(named[1]))  # type: ignore[arg-type]  # checked: seconds
+    bound = float(bound)  # type: ignore[arg-type]  # as above
+    if grace is None:
+        return bound / GRACE
+    if not 0 <= grace <= bound / 2:
+        longer = "--lease" if what == "lease" else what
+        raise ConfigurationError(
+            f"a grace of {grace:g} s does not fit a {what} of {bound:g} s; give 0 to {bound / 2:g} s, or a longer {longer}"
+        )
+    return grace
 
 
 def output_option(function: _F) -> _F:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import math
 import os
 import signal
 from contextlib import asynccontextmanager, suppress
@@ -23,13 +22,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.command.child import FORWARDED, JOB_CONTROL, Child, Guard, Progress, environment
+from dlock_core.command.child import FORWARDED, Child, Guard, Progress, environment
 from dlock_core.command.held import EarlierLooks
-from dlock_core.command.options import LOST, SIGNALLED
+from dlock_core.command.options import GRACE, LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine, escape
 from dlock_core.engine.progress import holder_in_words
 from dlock_core.engine.raised import LOSS_REASONS
-from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, LockLostError
+from dlock_core.errors import AcquireTimeoutError, DLockError, LockLostError
 from dlock_core.states import Held
 from dlock_core.timings import NEVER
 
@@ -46,7 +45,6 @@ NOT_FOUND = 127
 _log = logging.getLogger("dlock.command")
 # The group is killed, and has a fiftieth of the lease to be gone; the guard comes in when half of that has passed.
 _MARGIN = 50
-_GRACE = 4
 # By the exit codes of a command that it has ended, what is typed as Ctrl-C or Ctrl-\: the command has the terminal, and dlock is not told.
 _TYPED = {code: each for each in FORWARDED if each.name in ("SIGINT", "SIGQUIT") for code in (-each, SIGNALLED + each)}
 
@@ -64,28 +62,6 @@ class Request(NamedTuple):
     warn_only: bool
     held_code: int | None
     on_signal: Callable[[signal.Signals], object] = lambda _: None
-
-
-def grace_within(options: ClientOptions, grace: float | None) -> float:
-    """Return the grace in seconds; by default a quarter of the shortest of the lease, ``max_hold`` and ``stall_timeout``.
-
-    Raises: ConfigurationError: the grace is so long that a healthy command would be ended.
-    """
-    bounds = {
-        "lease": options.lease_duration,
-        "max_hold": options.max_hold or math.inf,
-        "stall_timeout": options.stall_timeout or math.inf,
-    }
-    what, bound = min(bounds.items(), key=lambda named: float(named[1]))  # type: ignore[arg-type]  # checked: seconds
-    bound = float(bound)  # type: ignore[arg-type]  # as above
-    if grace is None:
-        return bound / _GRACE
-    if not 0 <= grace <= bound / 2:
-        longer = "--lease" if what == "lease" else what
-        raise ConfigurationError(
-            f"a grace of {grace:g} s does not fit a {what} of {bound:g} s; give 0 to {bound / 2:g} s, or a longer {longer}"
-        )
-    return grace
 
 
 def hold(
@@ -162,6 +138,8 @@ class Run:
                 loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGCHLD, self._child_changed)
         loop.add_signal_handler(signal.SIGCONT, self._continued)
+        if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGTSTP, self._suspended)
         try:
             return await self._connected()
         except asyncio.CancelledError:
@@ -256,7 +234,7 @@ class Run:
     def _signalled(self, number: signal.Signals) -> None:
         self._request.on_signal(signal.Signals(number))
         if self._running:
-            if not self._over and self._status is None:
+            if self._is_at_work():
                 self._child.signal(number)
             return
         self._signal = self._signal or signal.Signals(number)
@@ -274,25 +252,41 @@ class Run:
                 if self._child.has_terminal and (typed := _TYPED.get(self._status)):
                     self._request.on_signal(typed)
                 self._wake.set()
-            elif os.WSTOPSIG(status) in JOB_CONTROL and self._child.take_terminal():
-                self._stop()
+            elif self._child.stopped_by(os.WSTOPSIG(status)):
+                self._stop(resume=os.WSTOPSIG(status) == signal.SIGTSTP)
 
-    def _stop(self) -> None:
-        """Stop as the shell expects it. The lease goes on ending: the guard sees to the command if nobody resumes it in time."""
+    def _suspended(self) -> None:
+        """Stop after the command: Ctrl-Z does not reach it where it is not in the foreground."""
+        if not (self._is_at_work() and self._child.suspend()):
+            self._stop(resume=False)
+
+    def _stop(self, *, resume: bool) -> None:
+        """Stop as the shell expects it. The lease goes on ending: the guard sees to the command if nobody resumes it in time.
+
+        With *resume* the command goes on where this process cannot stop: in an orphaned group, where nobody could resume it.
+        """
+        self._child.take_terminal()
         left = max(0.0, (self._deadline - now_ns()) / NANOS - self._request.grace)
-        if not self._request.warn_only and self._deadline != NEVER:
+        if self._is_at_work() and not self._request.warn_only and self._deadline != NEVER:
             self._say.note(
                 f"stopped with lock {self._names()} held: resume it within {left:.0f} s, or the command is ended"
             )
+        heeded = asyncio.get_running_loop().remove_signal_handler(signal.SIGTSTP)
         os.killpg(os.getpgrp(), signal.SIGTSTP)
-        # Here again once resumed; or at once, in an orphaned group, where nobody could resume us.
-        self._continued()
+        # Here again once resumed, of which SIGCONT tells; or at once.
+        if heeded:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, self._suspended)
+        if resume:
+            self._continued()
 
     def _continued(self) -> None:
-        if self._running and not self._over and self._status is None:
-            self._child.give_terminal()
+        if self._is_at_work():
+            self._child.offer_terminal()
             self._child.signal(signal.SIGCONT)
             self._wake.set()
+
+    def _is_at_work(self) -> bool:
+        return self._running and not self._over and self._status is None
 
     # ---- the command
 
@@ -369,14 +363,14 @@ class Run:
             self._deadline = NEVER if remaining == float("inf") else now + round(remaining * NANOS)
         if self._request.warn_only:
             self._warn(shortest)
-            return lease_s / _GRACE
+            return lease_s / GRACE
         margin, grace = round(lease_s * NANOS / _MARGIN), round(self._request.grace * NANOS)
         if not self._terminated:
             left = self._deadline - margin - grace - now if shortest.is_valid else 0
             if left > 0 and not self._guard.look():
                 if self._deadline != NEVER:
                     self._guard.order(self._deadline - margin // 2 - grace, self._deadline - margin // 2)
-                return min(left / NANOS, lease_s / _GRACE)
+                return min(left / NANOS, lease_s / GRACE)
             self._terminate(shortest, now, min(now + grace, self._deadline - margin))
         if now >= self._kill_at and not self._killed:
             self._killed = True

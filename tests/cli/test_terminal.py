@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dlock_core import connect
-from tests.cli.support import PATIENCE_S, Shell
+from tests.cli.support import PATIENCE_S, Shell, finish_with_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,6 +188,87 @@ def test_a_stopped_job_does_not_outlive_its_lease(terminal: Terminal, shell: She
     terminal.expect("exit code 76")
     terminal.type("echo code $?\n")
     terminal.expect(r"code 76\r\n")
+
+
+def test_another_program_of_the_pipeline_may_read_from_the_terminal(terminal: Terminal) -> None:
+    """As a pager does that shows the output: the command has not taken the terminal from it, and all go on."""
+    pager = "sh -c 'read first; echo $first; read typed </dev/tty; echo got $typed; exec cat'"
+    terminal.type(f"{RUN} k -- sh -c 'echo armed; sleep 1; echo over' | {pager}\n")
+    terminal.expect(r"armed\r\n")
+
+    terminal.type("this\n")
+
+    terminal.expect(r"got this\r\n")
+    terminal.expect(r"over\r\n")
+    terminal.expect(r"ready\$ ")
+
+
+def test_a_command_that_is_fed_by_a_pipe_may_read_from_the_terminal(terminal: Terminal) -> None:
+    """As one does that asks for a password."""
+    terminal.type(f"echo fed | {RUN} k -- sh -c 'echo armed; read typed </dev/tty; read line; echo got $typed $line'\n")
+    terminal.expect(r"armed\r\n")
+
+    terminal.type("this\n")
+
+    terminal.expect(r"got this fed\r\n")
+    terminal.expect(r"ready\$ ")
+
+
+def test_a_stop_from_the_keyboard_stops_a_command_in_a_pipeline(terminal: Terminal) -> None:
+    """It is not in the foreground, where Ctrl-Z would reach it; it goes on with fg, and Ctrl-C ends it."""
+    terminal.type(f"sleep 60 | {RUN} --lease 60 k -- sh -c 'echo armed $$; exec sleep 60'\n")
+    pid = terminal.expect(r"armed \d+\r\n").split()[-1]
+
+    terminal.type("\x1a")
+    terminal.expect(r"resume it within \d+ s")
+    terminal.expect(r"Stopped[^\n]*\n")
+    assert state_of(pid) == "T"
+
+    terminal.type("fg\n")
+    terminal.expect("dlock_core run")
+    terminal.type("\x03")
+
+    terminal.expect(r"ready\$ ")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 130\r\n")
+
+
+def test_a_stop_from_the_keyboard_stops_a_wait(terminal: Terminal, shell: Shell) -> None:
+    """The shell is back, and fg goes on with the wait."""
+    holder = shell.holding()
+    terminal.type(f"{RUN} k -- echo 'have' it\n")
+    terminal.expect(r"waiting for 'k'")
+
+    terminal.type("\x1a")
+    terminal.expect(r"Stopped[^\n]*\n")
+    terminal.type("fg\n")
+    terminal.expect("dlock_core run")
+    assert finish_with_line(holder) == 0
+
+    terminal.expect(r"have it\r\n")
+
+
+def test_a_command_in_the_background_that_reads_stops_the_job(terminal: Terminal) -> None:
+    """As it would without dlock: the shell tells it, and fg gives it the terminal."""
+    terminal.type(f"{RUN} --lease 60 k -- sh -c 'read line; echo got $line' &\n")
+    terminal.expect(r"resume it within \d+ s")
+    terminal.type("\n")
+    terminal.expect(r"Stopped[^\n]*\n")
+
+    terminal.type("fg\n")
+    terminal.expect("dlock_core run")
+    terminal.type("this\n")
+
+    terminal.expect(r"got this\r\n")
+
+
+def state_of(pid: str) -> str:
+    """Return the letter of the process's state, once it is not that of a process at work."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) in "RS":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # for the next look
+    return state
 
 
 RUN = f"{sys.executable} -m dlock_core run"
