@@ -202,6 +202,10 @@ def _scheme(url: str) -> str:
             "the text that names the store is not a URL, since it does not begin with scheme://; write, for example, "
             "redis://HOST:6379/0, or sqlite:////var/lib/locks.db for a file"
         )
+    if any("\ud800" <= letter <= "\udfff" for letter in url):  # what Python makes of a byte that is not UTF-8
+        raise ConfigurationError(
+            f"the URL of the {scheme.lower()} store holds a byte that is not UTF-8; write it as % and two hexadecimal digits, such as %FF"
+        )
     return scheme.lower()
 
 
