@@ -155,6 +155,8 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
         kind, hint = OutcomeUnknownError, "it may have been applied"
     else:
         kind, hint = StoreUnavailableError, "nothing was applied"
+        if re.search("reset by peer|closed (by server|the connection)", str(error), re.IGNORECASE):
+            hint += "; a server that speaks TLS wants rediss://"
     where = "" if key is None else f" for key {key!r}"
     first = _FIRST.get(known, "")
     said = str(error) or f"{type(error).__name__}, no answer"

@@ -97,7 +97,8 @@ class Source(NamedTuple):
         """Return the error of a connection that did not come in time."""
         pool, known = self.settings.get("connection_pool"), self.settings
         where = known.get("path") or f"{known.get('host')}:{known.get('port')}"
-        return TimeoutError(f"no connection to {where if pool is None else repr(pool.service_name)} in time")
+        kind = "TLS connection" if "SSL" in self.connection_class.__name__ else "connection"
+        return TimeoutError(f"no {kind} to {where if pool is None else repr(pool.service_name)} in time")
 
 
 def _time_out(timeout_s: float) -> dict[str, float]:

@@ -187,6 +187,15 @@ def test_tls_that_cannot_be_verified_is_refused(tls: tuple[int, Path], open_stor
         claim(open_store(f"rediss://127.0.0.1:{tls[0]}/0"), "k")
 
 
+@pytest.mark.parametrize("password", ["", ":secret@"])
+def test_url_without_tls_for_a_server_with_tls_says_how_to_write_it(
+    tls: tuple[int, Path], open_store: Any, password: str
+) -> None:
+    """The server only closes the connection; whoever is given the address of a managed one does not know why."""
+    with pytest.raises(StoreUnavailableError, match="a server that speaks TLS wants rediss://"):
+        open_store(f"redis://{password}127.0.0.1:{tls[0]}/0").read("k", timeout_s=5.0)
+
+
 def test_primary_that_became_a_replica_decides_nothing(
     open_store: Callable[..., Any], server: Server, tmp_path: Path
 ) -> None:

@@ -98,16 +98,14 @@ def test_stopped_server_is_given_up_in_time(
         server.resume()
 
 
-@pytest.mark.parametrize("scheme", ["redis", "rediss"])
-def test_server_that_never_greets_is_named(open_store: Callable[..., Any], scheme: str) -> None:
-    """By its address, which the driver's own words leave out."""
+@pytest.mark.parametrize(("scheme", "kind"), [("redis", "connection"), ("rediss", "TLS connection")])
+def test_server_that_never_greets_is_named(open_store: Callable[..., Any], scheme: str, kind: str) -> None:
+    """By its address, which the driver's own words leave out; with TLS where the server may speak none."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         store = open_store(f"{scheme}://127.0.0.1:{port}/1")
 
-        with pytest.raises(
-            StoreUnavailableError, match=f"no connection to 127.0.0.1:{port} in time .nothing was applied"
-        ):
+        with pytest.raises(StoreUnavailableError, match=f"no {kind} to 127.0.0.1:{port} in time .nothing was applied"):
             store.read("k", timeout_s=0.3)
 
 
