@@ -87,8 +87,9 @@ class Say:
         if not self.live or not (text or self._line_open):
             return
         width = shutil.get_terminal_size().columns - 1
-        sys.stderr.write("\r\x1b[K" + escape(text)[:width])
-        sys.stderr.flush()
+        with suppress(OSError):  # as for error()
+            sys.stderr.write("\r\x1b[K" + escape(text)[:width])
+            sys.stderr.flush()
         self._line_open = bool(text)
 
 

@@ -125,6 +125,21 @@ def test_a_wait_shows_its_progress_and_can_be_interrupted(terminal: Terminal, sh
     terminal.expect(r"code 130\r\n")
 
 
+def test_a_wait_goes_on_where_its_terminal_is_closed(terminal: Terminal, shell: Shell) -> None:
+    """The job was to go on without it, or nothing would be ignored: nobody sees the progress any more, but the command is run."""
+    holder = shell.holding()
+    terminal.type(f"trap '' HUP; exec {RUN} k -- touch ran\n")
+    terminal.expect(r"waiting for 'k' for 1 s")
+
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, terminal.master)
+    os.close(nowhere)
+    assert finish_with_line(holder) == 0
+
+    assert terminal.process.wait(PATIENCE_S) == 0
+    assert (shell.folder / "ran").exists()
+
+
 def test_top_shows_the_locks_until_it_is_interrupted(terminal: Terminal, shell: Shell) -> None:
     """It looks again by itself: a lock that is taken meanwhile comes."""
     terminal.type(f"{RUN.removesuffix('run')}top --every 100ms\n")
