@@ -25,7 +25,7 @@ from dlock_core.clock import NANOS, now_ns
 from dlock_core.command.child import FORWARDED, Child, Guard, Progress, environment
 from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import GRACE, LOST, SIGNALLED
-from dlock_core.command.show import Say, WaitLine, escape
+from dlock_core.command.show import Say, WaitLine
 from dlock_core.engine.progress import holder_in_words
 from dlock_core.engine.raised import LOSS_REASONS
 from dlock_core.errors import AcquireTimeoutError, DLockError, LockLostError
@@ -292,8 +292,8 @@ class Run:
 
     async def _command(self, leases: Mapping[str, AsyncLease]) -> int:
         """Run it to its end; return its code, or 76 where it was ended because of the lease."""
-        tokens = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
-        self._say.detail(f"holding {tokens}; running {escape(self._request.argv[0])!r} as process {self._child.pid}")
+        tokens = ", ".join(f"{key!r} (token {lease.fencing_token})" for key, lease in leases.items())
+        self._say.detail(f"holding {tokens}; running {self._request.argv[0]!r} as process {self._child.pid}")
         for lease in leases.values():
             lease.on_lost(self._told)
             lease.on_risk(self._told)
@@ -380,7 +380,7 @@ class Run:
     def _terminate(self, lease: AsyncLease, now: int, kill_at: int) -> None:
         self._terminated, self._kill_at = True, max(now, kill_at)
         self._guard.order(NEVER, self._kill_at)
-        what = f"lock {escape(lease.key)!r} (token {lease.fencing_token})"
+        what = f"lock {lease.key!r} (token {lease.fencing_token})"
         if self._guard.look():
             self._say.error(
                 f"{what} was not renewed in time, and this process stood still: the guard has sent TERM to the command"
@@ -406,12 +406,12 @@ class Run:
             self._warned = True
             reason = "expired" if lease.loss is None else lease.loss.reason.value
             self._say.warning(
-                f"lock {escape(lease.key)!r} (token {lease.fencing_token}) was lost ({reason}); the command runs on without it"
+                f"lock {lease.key!r} (token {lease.fencing_token}) was lost ({reason}); the command runs on without it"
             )
 
     def _code(self, leases: Mapping[str, AsyncLease], trouble: int) -> int:
         assert self._status is not None  # waited for
-        name = escape(self._request.argv[0])
+        name = self._request.argv[0]
         if trouble:
             found = not isinstance(OSError(trouble, ""), (FileNotFoundError, NotADirectoryError))
             self._say.error(
@@ -423,7 +423,7 @@ class Run:
             self._warn(min(leases.values(), key=lambda lease: lease.remaining))
             return code
         if self._terminated or self._guard.look():
-            names = ", ".join(f"{escape(key)!r} (token {lease.fencing_token})" for key, lease in leases.items())
+            names = ", ".join(f"{key!r} (token {lease.fencing_token})" for key, lease in leases.items())
             loss = next((lease.loss for lease in leases.values() if lease.loss is not None), None)
             verb = "had no progress" if self._limit == "stall_timeout" else "was held"
             ending = f"{verb} for its {self._limit}" if self._limit else "could not be kept"

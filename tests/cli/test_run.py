@@ -32,14 +32,13 @@ def test_run_of_a_child_killed_by_a_signal_exits_with_128_and_its_number(shell: 
     assert not shell.held()
 
 
-def test_run_of_a_missing_command_exits_with_127(shell: Shell) -> None:
+@pytest.mark.parametrize("name", ["no-such-command", "no\nsuch"])
+def test_run_of_a_missing_command_exits_with_127(shell: Shell, name: str) -> None:
     """What is not there is told from what cannot be run; the lock is given back."""
-    done = shell.run("run", "k", "--", "no-such-command")
+    done = shell.run("run", "k", "--", name)
 
     assert done.returncode == 127
-    assert (
-        done.stderr == "dlock: cannot run 'no-such-command': No such file or directory; is it installed, and in PATH?\n"
-    )
+    assert done.stderr == f"dlock: cannot run {name!r}: No such file or directory; is it installed, and in PATH?\n"
     assert not shell.held()
 
 
