@@ -137,6 +137,7 @@ class Run:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._signalled, number)
         loop.add_signal_handler(signal.SIGCHLD, self._child_changed)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # whoever started us may have blocked it
         loop.add_signal_handler(signal.SIGCONT, self._continued)
         if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
             loop.add_signal_handler(signal.SIGTSTP, self._suspended)

@@ -169,6 +169,18 @@ def test_a_second_signal_while_running_is_forwarded_too(shell: Shell) -> None:
     assert finish(process)[0] == 4
 
 
+def test_the_end_of_the_child_is_seen_where_its_signal_was_blocked(shell: Shell) -> None:
+    """By whoever started dlock, which would hold the lock for ever."""
+    blocked = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})"
+
+    done = shell.run(
+        "run", "k", "--", "false", program=("-c", f"{blocked}; from dlock_core.__main__ import main; main()")
+    )
+
+    assert done.returncode == 1
+    assert not shell.held()
+
+
 def test_sigkill_of_dlock_ends_the_child_and_its_group(shell: Shell) -> None:
     """Nobody renews any more: the command is asked to end, and killed, with all of its group, after the grace."""
     script = "trap '' TERM; exec 3>alive; echo armed; (while :; do sleep 0.05; done) & while :; do sleep 0.05; done"
