@@ -186,6 +186,18 @@ class Child:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+def end_by_interrupt(*, group: bool) -> None:
+    """End as an interrupt from the keyboard ends a process, with all of its *group* if that has not got the signal, if this is a terminal.
+
+    A script or a loop of the shell goes on after a mere exit code. Returns elsewhere, and in a container's first process.
+    """
+    with suppress(OSError):
+        if os.isatty(_STDIN) and os.tcgetpgrp(_STDIN) == os.getpgrp():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            os.killpg(os.getpgrp(), signal.SIGINT) if group else os.kill(os.getpid(), signal.SIGINT)
+
+
 def _become(
     argv: Sequence[str], orders: int, trouble: int, *, parent: int, mask: set[int | signal.Signals]
 ) -> NoReturn:

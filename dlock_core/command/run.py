@@ -18,11 +18,11 @@ import logging
 import os
 import signal
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dlock_core.aio import aconnect
 from dlock_core.clock import NANOS, now_ns
-from dlock_core.command.child import FORWARDED, Child, Guard, Progress, environment
+from dlock_core.command.child import FORWARDED, Child, Guard, Progress, end_by_interrupt, environment
 from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import GRACE, LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine
@@ -74,6 +74,8 @@ def hold(
 ) -> int:
     """Run the command under its locks; return the exit code, to exit with: signals stay blocked from the moment when it is settled.
 
+    On a terminal, an interrupt that has ended the command, or the wait, ends this process in the same way.
+
     *make* makes the run, where it is another kind than :class:`Run`; *stdout* is the file that the command writes to.
 
     Raises: DLockError: the locks were not obtained. OSError: no process can be had.
@@ -92,13 +94,17 @@ def hold(
                 progress.leave_to_command()
             # The command's group may hold the terminal: writing to it from behind must not stop us.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-            return asyncio.run((make or Run)(request, options, say, child, guard, progress).main())
+            run = (make or Run)(request, options, say, child, guard, progress)
+            code = asyncio.run(run.main())
         finally:
             guard.dismiss()
     finally:
         child.dismiss()
         if progress is not None:
             progress.close()
+    if run.interrupt is not None and code == SIGNALLED + signal.SIGINT and stdout is None:
+        end_by_interrupt(group=run.interrupt == "typed")
+    return code
 
 
 class Run:
@@ -123,6 +129,7 @@ class Run:
         self._running = False
         self._over = False
         self._signal: signal.Signals | None = None
+        self.interrupt: Literal["typed", "heard"] | None = None  # to the command in the foreground, or by this process
         self._wake = asyncio.Event()
         self._status: int | None = None
         self._terminated = self._killed = self._warned = False
@@ -155,7 +162,7 @@ class Run:
             signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
             for number in FORWARDED:
                 if loop.remove_signal_handler(number):
-                    signal.signal(number, self._too_late)
+                    signal.signal(number, lambda number, _: self._request.on_signal(signal.Signals(number)))
 
     async def _connected(self) -> int:
         client = aconnect(self._options)
@@ -234,6 +241,7 @@ class Run:
 
     def _signalled(self, number: signal.Signals) -> None:
         self._request.on_signal(signal.Signals(number))
+        self.interrupt = "heard" if number == signal.SIGINT else self.interrupt
         if self._running:
             if self._is_at_work():
                 self._child.signal(number)
@@ -242,9 +250,6 @@ class Run:
         if self._task is not None:
             self._task.cancel()
 
-    def _too_late(self, number: int, _: object) -> None:
-        self._request.on_signal(signal.Signals(number))
-
     def _child_changed(self) -> None:
         """Take note of what became of the child; a stop by the terminal's job control stops this process too."""
         for status in self._child.changes():
@@ -252,6 +257,7 @@ class Run:
                 self._status = os.waitstatus_to_exitcode(status)
                 if self._child.has_terminal and (typed := _TYPED.get(self._status)):
                     self._request.on_signal(typed)
+                    self.interrupt = "typed" if self._status == -signal.SIGINT else None
                 self._wake.set()
             elif self._child.stopped_by(os.WSTOPSIG(status)):
                 self._stop(resume=os.WSTOPSIG(status) == signal.SIGTSTP)

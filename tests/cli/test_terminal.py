@@ -112,6 +112,31 @@ def test_an_interrupt_from_the_keyboard_ends_an_election_with_its_command(termin
     assert not shell.held()
 
 
+@pytest.mark.parametrize("command", ["run", "elect"])
+def test_an_interrupt_from_the_keyboard_ends_a_script_too(terminal: Terminal, command: str) -> None:
+    """Whoever types it wants no further step of the script, nor of a loop: a mere exit code would not tell the shell of it."""
+    steps = f"{RUN.removesuffix('run')}{command} k -- sh -c 'echo armed; exec cat'; echo 'next' step"
+    terminal.type(f"cat > steps; for each in 1 2; do bash steps; echo 'next' round; done\n{steps}\n\x04")
+    terminal.expect(r"armed\r\n")
+
+    terminal.type("\x03")
+
+    assert "next " not in terminal.expect(r"ready\$ ")
+    terminal.type("echo code $?\n")
+    terminal.expect(r"code 130\r\n")
+
+
+def test_an_interrupt_from_the_keyboard_of_a_wait_ends_a_loop_too(terminal: Terminal, shell: Shell) -> None:
+    """The lock of the next round is not asked for."""
+    shell.holding()
+    terminal.type(f"for each in 1 2; do {RUN} k -- true; echo 'next' round; done\n")
+    terminal.expect(r"waiting for 'k'")
+
+    terminal.type("\x03")
+
+    assert "next " not in terminal.expect(r"ready\$ ")
+
+
 def test_a_wait_shows_its_progress_and_can_be_interrupted(terminal: Terminal, shell: Shell) -> None:
     """Who holds it, and for how long we have waited; Ctrl-C gives up."""
     shell.holding("--owner", "the holder")
@@ -265,9 +290,8 @@ def test_a_stop_from_the_keyboard_stops_a_wait(terminal: Terminal, shell: Shell)
 
 def test_a_command_in_the_background_that_reads_stops_the_job(terminal: Terminal) -> None:
     """As it would without dlock: the shell tells it, and fg gives it the terminal."""
-    terminal.type(f"{RUN} --lease 60 k -- sh -c 'read line; echo got $line' &\n")
+    terminal.type(f"set -b; {RUN} --lease 60 k -- sh -c 'read line; echo got $line' &\n")
     terminal.expect(r"resume it within \d+ s")
-    terminal.type("\n")
     terminal.expect(r"Stopped[^\n]*\n")
 
     terminal.type("fg\n")
