@@ -212,6 +212,7 @@ def test_run_with_an_unreachable_store_exits_with_69(shell: Shell) -> None:
             "'mysql+aiomysql://…'; write mysql://…; installed: ",
         ),
         (["run", "--url", "sqlite:///x?y=secret", "k", "--", "true"], "'y'"),
+        (["run", "--url", "etcd://host/\udcff", "k", "--", "true"], "the etcd store holds a byte that is not UTF-8"),
         (
             ["run", "--url", "user:secret@host", "k", "--", "true"],
             "is not a URL, since it does not begin with scheme://",

@@ -74,13 +74,6 @@ def test_url_without_a_scheme_says_how_to_write_one(url: str) -> None:
         connect(url)
 
 
-@pytest.mark.parametrize("url", ["sqlite:///\udcff.db", "etcd://localhost/\udcff", "redis://:\udcff@localhost"])
-def test_url_with_a_stray_byte_says_how_to_write_it(url: str) -> None:
-    """A command line may hold any byte; it is the user's to mend, not the adapter's author's."""
-    with pytest.raises(ConfigurationError, match="not UTF-8; write it as %"):
-        connect(url)
-
-
 @pytest.mark.parametrize("url", [5, b"memory://", None.__class__, ["memory://"]])
 def test_url_of_another_type_is_refused(url: Any) -> None:
     """A URL is text."""
