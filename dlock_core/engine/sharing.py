@@ -56,8 +56,11 @@ _log = guarded_logger("dlock.engine")
 
 # The keys of the sessions of its members are longer than its own.
 _KEY_MAX_BYTES = KEY_MAX_BYTES - len(session_key("", MEMBERS_MAX))
-_AT_ONCE_MAX, _WAKES_ROUND, _WRITER_YIELDS = 16, 4, 0.25
-"""How often a write is decided anew at once, where another client's came in between; the others are of :meth:`Attempt._hold_back`."""
+_AT_ONCE_MAX = 16
+"""How often a write is decided anew at once, where another client's came in between."""
+# How a waiter that was woken for nothing makes room for others, see :meth:`Attempt._hold_back`.
+_WAKES_ROUND = 4
+_WRITER_YIELDS = 0.25
 
 
 async def share(engine: Engine, view: View, key: str, options: LockOptions, timings: Timings) -> None:
@@ -353,7 +356,8 @@ class Attempt:
         """Look at once for the first of each four times that the store has woken it, and a little later for the others, 40 ms at most.
 
         A store without a queue (it shows no *waiters*) wakes one waiter of each client, and a herd would leave no time for those who hold.
-        Yet slow ones would come after all who come anew, and readers, which have no session yet, after a writer that is never slow.
+        But if it were slow each time, those who come anew would always be faster. A writer that waits has its session already, and so is
+        faster than a reader: now and then it is slow the first time, too.
         """
         left_ns = until - self._engine.runtime.now()
         if left_ns > 0 and record.waiters is None:
