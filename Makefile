@@ -12,7 +12,7 @@ JOBS ?= 10
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
 
-.PHONY: venv check types rules format unit conformance test apart containers faults faults-long real recipes demo docs bench explore mutate proof clean
+.PHONY: venv check types rules format unit conformance test apart containers newest faults faults-long real recipes demo docs bench explore mutate proof clean
 
 venv: $(STAMP)
 
@@ -67,6 +67,14 @@ containers: venv
 		conformance_tests/test_etcd.py::TestEtcdStore \
 		--deselect conformance_tests/test_postgres.py::TestPostgres18Store -k 'not session-sync and not session-async' \
 		--dlock-require=redis,dynamodb,postgres,etcd --numprocesses=5
+
+# The suite and the tests of the adapters with the newest Python and the newest servers that Debian has. Root on Debian; not a part of
+# `make test`, which has what a stable release has.
+NEW_STORES = memory sqlite redis postgres mysql etcd zookeeper
+newest:
+	tools/newest.sh pytest --numprocesses=$(JOBS) $(NEW_STORES:%=conformance_tests/test_%.py) tests/core tests/cli tests/kit tests/contrib \
+		$(patsubst %,tests/%,$(filter-out memory,$(NEW_STORES))) -k 'not mongodb and not dynamodb'
+	tools/newest.sh mysql --numprocesses=$(JOBS) conformance_tests/test_mysql.py
 
 faults: venv
 	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,etcd,mongodb,mysql,postgres,redis,sqlite,zookeeper --jobs 3 --keep build/faults
