@@ -90,12 +90,14 @@ def mark(slot: Slot, result: bytes | None, *, at_ms: int, not_before_ms: int) ->
 def check_slot(key: str, source: object) -> Slot:
     """Return the slot that *source* is, or returns.
 
-    Raises: ConfigurationError: it is neither text nor a number, or too long.
+    Raises: ConfigurationError: it is neither text nor a number, or too long, or has no UTF-8 form.
     """
     slot = source() if callable(source) else source
     if type(slot) is int and abs(slot) <= _INTEGER_MAX:
         return slot
     if type(slot) is str and 0 < len(slot) <= SLOT_MAX_CHARS:
+        if any("\ud800" <= letter <= "\udfff" for letter in slot):  # it would lie after all dates that come
+            raise ConfigurationError(f"slot {slot!r} of job {key!r} holds a lone surrogate; it has no UTF-8 form")
         return slot
     named = repr(slot) if type(slot) is not int else "of more than 64 bits"
     if type(slot) is str and slot:

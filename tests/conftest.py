@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import signal
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from dlock_core.command.child import FORWARDED
 
 SEED_VARIABLE = "DLOCK_SEED"
 _SEED = pytest.StashKey[int]()
@@ -49,3 +53,20 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int, request: pytest.FixtureRequest) -> random.Random:
     """Return a generator of this test's own: the same under one seed, whichever other tests run."""
     return random.Random(f"{seed}:{request.path.name}::{request.node.name}")
+
+
+@pytest.fixture(autouse=True)
+def plain_signals() -> Iterator[None]:
+    """Have what is started take signals, whatever was ignored or blocked where the tests were started: in the background, INT is.
+
+    The command leaves them blocked, up to the end of its process, which is here that of the tests.
+    """
+    handlers = {number: signal.getsignal(number) for number in FORWARDED}
+    for number, handler in handlers.items():
+        if handler is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)

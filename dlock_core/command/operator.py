@@ -310,6 +310,10 @@ def doctor(policy: bool, workload: str | None, prices: str | None, output: str, 
 
     The exit code is 0 if the store can be used, 1 if connect and dlock run refuse it as unsafe, 69 if it can't be reached.
     """
+    if policy and workload is not None:
+        raise click.UsageError("--policy and --cost exclude each other; give one of the two")
+    if prices is not None and workload is None:
+        raise click.UsageError("--prices is for --cost; say what it is to estimate, as --cost locks=1000")
     options = client_options(**given)
     if policy:
         stated = diagnosis.policy(options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,25 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dlock_core import connect
-from dlock_core.command.child import FORWARDED
 from tests.cli.operator_support import Command
 from tests.cli.support import PATIENCE_S, Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
-@pytest.fixture(autouse=True)
-def plain_signals() -> Iterator[None]:
-    """Have what is started take signals, whatever was ignored or blocked where the tests were started: in the background, INT is."""
-    ignored = {number for number in FORWARDED if signal.getsignal(number) is signal.SIG_IGN}
-    for number in ignored:
-        signal.signal(number, signal.SIG_DFL)
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-    yield
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for number in ignored:
-        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture

@@ -78,3 +78,19 @@ def test_prices_that_are_none_are_told_in_one_line(dlock: Command, url: str, tmp
     code, out, err = dlock("doctor", "--cost", "locks=1", "--prices", str(prices))
 
     assert (code, out, err.count("\n"), str(prices) in err) == (64, "", 1, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--policy", "--cost", "locks=1"], "--policy and --cost exclude each other"),
+        (["--prices", __file__], "--prices is for --cost"),
+    ],
+)
+def test_options_that_go_together_with_nothing_are_refused(
+    dlock: Command, url: str, options: list[str], told: str
+) -> None:
+    """None of them is left out in silence."""
+    code, out, err = dlock("doctor", *options)
+
+    assert (code, out, told in err) == (64, "", True)

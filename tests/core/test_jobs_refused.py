@@ -63,6 +63,7 @@ async def test_key_that_carries_something_else_is_refused_and_kept(world: World)
     ("options", "told"),
     [
         ({"slot": 1.5}, "neither a text"),
+        ({"slot": "2026-11-\udcff"}, "holds a lone surrogate"),
         ({"slot": 1, "data": b"x"}, "once.. takes no data: the record of a job keeps"),
         ({"slot": 1, "max_hold": 5}, "once.. takes no max_hold: at_most_for bounds the run"),
         ({"slot": 1, "weight": 2}, "once.. takes no weight: one process runs a job, by one call"),
