@@ -85,7 +85,9 @@ class _Scene:
 
     @staticmethod
     def _in_flight(lease: Lease) -> bool:
-        return getattr(lease._handle.state, "in_flight", None) is not None
+        """Whether a request for it, or for the session that keeps it, has no answer yet."""
+        handle = lease._handle
+        return any(getattr(each.state, "in_flight", None) is not None for each in (handle, handle.renewal))
 
     def attempt(self, name: str, work: Callable[[], object]) -> None:
         """Do *work*; errors that the library documents are no fault."""
