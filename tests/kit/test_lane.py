@@ -318,7 +318,9 @@ def test_thread_whose_start_is_interrupted_leaves_its_place(monkeypatch: pytest.
         caller = threading.Thread(target=call)
         caller.start()
         caller.join()
-        assert len(raised) == bool(tracer.where), tracer.where  # where the answer is there at once, there are fewer points
+        assert len(raised) == bool(tracer.where), (
+            tracer.where
+        )  # where the answer is there at once, there are fewer points
         assert lane.run(lambda: 7, 10) == 7, tracer.where
         return tracer.count
 
