@@ -35,7 +35,7 @@ from botocore.parsers import create_parser
 from botocore.utils import get_environ_proxies
 
 from dlock_core.errors import StoreSetupError
-from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, is_ready
+from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, is_idle
 from dlock_dynamodb._errors import StrangeAnswerError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class _Connection:
 
     def is_alive(self) -> bool:
         """Whether the server has said nothing since its last answer: its end, or what would be taken for the next answer."""
-        return not is_ready(self._peer)
+        return is_idle(self._peer)
 
     def send(self, message: _Message, deadline: float) -> dict[str, Any]:
         """Send *message* and return the answer, in the form that botocore's parser reads."""

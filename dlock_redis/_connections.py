@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_ready
+from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_idle
 from dlock_redis import _errors as errors
 from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -74,7 +74,7 @@ class _Link:
 
     def is_alive(self) -> bool:
         """Whether the server has neither closed the connection nor said something unasked."""
-        return not is_ready(self._socket)
+        return is_idle(self._socket)
 
     def send(self, request: Request, deadline: float) -> list[Any]:
         """Send *request*, and read its answers. A server that says that another one has to be asked is not asked again."""

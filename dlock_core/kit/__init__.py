@@ -13,7 +13,7 @@
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out; :func:`in_own_thread`: for asyncio
 :class:`DaemonThread`                       a thread whose start an interrupt of the program cannot leave half done
 :class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant
-:func:`is_ready`                            whether a socket has something to read, on every platform
+:func:`is_ready`, :func:`is_idle`           whether a socket has something to read, on every platform; whether a connection is idle
 :class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together: each connection is lent to one request, and one is kept for renewals
@@ -52,7 +52,7 @@ from dlock_core.kit.outcome import kept, kept_for_first, matches, outcome, wakes
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncPool, AsyncPooledLink, Pool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
-from dlock_core.kit.readiness import is_ready
+from dlock_core.kit.readiness import is_idle, is_ready
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncSeats, Shelf
 from dlock_core.kit.trouble import named, unanswered, unfit
@@ -101,6 +101,7 @@ __all__ = [
     "damaged",
     "in_own_thread",
     "in_parts",
+    "is_idle",
     "is_ready",
     "kept",
     "kept_for_first",

@@ -1,8 +1,9 @@
-"""Whether a socket has something to read or room to write, asked in the way that this platform has."""
+"""Whether a socket has something to read or room to write, asked in the way that this platform has; whether a connection is idle."""
 
 from __future__ import annotations
 
 import select
+import ssl
 from typing import Any
 
 
@@ -18,3 +19,27 @@ def is_ready(peer: Any, timeout_s: float = 0.0, *, writes: bool = False) -> bool
     poll = select.poll()
     poll.register(peer, select.POLLIN | select.POLLOUT if writes else select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
+
+
+def is_idle(peer: Any) -> bool:
+    """Whether the server at the other end of *peer*, an open socket, has neither closed it nor said anything unasked.
+
+    What TLS says for itself is read and does not count: after the handshake a server sends tickets for later sessions, and they lie in the
+    socket until something is read.
+    """
+    if not is_ready(peer):
+        return True
+    if not isinstance(peer, ssl.SSLSocket):
+        return False
+    timeout_s = peer.gettimeout()
+    try:
+        peer.settimeout(0)
+        ssl.SSLSocket.recv(peer, 1)  # not its own, which may wait until a deadline
+    except ssl.SSLWantReadError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        peer.settimeout(timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,20 @@ from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.credentials import Credentials
 
-from dlock_core.errors import OutcomeUnknownError, StoreSetupError
+from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
 from dlock_core.store import Claim, Expect
 from dlock_dynamodb import DynamoDBStore
-from tests.dynamodb.support import SELF_SIGNED, Stub, claimed, ignore, record, session, stubbed, went_direct
+from tests.dynamodb.support import (
+    SELF_SIGNED,
+    Stub,
+    claimed,
+    comes_true,
+    ignore,
+    record,
+    session,
+    stubbed,
+    went_direct,
+)
 
 
 def of_keys(keys: Credentials) -> Any:
@@ -198,6 +209,34 @@ def test_a_private_authority_is_trusted(tmp_path: Path, key: str, monkeypatch: p
 
         assert len(stub.requests) == 3
     assert went_direct(store)
+
+
+def test_an_encrypted_connection_that_came_late_is_used_by_the_next_request(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies there with what TLS 1.3 says after the handshake; where handshakes are slow, no request would ever be sent otherwise."""
+    with stubbed(trusted(tmp_path, monkeypatch)) as stub:
+        stub.says((200, {}))
+        store = DynamoDBStore(session(), table="locks", endpoint_url=stub.endpoint)
+        greet, greeted = ssl.SSLSocket.do_handshake, []
+
+        def slow(peer: ssl.SSLSocket, block: bool = False) -> None:
+            greet(peer, block)
+            if not peer.server_side:
+                greeted.append(peer)
+                time.sleep(0.5)  # longer than the request has
+
+        monkeypatch.setattr(ssl.SSLSocket, "do_handshake", slow)
+        with pytest.raises(StoreUnavailableError):
+            store.read(key, timeout_s=0.2)
+        [direct] = store._link._directs.values()
+        assert direct is not None
+        comes_true(lambda: len(direct.pools[0].shelf) == 1, "the late connection")
+
+        assert store.read(key, timeout_s=10) is None
+        store.close()
+
+    assert len(greeted) == 1
 
 
 def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
