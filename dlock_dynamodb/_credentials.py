@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import botocore.client
 import botocore.session
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, CredentialRetrievalError
 
 from dlock_core.errors import ConfigurationError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import DaemonThread
+from dlock_dynamodb._errors import DRIVER_ERRORS
 
 if TYPE_CHECKING:
     from botocore.credentials import RefreshableCredentials
@@ -41,7 +42,7 @@ class SteadyCredentials:
         if source.refresh_needed():
             refresh = self._refreshing()
             if not self.are_good():
-                refresh.result()
+                _wait_for(refresh, source.method)
         return source._frozen_credentials  # no public way that does not refresh
 
     def are_good(self) -> bool:
@@ -72,6 +73,22 @@ class SteadyCredentials:
         else:
             refresh.set_result(None)
         self._again_at = time.monotonic() + _PAUSE_S
+
+
+def _wait_for(refresh: Future[None], provider: str) -> None:
+    """Return when *refresh* has succeeded.
+
+    It may have failed in any way: botocore raises a RuntimeError for new credentials that are expired by this machine's clock, a source of
+    the user's own raises what it likes, and an error of another service of AWS says nothing of DynamoDB.
+
+    Raises: BotoCoreError: one that says that nothing was sent.
+    """
+    try:
+        refresh.result()
+    except tuple(DRIVER_ERRORS):
+        raise
+    except Exception as error:
+        raise CredentialRetrievalError(provider=provider, error_msg=repr(error)) from error
 
 
 class _Given:

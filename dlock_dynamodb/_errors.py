@@ -70,7 +70,10 @@ CODES: dict[str, Verdict] = {
 }
 
 _UNSENT: Verdict = (StoreUnavailableError, "no connection; nothing was sent")
-_STALE: Verdict = (StoreUnavailableError, "the credentials could not be refreshed; nothing was sent")
+_STALE: Verdict = (
+    StoreUnavailableError,
+    "the credentials could not be refreshed, or the new ones are expired by this machine's clock; nothing was sent",
+)
 _KEYLESS: Verdict = (
     StoreSetupError,
     "boto3 finds no usable credentials (environment, profile, role); 'aws sts get-caller-identity' checks them",

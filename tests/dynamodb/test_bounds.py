@@ -15,6 +15,7 @@ from typing import Any
 import botocore.session
 import pytest
 from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from dlock_core.record import State, Version
@@ -50,8 +51,13 @@ class Refreshed:
     def _refresh(self) -> dict[str, str]:
         self.asked.set()
         self.go.wait(60)
-        later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-        return {"access_key": "new", "secret_key": "s", "token": "t", "expiry_time": later}
+        return new_keys(hours=1)
+
+
+def new_keys(hours: float) -> dict[str, str]:
+    """Return what a source of credentials gives that are good for *hours*."""
+    expiry = (datetime.now(UTC) + timedelta(hours=hours)).isoformat()
+    return {"access_key": "new", "secret_key": "s", "token": "t", "expiry_time": expiry}
 
 
 @pytest.mark.parametrize("minutes", [12, 5], ids=["advisory", "mandatory"])
@@ -97,6 +103,39 @@ def test_credentials_that_have_expired_hold_a_verb_for_its_time_out_only(stub: S
     assert took < 0.5 + SLACK_S
     assert found is None
     assert [name for name, _ in stub.requests] == ["GetItem"]
+
+
+def failing(error: Exception) -> Callable[[], Any]:
+    """Return a source of credentials that raises *error*."""
+
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        partial(new_keys, hours=-0.1),
+        failing(ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole")),
+        failing(ReadTimeoutError(endpoint_url="https://sts.test")),
+        failing(KeyError("AccessKeyId")),
+        failing(EndpointConnectionError(endpoint_url="https://sts.test")),
+    ],
+    ids=["expired by this clock", "refused", "no answer", "another answer", "no connection"],
+)
+def test_credentials_that_cannot_be_refreshed_are_told_as_such(stub: Stub, key: str, source: Callable[[], Any]) -> None:
+    """Whatever their source raises, nothing was sent, and DynamoDB has refused nothing."""
+    refreshed = Refreshed(minutes=-1)
+    refreshed.credentials._refresh_using = source
+    store = DynamoDBStore(refreshed.session, table="locks", region="eu-west-1", endpoint_url=stub.endpoint)
+
+    with pytest.raises(StoreUnavailableError, match="nothing was sent"):
+        store.claim(Claim(record(key), Expect.ANY), timeout_s=10)
+    store.close()
+
+    assert stub.requests == []
 
 
 def test_a_name_that_is_not_resolved_holds_a_verb_for_its_time_out_only(
