@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import botocore.session
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError
 
 from dlock_core.errors import ConfigurationError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import DaemonThread
+from dlock_core.kit import BeginsAnew, DaemonThread, watch_forks
 from dlock_dynamodb._errors import DRIVER_ERRORS
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _ACCEPTED = "give a boto3 session or a client made by boto3.client('dynamodb')"
 _PAUSE_S = 1.0
 
 
-class SteadyCredentials:
+class SteadyCredentials(BeginsAnew):
     """Credentials that expire, refreshed ahead of time on a thread of their own.
 
     botocore refreshes them in the request that needs them, which then waits. A request that is signed with these goes on with the old ones
@@ -35,6 +36,12 @@ class SteadyCredentials:
         self._source = source
         self._refresh: Future[None] | None = None
         self._again_at = 0.0
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Forget the refresh under way: the parent's thread makes it, and may have had botocore's lock."""
+        self._refresh = None
+        self._source._refresh_lock = threading.Lock()  # no public way
 
     def get_frozen_credentials(self) -> Any:
         """Return the credentials to sign with; botocore's signer asks for them by this name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from dlock_core.kit import BeginsAnew, watch_forks
 from dlock_dynamodb._errors import code_of
 
 if TYPE_CHECKING:
@@ -24,12 +25,17 @@ _BILLED = {
 _WRITE_UNIT_BYTES = 1024
 
 
-class Units:
+class Units(BeginsAnew):
     """The units billed so far, by verb and by kind; any thread may add to them."""
 
     def __init__(self) -> None:
-        self._mutex = threading.RLock()  # a signal handler may send a request while its thread counts one
         self._billed: dict[str, dict[str, float]] = {}
+        self.after_fork_in_child()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Count on: another thread of the parent may have had the mutex."""
+        self._mutex = threading.RLock()  # a signal handler may send a request while its thread counts one
 
     @property
     def billed(self) -> dict[str, dict[str, float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
 import time
@@ -103,6 +105,63 @@ def test_credentials_that_have_expired_hold_a_verb_for_its_time_out_only(stub: S
     assert took < 0.5 + SLACK_S
     assert found is None
     assert [name for name, _ in stub.requests] == ["GetItem"]
+
+
+def child_reads(store: DynamoDBStore, key: str, fact: Callable[[], bool]) -> bool:
+    """Return whether a forked child can read, and *fact* is then true in it."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(30)  # it may hang
+            store.read(key, timeout_s=10)
+            code = 0 if fact() else 2
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_was_forked_during_a_refresh_makes_its_own(stub: Stub, key: str) -> None:
+    """The thread that refreshes is the parent's: nobody in the child would ever end what that has begun, nor give botocore's lock back."""
+    refreshed = Refreshed(minutes=5)
+    stub.says((200, {}))
+    store = DynamoDBStore(refreshed.session, table="locks", region="eu-west-1", endpoint_url=stub.endpoint)
+    store.read(key, timeout_s=10)
+    assert refreshed.asked.wait(10)
+    refreshed.credentials._expiry_time = datetime.now(UTC)  # the child lives on for longer than they are good
+    refreshed.credentials._refresh_using = partial(new_keys, hours=1)
+
+    assert child_reads(store, key, lambda: refreshed.credentials._frozen_credentials.access_key == "new")
+    refreshed.go.set()
+    store.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_was_forked_while_units_were_counted_counts_on(stub: Stub, key: str) -> None:
+    """Another thread of the parent has the mutex, and is not there in the child."""
+    stub.says((200, {"ConsumedCapacity": {"CapacityUnits": 0.5}}))
+    store = DynamoDBStore(session(), table="locks", endpoint_url=stub.endpoint)
+    store.read(key, timeout_s=10)
+    counting, go = threading.Event(), threading.Event()
+
+    def count() -> None:
+        with store._link.units._mutex:
+            counting.set()
+            go.wait(60)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    assert counting.wait(10)
+    try:
+        assert child_reads(store, key, lambda: store.units["read"]["read"] == 1.0)
+    finally:
+        go.set()
+        thread.join()
+    store.close()
 
 
 def failing(error: Exception) -> Callable[[], Any]:
