@@ -70,6 +70,7 @@ if TYPE_CHECKING:
 
 _PAGE = b"500"
 _FIELDS = (b"v", b"state", b"rvn", b"token", b"about", b"payload")
+_NO_FIELDS = [None] * len(_FIELDS)
 _KEPT_MS = 1000
 _AGE = 6  # its place in a row that refuses a claim; negative: the free key is kept
 _WAITERS = 7  # their place in a row that was read
@@ -210,7 +211,10 @@ class RedisVerbs:
         return count
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
-        """Each page of each server. A list of the whole database passes over what is not dlock's."""
+        """Each page of each server. A list of the whole database passes over what is not dlock's.
+
+        A key may be removed between the two requests of a page; it has then no fields, as another program's hash.
+        """
         pattern = re.sub(r"([*?\[\]\\])", r"\\\1", prefix).encode() + b"*"
         seen: set[bytes] = set()
 
@@ -232,8 +236,14 @@ class RedisVerbs:
             seen.update(names)
             fields = b"".join([pack(b"HMGET", name, *_FIELDS) for name in names])
             rows = (yield Request(fields, len(names), node=nodes[0])) if names else ()
+            bare = [name for name, row in zip(names, rows, strict=True) if prefix and row == _NO_FIELDS]
+            asking = b"".join([pack(b"EXISTS", name) for name in bare])
+            there = (yield Request(asking, len(bare), node=nodes[0])) if bare else ()
+            removed = {name for name, answer in zip(bare, there, strict=True) if answer == 0}
             nodes = nodes if cursor != b"0" else nodes[1:]
-            readings = [partial(reading, name, row) for name, row in zip(names, rows, strict=True)]
+            readings = [
+                partial(reading, name, row) for name, row in zip(names, rows, strict=True) if name not in removed
+            ]
             return readings, (nodes, cursor) if nodes else None
 
         return pages(page)
