@@ -18,7 +18,7 @@ from redis.exceptions import InvalidResponse
 from dlock_core.kit import AsyncPool, AsyncWatch, News, in_own_thread, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node
-from dlock_redis._resp import IncompleteError, answers_in, pack
+from dlock_redis._resp import Answers, IncompleteError, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _AsyncLink(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         # An error is a result too: the loop complains of an exception that an interrupted request never fetches.
         self._answers: asyncio.Future[list[Any] | Exception] | None = None
-        self._count, self._read = 0, b""
+        self._reader = Answers(0)
         self.fit, self._spoilt = True, False
         # Called with all that the server says unasked; with nothing at the end of the connection.
         self.hear: Callable[[bytes], None] = self._spoil
@@ -55,7 +55,7 @@ class _AsyncLink(asyncio.Protocol):
         """As :meth:`_Link.ask`."""
         answers: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
         self._answers = answers
-        self._count, self._read = count, b""
+        self._reader = Answers(count)
         timer = self._loop.call_later(deadline - time.monotonic(), _give_up, answers)
         self._transport.write(commands)
         try:
@@ -74,8 +74,7 @@ class _AsyncLink(asyncio.Protocol):
             self.hear(data)
             return
         try:
-            self._read += data
-            result = answers_in(self._read, self._count)
+            result = self._reader.read(data)
         except IncompleteError:
             return
         except BaseException as error:

@@ -20,7 +20,7 @@ import redis
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_idle
 from dlock_redis import _errors as errors
-from dlock_redis._resp import IncompleteError, answer_in, answers_in, pack
+from dlock_redis._resp import Answers, IncompleteError, answer_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
 if TYPE_CHECKING:
@@ -89,16 +89,15 @@ class _Link:
         if abs(timeout_s - self._timeout_s) > timeout_s * _NEGLIGIBLE:
             self._limit(timeout_s)
         self._socket.sendall(commands)
-        read = b""
+        answers = Answers(count)
         while True:
             if time.monotonic() > deadline - timeout_s * 0.9:
                 self._limit(deadline - time.monotonic())
             more = self._socket.recv(_READ_SIZE)
             if not more:
                 raise ConnectionResetError("the server closed the connection")
-            read += more
             try:
-                return answers_in(read, count)
+                return answers.read(more)
             except IncompleteError:
                 continue
 

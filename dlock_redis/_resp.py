@@ -32,23 +32,33 @@ def packed(words: Sequence[bytes]) -> bytes:
     return b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
 
 
-def answers_in(data: bytes, count: int) -> list[Any]:
-    """Return the *count* answers that *data* consists of: ints, bytes, None, lists of them, and errors as values.
+class Answers:
+    """*count* answers, read as their bytes come: a page of records is some megabytes, in many pieces."""
 
-    Raises: IncompleteError: there are fewer. InvalidResponse: there are more, or this is not Redis.
-    """
-    answers: list[Any] = []
-    at = 0
-    while len(answers) < count:
-        answer, at = answer_in(data, at)
-        answers.append(answer)
-    if at != len(data):
-        raise InvalidResponse(f"{len(data) - at} bytes more than {count} answers")
-    return answers
+    def __init__(self, count: int) -> None:
+        self._count, self._answers, self._rest = count, list[Any](), b""
+
+    def read(self, more: bytes) -> list[Any]:
+        """Return the answers that all bytes up to *more* consist of: ints, bytes, None, lists of them, and errors as values.
+
+        Raises: IncompleteError: there are fewer. InvalidResponse: there are more, or this is not Redis.
+        """
+        answers, count = self._answers, self._count
+        data, at = self._rest + more, 0
+        try:
+            while len(answers) < count:
+                answer, at = answer_in(data, at)
+                answers.append(answer)
+        except IncompleteError:
+            self._rest = data[at:]
+            raise
+        if at != len(data):
+            raise InvalidResponse(f"{len(data) - at} bytes more than {count} answers")
+        return answers
 
 
 def answer_in(data: bytes, at: int, depth: int = _NESTED_MAX) -> tuple[Any, int]:
-    """Return the answer that begins at *at*, and where the next one begins. Raises: as :func:`answers_in`."""
+    """Return the answer that begins at *at*, and where the next one begins. Raises: as :meth:`Answers.read`."""
     end = data.find(b"\r\n", at)
     if end < 0:
         raise IncompleteError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from dlock_core.kit import Call, plain_of
 from dlock_core.record import Broken, LockRecord, ProcessIdentity, Stamp, State, Version, newer_format
 from dlock_core.store import Claim, Expect, Replace, Reply
 from dlock_redis import _errors as errors
+from dlock_redis import _resp as resp
 from dlock_redis import _wire as wire
-from dlock_redis._resp import IncompleteError, answers_in, pack
+from dlock_redis._resp import Answers, IncompleteError, pack
 from dlock_redis._scripts import CHANNEL_LENGTH
 from tests.redis.support import ABOUT, BRACES, fresh, held
 
@@ -157,6 +159,11 @@ def test_list_of_a_waiter_lies_in_the_slot_of_its_key() -> None:
     assert [key_slot(wire._list_of(key, b"!place")) for key in able] == [key_slot(key.encode()) for key in able]
 
 
+def answers_in(data: bytes, count: int) -> list[Any]:
+    """Return the *count* answers that *data* consists of."""
+    return Answers(count).read(data)
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -193,6 +200,30 @@ def test_random_answers_are_read_as_they_were_written(rng: random.Random) -> Non
         assert answers_in(data, 1) == [answer]
         with pytest.raises(IncompleteError):
             answers_in(data[: rng.randrange(len(data))], 1)
+
+
+def test_answers_that_come_in_pieces_are_each_read_once(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of a thousand large records would else be read anew at each piece."""
+    parsed: list[int] = []
+    read = resp.answer_in
+
+    def noting(data: bytes, at: int) -> tuple[Any, int]:
+        parsed.append(len(data) - at)
+        return read(data, at)
+
+    monkeypatch.setattr(resp, "answer_in", noting)
+    expected = [rng.randbytes(rng.randrange(300)) for _ in range(200)]
+    data = b"".join(map(written, expected))
+    answers, found = Answers(len(expected)), None
+
+    for at in range(0, len(data), 1000):
+        assert found is None
+        with suppress(IncompleteError):
+            found = answers.read(data[at : at + 1000])
+
+    assert found == expected
+    assert len(parsed) <= len(expected) + len(data) // 1000
+    assert max(parsed) < 2000
 
 
 def test_random_bytes_are_never_an_answer_by_accident(rng: random.Random) -> None:
