@@ -118,7 +118,7 @@ def _settle(answers: asyncio.Future[list[Any] | Exception], result: list[Any] | 
 
 async def aconnected(source: Source, deadline: float) -> _AsyncLink:
     """Return a new connection."""
-    with errors.unsent(None):
+    with errors.connecting():
         timeout_s = deadline - time.monotonic()
         connection = source.connection(timeout_s)
         made: list[socket.socket] = []

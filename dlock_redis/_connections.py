@@ -115,10 +115,10 @@ class _Link:
 
 def connected(source: Source, deadline: float) -> _Link:
     """Return a new connection."""
-    with errors.unsent(None):
+    with errors.connecting():
         connection = source.connection(max(deadline - time.monotonic(), 0.001))
         try:
-            _connect(connection)
+            connection.connect()
             if time.monotonic() >= deadline:
                 raise redis.TimeoutError("connecting took all of the time")
         except BaseException as error:
@@ -127,13 +127,6 @@ def connected(source: Source, deadline: float) -> _Link:
                 raise source.late() from error
             raise
     return _Link(connection)
-
-
-def _connect(connection: Any) -> None:
-    try:
-        connection.connect()
-    except UnicodeError as error:  # of a client of the user's own, for a name that no name server can be asked about
-        raise redis.ConnectionError(f"the name of the server cannot be looked up: {error}") from error
 
 
 class _Subscription:

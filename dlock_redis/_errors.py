@@ -130,6 +130,20 @@ def unsent(key: str | None) -> Iterator[None]:
         raise trouble(error, key, sent=False) from error
 
 
+@contextmanager
+def connecting() -> Iterator[None]:
+    """As :func:`unsent`, where code of the user's own may run, such as a credential provider, and raise what it likes."""
+    with unsent(None):
+        try:
+            yield
+        except TROUBLE:
+            raise
+        except Exception as error:
+            named = not isinstance(error, UnicodeError)  # for a name that no name server can be asked about
+            why = "code of the client that was given failed" if named else "the name of the server cannot be looked up"
+            raise ConnectionError(f"{why}: {error!r}") from error
+
+
 def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server."""
     known = next((CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), None)

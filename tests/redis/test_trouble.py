@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from redis.credentials import CredentialProvider
 
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, Version
@@ -78,6 +79,24 @@ def test_refused_connection_was_not_sent(open_store: Callable[..., Any], server:
 
     server.start()
     granted(store, key)
+
+
+def test_credentials_that_the_clients_own_code_does_not_get_are_told(
+    open_store: Callable[..., Any], server: Server, key: str
+) -> None:
+    """It may raise anything, and nothing was sent."""
+
+    class Broken(CredentialProvider):
+        def get_credentials(self) -> tuple[str, str]:
+            raise KeyError("token")
+
+        async def get_credentials_async(self) -> tuple[str, str]:
+            return self.get_credentials()
+
+    store = open_store(server.url, credential_provider=Broken())
+
+    with pytest.raises(StoreUnavailableError, match="code of the client that was given failed: KeyError"):
+        claim(store, key)
 
 
 @pytest.mark.parametrize("timeout_s", [0.05, 0.3])
