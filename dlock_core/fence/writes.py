@@ -193,14 +193,14 @@ def s3_put(head: Mapping[str, Any] | None, token: int, *, metadata: str = "fenci
     ConditionalRequestConflict): read the head again, and call this again.
 
     S3 tells two objects apart by their ETag, which comes from the body alone. So have the token in the body, too: otherwise a later holder
-    that writes the same bytes as stood there goes unnoticed.
+    that writes the same bytes as stood there goes unnoticed. S3 keeps the names of metadata in small letters, and so does this.
 
     Raises: ConfigurationError: *token* is no positive integer, or the object carries something else as its token.
     """
-    number = checked_token(token)
+    number, metadata = checked_token(token), metadata.lower()
     if head is None:
         return {"Metadata": {metadata: str(number)}, "IfNoneMatch": "*"}
-    standing: dict[str, str] = head.get("Metadata", {})
+    standing: dict[str, str] = {name.lower(): value for name, value in head.get("Metadata", {}).items()}
     seen = standing.get(metadata, "0")
     if not (seen.isascii() and seen.isdigit()):
         raise ConfigurationError(f"the object carries {seen!r} as {metadata!r}, which is no fencing token")

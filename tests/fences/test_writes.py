@@ -138,6 +138,17 @@ def test_other_metadata_of_an_object_stays() -> None:
     assert s3_put(head, 7) == {"Metadata": {"colour": "red", "fencing-token": "7"}, "IfMatch": '"e"'}
 
 
+@pytest.mark.parametrize(
+    ("metadata", "answered"), [("Fencing-Token", "fencing-token"), ("fencing-token", "Fencing-Token")]
+)
+def test_fence_of_an_object_is_found_whatever_its_letters(metadata: str, answered: str) -> None:
+    """S3 answers with small letters whatever was written, other servers may not; two spellings would be one header, sent twice."""
+    head = {"ETag": '"e"', "Metadata": {answered: "6"}}
+
+    assert s3_put(head, 5, metadata=metadata) is None
+    assert s3_put(head, 7, metadata=metadata) == {"Metadata": {"fencing-token": "7"}, "IfMatch": '"e"'}
+
+
 def test_row_that_is_named_by_null_is_refused() -> None:
     """No row is equal to NULL: it would look as if a later holder had written."""
     with pytest.raises(ConfigurationError, match=r"where: 'tenant' is None, which = matches in no row"):
