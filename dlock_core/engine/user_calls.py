@@ -76,7 +76,11 @@ class _GuardedLogger(_Adapter):
             exc_info = sys.exc_info()
         elif isinstance(exc_info, BaseException):
             exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
-        record = logger.makeRecord(logger.name, level, path, line, msg, args, exc_info, function, extra)
+        try:
+            record = logger.makeRecord(logger.name, level, path, line, msg, args, exc_info, function, extra)
+        except Exception:  # noqa: BLE001  # a factory of the user, as of one that looks for the request at work
+            traceback.print_exc()
+            return
         post = getattr(_here, "post", None)
         if post is None:
             self._handle(record)
@@ -91,7 +95,7 @@ class _GuardedLogger(_Adapter):
 
 
 def guarded_logger(name: str) -> _GuardedLogger:
-    """Return the logger *name*; what a filter or handler of the user raises goes to stderr, and does not end what we do."""
+    """Return the logger *name*; what a filter, handler or record factory of the user raises goes to stderr, and does not end what we do."""
     return _GuardedLogger(logging.getLogger(name), {})
 
 

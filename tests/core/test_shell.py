@@ -149,6 +149,26 @@ async def test_filter_of_logging_that_raises_ends_no_renewal(
         assert "the filter is broken" in capsys.readouterr().err
 
 
+@both_colours
+async def test_factory_of_log_records_that_raises_ends_no_renewal(
+    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one that asks for the request at work, which no thread of ours has."""
+
+    def broken(*_: object, **__: object) -> logging.LogRecord:
+        raise LookupError("the factory is broken")
+
+    async with world.client(lease_duration=9) as client:
+        lease = await client.acquire("k")
+        world.store.fail("replace", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(logging, "_logRecordFactory", broken)
+            await world.live(30)
+
+        assert lease.is_valid
+        assert "the factory is broken" in capsys.readouterr().err
+
+
 def test_thread_that_cannot_be_started_is_told_and_tried_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
