@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncLease", "AsyncLockClient", "aconnect"]
 
-_log = logging.getLogger("dlock.client")
 _L = TypeVar("_L", bound="AsyncLease")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

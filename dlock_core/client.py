@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import logging
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast
@@ -24,6 +23,7 @@ from dlock_core.engine.opening import load_options, open_store, whole_commands
 from dlock_core.engine.process import generation, members
 from dlock_core.engine.pruning import Pruned, prune
 from dlock_core.engine.raised import lost_error
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.engine.with_blocks import Lock, LockAll, locked
 from dlock_core.errors import AcquireTimeoutError, ConfigurationError, DLockError, UnsupportedError
 from dlock_core.keywords import AcquireKeywords, ClientKeywords, LockKeywords, Seconds
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "LockClient", "connect"]
 
-_log = logging.getLogger("dlock.client")
+_log = guarded_logger("dlock.client")
 _L = TypeVar("_L", bound="Lease")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -432,6 +432,8 @@ def _release_at_exit() -> None:
         except ExceptionGroup as group:
             for error in group.exceptions:
                 _log.warning("at exit: %s", error)
+        except Exception as error:  # noqa: BLE001  # what a store raises must not keep the other clients from releasing
+            _log.warning("at exit: %r", error)
 
 
 atexit.register(_release_at_exit)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import logging
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,6 +16,7 @@ from dlock_core.engine.option_sources import naming_sources
 from dlock_core.engine.owner_probe import SAME_HOST, identity
 from dlock_core.engine.process import generation
 from dlock_core.engine.texts import check_texts, check_traits, shown
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import ConfigurationError, LeaseStateError, RecordError, UnsafeStoreError, UnsupportedError
 from dlock_core.options import ClientOptions, LockOptions, default_owner, to_seconds, trusts_server_clock
 from dlock_core.record import DATA_MAX_BYTES, LockRecord, State, check_key
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dlock_core.keywords import ClientKeywords
     from dlock_core.store import AsyncLockStore
 
-_log = logging.getLogger("dlock.client")
+_log = guarded_logger("dlock.client")
 _PLANS_MAX = 256
 # Whatever the locks of the client are, one process leads or runs a job, and others tell by the record itself whether that lives.
 EXCLUSIVE: dict[str, Any] = {"reentrant": False, "mode": "exclusive", "permits": None, "weight": 1, "renewal": "lock"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dlock_core.engine.driver import id_of, new_rvn
 from dlock_core.engine.event_hook import note_event
 from dlock_core.engine.joining import obtain
 from dlock_core.engine.membership import check_exclusive
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import AcquireTimeoutError, LockLostError, StoreError
 from dlock_core.events import EventKind
 from dlock_core.states import Failure
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     # The attempts that were begun together, by key, each with its next request.
     Attempts = dict[str, tuple[Handle, Any]]
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 
 
 class _Wish(NamedTuple):

@@ -6,7 +6,6 @@ Losing an observation only delays a takeover, so whatever is wrong with what was
 from __future__ import annotations
 
 import json
-import logging
 import os
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.clock import boot
 from dlock_core.early import resumed, saved
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import ConfigurationError, UnsupportedError
 from dlock_core.lease import observe, observed_version
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.states import Observation
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 
 OBSERVATIONS_MAX = 10_000
 SAVED_MAX = 1_000

@@ -6,19 +6,19 @@ is given out again, and containers of one machine share the boot. Whatever diffe
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dlock_core.clock import boot
+from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.record import LockRecord, OwnerState, ProcessIdentity
 
 if TYPE_CHECKING:
     from dlock_core.engine.handle import Runtime
     from dlock_core.keywords import OwnerProbe
 
-_log = logging.getLogger("dlock.engine")
+_log = guarded_logger("dlock.engine")
 
 SAME_HOST = "same-host"
 _PROC = Path("/proc")

@@ -56,6 +56,36 @@ def test_exit_releases_the_locks_of_a_client_that_only_its_leases_keep() -> None
     assert (ended.code, ended.out, ended.err) == (0, "released k\n", "")
 
 
+def test_trouble_at_the_release_of_one_client_keeps_no_other_from_its_own() -> None:
+    """Neither a log that raises, as one that wants the request at work, nor a store that raises what no store should."""
+    ended = run_program(
+        """
+        import logging
+
+        class Silent(Store):
+            def release(self, request, *, timeout_s):
+                raise OutcomeUnknownError("no answer")
+
+        class Broken(Store):
+            def close(self):
+                raise LookupError("no store of ours")
+
+        def refuse(record):
+            raise LookupError("out of any request")
+
+        logging.getLogger("dlock.client").addFilter(refuse)
+        clients = [LockClient(kind(), lease_duration=2) for kind in (Silent, Broken, Store) for _ in range(4)]
+        for client in clients:
+            client._owns_store = True
+        leases = [client.acquire(f"k{number}") for number, client in enumerate(clients)]
+        """
+    )
+
+    assert ended.code == 0
+    assert sorted(ended.out.split()) == sorted(8 * ["released"] + [f"k{number}" for number in range(4, 12)])
+    assert "Exception ignored" not in ended.err
+
+
 def test_hazard_26_many_exits_with_held_locks_are_clean() -> None:
     """No hang, no traceback, all released: with a thread of renewals at work, waiters and callbacks."""
     ended = run_program(
