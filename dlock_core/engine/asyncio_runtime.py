@@ -177,8 +177,9 @@ class AsyncRuntime:
             _log.exception("callback %r raised", callback)
 
     def _spawn(self, work: Coroutine[Any, Any, None], job: Job | None = None) -> None:
-        # Without the context variables of whoever armed the timer: a time limit that a driver keeps in one must not bind renewals.
-        task = self.loop.create_task(work, context=Context())
+        # Without the context variables of whoever armed the timer: a time limit that a driver keeps in one must not bind renewals. Not as
+        # an argument, which a task factory of the user may not know.
+        task = Context().run(self.loop.create_task, work)
         task.add_done_callback(partial(self._ended, job))
         self._tasks.add(task)
 

@@ -42,6 +42,34 @@ async def test_coroutine_callbacks_become_tasks(world: World) -> None:
         assert len(told) == 2
 
 
+def _plain(loop: asyncio.AbstractEventLoop, coroutine: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(coroutine, loop=loop)
+
+
+@async_only
+@pytest.mark.parametrize("factory", [_plain, getattr(asyncio, "eager_task_factory", _plain)])
+async def test_task_factory_of_the_user_makes_the_tasks_that_renew(world: World, factory: Any) -> None:
+    """Many take a loop and a coroutine alone, as all did before Python 3.11; others start a task at once, within the call that makes it."""
+    loop = asyncio.get_running_loop()
+    async with world.client(lease_duration=9) as client:
+        lease = await client.acquire("k")
+        told: list[Any] = []
+
+        async def callback(lease: object) -> None:
+            told.append(lease)
+
+        lease.on_risk(callback)
+        world.store.fail("replace", 1)
+        loop.set_task_factory(factory)
+        try:
+            await world.live(30)
+        finally:
+            loop.set_task_factory(None)
+
+        assert lease.is_valid
+        assert told == [lease]
+
+
 @async_only
 async def test_callback_may_close_the_client(world: World) -> None:
     """Closing from within a callback waits for everything but itself."""
