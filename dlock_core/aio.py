@@ -31,7 +31,7 @@ from dlock_core.options import ClientOptions
 from dlock_core.record import LockRecord
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from dlock_core.aio_election import AsyncElection
@@ -308,7 +308,7 @@ class AsyncLockClient(ClientView):
 
     def locked(
         self, key: str, **options: Unpack[AcquireKeywords]
-    ) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Awaitable[_R]]]:
+    ) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Coroutine[Any, Any, _R]]]:
         """As :meth:`dlock_core.LockClient.locked`, for coroutine functions."""
         return async_locked(self, self._context, key, options)
 
@@ -336,7 +336,7 @@ class AsyncLockClient(ClientView):
         record = await self._open_engine.read(full, self._context.store_timeout_s())
         return None if record is None else self._context.strip(record)
 
-    async def scan(self, prefix: str = "") -> AsyncIterator[LockRecord]:
+    async def scan(self, prefix: str = "") -> AsyncGenerator[LockRecord, None]:
         """As :meth:`dlock_core.LockClient.scan`."""
         engine = self._open_engine
         async for record in engine.store.scan(

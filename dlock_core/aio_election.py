@@ -13,7 +13,7 @@ from dlock_core.errors import AcquireTimeoutError
 from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
     from dlock_core.aio import AsyncLockClient
     from dlock_core.clock import Cancellable
@@ -100,7 +100,7 @@ class AsyncElection:
         record = await self._client._open_engine.read(self._candidate.full_key, timeout_s)
         return leader_of(self.key, record)
 
-    async def observe(self, *, poll_period: Seconds | None = None) -> AsyncIterator[Leader]:
+    async def observe(self, *, poll_period: Seconds | None = None) -> AsyncGenerator[Leader, None]:
         """As :meth:`dlock_core.Election.observe`."""
         observer = Observer(self._client._context, self._client._open_engine, self._candidate, poll_period)
         while (leader := await observer.next_change()) is not None:

@@ -10,7 +10,7 @@ from dlock_core.engine.jobs import JobRun
 from dlock_core.engine.user_calls import check_colour
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from dlock_core.aio import AsyncLockClient
 
@@ -65,7 +65,7 @@ class AsyncOnce(JobRun):
         if leaving is not None:
             raise leaving
 
-    def __call__(self, function: Callable[_P, Awaitable[_R]], /) -> Callable[_P, Awaitable[_R | None]]:
+    def __call__(self, function: Callable[_P, Awaitable[_R]], /) -> Callable[_P, Coroutine[Any, Any, _R | None]]:
         """As :meth:`dlock_core.Once.__call__`, of a coroutine function."""
         self._is_idle = False
         check_colour(function, asynchronous=True, key=self._job[0])

@@ -18,7 +18,9 @@ from dlock_core import AcquireKeywords, ClientKeywords, ClientOptions, LockClien
 
 # A checker must refuse each line that ends with `# error`, and no other.
 PROGRAM = """\
+import asyncio
 from collections import deque
+from contextlib import aclosing
 from datetime import timedelta
 
 import dlock_core
@@ -89,8 +91,18 @@ async def use_async(client: AsyncLockClient) -> None:
     async def work(amount: int) -> float:
         return float(amount)
 
+    @client.once("nightly", slot=1)
+    async def job(day: str) -> bytes:
+        return day.encode()
+
     reveal_type(await work(1))
     await work("1")  # error
+    async with asyncio.TaskGroup() as tasks:
+        reveal_type(tasks.create_task(work(1)))
+        reveal_type(tasks.create_task(job("Monday")))
+    async with aclosing(client.scan("m")) as records, aclosing(client.election("e").observe()) as leaders:
+        reveal_type([record async for record in records])
+        reveal_type(await anext(leaders))
 
 
 async def open_async() -> None:
@@ -111,6 +123,10 @@ REVEALED = [
     "LockClient",
     "AsyncLease",
     "float",
+    "Task[float]",
+    "Task[bytes | None]",
+    "list[LockRecord]",
+    "Leader",
     "AsyncLockClient",
 ]
 REFUSED = [number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# error")]

@@ -11,7 +11,7 @@ from dlock_core.engine.user_calls import check_colour
 from dlock_core.errors import DLockError, LeaseStateError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from dlock_core.aio import AsyncLease, AsyncLockClient
     from dlock_core.client import Lease, LockClient
@@ -161,11 +161,11 @@ def locked(
 
 def async_locked(
     client: AsyncLockClient, context: ClientContext, key: str, options: AcquireKeywords
-) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Awaitable[_R]]]:
+) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Coroutine[Any, Any, _R]]]:
     """Return the twin of :func:`locked`."""
     _check(context, key, options)
 
-    def decorate(function: Callable[_P, Awaitable[_R]]) -> Callable[_P, Awaitable[_R]]:
+    def decorate(function: Callable[_P, Awaitable[_R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
         check_colour(function, asynchronous=True, key=key)
 
         @functools.wraps(function)
