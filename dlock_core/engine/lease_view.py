@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -244,6 +245,10 @@ class LeaseView:
         if not callable(callback):
             raise ConfigurationError(
                 f"{callback!r} cannot be called; give the function itself, and not what it returns"
+            )
+        if self._engine.runtime.caller_kind == "thread" and inspect.iscoroutinefunction(callback):
+            raise ConfigurationError(
+                f"{callback!r} is a coroutine function; give a plain function, it is called on a thread"
             )
 
     def _check_process(self) -> None:

@@ -15,6 +15,8 @@ from dlock_core import (
     LockLostError,
     LossReason,
 )
+from dlock_core.testing import FakeClock
+from tests.core.aio_support import forever
 from tests.core.hold_support import Boom, steal
 from tests.core.worlds import both_colours, raw
 
@@ -181,6 +183,14 @@ async def test_callback_that_cannot_be_called_is_refused_when_it_is_given(world:
         for register in (lease.on_lost, lease.on_risk):
             with pytest.raises(ConfigurationError, match="None cannot be called"):
                 register(None)  # type: ignore[arg-type]
+
+
+def test_coroutine_function_is_no_callback_of_the_blocking_client() -> None:
+    """No thread of ours runs its body: of a loss nobody would hear."""
+    with FakeClock() as clock, clock.client() as client, client.lock("k") as lease:
+        for register in (lease.on_lost, lease.on_risk, lease.on_wanted):
+            with pytest.raises(ConfigurationError, match="is a coroutine function; give a plain function"):
+                register(forever)  # type: ignore[arg-type]
 
 
 @both_colours
