@@ -8,7 +8,7 @@ from dlock_core.client import Lease
 from dlock_core.election import leader_of
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.elections import BLOCK, Candidate, Observer, body_name
-from dlock_core.engine.user_calls import check_colour
+from dlock_core.engine.user_calls import check_colour, check_ended
 from dlock_core.errors import AcquireTimeoutError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Election:
 
         async def lead(term: Term) -> None:
             with term:
-                body(term)
+                check_ended(body, body(term))
 
         run_blocking(self._candidate.run(self._client._open_engine, campaign, lead, rejoin=rejoin))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from dlock_core.client import Lease
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.jobs import JobRun
-from dlock_core.engine.user_calls import check_colour
+from dlock_core.engine.user_calls import check_colour, check_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,6 +86,7 @@ class Once(JobRun):
                 if not job.due:
                     return None
                 value = function(*args, **keywords)
+                check_ended(function, value)
                 if isinstance(value, bytes):
                     job.finish(value)
                 return value

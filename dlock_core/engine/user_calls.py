@@ -63,6 +63,15 @@ def check_colour(function: Any, *, asynchronous: bool, key: str = "") -> None:
             )
 
 
+def check_ended(function: object, result: object) -> None:
+    """Raise ConfigurationError if *result*, what *function* returned, is a coroutine: a wrapper hid that it only makes one."""
+    if inspect.iscoroutine(result):
+        result.close()
+        raise ConfigurationError(
+            f"{function!r} returned a coroutine, whose body would run after the lock was given back; use the asyncio client"
+        )
+
+
 _here = threading.local()  # *post* hands a log record over, in a thread that no handler may delay
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from dlock_core.engine.hints import warn
 from dlock_core.engine.lease_view import raise_first
-from dlock_core.engine.user_calls import check_colour
+from dlock_core.engine.user_calls import check_colour, check_ended
 from dlock_core.errors import DLockError, LeaseStateError
 
 if TYPE_CHECKING:
@@ -152,7 +152,9 @@ def locked(
         @functools.wraps(function)
         def call(*args: _P.args, **keywords: _P.kwargs) -> _R:
             with Lock(client, key, options):
-                return function(*args, **keywords)
+                result = function(*args, **keywords)
+                check_ended(function, result)
+                return result
 
         return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -121,6 +121,26 @@ def test_object_with_a_call_is_judged_by_that() -> None:
             client.locked("k")(nothing)
         assert client.locked("k")(partial(max, 1))(2) == 2
     assert inspect.iscoroutinefunction(aclient.locked("k")(Job()))
+
+
+def test_coroutine_that_a_wrapper_makes_is_refused() -> None:
+    """Its body would run without the lock, and the slot of a job would be done before it began."""
+
+    @wraps(forever)
+    def wrapped(*_: object) -> object:
+        return forever()
+
+    with LockClient(MemoryStore(MemorySpace())) as client:
+        for call in (
+            client.locked("m")(wrapped),
+            client.once("k", slot=1)(wrapped),
+            lambda: client.election("e").run(wrapped),
+        ):
+            with pytest.raises(ConfigurationError, match=r"forever.* returned a coroutine"):
+                call()
+        assert [record for record in client.scan() if record.held] == []
+        with client.once("k", slot=1) as job:
+            assert job.due
 
 
 def test_class_is_refused() -> None:
