@@ -74,6 +74,38 @@ def test_connections_are_counted(each_store: MySQLStore, key: str) -> None:
     assert connections.limit > 1
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("completion_type", "'CHAIN'"),  # each COMMIT begins a transaction
+        ("completion_type", "'RELEASE'"),  # each COMMIT ends the session
+        ("autocommit", "OFF"),
+        ("tx_read_only", "ON"),
+        ("sql_safe_updates", "ON"),
+        ("sql_select_limit", "3"),
+        ("max_join_size", "3"),
+        ("sql_mode", "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT'"),
+    ],
+)
+def test_no_default_of_the_server_weakens_a_step(
+    url: str, each_store: MySQLStore, key: str, setting: str, value: str
+) -> None:
+    """A batch renews all of its records, and a claim after it is committed, so that others see it."""
+    with plain(url) as cursor:
+        cursor.execute(f"SET GLOBAL {setting} = {value}")
+        try:
+            records = [taken(each_store, f"{key}/{number}") for number in range(10)]
+            replies = each_store.replace_many([renewal(record) for record in records], timeout_s=TIMEOUT_S)
+            taken(each_store, key)
+        finally:
+            cursor.execute(f"SET GLOBAL {setting} = DEFAULT")
+
+    with plain(url) as cursor:  # no store's
+        cursor.execute(f"SELECT COUNT(*) FROM {TABLE} WHERE k = %s", (key,))  # noqa: S608  # a name of ours
+        assert cursor.fetchone() == (1,)
+    assert all(isinstance(reply, Reply) and reply.applied for reply in replies)
+
+
 @pytest.mark.parametrize("size", [8_000, 32_000, 65_534, DATA_MAX_BYTES])
 def test_a_batch_writes_what_is_longer_than_the_short_types_of_the_server(
     each_store: MySQLStore, key: str, size: int
