@@ -20,11 +20,14 @@ _EXTRA = {"key": "text", "written": "timestamp with time zone", "sought": "boole
 _NO_TRANSACTIONS = "transaction blocks not allowed"
 _MADE_BY_ANOTHER = ("23505", "42P06", "42P07")
 
+# Neither a backup under way nor what receives changes by logical replication can be promoted. Of a sender an ordinary user sees no more
+# than its process and its name.
 _LOOK = """
 SELECT current_setting('server_version'), current_setting('server_version_num')::int, version(), current_setting('server_encoding'),
   current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
   current_setting('synchronous_standby_names'), current_setting('transaction_isolation'), pg_backend_pid(),
-  (SELECT count(*) FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup')
+  (SELECT count(*) FROM pg_stat_replication AS r WHERE state IS DISTINCT FROM 'backup' AND application_name IS DISTINCT FROM 'pg_basebackup'
+    AND NOT EXISTS (SELECT FROM pg_replication_slots AS s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))
   + (SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'physical' AND NOT active)
 """
 _LOOK_AT_TABLE = """

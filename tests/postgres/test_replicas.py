@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
+from psycopg.pq import ExecStatus
 
 from dlock_core import connect
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError, UnsafeStoreError
@@ -79,7 +81,7 @@ class Standby(Member):
 @pytest.fixture(scope="module")
 def primary() -> Iterator[Member]:
     """Start the primary, with the table made."""
-    member = Member()
+    member = Member(DLOCK_POSTGRES_ARGS="-c wal_level=logical")
     with connect(member.url) as client:
         client.provision()
     yield member
@@ -147,6 +149,37 @@ def test_a_standby_that_is_away_and_has_a_slot_counts(primary: Member) -> None:
 
     primary.admin.execute("SELECT pg_drop_replication_slot('away')")
     connect(primary.url).close()
+
+
+@contextmanager
+def receiving(primary: Member, start: str, **options: str) -> Iterator[None]:
+    """Receive what the server writes, by a replication connection on which *start* was said."""
+    with psycopg.connect(primary.url, autocommit=True, **options) as receiver:  # type: ignore[arg-type]  # options of libpq
+        began = receiver.pgconn.exec_(start.encode())
+        assert began.status == ExecStatus.COPY_BOTH, began.error_message
+        yield
+        receiver.pgconn.finish()
+
+
+@pytest.mark.parametrize("user", ["postgres", "app"])
+def test_what_cannot_be_promoted_is_no_replica(primary: Member, user: str) -> None:
+    """Who reads the changes by logical replication, and the log that goes with a backup: an ordinary user sees a sender, and no state."""
+    primary.admin.execute("DROP ROLE IF EXISTS app")
+    primary.admin.execute("CREATE ROLE app LOGIN")
+    primary.admin.execute("SELECT pg_create_logical_replication_slot('changes', 'pgoutput')")
+    [at] = primary.admin.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone() or ()
+    changes = "START_REPLICATION SLOT changes LOGICAL 0/0 (proto_version '1', publication_names 'all')"
+    url = primary.url.replace("postgres@", f"{user}@")
+
+    with receiving(primary, changes, replication="database"):
+        connect(url).close()
+    with receiving(primary, f"START_REPLICATION {at}", replication="true", application_name="pg_basebackup"):
+        connect(url).close()
+    with receiving(primary, f"START_REPLICATION {at}", replication="true"), pytest.raises(UnsafeStoreError):
+        connect(url)
+
+    primary.wait_until("NOT EXISTS (SELECT FROM pg_stat_replication)")
+    primary.admin.execute("SELECT pg_drop_replication_slot('changes')")
 
 
 def test_a_write_that_the_synchronous_standby_does_not_confirm_does_not_count(
