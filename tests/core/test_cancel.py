@@ -424,4 +424,4 @@ async def test_scan_abandoned_half_way_leaves_nothing(world: World) -> None:
         async for record in records:
             assert record.key == "a"
             break
-        await records.aclose()  # type: ignore[attr-defined]  # it is a generator
+        await records.aclose()
