@@ -29,6 +29,11 @@ Verdict: TypeAlias = "tuple[type[StoreError], str]"
 
 _THROTTLED: Verdict = (StoreUnavailableError, "DynamoDB throttled the request; nothing was written")
 _BUSY: Verdict = (StoreUnavailableError, "a transaction was under way on the item; nothing was written")
+_ELSEWHERE: Verdict = (StoreUnavailableError, "another region was writing the item; nothing was written")
+_LIMIT: Verdict = (
+    StoreSetupError,
+    "a limit is reached; nothing was written; 'aws service-quotas list-service-quotas --service-code dynamodb' lists them",
+)
 _FAILED: Verdict = (OutcomeUnknownError, "DynamoDB failed; the write may have been applied")
 _IDENTITY: Verdict = (
     StoreSetupError,
@@ -50,6 +55,9 @@ CODES: dict[str, Verdict] = {
     "Throttling": _THROTTLED,
     "ThrottlingError": _THROTTLED,
     "RequestLimitExceeded": _THROTTLED,
+    "ReplicatedWriteConflict": _ELSEWHERE,
+    "ItemCollectionSizeLimitExceeded": _LIMIT,
+    "LimitExceeded": _LIMIT,
     "TransactionConflict": _BUSY,
     "TransactionInProgress": _BUSY,
     "AccessDenied": _RIGHTS,

@@ -14,6 +14,7 @@ import math
 import threading
 import time
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import botocore
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s
 # Of the client that is asked for settings.
 _ANY_S = 10.0
+_KINDS = frozenset({"B", "BOOL", "BS", "L", "M", "N", "NS", "NULL", "S", "SS"})  # of a value
 
 
 class DynamoDBLink(BeginsAnew):
@@ -85,10 +87,10 @@ class DynamoDBLink(BeginsAnew):
                 else direct.ask(ask, keys, deadline)
             )
         except ClientError as error:
+            _check_items(error.response)
             self.units.refused(verb, operation, ask.request, error)
             raise
-        if not isinstance(answer, dict):  # botocore takes a null for an answer
-            raise StrangeAnswerError(NOT_DYNAMODBS)
+        _check_items(answer)
         self.units.answered(verb, operation, answer)
         return answer
 
@@ -199,3 +201,21 @@ class DynamoDBLink(BeginsAnew):
             client._request_signer._credentials = self._steady  # no public way
             events.register("before-endpoint-resolution.dynamodb", self._steady.name_account)
         return client
+
+
+def _check_items(answer: Any) -> None:
+    """Raise StrangeAnswerError for an answer of another shape, such as a null, or an item whose values have no kind."""
+    try:
+        for part in (answer, *answer.get("Responses", ())):
+            shown = (
+                part.get("Item"),
+                part.get("Attributes"),
+                part.get("Error", {}).get("Item"),
+                *part.get("Items", ()),
+            )
+            for value in chain.from_iterable(item.values() for item in shown if item is not None):
+                [kind] = value.keys()
+                if kind not in _KINDS:
+                    raise ValueError(kind)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise StrangeAnswerError(NOT_DYNAMODBS) from error

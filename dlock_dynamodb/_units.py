@@ -51,7 +51,8 @@ class Units(BeginsAnew):
         """Add what DynamoDB says with *answer*."""
         consumed = answer.get("ConsumedCapacity") or []
         tables = consumed if isinstance(consumed, list) else [consumed]
-        self._add(verb, operation, sum(each.get("CapacityUnits", 0.0) for each in tables))
+        units = [each.get("CapacityUnits") for each in tables if isinstance(each, dict)]
+        self._add(verb, operation, sum(each for each in units if isinstance(each, (int, float))))
 
     def refused(self, verb: str, operation: str, request: Mapping[str, Any], error: ClientError) -> None:
         """Add what a write costs that its condition refused; DynamoDB bills it, and doesn't say it with the error.

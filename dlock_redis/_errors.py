@@ -27,6 +27,10 @@ CODES: dict[str, tuple[type[StoreError], str]] = {
     "BUSY": (StoreUnavailableError, "another script has been running for too long"),
     "CLUSTERDOWN": (StoreUnavailableError, "a slot of the Cluster has no primary"),
     "CROSSSLOT": (StoreSetupError, "a proxy or Cluster spreads one lock over slots"),
+    "DENIED": (
+        StoreSetupError,
+        "the server is in protected mode; set a password or its `bind`, or turn off protected-mode",
+    ),
     "DLOCKCLOCK": (StoreSetupError, "set the clock of the server right; fencing tokens are made of it"),
     "DLOCKEND": (StoreUnavailableError, "use another key"),
     "LOADING": (StoreUnavailableError, "the server is still reading its data"),
@@ -160,6 +164,8 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
             StoreSetupError,
             "the server, or a proxy before it, lacks this command, as a Sentinel does; dlock needs Redis 6 or newer, with scripts",
         )
+    elif "max number of clients" in str(error):
+        kind, hint = StoreUnavailableError, "nothing was applied; the server is at its maxclients"
     elif "DB index" in str(error):
         kind, hint = (
             StoreSetupError,

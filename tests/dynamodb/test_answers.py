@@ -148,9 +148,24 @@ class TestAnswers:
             http(
                 b'{"Item": {"key": {"B": "%"}}, "Attributes": {"key": {"B": "%"}}, "Responses": [{"Item": {"b": 1}}]}'
             ),
+            http(b'{"Item": {"key": {}}, "Attributes": {"key": {}}, "Responses": [{"Item": {"key": null}}]}'),
+            http(b'{"Item": {"key": {"X": 1}}, "Attributes": {"key": "S"}, "Responses": [{"Error": 7}]}'),
             b"SSH-2.0\r\n\r\n",
         ],
-        ids=["head", "body", "chunk", "chunks", "length", "checksum", "list", "values", "base64", "ssh"],
+        ids=[
+            "head",
+            "body",
+            "chunk",
+            "chunks",
+            "length",
+            "checksum",
+            "list",
+            "values",
+            "base64",
+            "empty",
+            "kinds",
+            "ssh",
+        ],
     )
     def test_an_answer_that_is_cut_or_none_proves_nothing(self, scripted: Scripted, key: str, answer: bytes) -> None:
         """A held lock is not absent, and a write is of unknown outcome; its connection is not used again."""
@@ -168,6 +183,16 @@ class TestAnswers:
         store.close()
 
         assert scripted.asked <= 3  # a connection may end before its second request is read
+
+    @pytest.mark.parametrize("body", [b'{"ConsumedCapacity": 7}', b'{"ConsumedCapacity": {"CapacityUnits": "1"}}'])
+    def test_units_that_cannot_be_read_are_not_counted(self, scripted: Scripted, key: str, body: bytes) -> None:
+        """As an emulator may say them."""
+        scripted.answers = [http(body)]
+        store = DynamoDBStore(session(), table="locks", endpoint_url=scripted.endpoint)
+
+        assert store.read(key, timeout_s=10) is None
+        assert store.units == {"read": {"read": 0, "write": 0}}
+        store.close()
 
     @pytest.mark.parametrize("body", [b"null", b"{}", b'{"Table": {}}'])
     def test_an_answer_that_describes_nothing_is_no_answer(self, scripted: Scripted, body: bytes) -> None:

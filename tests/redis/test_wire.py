@@ -333,6 +333,8 @@ def test_before_anything_was_sent_nothing_was_applied(error: type[Exception]) ->
         ("ERR Error running script (call to f_1): @user_script:3: -READONLY You can't write", StoreUnavailableError),
         ("MASTERDOWN Link with MASTER is down", StoreUnavailableError),
         ("OOM command not allowed when used memory > 'maxmemory'.", StoreUnavailableError),
+        ("ERR max number of clients reached", StoreUnavailableError),
+        ("DENIED Redis is running in protected mode because protected mode is enabled", StoreSetupError),
         ("MISCONF Redis is configured to save RDB snapshots", StoreUnavailableError),
         ("NOREPLICAS Not enough good replicas to write.", StoreUnavailableError),
         ("CLUSTERDOWN Hash slot not served", StoreUnavailableError),
