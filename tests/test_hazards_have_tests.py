@@ -27,11 +27,10 @@ def named() -> dict[str, list[tuple[str, Test, dict[str, Test]]]]:
     found = defaultdict(list)
     for folder in ("tests", "conformance_tests"):
         for path in (ROOT / folder).rglob("*.py"):
-            functions = {
-                node.name: node
-                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                if isinstance(node, Test)
-            }
+            source = path.read_text(encoding="utf-8")
+            if not NAMED.search(source):
+                continue
+            functions = {node.name: node for node in ast.walk(ast.parse(source)) if isinstance(node, Test)}
             for name, node in functions.items():
                 if match := NAMED.match(name):
                     number = f"F{match['finding']}" if match["finding"] else f"hazard {int(match['hazard'])}"
