@@ -22,6 +22,7 @@ _REFUSALS: dict[str, str] = {
     "1021 1041 1114": "the server has no room left; nothing was written",
     "1153": "the request exceeds the server's max_allowed_packet; nothing was written",
     "1047": "this node is not in its cluster just now; nothing was written",
+    "1290 1792 1836": "the server is read-only, as a replica is, or a primary in a failover; nothing was written; name the primary",
 }
 _SETUP: dict[str, str] = {
     "1044 1142 1143 1227": "the user lacks a right; to create the table it needs CREATE, to keep locks: {grant}",
@@ -34,7 +35,6 @@ _SETUP: dict[str, str] = {
     "1049": "there is no such database; CREATE DATABASE makes it, and 'dlock init --url URL' the table in it",
     # Columns that are missing, too short, of another type or without a default; a view.
     "1054 1264 1288 1347 1364 1366 1406": "the table is not dlock's; name another one with table=…, and 'dlock init --url URL' creates it",
-    "1290 1792 1836": "the server is read-only, as a replica is; name the primary",
     # An unknown variable, a syntax error, a feature that is not there; binary logging of statements.
     "1193 1064 1235 1665": "the server does not fit; MySQL 8 or MariaDB 10.6 is needed, and binlog_format = ROW or MIXED",
 }

@@ -16,11 +16,25 @@ class DeadlineSocket(socket.socket):
 
     @classmethod
     def connected(cls, address: tuple[str, int], deadline: float) -> Self:
-        """Return a socket that is connected to *address*. The search for the name has a time-out of its own, which nothing can set."""
-        plain = socket.create_connection(address, max(deadline - time.monotonic(), 0.001))
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        found = cls(fileno=plain.detach())
+        """Return a socket that is connected to *address*: each place that its name stands for has a share of the time.
+
+        The search for the name has a time-out of its own, which nothing can set.
+        """
+        places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        while True:
+            (family, kind, protocol, _, place), *places = places
+            found = cls(family, kind, protocol)
+            try:
+                found.settimeout(max((deadline - time.monotonic()) / (1 + len(places)), 0.001))
+                found.connect(place)
+            except OSError:
+                found.close()
+                if not places:
+                    raise
+            else:
+                break
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         found.deadline = deadline
         return found
 
