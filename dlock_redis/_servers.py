@@ -130,10 +130,9 @@ class _Primary:
 
     def _found(self, address: Any) -> Any:
         """Return *address*, and have the Sentinel that said so asked first from now on."""
-        known = self._known
         first = next(each for each, own in self._asked if own is self._manager.sentinels[0])
-        at = known.index(first)
-        known[0], known[at] = known[at], known[0]
+        # In one step, of a copy: several threads may do this at once, and none may be lost from the user's list.
+        self._known[:] = [first, *(each for each in tuple(self._known) if each is not first)]
         return address
 
 
