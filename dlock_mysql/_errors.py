@@ -30,6 +30,7 @@ _SETUP: dict[str, str] = {
     # that must encrypt.
     "1045 1698 1820 1862 1129 1130": "the server refuses this user, this password or this host, or demands encryption (see ssl_mode)",
     "3159": "the server demands encryption; leave ssl_mode=disabled out",
+    "2059": "PyMySQL does not know how this user signs in; give dlock a user WITH caching_sha2_password (MariaDB: mysql_native_password)",
     "2026": "the server has no encryption, and ssl_mode demands it",
     "1146": "there is no such table; 'dlock init --url URL' creates it",
     "1049": "there is no such database; CREATE DATABASE makes it, and 'dlock init --url URL' the table in it",
