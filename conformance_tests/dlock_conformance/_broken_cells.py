@@ -284,6 +284,16 @@ _CELLS: tuple[Broken, ...] = (
         "N1",
         in_a_batch(lambda _, request: request._replace(wakes=False)),
     ),
+    Broken(
+        "a member that joins, and leaves room, wakes nobody",
+        "N1",
+        asking("replace", _faulty_cells_waiting.silent_where_it_raises),
+    ),
+    Broken(
+        "a member that joins in a batch, and leaves room, wakes nobody",
+        "N1",
+        in_a_batch(_faulty_cells_waiting.silent_where_it_raises),
+    ),
     Broken("a member that left before the wait is missed", "N1", setting(moved_on=lambda _: False)),
     Broken("a wait looks for another token alone", "N1", _faulty_cells_waiting.seeing_tokens),
     Broken(

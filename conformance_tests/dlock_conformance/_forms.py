@@ -21,7 +21,7 @@ __all__ = [
     "claims",
     "claims_of_held",
     "granted_in_each_form",
-    "leaving",
+    "making_room",
     "releases",
     "replaces",
     "replaces_by",
@@ -55,9 +55,13 @@ def replaces(record: LockRecord, expected: Version) -> dict[str, Replace]:
     }
 
 
-def leaving(record: LockRecord, *, keep: bool = False) -> Replace:
-    """Return what a member writes that leaves the shared lock *record*: it wakes one who waits for room."""
-    return Replace(next_version(record), record.version, keep, wakes=True)
+def making_room(record: LockRecord, *, keep: bool = False, raised: int = 0) -> Replace:
+    """Return what a member of the shared lock *record* writes that leaves; or that joins where there is still room: its token is *raised*.
+
+    Either wakes one who waits.
+    """
+    changed = next_version(record, fencing_token=record.fencing_token + raised)
+    return Replace(changed, record.version, keep, wakes=True)
 
 
 def releases(record: LockRecord, expected: Version) -> dict[str, Release]:

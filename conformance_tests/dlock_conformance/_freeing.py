@@ -13,7 +13,7 @@ import pytest
 
 from dlock_conformance._claim_waiting import BRIEF_S, Waiter, asked
 from dlock_conformance._claim_waiting import waiting as waiting_claim
-from dlock_conformance._forms import changes, leaving, replaces_by
+from dlock_conformance._forms import changes, making_room, replaces_by
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._reading import PAIRS, alike
 from dlock_conformance._sessions import SESSIONS
@@ -29,6 +29,12 @@ __all__ = ["FreeingClauses"]
 
 FREES = [form for form, request in changes(held("k"), Version(fresh(), 1)).items() if not request.record.held]
 SHARED = SESSIONS["shared by sessions of readers"]
+# The forms of a replace that wakes.
+ROOM: dict[str, dict[str, Any]] = {
+    "a replace that wakes": {},
+    "a replace that wakes, and keeps the payload,": {"keep": True},
+    "a replace that wakes, and raises the token,": {"raised": 1},
+}
 ALIKE = {
     "in case": PAIRS["upper and lower case"],
     "in a space at the end": ("spaced", "spaced "),
@@ -42,11 +48,9 @@ def free(trial: Trial, record: LockRecord, form: str) -> LockRecord:
     return trial.granted(trial.store.send(changes(record, record.version)[form]), form)
 
 
-def left(
-    trial: Trial, replaces: Callable[[Replace], Reply | StoreError], record: LockRecord, *, keep: bool = False
-) -> None:
+def left(trial: Trial, replaces: Callable[[Replace], Reply | StoreError], record: LockRecord, **form: Any) -> None:
     """Have a member leave *record*, which stands."""
-    trial.granted(replaces(leaving(record, keep=keep)), "a replace that wakes")
+    trial.granted(replaces(making_room(record, **form)), "a replace that wakes")
 
 
 def pruned(trial: Trial, record: LockRecord) -> None:
@@ -91,13 +95,12 @@ class FreeingClauses:
         """There is room in the shared lock; it is held still. A replace may ask for that whatever it writes, or keeps."""
         with ExitStack() as stack:
             waiters = []
-            for (how, replaces), keep in itertools.product(replaces_by(trial).items(), (False, True)):
-                record = trial.hold(trial.key(), **({} if keep else SHARED))
-                waiters.append((how, replaces, keep, record, stack.enter_context(waiting(trial, record))))
+            for (how, replaces), (what, form) in itertools.product(replaces_by(trial).items(), ROOM.items()):
+                record = trial.hold(trial.key(), **({} if "keep" in form else SHARED))
+                waiters.append((f"{what}{how}", replaces, form, record, stack.enter_context(waiting(trial, record))))
             all_settled([waiter for *_, waiter in waiters])
-            for how, replaces, keep, record, waiter in waiters:
-                left(trial, replaces, record, keep=keep)
-                what = f"a replace that wakes{', and keeps the payload,' if keep else ''}{how}"
+            for what, replaces, form, record, waiter in waiters:
+                left(trial, replaces, record, **form)
                 wrong = f"a wait had not returned {trial.harness.soon_s:g} s after {what}"
                 trial.require(waiter.ended(), wrong)
 
