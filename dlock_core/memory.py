@@ -22,7 +22,7 @@ from dlock_core.kit.backend import Backend
 from dlock_core.kit.outcome import outcome, wakes
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.record import LockRecord, State
-from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder
+from dlock_core.store import Capability, Claim, Grade, Guarantees, Release, Replace, Reply, TokenOrder, mark_withdrawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -195,9 +195,15 @@ class _Waiting:
         """Queue; False if the key is free already."""
         return self._store.space.enter(self._request.record, self)
 
-    def leave(self) -> None:
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, _: object, interrupt: BaseException | None, *__: object) -> None:
         """Wait no more. What was granted meanwhile is known by its RVN."""
         self._store.space.leave(self._request.record.key, self, pass_on=False)
+        if interrupt is not None and self._result is None:
+            mark_withdrawn(interrupt, self._request)
 
     def reply(self) -> Reply:
         """Return the reply to the claim: if it was not applied while it waited, to one more try."""
@@ -283,12 +289,9 @@ class MemoryStore:
         self.check(request.record.key)
         woken = threading.Lock()
         woken.acquire()
-        waiting = _Waiting(self, request, woken.release)
-        try:
+        with _Waiting(self, request, woken.release) as waiting:
             if waiting.enter():
                 woken.acquire(timeout=max(0.0, min(wait_s, threading.TIMEOUT_MAX)))
-        finally:
-            waiting.leave()
         return waiting.reply()
 
     def guarantees(self) -> Guarantees:
@@ -350,15 +353,10 @@ class AsyncMemoryStore(BlockingStore):
         """As :meth:`MemoryStore.claim_when_free`."""
         self.store.check(request.record.key)
         woken, wake = _wake_up()
-        waiting = _Waiting(self.store, request, wake)
-        try:
+        with _Waiting(self.store, request, wake) as waiting, contextlib.suppress(TimeoutError):
             if waiting.enter():
                 async with asyncio.timeout(wait_s):
                     await woken
-        except TimeoutError:
-            pass
-        finally:
-            waiting.leave()
         return waiting.reply()
 
 

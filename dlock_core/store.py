@@ -92,7 +92,8 @@ W1   ``claim_when_free`` is a slow ``claim``: it is applied as a claim is, when 
      refused with the record that stands. It may be refused early, and is at *wait_s* at the latest. It is one request.
 W2   Of those who wait, by this or by ``wait``, the first is served first. A release serves one.
 W3   A call that ended without an answer may be applied, as any claim. One whose caller is gone, as the store knows, is not, and takes no
-     turn of the others with it.
+     turn of the others with it. Where the store is sure of that by the time that an interrupt leaves the call, it says so by
+     :func:`mark_withdrawn`: then nobody needs to follow the claim up.
 
 **Several keys at once** (:class:`AtomicMulti`)
 
@@ -159,6 +160,8 @@ __all__ = [
     "ServerClock",
     "TokenOrder",
     "Version",
+    "is_withdrawn",
+    "mark_withdrawn",
     "tokens_exhausted",
 ]
 
@@ -399,6 +402,16 @@ class ClaimWait(Protocol):
 
         The request names a ticket, as those who wait by :meth:`Notify.wait` do.
         """
+
+
+def mark_withdrawn(interrupt: BaseException, request: Claim) -> None:
+    """Note on *interrupt*, which ends a call of ``claim_when_free``, that *request* was not applied and never will be (W3)."""
+    interrupt.dlock_withdrawn = request.record.rvn  # type: ignore[attr-defined]
+
+
+def is_withdrawn(interrupt: BaseException, rvn: str) -> bool:
+    """Whether the store has said so of the claim that would write *rvn*."""
+    return getattr(interrupt, "dlock_withdrawn", None) == rvn
 
 
 @runtime_checkable

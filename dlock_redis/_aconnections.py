@@ -47,15 +47,15 @@ class _AsyncLink(asyncio.Protocol):
     async def send(self, request: Request, deadline: float) -> list[Any]:
         """As :meth:`_Link.send`."""
         self.fit = False
-        answers = await self.ask(request.commands, request.answers, deadline)
+        answers = await self.ask(request.commands, request.answers, deadline, request.heard)
         self.fit = not errors.is_misplaced(answers[0])
         return answers
 
-    async def ask(self, commands: bytes, count: int, deadline: float) -> list[Any]:
+    async def ask(self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None) -> list[Any]:
         """As :meth:`_Link.ask`."""
         answers: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
         self._answers = answers
-        self._reader = Answers(count)
+        self._reader = Answers(count, heard)
         timer = self._loop.call_later(deadline - time.monotonic(), _give_up, answers)
         self._transport.write(commands)
         try:

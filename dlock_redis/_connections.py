@@ -79,17 +79,17 @@ class _Link:
     def send(self, request: Request, deadline: float) -> list[Any]:
         """Send *request*, and read its answers. A server that says that another one has to be asked is not asked again."""
         self.fit = False
-        answers = self.ask(request.commands, request.answers, deadline)
+        answers = self.ask(request.commands, request.answers, deadline, request.heard)
         self.fit = not errors.is_misplaced(answers[0])
         return answers
 
-    def ask(self, commands: bytes, count: int, deadline: float) -> list[Any]:
+    def ask(self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None) -> list[Any]:
         """Send *commands*, and read *count* answers by *deadline*."""
         timeout_s = deadline - time.monotonic()
         if abs(timeout_s - self._timeout_s) > timeout_s * _NEGLIGIBLE:
             self._limit(timeout_s)
         self._socket.sendall(commands)
-        answers = Answers(count)
+        answers = Answers(count, heard)
         while True:
             if time.monotonic() > deadline - timeout_s * 0.9:
                 self._limit(deadline - time.monotonic())

@@ -33,10 +33,10 @@ def packed(words: Sequence[bytes]) -> bytes:
 
 
 class Answers:
-    """*count* answers, read as their bytes come: a page of records is some megabytes, in many pieces."""
+    """*count* answers, which go to *heard* as their bytes come: a page of records is some megabytes, in many pieces."""
 
-    def __init__(self, count: int) -> None:
-        self._count, self._answers, self._rest = count, list[Any](), b""
+    def __init__(self, count: int, heard: list[Any] | None = None) -> None:
+        self._count, self._answers, self._rest = count, [] if heard is None else heard, b""
 
     def read(self, more: bytes) -> list[Any]:
         """Return the answers that all bytes up to *more* consist of: ints, bytes, None, lists of them, and errors as values.

@@ -304,24 +304,25 @@ end
 return 1
 """
 
-# ARGV: the place of a waiter that ends before it was answered. Its turn passes to the next.
+# ARGV: the place of a waiter that ends before it was answered. Its turn passes to the next. Answers whether the place was known: a claim
+# that has waited there was not applied, and will not be.
 _LEAVE = f"""
 local key, mine = KEYS[1], ARGV[1]
 {_ROW_OF_PRIMARY}
 if not r or r[1] ~= '1' then return 0 end
-local places = {{}}
+local places, known = {{}}, 0
 for place, till in string.gmatch(r[7] or '', '([^\\31]+)\\31(%d+)\\30') do
-  if place ~= mine then places[#places + 1] = place .. '\\31' .. till .. '\\30' end
+  if place == mine then known = 1 else places[#places + 1] = place .. '\\31' .. till .. '\\30' end
 end
 local queue = table.concat(places)
 if r[2] ~= 'held' and string.match(r[8] or '', '^([^\\31]+)\\31') == mine then
   local t = redis.call('TIME')
   local at = t[1] * 1000000 + t[2]
   {_NEXT_TURN}
-else
-  redis.call('HSET', key, 'queue', queue)
+  return 1
 end
-return 1
+redis.call('HSET', key, 'queue', queue)
+return known
 """
 
 

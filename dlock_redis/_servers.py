@@ -53,6 +53,8 @@ class Request(NamedTuple):
     """Whether it waits in the server: then it takes one of the connections that only such requests have, or none."""
     share: int = 1
     """How many requests share the rest of the call's time-out, this one and those that follow it."""
+    heard: list[Any] | None = None
+    """Takes the answers as they come, for who is interrupted before they are whole."""
 
     @property
     def asks(self) -> bool:

@@ -113,8 +113,10 @@ class RedisVerbs:
     def _place_of(self, request: Claim) -> bytes:
         return b"" if request.ticket is None else self.place(request.ticket)
 
-    def claim_when_free(self, request: Claim, wait_s: float) -> Exchange[Reply]:
+    def claim_when_free(self, request: Claim, wait_s: float, heard: list[Any] | None = None) -> Exchange[Reply]:
         """Grant the key when it is free: enter the queue, wait at the list of the place, and claim, in one request.
+
+        *heard* takes the answers as they come; the first is there as soon as the claim waits.
 
         A claim behind a blocked command runs however that ends, so it looks for its place. Scripts go with their text: an unknown one would
         leave the command behind it blocked for nothing.
@@ -125,7 +127,7 @@ class RedisVerbs:
             pack(b"BLPOP", _list_of(key, place), b"%.3f" % max(wait_s, _WAIT_MIN_S)),
             Invocation(CLAIM, [key], claim_words(request, place, waited=True)).packed(whole=True),
         )
-        entered, woken, answer = yield Request(b"".join(parts), len(parts), key, waits=True)
+        entered, woken, answer = yield Request(b"".join(parts), len(parts), key, waits=True, heard=heard)
         if self._is_elsewhere(entered):
             return (yield from self.claim(request))
         if type(answer) is ResponseError:
@@ -285,9 +287,9 @@ class RedisVerbs:
         answer = yield from self._run(ENTER, [key], words)
         return not answer
 
-    def leave(self, key: str, place: bytes) -> Exchange[None]:
-        """Leave the queue; a turn that came already passes to the next waiter."""
-        yield from self._run(LEAVE, [key], [place])
+    def leave(self, key: str, place: bytes) -> Exchange[bool]:
+        """Leave the queue; a turn that came already passes to the next waiter. Return whether it was there, or had its turn."""
+        return bool((yield from self._run(LEAVE, [key], [place])))
 
     # ---- requests
 

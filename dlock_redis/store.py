@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreError, StoreUnavailableError
 from dlock_core.kit import AsyncExchangeStore, Batches, Call, ClaimsMany, ExchangeStore, Prunes, ReadsAge
-from dlock_core.store import Capability
+from dlock_core.store import Capability, mark_withdrawn
 from dlock_redis._aconnections import AsyncConnections
 from dlock_redis._connections import Connections
 from dlock_redis._errors import FAILURES
@@ -80,27 +80,31 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
 
     def _claiming(self: Any, request: Claim, wait_s: float, timeout_s: float) -> Exchange[Reply]:
         record, verbs = request.record, self._verbs
-        key = record.key
+        key, heard = record.key, list[Any]()
         try:
             if can_wait_in_server(key):
                 reply: Reply = yield self._run(
-                    verbs.claim_when_free(request, wait_s), Call("claim", key, wait_s + timeout_s)
+                    verbs.claim_when_free(request, wait_s, heard), Call("claim", key, wait_s + timeout_s)
                 )
                 return reply
         except StoreUnavailableError as error:
             _log.debug("no claim waits in the server for key %r: %s", key, error)
         except StoreError:
             raise
-        except BaseException:
-            yield from self._leaving(key, verbs.waiting_place(request))
+        except BaseException as interrupt:
+            # With an answer it has taken its place, or found nothing to wait for: no copy of it comes to the queue behind this.
+            if (yield from self._leaving(key, verbs.waiting_place(request))) and heard:
+                mark_withdrawn(interrupt, request)
             raise
         yield from self._waiting(key, verbs.place(request.ticket or record.rvn), wait_s)
         reply = yield self.claim(request, timeout_s=timeout_s)
         return reply
 
-    def _leaving(self: Any, key: str, place: bytes) -> Exchange[None]:
+    def _leaving(self: Any, key: str, place: bytes) -> Exchange[bool]:
         with suppress(StoreError):  # its turn then lapses by itself
-            yield self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
+            was_known: bool = yield self._run(self._verbs.leave(key, place), Call("release", key, _LEAVE_S))
+            return was_known
+        return False
 
 
 class RedisStore(_Store, ExchangeStore):

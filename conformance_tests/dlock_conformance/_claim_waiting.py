@@ -10,6 +10,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from dlock_conformance._claiming import EXPECTS, LARGE, claimed_by_its_condition, kept_whole
 from dlock_conformance._reading import ENDS, alike
 from dlock_conformance._waking import LEAST_S
@@ -19,7 +21,7 @@ from dlock_conformance.subject import Subject
 from dlock_conformance.trial import SLACK_S, Trial
 from dlock_core.errors import StoreError
 from dlock_core.record import State
-from dlock_core.store import Claim, Expect, Reply
+from dlock_core.store import Claim, Expect, Reply, is_withdrawn
 
 __all__ = ["ClaimWaitClauses"]
 
@@ -184,6 +186,24 @@ class ClaimWaitClauses:
         trial.granted(reply, "the first of two claims that waited was cancelled; the claim after it")
 
     @needs("async")
+    @pytest.mark.parametrize("released", ["before", "after"])
+    def test_w3_a_claim_that_was_withdrawn_is_not_applied(self, trial: Trial, released: str) -> None:
+        """A store may say of a claim that was cancelled that it withdrew it; then it holds nothing, then and later."""
+        record = trial.hold(trial.key())
+        request = waiting(record.key)
+        task = trial.store.loop.run(begun(trial, request))
+        if released == "before":
+            trial.free(record)
+        said = trial.store.loop.run(withdrawn(task, request))
+        if released == "after":
+            trial.free(record)
+
+        stands = trial.store.read(record.key)
+        holds = stands is not None and stands.held and stands.rvn == request.record.rvn
+        wrong = "a claim was cancelled and said to be withdrawn, and it was applied"
+        trial.require(not (said and holds), wrong, came=stands)
+
+    @needs("async")
     def test_w3_a_cancelled_claim_takes_no_turn_with_it(self, trial: Trial) -> None:
         """Of two that wait the first is cancelled; the release after that serves the other."""
         record = trial.hold(trial.key())
@@ -231,6 +251,16 @@ async def ended(trial: Trial, task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await asyncio.sleep(trial.settles_s)  # it knows now; there is no sign of that
+
+
+async def withdrawn(task: asyncio.Task[Any], request: Claim) -> bool:
+    """Cancel; return whether the store said that it withdrew *request*."""
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError as interrupt:
+        return is_withdrawn(interrupt, request.record.rvn)
+    return False
 
 
 async def cancelled(trial: Trial, request: Claim) -> None:

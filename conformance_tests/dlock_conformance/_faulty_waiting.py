@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,7 +12,7 @@ from dlock_conformance._breaking import Patch, Step, around, standing
 from dlock_conformance.records import held
 from dlock_conformance.wired import Wire
 from dlock_core.record import LockRecord
-from dlock_core.store import Claim, Reply
+from dlock_core.store import Claim, Reply, mark_withdrawn
 
 
 def knowing(newest: bool) -> Patch:  # read as a word: knowing the newest
@@ -157,3 +159,22 @@ def applying_later(wire: Wire) -> None:
 
     around("claim_when_free", claim)(wire)
     around("release", release)(wire)
+
+
+def withdrawing_by_word(wire: Wire) -> None:
+    """Say of each claim that is cancelled that it was withdrawn, and apply it later."""
+    applying_later(wire)
+    leave, asked = wire.leave, dict[str, Claim]()
+
+    def claim(_: Wire, step: Step, request: Claim) -> Any:
+        asked[request.record.key] = request
+        return step(request)
+
+    def left(key: str, wake: Callable[[], object], *, pass_on: bool) -> None:
+        leave(key, wake, pass_on=pass_on)
+        interrupt = sys.exception()
+        if isinstance(interrupt, asyncio.CancelledError) and key in asked:
+            mark_withdrawn(interrupt, asked[key])
+
+    wire.leave = left
+    around("claim_when_free", claim)(wire)

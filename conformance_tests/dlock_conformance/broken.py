@@ -378,6 +378,7 @@ BROKEN: tuple[Broken, ...] = (
     Broken("a release serves the first who waits alone", "W2", _faulty_waiting.serving_once),
     Broken("a cancelled claim stays in the queue", "W3", _faulty_waiting.never_leaving, colours=(Colour.ASYNC,)),
     Broken("a cancelled claim is applied later", "W3", _faulty_waiting.applying_later, colours=(Colour.ASYNC,)),
+    Broken("a claim is withdrawn in words alone", "W3", _faulty_waiting.withdrawing_by_word, colours=(Colour.ASYNC,)),
     Broken(
         "a cancelled waiter keeps its wake-up", "N3", _faulty.not_passing_on, colours=(Colour.ASYNC,), on_socket=False
     ),

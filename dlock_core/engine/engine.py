@@ -45,6 +45,7 @@ from dlock_core.states import (
     Due,
     Ended,
     Event,
+    Failure,
     Free,
     Held,
     Lost,
@@ -59,7 +60,7 @@ from dlock_core.states import (
     Terms,
     Wait,
 )
-from dlock_core.store import Claim, Reply
+from dlock_core.store import Claim, Reply, is_withdrawn
 from dlock_core.timings import NANOS, NEVER, Timings
 
 if TYPE_CHECKING:
@@ -187,6 +188,9 @@ class Engine:
         note_event(
             self.driver, EventKind.REFUSED, handle, handle.asked_at, error=str(problem) or type(problem).__name__
         )
+        sent = handle.state.in_flight if type(handle.state) is Seeking else None
+        if sent is not None and is_withdrawn(problem, sent.rvn):
+            self.driver.advance(handle, Failure(sent.rvn, unknown=False, new_rvn=new_rvn()))
         self.driver.give_up(handle)
         self._observations.save()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dlock_core import (
+    AsyncLockClient,
     Claim,
     Expect,
     LockClient,
@@ -242,6 +243,27 @@ def test_claim_of_a_waiting_client_waits_in_the_store() -> None:
         assert got.fencing_token == 2
         assert asked == ["claim", "claim_when_free"]
         got.release()
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_claim_that_was_cancelled_while_it_waited_is_followed_up_only_if_it_was_granted(*, granted: bool) -> None:
+    """The store knows that it was not applied: closing the client, which a person may wait for, waits for nothing."""
+    space = MemorySpace()
+
+    async def scene() -> int:
+        async with AsyncLockClient(AsyncMemoryStore(space)) as a, AsyncLockClient(AsyncMemoryStore(space)) as b:
+            lease = await a.acquire("k")
+            waits = asyncio.create_task(b.acquire("k", timeout=T))
+            await asyncio.sleep(0)
+            assert space.waiters
+            if granted:
+                await lease.release()  # and the task has not heard of it
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waits
+            return len(b._engine.driver.unresolved())
+
+    assert asyncio.run(scene()) == granted
 
 
 def test_condition_compares_the_token_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,11 +10,12 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord
-from dlock_core.store import Claim, Expect, Replace, Reply
-from dlock_redis import RedisStore
+from dlock_core.store import Claim, Expect, Replace, Reply, is_withdrawn
+from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._connections import _WAITING_MAX
 from dlock_redis._scripts import LEAVE, PLACES_MAX, TURN_MS
 from tests.core.worlds import eventually
@@ -282,6 +284,31 @@ def test_full_queue_takes_a_newcomer_where_a_place_is_over(store: Any, raw: Any,
     *left, mine = raw.hget(key, "queue").decode().split("\x1e")[:-1]
     assert [f"{each}\x1e" for each in left] == others
     assert mine.startswith(place)
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_claim_that_was_cancelled_while_it_waited_is_withdrawn_unless_it_was_granted(
+    waiter: RedisStore, raw: Any, url: str, key: str, *, released: bool
+) -> None:
+    """It has its place no more, so nothing of it can come later, and nobody has to wait for that."""
+    record, request = granted(waiter, key), Claim(held(key), Expect.ANY, ticket="t")
+
+    async def scene() -> BaseException:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            other = AsyncRedisStore(client)
+            waits = asyncio.create_task(other.claim_when_free(request, wait_s=LONG_S, timeout_s=SOON_S))
+            await asyncio.to_thread(blocked, raw)
+            await asyncio.sleep(0.05)  # nothing tells that the first answer was read
+            if released:
+                release(waiter, record)  # which applies the claim; the event loop sees nothing of it
+                eventually(lambda: waiter.read(key, timeout_s=SOON_S).rvn == request.record.rvn)  # type: ignore[union-attr]
+            waits.cancel()
+            with pytest.raises(asyncio.CancelledError) as ended:
+                await waits
+            await other.close()
+            return ended.value
+
+    assert is_withdrawn(asyncio.run(scene()), request.record.rvn) is not released
 
 
 def test_waiter_that_leaves_a_held_key_gives_nobody_a_turn(store: Any, raw: Any, key: str) -> None:
