@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pymongo
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference
 from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
 
 from dlock_core.backend import redact
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
@@ -184,7 +185,9 @@ class _Store(Batches, ReadsAge, Waits):
         def learned(facts: Facts) -> None:
             link = self._link
             if facts.notifies and link.watch is None and link.has_room:
-                home = link.client.get_database(names.database, CODEC, ReadPreference.PRIMARY)
+                # The only read concern that a change stream may have.
+                concern = ReadConcern("majority")
+                home = link.client.get_database(names.database, CODEC, ReadPreference.PRIMARY, read_concern=concern)
                 self._notify(self._watch_class(news_of(home.get_collection(names.collection))))
 
         return MongoDBVerbs(names, learned)

@@ -17,11 +17,11 @@ from pymongo.errors import PyMongoError
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import AsyncWatch, Watch
 from dlock_core.record import LockRecord
-from dlock_core.store import Replace
+from dlock_core.store import Release, Replace
 from dlock_mongodb import AsyncMongoDBStore
 from dlock_mongodb._watch import news_of
 from dlock_mongodb._wire import SOUGHT
-from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, Face, any_claim, fresh, held
+from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, Face, Opener, any_claim, freed, fresh, held
 
 WAIT_S = 0.3
 # A wake-up that came returned long before.
@@ -70,6 +70,20 @@ def test_a_renewal_of_what_is_waited_for_wakes(store: Face, raw: Any, key: str, 
     assert reply.applied
     assert waiter.took_s() < LONG_S
     assert SOUGHT not in raw.find_one({"_id": key})
+
+
+@pytest.mark.parametrize("level", ["local", "available", "linearizable"])
+def test_a_client_with_a_read_concern_of_its_own_is_woken(opener: Opener, raw: Any, key: str, level: str) -> None:
+    """A server refuses a change stream with any but that of a majority, and the waiters would poll."""
+    store = opener.store(readConcernLevel=level, readPreference="secondaryPreferred")
+    store.guarantees()
+    record = store.claim(any_claim(key)).record
+    waiter = Waiter(store, record)
+    until_marked(raw, key)
+
+    store.release(Release(freed(record), record.version))
+
+    assert waiter.took_s() < LONG_S
 
 
 def test_a_record_of_another_format_is_waited_for_unmarked(store: Face, raw: Any, key: str) -> None:
