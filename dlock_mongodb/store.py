@@ -20,12 +20,14 @@ from dlock_core.kit import (
     AsyncSeats,
     AsyncWatch,
     Batches,
+    BeginsAnew,
     ExchangeStore,
     Lane,
     ReadsAge,
     Seats,
     Waits,
     Watch,
+    watch_forks,
 )
 from dlock_core.store import Capability
 from dlock_mongodb._verbs import MongoDBVerbs
@@ -78,11 +80,16 @@ class _Link:
         )
 
 
-class _ThreadLink(_Link):
+class _ThreadLink(_Link, BeginsAnew):
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        self._seats = Seats(self._seats_max)
         self._lane = Lane(_LANE_WIDTH)
+        self.after_fork_in_child()
+        watch_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Begin with all seats free: the threads that have some are the parent's."""
+        self._seats = Seats(self._seats_max)
 
     def send(self, command: Command, timeout_s: float) -> Document:
         limit_s = self._limit_s(command, timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -15,6 +16,7 @@ from dlock_core import LockClient
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.store import Release, Replace
 from dlock_mongodb import MongoDBStore
+from tests.core.worlds import eventually
 from tests.mongodb.proxy import Proxy, Way
 from tests.mongodb.support import COLLECTION, DATABASE, Opener, any_claim, freed, held
 from tests.scripted import ScriptedServer
@@ -104,3 +106,33 @@ def test_an_interrupted_release_or_close_frees_the_lock_within_its_lease(
         began = time.monotonic()
         client.close()
         assert time.monotonic() - began < SLACK_S
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:UserWarning")
+def test_a_forked_child_does_not_wait_for_what_its_parent_has_under_way(
+    proxy: Proxy, beside: MongoDBStore, key: str
+) -> None:
+    """All seats are taken by threads that only the parent has: nobody in the child would ever give them back."""
+    beside.provision()
+    with MongoClient[Any](f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true", maxPoolSize=3) as server:
+        store = MongoDBStore(server, database=DATABASE, collection=COLLECTION)
+        store.read(key, timeout_s=LONG_S)
+        proxy.begin(Way.HANG, only=b"another")
+        asking = threading.Thread(target=store.read, args=("another",), kwargs={"timeout_s": LONG_S})
+        asked = proxy.commands["find"]
+        asking.start()
+        eventually(lambda: proxy.commands["find"] > asked)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                code = 0 if store.read(key, timeout_s=SLACK_S) is None else 2
+            finally:
+                os._exit(code)
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        proxy.heal()
+        asking.join()
+        store.close()
+
+    assert ended == 0
