@@ -35,7 +35,7 @@ class Opening:
     url: str | None = None
     _: KW_ONLY
     open_store: Callable[[], LockStore] | None = None
-    aopen_store: Callable[[], Awaitable[AsyncLockStore]] | None = None
+    aopen_store: Callable[[], AsyncLockStore | Awaitable[AsyncLockStore]] | None = None
 
     def open(self) -> LockStore:
         """Return a new store for threads."""
@@ -60,7 +60,7 @@ class Opening:
     async def aopen(self) -> AsyncLockStore:
         """Return a new store for the running event loop."""
         if self.aopen_store is not None:
-            opened = self.aopen_store()
+            opened: AsyncLockStore | Awaitable[AsyncLockStore] = self.aopen_store()
         elif self.url is None:
             raise AssertionError("this Opening has neither aopen_store nor url; give one, or set colours = ('sync',)")
         else:
@@ -69,7 +69,7 @@ class Opening:
             if found is None:
                 raise AssertionError("the backend has no async face (aopen returned None); set colours = ('sync',)")
             opened = found
-        return await opened
+        return await opened if inspect.isawaitable(opened) else opened
 
 
 @dataclass(frozen=True)

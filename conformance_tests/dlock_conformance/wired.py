@@ -423,9 +423,6 @@ def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
         store: AsyncWiredStore = wire.faces[1](wire)
         return store
 
-    async def aopen_bare() -> AsyncWiredStore:
-        return AsyncWiredStore(bare)
-
     options: dict[str, Any] = {
         "capabilities": {each.value for each in CAPABILITIES},
         "tells_wanted": True,
@@ -435,7 +432,7 @@ def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
         "expires": wire.ends.__contains__,
         "plant_foreign": wire.foreign.add,
         "plant_newer": wire.newer.__setitem__,
-        "unprovisioned": Opening(open_store=lambda: WiredStore(bare), aopen_store=aopen_bare),
+        "unprovisioned": Opening(open_store=lambda: WiredStore(bare), aopen_store=lambda: AsyncWiredStore(bare)),
         "own_client": Opening(open_store=open_store, aopen_store=aopen_store),
     }
     return StoreHarness(open_store=open_store, aopen_store=aopen_store, **{**options, **changes})
