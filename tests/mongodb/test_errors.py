@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from typing import Any
 
 import bson.errors
 import pytest
-from pymongo import errors
+from pymongo import AsyncMongoClient, errors
 
 from dlock_core.errors import (
     OutcomeUnknownError,
@@ -16,6 +17,7 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
+from dlock_mongodb import AsyncMongoDBStore
 from dlock_mongodb._errors import CLASSES, CODES, check_concern, error_of, kind_of
 
 SECRET = "hunter2"
@@ -177,8 +179,9 @@ def test_no_code_is_certain_but_those_of_a_refusal() -> None:
 @pytest.mark.parametrize("error", [*NOT_APPLIED, *UNKNOWN, *SETUP], ids=repr)
 def test_a_message_of_the_server_is_not_repeated(error: Exception) -> None:
     """It may hold the command, and that the user's data."""
-    if isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError):
-        return  # of the driver's own making: host, port and reason
+    connects = isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError)
+    if connects or isinstance(error, RuntimeError):
+        return  # of the driver's own making: host, port and reason; the event loop
     kind = type(error)
     details = {"code": getattr(error, "code", 0), "errmsg": SECRET}
     leaky: Any = kind(SECRET, details["code"], details) if isinstance(error, errors.OperationFailure) else kind(SECRET)
@@ -195,6 +198,25 @@ def test_host_that_is_not_found_is_named() -> None:
     assert type(error) is StoreSetupError
     assert "_mongodb._tcp.h.invalid" in str(error)
     assert "resolve names" in str(error)
+
+
+def test_client_of_another_event_loop_is_told_so() -> None:
+    """Two calls of asyncio.run() are enough, and 'RuntimeError' alone helps nobody."""
+    client = AsyncMongoClient[Any]("mongodb://127.0.0.1:1", serverSelectionTimeoutMS=100)
+
+    async def inspected() -> None:
+        with pytest.raises(StoreUnavailableError) as caught:
+            await AsyncMongoDBStore(client).guarantees()
+        told.append(str(caught.value))
+
+    told = list[str]()
+    with asyncio.Runner() as first, asyncio.Runner() as second:
+        first.run(inspected())
+        second.run(inspected())
+        first.run(client.close())
+
+    assert "different event loop" not in told[0]
+    assert "different event loop" in told[1]
 
 
 @pytest.mark.parametrize("error", [errors.InvalidName(), errors.OperationFailure("", 26)], ids=repr)
