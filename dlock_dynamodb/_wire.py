@@ -105,9 +105,9 @@ def field(item: Item, name: str, kind: str) -> Any:
     try:
         return item[name][kind]
     except KeyError:
-        dialect = next(
-            (f"; it looks like a row of dialect={each}" for mark, each in _MARKS.items() if mark in item), ""
-        )
+        # Each dialect asks for its own mark first: a row that has it is its own, however damaged.
+        marks = _MARKS if name in _MARKS and name not in item else {}
+        dialect = next((f"; it looks like a row of dialect={marks[mark]}" for mark in marks if mark in item), "")
         raise ValueError(f"no attribute {name!r} of type {kind}{dialect}") from None
 
 
@@ -290,7 +290,7 @@ def _between(low: int, high: int) -> Item:
 
 
 def _read(key: str, item: Item) -> LockRecord:
-    version, rvn, token = int(field(item, "v", "N")), field(item, "rvn", "S"), int(field(item, "token", "N"))
+    rvn, version, token = field(item, "rvn", "S"), int(field(item, "v", "N")), int(field(item, "token", "N"))
     if version > FORMAT_VERSION:
         return newer_format(key, version, rvn, token)
     state, lease_ms = field(item, "state", "S"), int(field(item, "lease_ms", "N"))

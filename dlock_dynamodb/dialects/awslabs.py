@@ -150,12 +150,12 @@ class AwslabsRows(NamedTuple):
     # ---- rows
 
     def _read(self, key: str, item: Item) -> LockRecord:
-        owner, number_, lease = field(item, _OWNER, "S"), field(item, _RVN, "S"), field(item, _LEASE, "S")
+        number_, owner, lease = field(item, _RVN, "S"), field(item, _OWNER, "S"), field(item, _LEASE, "S")
         if not re.fullmatch(r"0|[1-9][0-9]{0,17}", lease):
             raise ValueError(f"{_LEASE} {lease!r} is not a number of milliseconds")
         if item.get(_RELEASED, _MARK) != _MARK:
             raise ValueError(f'{_RELEASED} is {item[_RELEASED]}, not the text "1"')
-        data = item[_DATA]["B"] if _DATA in item else None
+        data = field(item, _DATA, "B") if _DATA in item else None
         others = item.keys() - ATTRIBUTES - {self.table.partition_key, self.table.sort_key}
         attributes = tuple((name, read) for name in sorted(others) if (read := _attribute(item[name])) is not None)
         token = token_of(item, number_) if self.counted else NO_TOKEN

@@ -15,6 +15,7 @@ from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, LockRecord, State, Vers
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_dynamodb._errors import CODES, statement_error, translate
 from dlock_dynamodb._wire import DlockRows, Table, Write
+from dlock_dynamodb.dialects.awslabs import AwslabsRows
 from tests.dynamodb.support import record
 
 PLAIN = Table("locks", "key", None, "dlock")
@@ -249,6 +250,18 @@ def test_a_row_of_another_dialect_is_named(attributes: dict[str, Any], dialect: 
     """A program that lacks the option is told which one."""
     with pytest.raises(RecordError, match=f"it looks like a row of dialect={dialect}"):
         DlockRows(PLAIN).record({"key": {"S": "k"}} | attributes)
+
+
+def test_a_damaged_row_is_not_one_of_another_dialect() -> None:
+    """It names what is wrong, and advises nothing that the program has done already."""
+    java = {"key": {"S": "k"}, "recordVersionNumber": {"S": "r"}, "ownerName": {"S": "o"}, "leaseDuration": {"N": "7"}}
+    for rows, row, name in (
+        (AwslabsRows(PLAIN), java, "leaseDuration"),
+        (AwslabsRows(PLAIN), java | {"leaseDuration": {"S": "7"}, "data": {"S": "text"}}, "data"),
+        (DlockRows(PLAIN), item(owner=None), "owner"),
+    ):
+        with pytest.raises(RecordError, match=rf"no attribute '{name}' of type [BS]\)"):
+            rows.record(row)
 
 
 @pytest.mark.parametrize("changes", [{"v": {"N": "2"}, "rvn": None}, {"v": {"N": "2"}, "token": {"S": "7"}}])
