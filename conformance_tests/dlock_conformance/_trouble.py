@@ -227,7 +227,8 @@ class TroubleClauses:
         seen = seen_at_last(trial, written.key)
         if seen is None or seen.rvn != written.rvn:
             trial.fail(
-                f"the reply to a {verb} was cut after the server had it, and yet it did not apply it once",
+                f"the first reply to a {verb} was {_LOST[fault]}, and yet the server did not apply it once; "
+                "a step is one request (S23): where it reads before it writes, that was the reply to the read",
                 expected=written,
                 came=seen,
             )
