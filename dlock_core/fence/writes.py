@@ -153,7 +153,8 @@ def mongodb_update(
     """Return filter and update, as in ``collection.update_one(*mongodb_update(…))``: it sets *values* unless a later holder has written.
 
     *document* is the filter that names the document. Afterwards ``matched_count`` is 0 if a later holder has written, or if there is no
-    such document. With ``upsert=True`` and ``_id`` in *document* one is made; an older token is then a DuplicateKeyError.
+    such document. With ``upsert=True`` and ``_id`` in *document* one is made; an older token is then a DuplicateKeyError, and so may be one
+    that makes the document in the same instant as another: only the second in a row says that a later holder has written.
 
     Raises: ConfigurationError: *document* is empty, or *token* is no positive integer.
     """
