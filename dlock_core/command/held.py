@@ -32,7 +32,9 @@ def keep_observations(options: ClientOptions) -> ClientOptions:
         return options
     store = hashlib.sha256(f"{describe(options)} {options.prefix}".encode()).hexdigest()[:16]
     with suppress(OSError, RuntimeError):
-        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+        state = Path(os.environ.get("XDG_STATE_HOME", ""))
+        if not state.is_absolute():  # the standard has it ignored: runs in other directories would not find the file
+            state = Path.home() / ".local/state"
         if not (state.is_dir() or Path.home().is_dir()):
             return options  # the missing home of an account without one is not ours to make
         folder = state / "dlock"

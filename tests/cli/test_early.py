@@ -153,6 +153,18 @@ def test_runs_that_try_once_keep_what_they_see_for_the_user(shell: Shell) -> Non
     assert len(list(folder.glob("observations-*.json"))) == 1
 
 
+def test_relative_state_directory_counts_for_nothing(shell: Shell) -> None:
+    """Each run would keep a file in the directory in which it began; the XDG standard has such a path ignored."""
+    (shell.folder / "home").mkdir()
+    shell.environment |= {"HOME": str(shell.folder / "home"), "XDG_STATE_HOME": "state"}
+    killed(shell.holding("--lease", "600"))
+
+    shell.run("run", "--no-wait", "k", "--", "true")
+
+    assert not (shell.folder / "state").exists()
+    assert list((shell.folder / "home/.local/state/dlock").glob("observations-*.json"))
+
+
 def test_home_that_is_not_there_is_not_made(shell: Shell) -> None:
     """An account of a service may have none, and a folder that root makes in its place would be in the way."""
     home = shell.folder / "nobody"
