@@ -26,6 +26,14 @@ _INTEGER_MAX = 2**63 - 1
 _SLOT, _AT, _NOT_BEFORE = "once.slot", "once.at", "once.not_before"
 
 
+class Schedule:
+    """Slots that depend on the wall clock alone. They are asked for that of a client's clock, which a test may move by hand."""
+
+    def at(self, wall_ms: int) -> Slot:
+        """Return the slot that is due at *wall_ms*, since 1970."""
+        raise NotImplementedError
+
+
 class Finished(NamedTuple):
     """The last run that was finished. *not_before_ms*: until when, by the wall clock, others skip the job."""
 
@@ -87,12 +95,15 @@ def mark(slot: Slot, result: bytes | None, *, at_ms: int, not_before_ms: int) ->
     return Payload(result, (*attributes, (_SLOT, slot)))
 
 
-def check_slot(key: str, source: object) -> Slot:
-    """Return the slot that *source* is, or returns.
+def check_slot(key: str, source: object, wall_ms: int = 0) -> Slot:
+    """Return the slot that *source* is, or returns, or as a schedule names for *wall_ms*.
 
     Raises: ConfigurationError: it is neither text nor a number, or too long, or has no UTF-8 form.
     """
-    slot = source() if callable(source) else source
+    if isinstance(source, Schedule):
+        slot: object = source.at(wall_ms)
+    else:
+        slot = source() if callable(source) else source
     if type(slot) is int and abs(slot) <= _INTEGER_MAX:
         return slot
     if type(slot) is str and 0 < len(slot) <= SLOT_MAX_CHARS:

@@ -1,4 +1,4 @@
-"""Slots from a schedule: which run of a job is the latest that is due by now. They read the wall clock.
+"""Slots from a schedule: which run of a job is the latest that is due by now. They read the wall clock, in ``once`` that of its client.
 
 A slot is named by its scheduled time, so hosts whose clocks differ by less than half a period name the same runs. A job that runs more
 often than its slots change does nothing the second time.
@@ -7,10 +7,11 @@ often than its slots change does nothing the second time.
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from dlock_core.errors import ConfigurationError
+from dlock_core.once import Schedule
 from dlock_core.options import to_seconds
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from dlock_core.keywords import Seconds
 
 __all__ = ["daily", "every", "hourly", "weekly"]
+
+_SlotT = TypeVar("_SlotT", str, int)
 
 _DAY = dt.timedelta(days=1)
 _WEEK = 7
@@ -31,6 +34,19 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+class _Slots(Schedule, Generic[_SlotT]):
+    """The slots that *due* names for an instant; a call is for the present."""
+
+    def __init__(self, due: Callable[[dt.datetime], _SlotT]) -> None:
+        self._due: Callable[[dt.datetime], _SlotT] = due
+
+    def __call__(self) -> _SlotT:
+        return self._due(now())
+
+    def at(self, wall_ms: int) -> _SlotT:
+        return self._due(dt.datetime.fromtimestamp(wall_ms / 1000, dt.UTC))
+
+
 def daily(at: str, tz: str | dt.tzinfo = "UTC") -> Callable[[], str]:
     """Return the slots of a job that runs each day at *at*, as "02:00", in the time zone *tz*: dates, as "2026-11-22".
 
@@ -39,7 +55,7 @@ def daily(at: str, tz: str | dt.tzinfo = "UTC") -> Callable[[], str]:
     Raises: ConfigurationError: *at* or *tz* is wrong.
     """
     time, zone = _time(at), _zone(tz)
-    return lambda: _latest(time, zone).isoformat()
+    return _Slots(lambda present: _latest(present, time, zone).isoformat())
 
 
 def weekly(day: str, at: str, tz: str | dt.tzinfo = "UTC") -> Callable[[], str]:
@@ -51,11 +67,11 @@ def weekly(day: str, at: str, tz: str | dt.tzinfo = "UTC") -> Callable[[], str]:
         raise ConfigurationError(f"day {day!r} is not one of {', '.join(WEEKDAYS)}")
     weekday, time, zone = WEEKDAYS.index(day), _time(at), _zone(tz)
 
-    def slot() -> str:
-        latest = _latest(time, zone)
+    def due(present: dt.datetime) -> str:
+        latest = _latest(present, time, zone)
         return (latest - (latest.weekday() - weekday) % _WEEK * _DAY).isoformat()
 
-    return slot
+    return _Slots(due)
 
 
 def hourly(minute: int = 0) -> Callable[[], str]:
@@ -65,7 +81,7 @@ def hourly(minute: int = 0) -> Callable[[], str]:
     """
     if type(minute) is not int or not 0 <= minute < _MINUTES:
         raise ConfigurationError(f"minute {minute!r} is not from 0 to 59")
-    return lambda: (now() - dt.timedelta(minutes=minute)).strftime("%Y-%m-%dT%HZ")
+    return _Slots(lambda present: (present - dt.timedelta(minutes=minute)).strftime("%Y-%m-%dT%HZ"))
 
 
 def every(period: Seconds) -> Callable[[], int]:
@@ -81,12 +97,11 @@ def every(period: Seconds) -> Callable[[], int]:
         raise ConfigurationError(f"period: {error}") from None
     if seconds < 1:
         raise ConfigurationError(f"period {seconds:g} s is too short; give 1 second or more")
-    return lambda: int(now().timestamp() // seconds * seconds)
+    return _Slots(lambda present: int(present.timestamp() // seconds * seconds))
 
 
-def _latest(time: dt.time, zone: dt.tzinfo) -> dt.date:
+def _latest(present: dt.datetime, time: dt.time, zone: dt.tzinfo) -> dt.date:
     """Return the date of the latest *time* that has passed in *zone*. One that a change of the clocks skips passes with that change."""
-    present = now()
     local = present.astimezone(zone)
     date = local.date()
     return date if dt.datetime.combine(date, time, zone) <= present or time <= local.time() else date - _DAY

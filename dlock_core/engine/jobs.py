@@ -143,7 +143,7 @@ class JobRun:
         if self._used:
             raise LeaseStateError(f"this once({self.key!r}) was used before; call once() anew for each run")
         self._used = True
-        self._slot = check_slot(self.key, self._source)
+        self._slot = check_slot(self.key, self._source, engine.runtime.wall_ms())
         try:
             record = await engine.read(self._full_key, self._call.timings.acquire_timeout_ns / NANOS)
         except (StoreUnavailableError, OutcomeUnknownError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,6 +12,7 @@ import pytest
 from dlock_core import ConfigurationError, RecordError, slots
 from dlock_core.once import NOTHING, Finished, check_slot, finished_in, is_due, mark
 from dlock_core.states import Payload
+from dlock_core.testing import FakeClock
 
 
 @pytest.mark.parametrize("slot", ["2026-11-22", 7, -1])
@@ -186,3 +188,35 @@ def test_schedule_that_is_wrong_is_refused_when_it_is_made(make: Any, told: str)
     """And not at the first run, in the night."""
     with pytest.raises(ConfigurationError, match=told):
         make()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "period"),
+    [(slots.daily("02:00"), 86_400), (slots.weekly("monday", "02:00"), 7 * 86_400), (slots.hourly(), 3600)],
+)
+def test_slots_go_on_with_the_clock_of_the_client(schedule: Any, period: int) -> None:
+    """A test of a program's job moves that clock by hand, and the next run is due."""
+    with FakeClock() as clock, clock.client() as client:
+        due = []
+        for pause in (0, period, 0):
+            clock.advance(pause)
+            with client.once("report", slot=schedule) as job:
+                due.append(job.due)
+
+    assert due == [True, True, False]
+
+
+def test_slots_go_on_with_the_clock_of_an_asyncio_client() -> None:
+    """As with that for threads."""
+
+    async def run() -> list[bool]:
+        due = []
+        async with FakeClock().aclient() as client:
+            clock: Any = client._clock
+            for pause in (0, 60, 0):
+                clock.advance(pause)
+                async with client.once("report", slot=slots.every(60)) as job:
+                    due.append(job.due)
+        return due
+
+    assert asyncio.run(run()) == [True, True, False]
