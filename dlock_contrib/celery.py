@@ -86,6 +86,10 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
             cls.lock_client.locked(cls.lock_key, **cls.lock_options)  # checks them, and sends nothing
         except ConfigurationError as error:
             raise ConfigurationError(f"lock_options of task {cls.name}: {error}") from error
+        try:
+            cls.lock_client.locked("task")(cls.run)  # refuses what runs only after the task has returned it
+        except ConfigurationError as error:
+            raise ConfigurationError(f"task {cls.name}: {error}") from error
 
     @property
     def lease(self) -> Lease:

@@ -167,6 +167,24 @@ def test_wrong_settings_are_one_plain_line(app: Celery, options: dict[str, Any],
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("kind", ["coroutine", "generator"])
+def test_a_task_that_runs_after_it_has_returned_is_refused(app: Celery, kind: str) -> None:
+    """A pool that awaits coroutines would run it without the lock."""
+    options = {"base": LockedTask, "shared": False, "lock_client": shared_client("memory://"), "lock_key": "report"}
+    if kind == "coroutine":
+
+        @app.task(**options)
+        async def report() -> None: ...
+    else:
+
+        @app.task(**options)
+        def rows() -> Iterator[int]:
+            yield 1
+
+    with pytest.raises(ConfigurationError, match=rf"^task .* is a {kind} function"):
+        app.finalize()
+
+
 def test_a_key_that_does_not_fit_the_arguments_fails_the_task_in_one_line(app: Celery) -> None:
     """The argument has not what the key names of it."""
 
