@@ -250,24 +250,24 @@ class Progress:
     """A pipe to which the command writes, by the name *path*, when a part of its work is done."""
 
     def __init__(self) -> None:
-        """Open it, before the command is forked: it inherits the end to write to."""
+        """Open it, before the command is forked."""
         self.read_end, self._write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        os.set_inheritable(self._write_end, True)  # noqa: FBT003  # its parameter has no name
-        self.path = f"/dev/fd/{self._write_end}"
-
-    def leave_to_command(self) -> None:
-        """Close the end of the command, now that it has its own."""
-        os.close(self._write_end)
+        # The end of this process: a program may close what it inherits before it starts another, whose file of that number is its own.
+        self.path = f"/proc/{os.getpid()}/fd/{self._write_end}"
+        if not Path(self.path).exists():  # no Linux
+            os.set_inheritable(self._write_end, True)  # noqa: FBT003  # its parameter has no name
+            self.path = f"/dev/fd/{self._write_end}"
 
     def close(self) -> None:
-        """Close the end to read from."""
+        """Close it."""
         os.close(self.read_end)
+        os.close(self._write_end)
 
-    def look(self) -> bool | None:
-        """Return whether the command has written since the last look; None if it cannot write any more."""
+    def look(self) -> bool:
+        """Return whether the command has written since the last look."""
         with suppress(BlockingIOError):
-            return True if os.read(self.read_end, 65536) else None
+            return bool(os.read(self.read_end, 65536))
         return False
 
 

@@ -90,8 +90,6 @@ def hold(
     try:
         guard = Guard(child, grace_s=request.grace)
         try:
-            if progress is not None:
-                progress.leave_to_command()
             # The command's group may hold the terminal: writing to it from behind must not stop us.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             run = (make or Run)(request, options, say, child, guard, progress)
@@ -347,10 +345,7 @@ class Run:
         asyncio.get_running_loop().remove_reader(self._guard.acts)
 
     def _note_progress(self, progress: Progress, leases: Mapping[str, AsyncLease]) -> None:
-        written = progress.look()
-        if written is None:
-            asyncio.get_running_loop().remove_reader(progress.read_end)
-        elif written:
+        if progress.look():
             for lease in leases.values():
                 with suppress(DLockError):  # lost, which the next look at the leases finds
                     lease.progress()

@@ -197,6 +197,20 @@ def test_command_that_makes_no_progress_is_ended(shell: Shell) -> None:
     assert (busy.returncode, busy.stdout) == (0, "done\n"), busy.stderr
 
 
+def test_program_that_the_command_starts_shows_progress_too(shell: Shell) -> None:
+    """Python, as others, closes what it has inherited before it starts a program, whose own files get these numbers."""
+    own = shell.folder / "own"
+    own.write_text("of the program")
+    files = " ".join(f"{number}<>{own}" for number in range(3, 10))
+    step = ["sh", "-c", f"exec {files}; echo > $DLOCK_PROGRESS"]
+    works = f"import subprocess, time\nfor _ in range(8): time.sleep(0.25); subprocess.run({step!r}, check=True)"
+
+    busy = shell.run("run", "--stall-timeout", "1.5", "k", "--", sys.executable, "-c", works)
+
+    assert (busy.returncode, busy.stderr) == (0, "")
+    assert own.read_text() == "of the program"
+
+
 def test_lock_delay_is_in_the_record(shell: Shell) -> None:
     """Others wait for the lease and the delay; a clean end skips both."""
     process = shell.holding("--lease", "20", "--lock-delay", "5")
