@@ -7,7 +7,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tests.scripted import ScriptedServer
+from tests.scripted import ScriptedServer, stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ class Cluster:
     def pause(self, *members: ScriptedServer) -> None:
         """Let them stand still: to the others they are cut off."""
         for member in members:
-            os.kill(member.pid, signal.SIGSTOP)
+            stop(member.pid)
 
     def go_on(self) -> None:
         """Let all go on."""
