@@ -77,7 +77,8 @@ class ThreadLink(BeginsAnew):
     def __init__(self, options: ZooKeeperStoreOptions | None, client: Any) -> None:
         self._options, self._given = options, client
         self._client = client
-        self._forked = False
+        # Why no client is made any more.
+        self._ended = ""
         self._mutex = threading.Lock()
         self._lane = Lane(_LANE_WIDTH)
         self.news = News()
@@ -86,7 +87,8 @@ class ThreadLink(BeginsAnew):
     def after_fork_in_child(self) -> None:
         """Begin without a client: its threads are the parent's, and so is its session."""
         leave_behind(self._client)
-        self._forked = self._given is not None
+        if self._given is not None:
+            self._ended = "a client of ZooKeeper does not survive a fork; make it in the child"
         self._client, self._mutex, self.news = None, threading.Lock(), News()
 
     @property
@@ -129,9 +131,11 @@ class ThreadLink(BeginsAnew):
     def _close(self) -> None:
         if self.watch is not None:
             self.watch.close()
-        client = self._client
-        if client is not None and self._given is None:
-            self._client = None
+        if self._given is not None:
+            return
+        with self._mutex:  # so that none is made behind the end, for a call that is still under way
+            client, self._client, self._ended = self._client, None, "the store was closed"
+        if client is not None:
             if client.connected:
                 _end(client)
             else:  # there is no session to end, and kazoo waits as long for a server that is silent as it does in connecting
@@ -157,9 +161,9 @@ class ThreadLink(BeginsAnew):
         return client
 
     def _started(self) -> Any:
-        if self._forked:
-            raise _unasked("a client of ZooKeeper does not survive a fork; make it in the child")
         with self._mutex:  # for as long as it takes to start threads
+            if self._ended:
+                raise _unasked(self._ended)
             if self._client is None:
                 self._client = _client_of(self._options)
                 self._client.start_async()

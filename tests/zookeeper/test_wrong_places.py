@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from dlock_conformance.servers import resolve
@@ -12,7 +13,7 @@ from kazoo.security import make_digest_acl
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_zookeeper import ZooKeeperStore
-from tests.zookeeper.support import any_claim, session
+from tests.zookeeper.support import TIMEOUT_S, any_claim, granted, session
 
 
 def test_wrong_ports_are_told(key: str) -> None:
@@ -38,6 +39,25 @@ def test_a_close_does_not_wait_for_a_server_that_is_silent(key: str) -> None:
             assert connection.recv(4096)
             with pytest.raises(BlockingIOError):
                 connection.recv(4096)
+
+
+def test_call_that_a_close_overtakes_opens_no_connection(url: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have asked once more, on a connection that nobody closes any more."""
+    store = ZooKeeperStore(url)
+    granted(store, key)
+    store._verbs._hints.clear()  # type: ignore[attr-defined]
+    send = store._link.send
+
+    def send_and_close(request: Any, timeout_s: float) -> Any:
+        answer = send(request, timeout_s)
+        store.close()
+        return answer
+
+    monkeypatch.setattr(store._link, "send", send_and_close)
+    with pytest.raises(StoreUnavailableError, match="nothing was written: the store was closed"):
+        store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+    assert store._link._client is None  # type: ignore[attr-defined]
 
 
 def test_port_of_another_server_is_told(key: str) -> None:
