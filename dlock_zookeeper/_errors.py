@@ -16,6 +16,11 @@ _REFUSED: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (exceptions.NoAuthError, StoreSetupError, "the user lacks a right; see `dlock doctor --policy --url URL`"),
     (exceptions.InvalidACLError, StoreSetupError, "the server knows no such user; check user and password"),
     (exceptions.AuthFailedError, StoreSetupError, "check user and password"),
+    (
+        exceptions.SessionClosedRequireSaslError,
+        StoreSetupError,
+        "the server asks each client for a user: zookeeper://USER:PASSWORD@HOST, where it takes digests",
+    ),
     (exceptions.UnimplementedError, StoreSetupError, "update the server to ZooKeeper 3.5 or newer"),
     (exceptions.NotReadOnlyCallError, StoreUnavailableError, "the server is read-only: it has lost its majority"),
     (exceptions.QuotaExceededError, StoreUnavailableError, "raise the quota of the nodes"),

@@ -70,6 +70,7 @@ def lonely() -> Iterator[str]:
         (exceptions.InvalidACLError(), StoreSetupError),
         (exceptions.AuthFailedError(), StoreSetupError),
         (exceptions.UnimplementedError(), StoreSetupError),
+        (exceptions.SessionClosedRequireSaslError(), StoreSetupError),
         (exceptions.NotReadOnlyCallError(), StoreUnavailableError),
         (exceptions.QuotaExceededError(), StoreUnavailableError),
         (exceptions.ThrottledOpError(), StoreUnavailableError),
