@@ -25,6 +25,7 @@ _REFUSED: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     (exceptions.NotReadOnlyCallError, StoreUnavailableError, "the server is read-only: it has lost its majority"),
     (exceptions.QuotaExceededError, StoreUnavailableError, "raise the quota of the nodes"),
     (exceptions.ThrottledOpError, StoreUnavailableError, "the server is overloaded"),
+    (exceptions.NoNodeError, StoreSetupError, "make the chroot of the client that was given"),
     (exceptions.NotEmptyError, RecordError, "the record has nodes of another recipe; give dlock a root of its own"),
 )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import NoNodeError
 
 from dlock_core.kit import BeginsAnew, watch_forks
 from dlock_zookeeper import _wire
@@ -87,7 +87,7 @@ class Queue(BeginsAnew):
             try:
                 [*_, names] = yield _wire.entering(place, queue, makes=not known.made)
             except NoNodeError:
-                yield from self._make(queue)
+                yield _wire.making(queue)
                 continue
             known.made = own in names
             if not known.made:  # it ended with a session
@@ -113,13 +113,6 @@ class Queue(BeginsAnew):
         if known is not None:
             known.behind = False
         return was
-
-    def _make(self, queue: str) -> Exchange[None]:
-        for path in (queue.rpartition("/")[0], queue):
-            try:
-                yield _wire.making(path)
-            except NodeExistsError:
-                continue
 
     def woken_by(self, path: str) -> set[str]:
         """Return the places that news of *path* are for."""

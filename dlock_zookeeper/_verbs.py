@@ -288,13 +288,7 @@ class ZooKeeperVerbs:
 
     def provision(self) -> Exchange[None]:
         """Make the root, unless it is there; whether its user may use it is seen."""
-        path = ""
-        for name in self._root.split("/"):
-            path += f"/{name}"
-            try:
-                yield _wire.making(path)
-            except NodeExistsError:
-                continue
+        yield _wire.making(f"/{self._root}")
         yield _wire.listing(self._root)
 
     def trouble(self, error: Exception, call: Call) -> StoreError | None:

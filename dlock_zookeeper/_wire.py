@@ -239,5 +239,5 @@ def listing(root: str) -> Request:
 
 
 def making(path: str) -> Request:
-    """Return the request that makes an empty node."""
-    return lambda client, _: [client.create_async(path)]
+    """Return the request that makes an empty node, and what is missing of those above it; a node that stands is not touched."""
+    return lambda client, _: [client.ensure_path_async(path)]

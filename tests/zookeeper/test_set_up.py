@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from kazoo.security import make_acl, make_digest_acl
 
 from dlock_core import connect
 from dlock_core.errors import StoreSetupError
+from dlock_zookeeper import ZooKeeperStore
 from tests.scripted import ScriptedServer
+from tests.zookeeper.support import TIMEOUT_S, any_claim, session
 
 
 @pytest.fixture
@@ -28,3 +31,30 @@ def test_server_that_asks_for_a_user_says_so(guarded: str, key: str) -> None:
 
     with connect(f"zookeeper://locker:secret@{guarded}/tests", provision=True) as client, client.lock(key) as lease:
         assert lease.is_valid
+
+
+def test_root_that_stands_below_a_node_of_others_is_set_up(address: str, key: str) -> None:
+    """An administrator has made it for the user, who may make nothing beside it."""
+    with session(address) as client:
+        client.create(f"/{key}")
+        client.create(f"/{key}/locks", acl=[make_digest_acl("locker", "secret", all=True)])
+        client.set_acls(f"/{key}", [make_acl("world", "anyone", read=True)])
+    store = ZooKeeperStore(f"zookeeper://locker:secret@{address}/{key}/locks")
+
+    store.provision()
+
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+    store.close()
+
+
+@pytest.mark.filterwarnings("ignore:No chroot path exists")
+def test_chroot_of_a_client_of_the_user_is_made_or_named(address: str, key: str) -> None:
+    """Where more than its last node is missing, kazoo makes none."""
+    with session(f"{address}/{key}/below") as client, pytest.raises(StoreSetupError, match="make the chroot"):
+        ZooKeeperStore(client).provision()
+
+    with session(f"{address}/{key}") as client:
+        store = ZooKeeperStore(client)
+        store.provision()
+
+        assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
