@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.states import EventType, KeeperState
+from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
@@ -53,17 +53,11 @@ class News:
         self._came.put(event)
 
     def try_next(self, timeout_s: float = 0.5) -> Any:
-        """Return the path of a node that has changed, or None.
-
-        Raises: StoreUnavailableError: the connection was lost, and with it all watches.
-        """
+        """Return an event of a node that has changed, or without a path one of a connection that was lost; else None."""
         try:
-            event = self._came.get(timeout=timeout_s)
+            return self._came.get(timeout=timeout_s)
         except Empty:
             return None
-        if event.type == EventType.NONE:
-            raise StoreUnavailableError("ZooKeeper could not be asked, nothing was written: the watches were lost")
-        return event.path
 
     def close(self) -> None:
         """Do nothing: a watch ends with its first event."""
@@ -95,11 +89,6 @@ class ThreadLink(BeginsAnew):
     def zxid(self) -> int:
         """The last transaction that the server has told of."""
         return getattr(self._client, "last_zxid", 0)
-
-    def open_news(self) -> News:
-        """Begin a stream of news; watches of an earlier one tell it nothing."""
-        self.news = News()
-        return self.news
 
     def rearm(self, path: str) -> None:
         """Watch *path* once more, for those who still wait."""

@@ -55,7 +55,7 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
             )
         self._news_link, self._queue = link, Queue(self._root, link)
         super().__init__(ZooKeeperVerbs(self._root, link, self._queue), link)
-        link.watch = Watch(News(link.open_news, self._changed, (StoreError, *TROUBLE), self._upkeep))
+        link.watch = Watch(News(lambda: link.news, self._changed, (StoreError, *TROUBLE), self._upkeep))
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Return when the key is this waiter's to claim, or after *timeout_s*; those who wait are woken in the order in which they came."""
@@ -88,8 +88,15 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
     def _upkeep(self, *, ends: bool = False) -> None:
         self._run(self._queue.upkeep(ends=ends), _UPKEEP)
 
-    def _changed(self, path: str) -> Iterable[str]:
-        """Return the places and the key that news are about. A watch is gone: those who wait behind the one who is woken need another."""
+    def _changed(self, event: Any) -> Iterable[str]:
+        """Return the places and the key that news are about. A watch is gone: those who wait behind the one who is woken need another.
+
+        A connection that was lost has ended all watches. Everybody asks again, and places that could not be left meanwhile are left.
+        """
+        path = event.path
+        if path is None:
+            self._news_link.watch.queues.wake_all()
+            return ()
         key = key_of(path.rpartition("/")[2])
         if key in self._news_link.watch.queues:
             self._news_link.rearm(path_of(self._root, key))

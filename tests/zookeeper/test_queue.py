@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -249,6 +250,27 @@ def test_place_whose_waiter_was_interrupted_at_its_end_is_given_up(
 
     until(lambda: len(places()) == 1)
     assert place not in queue
+
+
+def test_place_that_could_not_be_left_is_left_later(
+    url: str, standing: LockRecord, places: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke at the end of the wait: it would have stood as long as the session, with nobody of that client behind it."""
+    leave, cuts = _queue.Queue.leave, [True]
+
+    def cut_and_leave(queue: _queue.Queue, *names: str) -> Any:
+        if cuts:
+            cuts.clear()
+            impatient._link._client._connection._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[attr-defined]
+        return leave(queue, *names)
+
+    monkeypatch.setattr(_queue.Queue, "leave", cut_and_leave)
+    with closing(ZooKeeperStore(url)) as impatient:
+        impatient.read(standing.key, timeout_s=TIMEOUT_S)
+        impatient.wait(standing, ticket="impatient", timeout_s=0.2)
+        assert not cuts
+
+        until(lambda: places() == [])
 
 
 def test_who_waits_for_a_shared_lock_has_no_place(url: str, store: ZooKeeperStore, key: str, client: Any) -> None:
