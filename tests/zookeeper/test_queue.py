@@ -7,10 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -288,6 +290,30 @@ def test_who_waits_for_a_shared_lock_has_no_place(url: str, store: ZooKeeperStor
     for each in waiters:
         assert each.woken.wait(TIMEOUT_S)
         each.store.close()
+
+
+def test_several_of_one_client_who_wait_for_a_shared_lock_are_woken_one_after_the_other(
+    url: str, store: ZooKeeperStore, standing: LockRecord
+) -> None:
+    """A watch tells of one change only: it is set again while somebody waits."""
+    shared = replace(standing, lease_ms=None, members=Members("rw", (), ()))
+    woken: SimpleQueue[bool] = SimpleQueue()
+    record, end = standing, time.monotonic() + TIMEOUT_S
+    with closing(ZooKeeperStore(url)) as other:
+
+        def wait() -> None:
+            other.wait(shared, ticket="t", timeout_s=TIMEOUT_S)
+            woken.put(time.monotonic() < end)
+
+        for _ in range(3):
+            threading.Thread(target=wait, daemon=True).start()
+        until(lambda: other.requests["read"] == 3)
+        other.read(standing.key, timeout_s=TIMEOUT_S)  # behind theirs
+        while woken.qsize() < 3 and time.monotonic() < end:
+            record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record or record
+            time.sleep(0.05)
+
+    assert [woken.get() for _ in range(3)] == [True] * 3
 
 
 def test_close_leaves_the_queue_of_a_session_that_goes_on(

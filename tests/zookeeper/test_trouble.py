@@ -324,29 +324,6 @@ def test_forked_child_has_a_connection_of_its_own(address: str, key: str, own: b
         store.close()
 
 
-def test_waiters_of_one_client_are_woken_one_after_the_other(
-    store: ZooKeeperStore, other: ZooKeeperStore, key: str
-) -> None:
-    """A watch tells of one change only: it is set again while somebody waits."""
-    record = granted(store, key)
-    waiters, ended = 3, threading.Semaphore(0)
-
-    def wait() -> None:
-        other.wait(record, ticket="t", timeout_s=TIMEOUT_S * 10)
-        ended.release()
-
-    waiting = [threading.Thread(target=wait, daemon=True) for _ in range(waiters)]
-    for each in waiting:
-        each.start()
-    for _ in range(waiters):
-        while not ended.acquire(timeout=0.2):  # those that have not begun to wait yet miss a renewal
-            record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record or record
-
-    for each in waiting:
-        each.join(TIMEOUT_S)
-    assert not any(each.is_alive() for each in waiting)
-
-
 def test_waiter_is_woken_after_the_server_was_away(own_server: ScriptedServer, key: str) -> None:
     """The watches end with the connection, and whoever waits again has another."""
     store, other = ZooKeeperStore(own_server.told), ZooKeeperStore(own_server.told)
