@@ -91,15 +91,17 @@ class _Link(BeginsAnew):
         patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
         asked: list[int] = []
         while True:
+            member = self._member if request.member is None else request.member
+            asked.append(member)
             try:
-                return (yield self._call(request, deadline))
+                return (yield self._call(request, member, deadline))
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 raise ConnectionAbortedError("the channel was closed") from error
             except grpc.RpcError as error:
-                pause_s = self._turn(request, asked, error, patience)
+                pause_s = None if request.member is not None else self._turn(asked, error, patience)
                 if pause_s is None:
                     raise
             yield self._sleep(pause_s)
@@ -110,9 +112,9 @@ class _Link(BeginsAnew):
         for channel in list(self._channels.values()) if self._owned else ():
             yield channel.close()
 
-    def _call(self, request: Request, deadline: float) -> Any:
+    def _call(self, request: Request, member: int, deadline: float) -> Any:
         method = request.method
-        ask = self._channel(self._member if request.member is None else request.member).unary_unary(
+        ask = self._channel(member).unary_unary(
             method.path, request_serializer=method.write, response_deserializer=method.read
         )
         timeout_s = max(min(deadline - time.monotonic(), request.within_s), 0.001)
@@ -121,15 +123,13 @@ class _Link(BeginsAnew):
         except (ValueError, grpc.aio.UsageError) as error:
             raise StoreUnavailableError(f"etcd was not asked, nothing was written: {error}") from error
 
-    def _turn(self, request: Request, asked: list[int], error: Exception, deadline: float) -> float | None:
-        """Go to the next member; return how long to wait before *request*, which had *error*, is sent there, or None if it must not be.
+    def _turn(self, asked: list[int], error: Exception, deadline: float) -> float | None:
+        """Go to the next member; return how long to wait before a request that had *error* is sent there, or None if it must not be.
 
-        The error of the last member that was asked names all of them.
+        The error of the last member that was *asked* names all of them.
         """
-        if request.member is not None:
-            return None
-        asked.append(self._member)
-        self._member = (self._member + 1) % max(len(self._targets), 1)
+        if self._member == asked[-1]:  # else another request has gone on already, and one step more might lead back
+            self._member = (self._member + 1) % max(len(self._targets), 1)
         if was_never_sent(error) and time.monotonic() + _LOOK_EVERY_S <= deadline:
             return _LOOK_EVERY_S if self._member == 0 else 0.0
         if self._targets:

@@ -184,6 +184,29 @@ def test_member_that_cannot_be_reached_is_passed_over(address: str, key: str) ->
     store.close()
 
 
+def test_two_requests_that_a_member_leaves_unanswered_lead_to_the_next_member(
+    own_server: ScriptedServer, address: str, key: str
+) -> None:
+    """Each of them goes on by one, and of two members the second step would lead back to the one that stands still."""
+    store = EtcdStore(f"etcd://127.0.0.1:{own_server.port},{address}/tests")
+    store.read(key, timeout_s=TIMEOUT_S)
+
+    def read() -> None:
+        with pytest.raises(StoreUnavailableError, match=f"asked: 127.0.0.1:{own_server.port}"):
+            store.read(key, timeout_s=1)
+
+    stop(own_server.pid)
+    asking = [threading.Thread(target=read) for _ in range(2)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+
+    assert store.claim(any_claim(key), timeout_s=1).applied
+    os.kill(own_server.pid, signal.SIGCONT)
+    store.close()
+
+
 @pytest.mark.parametrize(
     "url",
     [
