@@ -130,7 +130,7 @@ class _Link(BeginsAnew):
         """
         if self._member == asked[-1]:  # else another request has gone on already, and one step more might lead back
             self._member = (self._member + 1) % max(len(self._targets), 1)
-        if was_never_sent(error) and time.monotonic() + _LOOK_EVERY_S <= deadline:
+        if was_never_sent(error) and (self._member not in asked or time.monotonic() + _LOOK_EVERY_S <= deadline):
             return _LOOK_EVERY_S if self._member == 0 else 0.0
         if self._targets:
             error.add_note("asked: " + ", ".join(self._targets[member] for member in sorted(set(asked))))

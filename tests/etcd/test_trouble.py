@@ -184,6 +184,15 @@ def test_member_that_cannot_be_reached_is_passed_over(address: str, key: str) ->
     store.close()
 
 
+def test_member_that_takes_connections_and_says_nothing_is_passed_over(address: str, key: str) -> None:
+    """To find that out takes gRPC as long as a member that comes back is waited for; there is time left for the other one."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = EtcdStore(f"etcd://127.0.0.1:{silent.getsockname()[1]},{address}/tests")
+
+        assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+        store.close()
+
+
 def test_two_requests_that_a_member_leaves_unanswered_lead_to_the_next_member(
     own_server: ScriptedServer, address: str, key: str
 ) -> None:
