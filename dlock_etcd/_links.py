@@ -60,9 +60,10 @@ class _Link(BeginsAnew):
         watch_forks(self)
 
     def after_fork_in_child(self) -> None:
-        """Refuse every request: gRPC does not survive a fork."""
+        """Refuse every request, if one was sent before: gRPC does not survive a fork."""
         leave_behind(*self._channels.values())
-        self._channels, self._forked = {}, True
+        self._forked = self._forked or bool(self._channels)
+        self._channels = {}
 
     def stream(self, request: Request) -> Any:
         """Begin a stream of answers."""

@@ -11,11 +11,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import grpc
 import pytest
 
+from dlock_core import connect
 from dlock_core.errors import (
     ConfigurationError,
     OutcomeUnknownError,
@@ -307,6 +309,23 @@ def test_forked_child_is_refused(store: EtcdStore, key: str) -> None:
 
     assert os.waitpid(child, 0)[1] == 0
     assert store.read(key, timeout_s=TIMEOUT_S) == record
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_store_that_has_asked_nothing_before_a_fork_can_be_used_in_the_child(address: str, key: str) -> None:
+    """It was made where a program is loaded, before its workers; another one has asked, and is used on by the parent."""
+    with connect(f"etcd://{address}/tests", prefix="") as client, client.lock(f"{key}/parent") as lease:
+        store = EtcdStore(f"etcd://{address}/tests")
+        child = os.fork()
+        if child == 0:
+            with suppress(StoreError):
+                os._exit(not store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied)
+            os._exit(2)
+
+        assert os.waitpid(child, 0)[1] == 0
+        lease.renew()
+        store.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
