@@ -5,9 +5,10 @@ from __future__ import annotations
 from dlock_core.backend import missing_driver
 
 try:
-    import kazoo.client as _kazoo  # noqa: F401  # its absence must be reported before the modules that use it are loaded
+    # An absence must be reported before the modules that use it are loaded; kazoo 2.10 lacks it.
+    from kazoo.exceptions import ThrottledOpError as _  # noqa: F401
 except ImportError as error:
-    raise missing_driver("zookeeper", "kazoo>=2.10", error) from error
+    raise missing_driver("zookeeper", "kazoo>=2.11", error) from error
 
 from dlock_core.kit import Backend
 from dlock_zookeeper.options import ZooKeeperStoreOptions

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -58,3 +60,13 @@ def test_chroot_of_a_client_of_the_user_is_made_or_named(address: str, key: str)
         store.provision()
 
         assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+
+
+def test_kazoo_that_is_too_old_is_named_with_its_install_line() -> None:
+    """Before 2.11 it does not know all errors of the server."""
+    program = "import kazoo.exceptions; del kazoo.exceptions.ThrottledOpError; import dlock_zookeeper"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert "MissingDriverError: the zookeeper store needs kazoo>=2.11" in done.stderr
+    assert "pip install 'dlock-core[zookeeper]'" in done.stderr
