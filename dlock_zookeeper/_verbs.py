@@ -12,7 +12,6 @@ from dlock_core.kit import BatchResults, damaged, in_parts, kept_for_first, matc
 from dlock_core.store import Claim, Reply
 from dlock_zookeeper import _wire
 from dlock_zookeeper._errors import TROUBLE, error_of, no_root
-from dlock_zookeeper._wire import Standing
 from dlock_zookeeper.provision import guarantees, participants
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from dlock_zookeeper._queue import Queue
     from dlock_zookeeper._wire import Step
 
-_ABSENT = Standing(None, 0)
 _PAGE = 500
 _LOOK_S = 2.0
 _HINTS_MAX = 2048
@@ -60,14 +58,14 @@ class ZooKeeperVerbs:
     def __init__(self, root: str, link: ThreadLink, queue: Queue) -> None:
         self._root, self._link, self.queue = root, link, queue
         self._root_seen = False
-        self._hints: dict[str, Standing] = {}
+        self._hints: dict[str, LockRecord] = {}
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """One transaction; after a refusal one read."""
         key = request.record.key
         own = self.queue.own(key, request.ticket)
         if own is None and request.ticket is not None and (rvn := self.queue.kept(key)) is not None:
-            record = (yield from self._read(key)).record
+            record = yield from self._read(key)
             if record is not None and record.rvn == rvn:
                 return Reply(applied=False, record=kept_for_first(record, _KEPT_MS))
         return (yield from self._step(request, own))
@@ -80,10 +78,10 @@ class ZooKeeperVerbs:
 
     def _step(self, request: Claim | Replace | Release, own: str | None = None) -> Exchange[Reply]:
         key, mints = request.record.key, isinstance(request, Claim)
-        standing, known = self._hints.get(key, _ABSENT), False
+        standing, known = self._hints.get(key), False
         while True:  # ends with the call's time: whenever a step is refused, another client's was applied
-            floor = max(standing.mzxid, self._link.zxid) + 1
-            decided = outcome(standing.record, request, floor=floor)
+            floor = self._link.zxid + 1
+            decided = outcome(standing, request, floor=floor)
             record = decided.record
             if not known and (not decided.applied or (mints and record is not None and record.fencing_token > floor)):
                 standing, known = (yield from self._read(key)), True
@@ -94,16 +92,15 @@ class ZooKeeperVerbs:
             implied = mints and record.fencing_token == floor
             step = _wire.step(
                 _wire.path_of(self._root, key),
-                None if standing.record is None else standing.record.rvn,
+                None if standing is None else standing.rvn,
                 record,
                 None if implied else record.fencing_token,
             )
-            mzxid = yield from self._written(step, own=own, frees=wakes(request))
-            if mzxid:
+            if zxid := (yield from self._written(step, own=own, frees=wakes(request))):
                 if mints:
                     self.queue.claimed(key, own)
-                record = written(record, mzxid, None) if implied else record
-                self._seen(key, Standing(record, mzxid))
+                record = written(record, zxid, None) if implied else record
+                self._seen(key, record)
                 return Reply(applied=True, record=record)
             was, standing = standing, (yield from self._read(key))
             if known and was == standing:
@@ -133,7 +130,7 @@ class ZooKeeperVerbs:
         """One transaction, more where they are large. Where one request is refused, each has a transaction of its own, all at once."""
         results = BatchResults(requests)
         # Other threads change the hints meanwhile.
-        standing = [self._hints.get(each.record.key, _ABSENT).record for each in requests]
+        standing = [self._hints.get(each.record.key) for each in requests]
         unseen = [n for n, each in enumerate(requests) if not matches(standing[n], each.expected)]
         yield from self._look_at(unseen, requests, results)
         shown = results.as_list() if unseen else []
@@ -165,12 +162,12 @@ class ZooKeeperVerbs:
         refused = []
         for (number, step), each in zip(steps.items(), apart, strict=True):
             try:
-                mzxid = _zxid(each)
+                zxid = _zxid(each)
             except TROUBLE as error:
                 results.fail_by((number,), error, partial(error_of, error, writes=True))
                 continue
-            if mzxid:
-                self._seen(step.record.key, Standing(step.record, mzxid))
+            if zxid:
+                self._seen(step.record.key, step.record)
                 results.settle(number, partial(Reply, applied=True, record=step.record))
             else:
                 refused.append(number)
@@ -199,15 +196,15 @@ class ZooKeeperVerbs:
         """Return the refusal that a node means. That it has the version of a step that was *refused* cannot be."""
         if node is None:
             return Reply(applied=False, record=None)
-        standing = _wire.decode(key, *node)
-        if refused is not None and matches(standing.record, refused):
+        record = _wire.record(key, *node)
+        if refused is not None and matches(record, refused):
             raise damaged(key, "its marker is missing", where=self.name)
-        self._seen(key, standing)
-        return Reply(applied=False, record=standing.record)
+        self._seen(key, record)
+        return Reply(applied=False, record=record)
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Wait until the server has what the leader has, and read."""
-        return (yield from self._read(key)).record
+        return (yield from self._read(key))
 
     def moved_on(self, name: str, seen: LockRecord) -> Exchange[bool]:
         """Whether the record *seen* stands no more, for who waits under its key or at a place; if not, its next change is news.
@@ -218,21 +215,21 @@ class ZooKeeperVerbs:
             return False
         came = self.queue.comes_forward(name)
         try:
-            standing = yield from self._read(seen.key, watch=True)
+            record = yield from self._read(seen.key, watch=True)
         except RecordError:
             return True  # the claim says so
-        if standing.record is None or not standing.record.held:
+        if record is None or not record.held:
             return True
-        return not came and standing.record.version != seen.version
+        return not came and record.version != seen.version
 
-    def _read(self, key: str, *, watch: bool = False) -> Exchange[Standing]:
+    def _read(self, key: str, *, watch: bool = False) -> Exchange[LockRecord | None]:
         self._hints.pop(key, None)
         try:
             _, (value, stat) = yield _wire.read(_wire.path_of(self._root, key), watch=watch)
         except NoNodeError as error:
             if not self._root_seen:
                 yield from self._look_for_root(error)
-            return _ABSENT
+            return None
         except StoreError:
             raise
         except TROUBLE as error:
@@ -240,9 +237,9 @@ class ZooKeeperVerbs:
             trouble = error_of(error, key, writes=False)
             assert trouble is not None
             raise trouble from error
-        standing = _wire.decode(key, value, stat)
-        self._seen(key, standing)
-        return standing
+        record = _wire.record(key, value, stat)
+        self._seen(key, record)
+        return record
 
     def _look_for_root(self, error: Exception) -> Exchange[None]:
         try:
@@ -251,11 +248,11 @@ class ZooKeeperVerbs:
             raise no_root(self._root) from error
         self._root_seen = True
 
-    def _seen(self, key: str, standing: Standing) -> None:
+    def _seen(self, key: str, record: LockRecord) -> None:
         self._root_seen = True
         if len(self._hints) >= _HINTS_MAX:
             self._hints = {}
-        self._hints[key] = standing
+        self._hints[key] = record
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """In the order of keys, which the first page lists."""
@@ -267,7 +264,8 @@ class ZooKeeperVerbs:
                     [found] = yield _wire.listing(self._root)
                 except NoNodeError as error:
                     raise no_root(self._root) from error
-                keys.extend(sorted(key for key in _wire.keys_of(found) if key.startswith(prefix)))
+                names = (_wire.key_of(name) for name in found if name != _wire.QUEUES)
+                keys.extend(sorted(key for key in names if key.startswith(prefix)))
                 return [], 0 if keys else None
             part, more = keys[after : after + _PAGE], after + _PAGE
             nodes = yield _wire.page([_wire.path_of(self._root, key) for key in part])

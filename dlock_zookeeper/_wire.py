@@ -39,13 +39,6 @@ QUEUES = "+"
 Request: TypeAlias = Callable[[Any, Callable[[Any], object]], Sequence[Any]]
 
 
-class Standing(NamedTuple):
-    """The *record* that stands under a key, or None, and the zxid of its last write; 0 where there is none."""
-
-    record: LockRecord | None
-    mzxid: int
-
-
 def listed(key: str, node: Any) -> LockRecord | None:
     """Return the record that a scan has found in *node*, or None where that was deleted meanwhile.
 
@@ -72,11 +65,6 @@ def key_of(name: str) -> str:
     return unquote(name, errors="replace")
 
 
-def keys_of(names: Iterable[str]) -> Iterable[str]:
-    """Return the keys whose nodes have these *names*."""
-    return (key_of(name) for name in names if name != QUEUES)
-
-
 def queue_of(root: str, key: str) -> str:
     """Return the path of the node below which those who wait for *key* have their places."""
     return f"/{root}/{QUEUES}/{_name(key)}"
@@ -95,11 +83,6 @@ def _value(record: LockRecord, token: int | None) -> bytes:
         problem = f"the record of lock {record.key!r} has {len(value)} bytes, ZooKeeper takes {_VALUE_BYTES}"
         raise RecordError(f"{problem}; nothing was written", key=record.key)
     return value
-
-
-def decode(key: str, value: bytes, stat: Any) -> Standing:
-    """Return the record in *value*, and when it was written."""
-    return Standing(record(key, value, stat), stat.mzxid)
 
 
 def record(key: str, value: bytes, stat: Any) -> LockRecord:
