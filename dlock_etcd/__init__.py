@@ -8,7 +8,7 @@ try:
     import google.protobuf.descriptor_pool  # noqa: F401
     import grpc.aio  # noqa: F401
 except ImportError as error:
-    raise missing_driver("etcd", "grpcio>=1.60 and protobuf>=4.25", error) from error
+    raise missing_driver("etcd", "grpcio>=1.80 and protobuf>=4.25", error) from error
 
 from dlock_core.kit import Backend
 from dlock_etcd.options import EtcdStoreOptions

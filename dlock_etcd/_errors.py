@@ -21,7 +21,11 @@ _NO_CONNECTION = "failed to connect to all addresses"
 # which is also the answer to the write that has filled the space, and was applied.
 _REFUSALS: dict[type[StoreError], tuple[tuple[grpc.StatusCode, str, str], ...]] = {
     StoreUnavailableError: (
-        (_Code.UNAVAILABLE, "Failed parsing HTTP/2", "no gRPC is spoken there; is it etcd's client port?"),
+        (
+            _Code.UNAVAILABLE,
+            "Failed parsing HTTP/2|http1.x server",
+            "no gRPC is spoken there; is it etcd's client port?",
+        ),
         (
             _Code.UNAVAILABLE,
             f"{_NO_CONNECTION}.*CERTIFICATE_VERIFY_FAILED",
