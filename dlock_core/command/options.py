@@ -22,7 +22,7 @@ GRACE = 4
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 
-class Duration(click.ParamType[float]):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions alone
     """Seconds, or a number with its unit: ``500ms``, ``10s``, ``1m``, ``2h``, ``30d``."""
 
     name = "duration"
