@@ -141,6 +141,7 @@ class Run:
         for number in FORWARDED:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._signalled, number)
+                signal.signal(number, self._heard)  # at once: the loop hears of it too, unless it ends before
         loop.add_signal_handler(signal.SIGCHLD, self._child_changed)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})  # whoever started us may have blocked it
         loop.add_signal_handler(signal.SIGCONT, self._continued)
@@ -160,7 +161,7 @@ class Run:
             signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
             for number in FORWARDED:
                 if loop.remove_signal_handler(number):
-                    signal.signal(number, lambda number, _: self._request.on_signal(signal.Signals(number)))
+                    signal.signal(number, self._heard)
 
     async def _connected(self) -> int:
         client = aconnect(self._options)
@@ -237,8 +238,10 @@ class Run:
 
     # ---- signals
 
-    def _signalled(self, number: signal.Signals) -> None:
+    def _heard(self, number: int, _: object) -> None:
         self._request.on_signal(signal.Signals(number))
+
+    def _signalled(self, number: signal.Signals) -> None:
         self.interrupt = "heard" if number == signal.SIGINT else self.interrupt
         if self._running:
             if self._is_at_work():

@@ -31,6 +31,22 @@ elect.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=strike)
 __main__.main()
 """
 
+# Raises the signal at the very end of a term, when the event loop comes round no more.
+STRUCK_AT_THE_END = """
+import os, signal
+from dlock_core import __main__
+from dlock_core.command import run
+
+connected = run.Run._connected
+
+async def struck(self):
+    code = await connected(self)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return code
+
+run.Run._connected = struck
+__main__.main()
+"""
 
 # Says in the pause after each term how much the collector of garbage will never look at again.
 SAY_FROZEN = """
@@ -117,6 +133,16 @@ def test_a_signal_between_two_terms_ends_it(shell: Shell, threads: str) -> None:
 
     assert code == 128 + signal.SIGTERM
     assert err.count("asking for") == err.count("campaigning again") == 1
+
+
+def test_signal_at_the_very_end_of_a_term_is_heard(shell: Shell) -> None:
+    """No other term begins: who stops a service sends TERM once, and then waits."""
+    process = shell.start("elect", "--verbose", "k", "--", "true", program=("-c", STRUCK_AT_THE_END))
+
+    code, _, err = finish(process)
+
+    assert code == 0
+    assert err.count("asking for") == 1
 
 
 def test_the_next_candidate_leads_when_the_leader_is_killed(shell: Shell) -> None:
