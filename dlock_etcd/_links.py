@@ -8,7 +8,6 @@ certainly was not sent, since there was no connection, is tried on the other mem
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from dlock_core.kit import Exchange
     from dlock_etcd._schema import Request
 
-# Read by gRPC before its first channel. Its handlers of forks stop and start its threads, also in the parent, where a request then may get
-# no answer (seen with 1.85: 1 in 300 forks). The child needs none of that, since every request there is refused.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # How long a request waits for a member to come back, and how often it looks.
 _PATIENCE_S = 1.0
 _LOOK_EVERY_S = 0.05
