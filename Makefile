@@ -12,7 +12,7 @@ JOBS ?= 10
 IN_MEMORY := $(shell [ "$$(df --output=size -k /dev/shm 2>/dev/null | tail -n 1)" -ge 8388608 ] 2>/dev/null && echo /dev/shm/dlock-servers-$$(id -u))
 TYPED := $(wildcard dlock_contrib dlock_core dlock_dynamodb dlock_etcd dlock_mongodb dlock_mysql dlock_postgres dlock_redis dlock_sqlite dlock_zookeeper conformance_tests tests proof examples benchmarks docs/draw)
 
-.PHONY: venv check types rules format unit conformance test apart containers newest faults faults-long real recipes demo docs bench explore mutate proof clean
+.PHONY: venv check types rules format unit conformance test apart containers newest oldest faults faults-long real recipes demo docs bench explore mutate proof clean
 
 venv: $(STAMP)
 
@@ -75,6 +75,18 @@ newest:
 	tools/newest.sh pytest --numprocesses=$(JOBS) $(NEW_STORES:%=conformance_tests/test_%.py) tests/core tests/cli tests/kit tests/contrib \
 		$(patsubst %,tests/%,$(filter-out memory,$(NEW_STORES))) -k 'not mongodb and not dynamodb'
 	tools/newest.sh mysql --numprocesses=$(JOBS) conformance_tests/test_mysql.py
+
+# The suite and the tests of the adapters with the oldest drivers that pyproject.toml allows.
+OLD := build/oldest
+OLD_STORES = sqlite redis mongodb dynamodb postgres mysql etcd zookeeper
+oldest: venv
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear $(OLD)
+	$(BIN)/uv pip install --quiet --python $(OLD)/bin/python --resolution lowest-direct --editable '.[all,frameworks,conformance]'
+	$(BIN)/uv pip freeze --quiet --python $(OLD)/bin/python --exclude-editable >$(OLD)/constraints.txt
+	$(BIN)/uv pip install --quiet --python $(OLD)/bin/python --group dev --constraint $(OLD)/constraints.txt
+	$(OLD)/bin/python -m pytest --numprocesses=$(JOBS) -m 'not slow' \
+		$(patsubst %,conformance_tests/test_%.py,$(OLD_STORES)) $(patsubst %,tests/%,$(OLD_STORES)) tests/cli tests/kit
 
 faults: venv
 	$(BIN)/python -m proof.faults --trials 300 --stores dynamodb,etcd,mongodb,mysql,postgres,redis,sqlite,zookeeper --jobs 3 --keep build/faults

@@ -7,7 +7,7 @@ from dlock_core.backend import missing_driver
 try:
     import psycopg.pq  # noqa: F401  # fails where there is no libpq
 except ImportError as error:
-    raise missing_driver("postgres", "psycopg>=3.2", error) from error
+    raise missing_driver("postgres", "psycopg>=3.2.13", error) from error
 
 from dlock_core.kit import Backend
 from dlock_postgres.options import PostgresStoreOptions

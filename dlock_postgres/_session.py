@@ -94,7 +94,7 @@ class Session:
         return self.colour.perform(self._running(statement, deadline))
 
     def _running(self, statement: Statement, deadline: float) -> Steps[Answer]:
-        pg, values = self.pg, statement.values
+        pg, values, types = self.pg, list(statement.values), list(statement.types)  # psycopg 3.2 takes no tuples
         self._cancels = statement.cancels
         if statement.prepared and self.prepared is not None:
             try:
@@ -103,17 +103,17 @@ class Session:
                 if error.sqlstate not in _NOT_PREPARED:
                     raise
             self.prepared = None
-        pg.send_query_params(statement.sql.encode(), values, statement.types, [1] * len(values), 1)
+        pg.send_query_params(statement.sql.encode(), values, types, [1] * len(values), 1)
         return self._answer((yield from self._results(deadline)))
 
     def _running_prepared(self, statement: Statement, names: set[bytes], deadline: float) -> Steps[Answer]:
         """Prepare *statement* in the same round trip if its name is not in *names*."""
-        pg, values = self.pg, statement.values
+        pg, values, types = self.pg, list(statement.values), list(statement.types)
         sql, name = prepared(statement.sql, statement.types)
         is_new = name not in names
         if is_new:
             pg.enter_pipeline_mode()
-            pg.send_prepare(name, sql, statement.types)
+            pg.send_prepare(name, sql, types)
         pg.send_query_prepared(name, values, [1] * len(values), 1)
         if is_new:
             pg.pipeline_sync()

@@ -163,11 +163,13 @@ class RedisVerbs:
         if not requests:
             return []
         results = BatchResults(requests)
-        nodes: dict[Any, list[list[int]]] = {}
+        nodes: dict[str, tuple[Any, list[list[int]]]] = {}
         for part in (yield Locate(tuple(request.record.key for request in requests))):
-            nodes.setdefault(part.node, []).extend(_alike(requests, part.numbers))
+            # By its name: a node has no hash before redis-py 6.
+            _, parts = nodes.setdefault(getattr(part.node, "name", part.node), (part.node, []))
+            parts += _alike(requests, part.numbers)
         moved: list[int] = []
-        for place, (node, parts) in enumerate(nodes.items()):
+        for place, (node, parts) in enumerate(nodes.values()):
             batches = [[requests[number] for number in numbers] for numbers in parts]
             scripts = [Invocation(PUT, [each.record.key for each in batch], put_words(batch)) for batch in batches]
             sent = Request(node=node, urgent=True, share=len(nodes) - place)
