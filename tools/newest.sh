@@ -37,6 +37,7 @@ folder() { # folder NAME PACKAGES: a Debian of its own, whole or not there at al
 inside() { # inside FOLDER COMMAND...
     # shellcheck disable=SC2016
     unshare --mount sh -euc '
+        mount --rbind "$1" "$1"  # tests that mount something need a root that is mounted itself
         cp -L /etc/resolv.conf "$1/etc/"
         mount --rbind /dev "$1/dev"
         mount -t devpts -o newinstance,ptmxmode=0666 devpts "$1/dev/pts"
