@@ -68,11 +68,11 @@ run_mysql() {
     rm -rf "$mysql$data"
     mkdir -p "$mysql$data" "$mysql/var/lib/mysql-files"
     inside "$mysql" sh -ec "mysqld --no-defaults --initialize-insecure --user=root --datadir=$data
-        echo 'CREATE DATABASE locks;' >/init.sql
+        printf '%s;\\n' 'RENAME USER root@localhost TO root' 'CREATE DATABASE locks' >/init.sql
         exec mysqld --no-defaults --user=root --datadir=$data --port=$port --bind-address=127.0.0.1 --init-file=/init.sql --mysqlx=0 \
             --socket=$data/socket --skip-name-resolve" >"$cache/mysql.log" 2>&1 &
     server=$!
-    trap 'kill "$server" 2>/dev/null; wait "$server" 2>/dev/null || true' EXIT
+    trap 'pkill -P "$server"; wait "$server" || true' EXIT  # the server is the child of a shell
     until grep -q "ready for connections.*port: $port " "$cache/mysql.log"; do
         kill -0 "$server" 2>/dev/null && ((SECONDS < until)) || { cat "$cache/mysql.log" >&2; die "MySQL did not start"; }
         sleep 0.1
