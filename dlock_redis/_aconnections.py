@@ -8,16 +8,15 @@ import socket
 import time
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 import redis.asyncio
 from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.exceptions import InvalidResponse
 
-from dlock_core.kit import AsyncPool, AsyncWatch, News, in_own_thread, is_ready
+from dlock_core.kit import AsyncPool, AsyncWatch, News, connected_socket, in_own_thread, is_ready
 from dlock_redis import _errors as errors
-from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node
+from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node, is_address
 from dlock_redis._resp import Answers, IncompleteError, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
@@ -144,10 +143,10 @@ async def _reach(connection: Any, made: list[socket.socket], deadline: float) ->
     """
     arguments: dict[str, Any] = getattr(connection, "_connection_arguments", dict)()
     host = arguments.pop("host", None)
-    if host is None or _is_address(host):
+    if host is None or is_address(host):
         return
     port = arguments.pop("port")
-    connect = partial(socket.create_connection, (host, port), max(deadline - time.monotonic(), 0.001))
+    connect = partial(connected_socket, (host, port), deadline, socket.socket)
     try:
         made.append(await in_own_thread(connect, socket.socket.close))
     except TimeoutError:
@@ -157,14 +156,6 @@ async def _reach(connection: Any, made: list[socket.socket], deadline: float) ->
     made[0].settimeout(0)
     tls = {"server_hostname": host} if arguments.get("ssl") else {}
     connection._connection_arguments = lambda: {**arguments, **tls, "sock": made.pop()}
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
 
 
 class _AsyncSubscription:

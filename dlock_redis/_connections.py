@@ -10,9 +10,12 @@ and one that all waiters share: it is subscribed to the channel of the store, an
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
+from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
@@ -116,7 +119,9 @@ class _Link:
 def connected(source: Source, deadline: float) -> _Link:
     """Return a new connection."""
     with errors.connecting():
-        connection = source.connection(max(deadline - time.monotonic(), 0.001))
+        places = _places(source)
+        timeout_s = max(deadline - time.monotonic(), 0.001)
+        connection = source.connection(timeout_s, socket_connect_timeout=timeout_s / places)
         try:
             connection.connect()
             if time.monotonic() >= deadline:
@@ -127,6 +132,25 @@ def connected(source: Source, deadline: float) -> _Link:
                 raise source.late() from error
             raise
     return _Link(connection)
+
+
+def _places(source: Source) -> int:
+    """Return for how many addresses the name of the server stands: redis-py gives each of them the time-out, until one answers."""
+    host = source.settings.get("host")
+    if host is None or is_address(host):
+        return 1
+    with suppress(OSError, UnicodeError):  # which connecting tells
+        return len(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    return 1
+
+
+def is_address(host: str) -> bool:
+    """Whether *host* is no name, which has to be looked up."""
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 class _Subscription:

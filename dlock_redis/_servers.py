@@ -86,9 +86,9 @@ class Source(NamedTuple):
     connection_class: Any
     settings: Mapping[str, Any]
 
-    def connection(self, timeout_s: float) -> Any:
-        """Return a new connection, not yet connected."""
-        settings = {**self.settings, **_time_out(timeout_s)}
+    def connection(self, timeout_s: float, **more: Any) -> Any:
+        """Return a new connection, not yet connected, with *more* settings."""
+        settings = {**self.settings, **_time_out(timeout_s), **more}
         pool = settings.get("connection_pool")  # of a connection that asks Sentinels for its address
         if pool is not None and pool.is_master:
             kind = _AsyncPrimary if inspect.iscoroutinefunction(pool.get_master_address) else _Primary
@@ -98,7 +98,7 @@ class Source(NamedTuple):
     def late(self) -> TimeoutError:
         """Return the error of a connection that did not come in time."""
         pool, known = self.settings.get("connection_pool"), self.settings
-        where = known.get("path") or f"{known.get('host')}:{known.get('port')}"
+        where = known.get("path") or f"{known.get('host', 'localhost')}:{known.get('port', 6379)}"
         kind = "TLS connection" if "SSL" in self.connection_class.__name__ else "connection"
         return TimeoutError(f"no {kind} to {where if pool is None else repr(pool.service_name)} in time")
 

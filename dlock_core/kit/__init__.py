@@ -60,7 +60,7 @@ from dlock_core.kit.watch import AsyncWatch, News, Waits, Watch
 from dlock_core.store import tokens_exhausted
 
 if TYPE_CHECKING:
-    from dlock_core.kit.deadlines import DeadlineSocket, DeadlineTLSSocket
+    from dlock_core.kit.deadlines import DeadlineSocket, DeadlineTLSSocket, connected_socket
     from dlock_core.kit.endpoints import EndpointOptions
 
 __all__ = [
@@ -98,6 +98,7 @@ __all__ = [
     "Waits",
     "Watch",
     "aperform",
+    "connected_socket",
     "damaged",
     "in_own_thread",
     "in_parts",
@@ -128,7 +129,9 @@ __all__ = [
 ]
 
 
-_LOADED_LATE = {"EndpointOptions": "endpoints", "DeadlineSocket": "deadlines", "DeadlineTLSSocket": "deadlines"}
+_LOADED_LATE = {"EndpointOptions": "endpoints"} | dict.fromkeys(
+    ("DeadlineSocket", "DeadlineTLSSocket", "connected_socket"), "deadlines"
+)
 
 
 if not TYPE_CHECKING:  # a checker knows the names from above, and refuses others

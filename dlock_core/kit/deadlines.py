@@ -6,7 +6,36 @@ import math
 import socket
 import ssl
 import time
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+_S = TypeVar("_S", bound=socket.socket)
+
+
+def connected_socket(address: tuple[str, int], deadline: float, make: Callable[..., _S]) -> _S:
+    """Return a socket of *make* that is connected to *address*: each place that its name stands for has a share of the time.
+
+    The search for the name has a time-out of its own, which nothing can set.
+    """
+    places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    while True:
+        (family, kind, protocol, _, place), *places = places
+        found = make(family, kind, protocol)
+        try:
+            found.settimeout(max((deadline - time.monotonic()) / (1 + len(places)), 0.001))
+            found.connect(place)
+        except OSError:
+            found.close()
+            if not places:
+                raise
+        else:
+            break
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return found
 
 
 class DeadlineSocket(socket.socket):
@@ -16,25 +45,8 @@ class DeadlineSocket(socket.socket):
 
     @classmethod
     def connected(cls, address: tuple[str, int], deadline: float) -> Self:
-        """Return a socket that is connected to *address*: each place that its name stands for has a share of the time.
-
-        The search for the name has a time-out of its own, which nothing can set.
-        """
-        places = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        while True:
-            (family, kind, protocol, _, place), *places = places
-            found = cls(family, kind, protocol)
-            try:
-                found.settimeout(max((deadline - time.monotonic()) / (1 + len(places)), 0.001))
-                found.connect(place)
-            except OSError:
-                found.close()
-                if not places:
-                    raise
-            else:
-                break
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        """As :func:`connected_socket`."""
+        found = connected_socket(address, deadline, cls)
         found.deadline = deadline
         return found
 

@@ -16,8 +16,9 @@ import pytest
 import redis
 import redis.asyncio
 
-from dlock_core import StoreUnavailableError, aconnect
+from dlock_core import StoreUnavailableError, aconnect, connect
 from dlock_redis import AsyncRedisStore, RedisStore
+from tests.deaf import deaf_place, found_at
 from tests.redis.support import free_port
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def test_name_that_is_searched_for_long_holds_no_thread(monkeypatch: pytest.Monk
         raise socket.gaierror
 
     monkeypatch.setattr(socket, "getaddrinfo", search)
-    with redis.Redis(host="db.example") as client, closing(RedisStore(client)) as store:
+    with redis.Redis.from_url("redis://db.example") as client, closing(RedisStore(client)) as store:
         began = time.monotonic()
         with pytest.raises(StoreUnavailableError, match=r"no connection to db\.example:6379 in time"):
             store.read("k", timeout_s=0.2)
@@ -121,3 +122,24 @@ def test_name_that_is_searched_for_long_holds_no_thread(monkeypatch: pytest.Monk
         assert ended.wait(30)
 
     assert took_s < SLACK_S
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_an_address_that_is_dead_leaves_time_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, url: str, key: str, colour: str
+) -> None:
+    """A name with a way over IPv6 that leads nowhere took all of the time of each connection."""
+
+    async def held() -> int:
+        async with aconnect("redis://db.example", request_timeout=2) as client, client.lock(key, timeout=0) as lease:
+            return lease.fencing_token
+
+    with deaf_place() as deaf:
+        places = found_at(deaf, ("127.0.0.1", urlsplit(url).port or 6379))
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+
+        if colour == "async":
+            assert asyncio.run(held())
+        else:
+            with connect("redis://db.example", request_timeout=2) as client, client.lock(key, timeout=0) as lease:
+                assert lease.fencing_token
