@@ -16,7 +16,7 @@ from redis.exceptions import InvalidResponse
 
 from dlock_core.kit import AsyncPool, AsyncWatch, News, connected_socket, in_own_thread, is_ready
 from dlock_redis import _errors as errors
-from dlock_redis._connections import SUBSCRIBE_S, Inbox, Node, is_address
+from dlock_redis._connections import NUDGE, NUDGE_S, SUBSCRIBE_S, Inbox, Node, is_address
 from dlock_redis._resp import Answers, IncompleteError, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
@@ -38,6 +38,7 @@ class _AsyncLink(asyncio.Protocol):
         # An error is a result too: the loop complains of an exception that an interrupted request never fetches.
         self._answers: asyncio.Future[list[Any] | Exception] | None = None
         self._reader = Answers(0)
+        self._nudging: asyncio.TimerHandle | None = None
         self.fit, self._spoilt = True, False
         # Called with all that the server says unasked; with nothing at the end of the connection.
         self.hear: Callable[[bytes], None] = self._spoil
@@ -46,17 +47,21 @@ class _AsyncLink(asyncio.Protocol):
     async def send(self, request: Request, deadline: float) -> list[Any]:
         """As :meth:`_Link.send`."""
         self.fit = False
-        answers = await self.ask(request.commands, request.answers, deadline, request.heard)
+        answers = await self.ask(request.commands, request.answers, deadline, request.heard, request.wait_s)
         self.fit = not errors.is_misplaced(answers[0])
         return answers
 
-    async def ask(self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None) -> list[Any]:
+    async def ask(
+        self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None, wait_s: float = 0
+    ) -> list[Any]:
         """As :meth:`_Link.ask`."""
         answers: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
         self._answers = answers
         self._reader = Answers(count, heard)
         timer = self._loop.call_later(deadline - time.monotonic(), _give_up, answers)
         self._transport.write(commands)
+        if wait_s:
+            self._nudging = self._loop.call_later(wait_s + NUDGE_S, self._nudge, 2 * NUDGE_S)
         try:
             answer = await answers
             if isinstance(answer, Exception):
@@ -65,6 +70,12 @@ class _AsyncLink(asyncio.Protocol):
         finally:
             self._answers = None
             timer.cancel()
+            if self._nudging is not None:
+                self._nudging.cancel()
+
+    def _nudge(self, pause_s: float) -> None:
+        self._transport.write(NUDGE)
+        self._nudging = self._loop.call_later(pause_s, self._nudge, 2 * pause_s)
 
     def data_received(self, data: bytes) -> None:
         """Read the answers, once they are whole. After an interrupt in here they may never be."""

@@ -40,6 +40,9 @@ _LOOK_S = 0.1
 # A time-out of the socket that differs by less is left as it is, which saves a system call.
 _NEGLIGIBLE = 0.01
 _READ_SIZE = 65536
+# An empty line, which gets no answer. A server without other work looks ten times a second, by its setting hz, whether a wait is over, and
+# at each thing that it hears; it is nudged when the wait should be, and after twice the time again.
+NUDGE, NUDGE_S = b"\r\n", 0.002
 # Closing waits so long for a thread that asks a Cluster for its slots: it uses the client, which its owner may close next.
 _SLOTS_END_S = 5.0
 _log = logging.getLogger("dlock.redis")
@@ -82,27 +85,43 @@ class _Link:
     def send(self, request: Request, deadline: float) -> list[Any]:
         """Send *request*, and read its answers. A server that says that another one has to be asked is not asked again."""
         self.fit = False
-        answers = self.ask(request.commands, request.answers, deadline, request.heard)
+        answers = self.ask(request.commands, request.answers, deadline, request.heard, request.wait_s)
         self.fit = not errors.is_misplaced(answers[0])
         return answers
 
-    def ask(self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None) -> list[Any]:
-        """Send *commands*, and read *count* answers by *deadline*."""
+    def ask(
+        self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None, wait_s: float = 0
+    ) -> list[Any]:
+        """Send *commands*, which wait for *wait_s*, and read *count* answers by *deadline*."""
         timeout_s = deadline - time.monotonic()
         if abs(timeout_s - self._timeout_s) > timeout_s * _NEGLIGIBLE:
             self._limit(timeout_s)
         self._socket.sendall(commands)
-        answers = Answers(count, heard)
+        answers, waits_until = Answers(count, heard), time.monotonic() + wait_s
         while True:
-            if time.monotonic() > deadline - timeout_s * 0.9:
-                self._limit(deadline - time.monotonic())
-            more = self._socket.recv(_READ_SIZE)
+            if wait_s:
+                more = self._more_after(waits_until, deadline)
+            else:
+                if time.monotonic() > deadline - timeout_s * 0.9:
+                    self._limit(deadline - time.monotonic())
+                more = self._socket.recv(_READ_SIZE)
             if not more:
                 raise ConnectionResetError("the server closed the connection")
             try:
                 return answers.read(more)
             except IncompleteError:
                 continue
+
+    def _more_after(self, waits_until: float, deadline: float) -> bytes:
+        """Return what the server says by *deadline*; it is nudged when its wait is over."""
+        pause_s = NUDGE_S
+        while (nudge_at := max(waits_until, time.monotonic()) + pause_s) < deadline:
+            try:
+                return self.more(nudge_at - time.monotonic())
+            except TimeoutError:
+                self._socket.sendall(NUDGE)
+                pause_s *= 2
+        return self.more(deadline - time.monotonic())
 
     def more(self, timeout_s: float) -> bytes:
         """Return what the server says within *timeout_s*."""
@@ -194,7 +213,7 @@ class Node(NamedTuple):
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* on one of the connections for such."""
-        return self.pools[2 if request.waits else request.urgent].send(request, timeout_s, waits=not request.waits)
+        return self.pools[2 if request.wait_s else request.urgent].send(request, timeout_s, waits=not request.wait_s)
 
     def close(self) -> Any:
         """Close all of them; for asyncio what this returns is awaited."""

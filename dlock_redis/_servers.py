@@ -49,8 +49,8 @@ class Request(NamedTuple):
     """The node it goes to, where that is known already: one of those that :class:`Locate` is answered with, or a redirection."""
     urgent: bool = False
     """Whether it renews or releases: then it takes a connection that no claim and no read can have."""
-    waits: bool = False
-    """Whether it waits in the server: then it takes one of the connections that only such requests have, or none."""
+    wait_s: float = 0
+    """How long it waits in the server, if it does: then it takes one of the connections that only such requests have, or none."""
     share: int = 1
     """How many requests share the rest of the call's time-out, this one and those that follow it."""
     heard: list[Any] | None = None

@@ -121,13 +121,13 @@ class RedisVerbs:
         A claim behind a blocked command runs however that ends, so it looks for its place. Scripts go with their text: an unknown one would
         leave the command behind it blocked for nothing.
         """
-        key, place = request.record.key, self.waiting_place(request)
+        key, place, wait_s = request.record.key, self.waiting_place(request), max(wait_s, _WAIT_MIN_S)
         parts = (
             Invocation(ENTER, [key], [place, b"%d" % (wait_s * 1_000_000)]).packed(whole=True),
-            pack(b"BLPOP", _list_of(key, place), b"%.3f" % max(wait_s, _WAIT_MIN_S)),
+            pack(b"BLPOP", _list_of(key, place), b"%.3f" % wait_s),
             Invocation(CLAIM, [key], claim_words(request, place, waited=True)).packed(whole=True),
         )
-        entered, woken, answer = yield Request(b"".join(parts), len(parts), key, waits=True, heard=heard)
+        entered, woken, answer = yield Request(b"".join(parts), len(parts), key, wait_s=wait_s, heard=heard)
         if self._is_elsewhere(entered):
             return (yield from self.claim(request))
         if type(answer) is ResponseError:

@@ -272,7 +272,7 @@ def test_a_claim_that_waits_is_one_request(ticket: str | None) -> None:
     entering = Invocation(ENTER, ["k"], [place, b"1500000"]).packed(whole=True)
     assert sent.commands.startswith(entering + pack(b"BLPOP", b"k{k}" + place, b"1.500"))
     assert CLAIM.text in sent.commands
-    assert (sent.answers, sent.key, sent.waits) == (3, "k", True)
+    assert (sent.answers, sent.key, sent.wait_s) == (3, "k", 1.5)
 
 
 def waited(verbs: wire.RedisVerbs, *answers: Any) -> Reply:
