@@ -21,61 +21,37 @@ from botocore.exceptions import (
 )
 
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import meanings
 
 if TYPE_CHECKING:
     from dlock_core.errors import StoreError
 
 Verdict: TypeAlias = "tuple[type[StoreError], str]"
 
-_THROTTLED: Verdict = (StoreUnavailableError, "DynamoDB throttled the request; nothing was written")
-_BUSY: Verdict = (StoreUnavailableError, "a transaction was under way on the item; nothing was written")
-_ELSEWHERE: Verdict = (StoreUnavailableError, "another region was writing the item; nothing was written")
-_LIMIT: Verdict = (
-    StoreSetupError,
-    "a limit is reached; nothing was written; 'aws service-quotas list-service-quotas --service-code dynamodb' lists them",
-)
 _FAILED: Verdict = (OutcomeUnknownError, "DynamoDB failed; the write may have been applied")
-_IDENTITY: Verdict = (
-    StoreSetupError,
-    "the credentials are wrong or expired, or this machine's clock is; 'aws sts get-caller-identity' checks them",
-)
-_RIGHTS: Verdict = (StoreSetupError, "the credentials lack a right; 'dlock doctor --policy' prints what dlock needs")
-_NO_TABLE: Verdict = (
-    StoreSetupError,
-    "there is no such table in this region, or not yet; 'dlock init --url URL' creates it",
-)
-_OTHER_KEYS: Verdict = (
-    StoreSetupError,
-    "the table has other keys than partition_key and sort_key say; 'dlock init --url URL' creates one that fits",
-)
-_NO_VERB: Verdict = (StoreSetupError, "the server does not know this operation; 'dlock doctor' shows what it is")
 # Codes without their ending "Exception", which a batch leaves out. What is not here, such as InternalServerError, is unknown.
-CODES: dict[str, Verdict] = {
-    "ProvisionedThroughputExceeded": _THROTTLED,
-    "Throttling": _THROTTLED,
-    "ThrottlingError": _THROTTLED,
-    "RequestLimitExceeded": _THROTTLED,
-    "ReplicatedWriteConflict": _ELSEWHERE,
-    "ItemCollectionSizeLimitExceeded": _LIMIT,
-    "LimitExceeded": _LIMIT,
-    "TransactionConflict": _BUSY,
-    "TransactionInProgress": _BUSY,
-    "AccessDenied": _RIGHTS,
-    "ExpiredToken": _IDENTITY,
-    "IncompleteSignature": _IDENTITY,
-    "InvalidClientTokenId": _IDENTITY,
-    "InvalidSignature": _IDENTITY,
-    "MissingAuthenticationToken": _IDENTITY,
-    "OptInRequired": _IDENTITY,
-    "RequestExpired": _IDENTITY,
-    "SignatureDoesNotMatch": _IDENTITY,
-    "UnrecognizedClient": _IDENTITY,
-    "ResourceNotFound": _NO_TABLE,
-    "TableNotFound": _NO_TABLE,
-    "Validation": _OTHER_KEYS,
-    "ValidationError": _OTHER_KEYS,
-    "UnknownOperation": _NO_VERB,
-}
+CODES: dict[str, Verdict] = meanings(
+    {
+        StoreSetupError: {
+            "ItemCollectionSizeLimitExceeded LimitExceeded": "a limit is reached; nothing was written; "
+            "'aws service-quotas list-service-quotas --service-code dynamodb' lists them",
+            "AccessDenied": "the credentials lack a right; 'dlock doctor --policy' prints what dlock needs",
+            "ExpiredToken IncompleteSignature InvalidClientTokenId InvalidSignature MissingAuthenticationToken OptInRequired "
+            "RequestExpired SignatureDoesNotMatch UnrecognizedClient": "the credentials are wrong or expired, or this machine's clock is; "
+            "'aws sts get-caller-identity' checks them",
+            "ResourceNotFound TableNotFound": "there is no such table in this region, or not yet; 'dlock init --url URL' creates it",
+            "Validation ValidationError": "the table has other keys than partition_key and sort_key say; "
+            "'dlock init --url URL' creates one that fits",
+            "UnknownOperation": "the server does not know this operation; 'dlock doctor' shows what it is",
+        },
+        StoreUnavailableError: {
+            "ProvisionedThroughputExceeded Throttling ThrottlingError RequestLimitExceeded": "DynamoDB throttled the request; "
+            "nothing was written",
+            "ReplicatedWriteConflict": "another region was writing the item; nothing was written",
+            "TransactionConflict TransactionInProgress": "a transaction was under way on the item; nothing was written",
+        },
+    }
+)
 
 _UNSENT: Verdict = (StoreUnavailableError, "no connection; nothing was sent")
 _STALE: Verdict = (

@@ -6,6 +6,7 @@ import ssl
 from typing import TYPE_CHECKING, TypeAlias
 
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import meanings
 from dlock_mysql.provision import grants
 
 if TYPE_CHECKING:
@@ -39,12 +40,7 @@ _SETUP: dict[str, str] = {
     # An unknown variable, a syntax error, a feature that is not there; binary logging of statements.
     "1193 1064 1235 1665": "the server does not fit; MySQL 8 or MariaDB 10.6 is needed, and binlog_format = ROW or MIXED",
 }
-_VERDICTS: dict[int, _Verdict] = {
-    int(number): (kind, told)
-    for kind, table in ((StoreUnavailableError, _REFUSALS), (StoreSetupError, _SETUP))
-    for numbers, told in table.items()
-    for number in numbers.split()
-}
+_VERDICTS = meanings({StoreUnavailableError: _REFUSALS, StoreSetupError: _SETUP})
 _UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
 _LATE: _Verdict = (
     OutcomeUnknownError,
@@ -77,7 +73,7 @@ def unconnected(error: Exception, options: MySQLStoreOptions) -> StoreError:
 
 
 def _verdict(error: Exception, options: MySQLStoreOptions, otherwise: _Verdict) -> _Verdict:
-    kind, told = _VERDICTS.get(_number(error), otherwise)
+    kind, told = _VERDICTS.get(str(_number(error)), otherwise)
     return kind, told.replace("{grant}", grants(options))
 
 

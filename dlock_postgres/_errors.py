@@ -8,40 +8,39 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import named, unanswered, unfit
+from dlock_core.kit import meanings, named, unanswered, unfit
 
 misfit = partial(unfit, "PostgreSQL")
 CREATE_IT = "'dlock init --url URL' creates it"
 
 # An error that the server answers to a statement has rolled the statement back, but for those that end the session: they may come after
 # the commit. The longest prefix of a code decides. What is not here is unknown.
-CODES: dict[str, tuple[type[StoreError], str]] = {
-    "0A": (StoreSetupError, "the server lacks a feature; dlock needs PostgreSQL 12 or newer"),
-    "22": (RecordError, "PostgreSQL has no form for a value of the record"),
-    "23": (StoreSetupError, "the table has a constraint that is not dlock's; drop it, or name another table"),
-    "25006": (
-        StoreUnavailableError,
-        "the session is read-only: this is a standby, or default_transaction_read_only is on",
-    ),
-    "26": (StoreSetupError, "a pooler in between mixes up sessions"),
-    "28": (StoreSetupError, "check user, password and pg_hba.conf"),
-    "3D": (StoreSetupError, "create the database, or name another"),
-    "3F": (StoreSetupError, CREATE_IT),
-    "40001": (StoreUnavailableError, "rolled back for another transaction"),
-    "40P01": (StoreUnavailableError, "rolled back to end a deadlock"),
-    "42": (StoreSetupError, "see `dlock doctor --url URL`"),
-    "42501": (StoreSetupError, "the user lacks a right; to create the table it needs CREATE, to keep locks: {grant}"),
-    "42703": (StoreSetupError, "the table has other columns than dlock's; name another table"),
-    "42P01": (StoreSetupError, CREATE_IT),
-    "53": (StoreUnavailableError, "the server is out of connections, memory or disk"),
-    "54": (StoreUnavailableError, "a limit of the server is reached"),
-    "55": (StoreUnavailableError, "something else is in the way"),
-    "57014": (
-        StoreUnavailableError,
-        "it was cancelled, and rolled back; it may have waited for a transaction that has locked the row",
-    ),
-    "57P03": (StoreUnavailableError, "the server is starting or stopping"),
-}
+CODES = meanings(
+    {
+        RecordError: {"22": "PostgreSQL has no form for a value of the record"},
+        StoreSetupError: {
+            "0A": "the server lacks a feature; dlock needs PostgreSQL 12 or newer",
+            "23": "the table has a constraint that is not dlock's; drop it, or name another table",
+            "26": "a pooler in between mixes up sessions",
+            "28": "check user, password and pg_hba.conf",
+            "3D": "create the database, or name another",
+            "3F 42P01": CREATE_IT,
+            "42": "see `dlock doctor --url URL`",
+            "42501": "the user lacks a right; to create the table it needs CREATE, to keep locks: {grant}",
+            "42703": "the table has other columns than dlock's; name another table",
+        },
+        StoreUnavailableError: {
+            "25006": "the session is read-only: this is a standby, or default_transaction_read_only is on",
+            "40001": "rolled back for another transaction",
+            "40P01": "rolled back to end a deadlock",
+            "53": "the server is out of connections, memory or disk",
+            "54": "a limit of the server is reached",
+            "55": "something else is in the way",
+            "57014": "it was cancelled, and rolled back; it may have waited for a transaction that has locked the row",
+            "57P03": "the server is starting or stopping",
+        },
+    }
+)
 # What the server says when it refuses a connection has no code in libpq, but for its text.
 _REFUSALS = (
     "authentication failed",

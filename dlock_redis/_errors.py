@@ -10,6 +10,7 @@ import redis.exceptions
 from redis.exceptions import ResponseError
 
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
+from dlock_core.kit import meanings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,37 +23,33 @@ ACL_RULES = (
 )
 
 # What an error code of the server means. Scripts fail before they write, so what is refused was not applied.
-CODES: dict[str, tuple[type[StoreError], str]] = {
-    "ASK": (StoreUnavailableError, "the slot is being moved"),
-    "BUSY": (StoreUnavailableError, "another script has been running for too long"),
-    "CLUSTERDOWN": (StoreUnavailableError, "a slot of the Cluster has no primary"),
-    "CROSSSLOT": (StoreSetupError, "a proxy or Cluster spreads one lock over slots"),
-    "DENIED": (
-        StoreSetupError,
-        "the server is in protected mode; set a password or its `bind`, or turn off protected-mode",
-    ),
-    "DLOCKCLOCK": (StoreSetupError, "set the clock of the server right; fencing tokens are made of it"),
-    "DLOCKEND": (StoreUnavailableError, "use another key"),
-    "LOADING": (StoreUnavailableError, "the server is still reading its data"),
-    "MASTERDOWN": (StoreUnavailableError, "a replica without its primary"),
-    "MISCONF": (StoreUnavailableError, "the server cannot write its data to disk and refuses writes"),
-    "MOVED": (StoreUnavailableError, "the slot has moved; on a Cluster bring a RedisCluster client"),
-    "NOAUTH": (StoreSetupError, ""),
-    "NOPASS": (StoreSetupError, ""),  # none of Redis: its words for this have no code
-    "NOPERM": (
-        StoreSetupError,
-        f"see that the URL names a user with the key pattern ~prefix* and the rights {ACL_RULES}",
-    ),
-    "NOPROTO": (StoreSetupError, "the server is older than Redis 6"),
-    "NOREPLICAS": (StoreUnavailableError, "fewer replicas than min-replicas-to-write"),
-    "OOM": (StoreUnavailableError, "the server is at its maxmemory"),
-    "READONLY": (StoreUnavailableError, "this is a replica, or was made one; name the primary"),
-    "TRYAGAIN": (StoreUnavailableError, "the slot is being moved"),
-    "UNBLOCKED": (StoreUnavailableError, "the server was made a replica meanwhile"),
-    "UNKILLABLE": (StoreUnavailableError, "another script has been running for too long"),
-    "WRONGPASS": (StoreSetupError, ""),
-    "WRONGTYPE": (RecordError, "the key holds something else than a record of dlock"),
-}
+CODES = meanings(
+    {
+        RecordError: {"WRONGTYPE": "the key holds something else than a record of dlock"},
+        StoreUnavailableError: {
+            "ASK TRYAGAIN": "the slot is being moved",
+            "BUSY UNKILLABLE": "another script has been running for too long",
+            "CLUSTERDOWN": "a slot of the Cluster has no primary",
+            "DLOCKEND": "use another key",
+            "LOADING": "the server is still reading its data",
+            "MASTERDOWN": "a replica without its primary",
+            "MISCONF": "the server cannot write its data to disk and refuses writes",
+            "MOVED": "the slot has moved; on a Cluster bring a RedisCluster client",
+            "NOREPLICAS": "fewer replicas than min-replicas-to-write",
+            "OOM": "the server is at its maxmemory",
+            "READONLY": "this is a replica, or was made one; name the primary",
+            "UNBLOCKED": "the server was made a replica meanwhile",
+        },
+        StoreSetupError: {
+            "CROSSSLOT": "a proxy or Cluster spreads one lock over slots",
+            "DENIED": "the server is in protected mode; set a password or its `bind`, or turn off protected-mode",
+            "DLOCKCLOCK": "set the clock of the server right; fencing tokens are made of it",
+            "NOAUTH NOPASS WRONGPASS": "",  # NOPASS is none of Redis: its words for this have no code
+            "NOPERM": f"see that the URL names a user with the key pattern ~prefix* and the rights {ACL_RULES}",
+            "NOPROTO": "the server is older than Redis 6",
+        },
+    }
+)
 # What a person has to know first, in the place of a hint.
 _FIRST: dict[str | None, str] = {
     "NOAUTH": "Redis wants a password; write it into the URL: redis://:PASSWORD@HOST:6379/0, or redis://USER:PASSWORD@HOST:6379/0. ",

@@ -7,6 +7,7 @@
 :func:`perform`, :func:`aperform`           steps that are written once, for both colours
 :func:`pages`                               a scan that a record which cannot be read does not end
 :func:`unanswered`, :func:`unfit`           errors that say the same for every server; :func:`named`: what a message calls a lock
+:func:`meanings`                            what each code of a server means, from one table
 :func:`quorum_guarantees`                   what a store promises that keeps each write on a majority of its servers
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
@@ -55,7 +56,7 @@ from dlock_core.kit.quorum import quorum_guarantees
 from dlock_core.kit.readiness import is_idle, is_ready
 from dlock_core.kit.removal import may_be_removed
 from dlock_core.kit.seats import AsyncSeats, Shelf
-from dlock_core.kit.trouble import named, unanswered, unfit
+from dlock_core.kit.trouble import meanings, named, unanswered, unfit
 from dlock_core.kit.watch import AsyncWatch, News, Waits, Watch
 from dlock_core.store import tokens_exhausted
 
@@ -109,6 +110,7 @@ __all__ = [
     "leave_behind",
     "matches",
     "may_be_removed",
+    "meanings",
     "named",
     "outcome",
     "packed",

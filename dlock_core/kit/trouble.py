@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def meanings(told: Mapping[type[StoreError], Mapping[str, str]]) -> dict[str, tuple[type[StoreError], str]]:
+    """Return for each code of a server its error and its hint, as *told*: hints by kind of error, for codes with blanks between them."""
+    return {
+        code: (kind, hint) for kind, hints in told.items() for codes, hint in hints.items() for code in codes.split()
+    }
 
 
 def named(key: str | None) -> str:
