@@ -268,11 +268,11 @@ class SqliteFile:
         connection = self._connection = self._connect("mode=rw")
         try:
             self._set_up(connection)
+            self._identity = (status.st_dev, status.st_ino)
+            self.clock = HostClock()
         except BaseException:
             self._drop()
             raise
-        self._identity = (status.st_dev, status.st_ino)
-        self.clock = HostClock()
         return connection
 
     def _create(self) -> None:

@@ -101,7 +101,7 @@ def test_handler_that_raises_leaves_the_store_usable(tmp_path: Path, verb: str, 
                     kept.append(error)  # as a notebook does, and with it every frame
 
             came: list[object] = []
-            thread = threading.Thread(target=lambda: came.append(store.read("k", timeout_s=1)))  # noqa: B023  # joined here
+            thread = threading.Thread(target=lambda: came.append(store.read_age("k", timeout_s=1)))  # noqa: B023  # joined here
             thread.start()
             thread.join()
             assert came, f"the mutex is held after an interrupt at place {number}"
