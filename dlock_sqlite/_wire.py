@@ -40,8 +40,7 @@ CREATE TABLE lock (
     written TEXT
 ) WITHOUT ROWID
 """
-READ = f"SELECT {_COLUMNS} FROM lock WHERE key = ?"  # noqa: S608  # names of ours
-READ_AGED = f"SELECT {_COLUMNS}, written FROM lock WHERE key = ?"  # noqa: S608  # names of ours
+READ = f"SELECT {_COLUMNS}, written FROM lock WHERE key = ?"  # noqa: S608  # names of ours
 WRITE = f"INSERT OR REPLACE INTO lock ({_COLUMNS}, written) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # names of ours
 PAGE_FIRST = f"SELECT {_COLUMNS} FROM lock WHERE key >= ? AND key <> '' ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours
 PAGE_NEXT = f"SELECT {_COLUMNS} FROM lock WHERE key > ? ORDER BY key LIMIT {PAGE_ROWS}"  # noqa: S608  # names of ours

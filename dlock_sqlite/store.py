@@ -18,7 +18,7 @@ import sqlite3
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dlock_core.clock import NANOS, now_ns, wall_ms
 from dlock_core.errors import ConfigurationError, RecordError, StoreError
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["SqliteStore"]
 
 _HELD = State.HELD
+# The record under a key, if there is one, and the ms since it was written.
+_Standing: TypeAlias = tuple[LockRecord | None, int]
 # Calls that are given no time of their own.
 _PATIENCE_S = 10.0
 _LOOK_EVERY_S = 0.05
@@ -90,7 +92,7 @@ class SqliteStore:
         """Return the record under *key*."""
         row: wire.Row | None
         row = self._file.run(lambda connection: connection.execute(wire.READ, (key,)).fetchone(), key, timeout_s)
-        return None if row is None else self._counted(wire.decode(row))
+        return None if row is None else self._counted(wire.decode(row[:-1]))
 
     def scan(self, prefix: str, *, timeout_s: float) -> Iterator[LockRecord]:
         """Yield the records whose key starts with *prefix*, in the order of their bytes; each page is a transaction of its own."""
@@ -140,8 +142,8 @@ class SqliteStore:
 
     def read_age(self, key: str, *, timeout_s: float) -> tuple[LockRecord, int] | None:
         """Return the record under *key*, and the ms since it was written by the clock of this host; 0 after a restart of it."""
-        found = self._file.run(partial(self._aged, key), key, timeout_s)
-        return None if found is None else (self._counted(wire.decode(found[0])), found[1])
+        record, age_ms = self._file.run(partial(self._standing, key), key, timeout_s)
+        return None if record is None else (self._counted(record), age_ms)
 
     def prune(self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool, timeout_s: float) -> int:
         """Remove those of *records* that are free, unchanged and old enough; return how many they are.
@@ -200,9 +202,8 @@ class SqliteStore:
 
     def _claim_all(self, requests: Sequence[Claim], connection: sqlite3.Connection) -> list[Reply]:
         connection.execute("BEGIN IMMEDIATE")
-        standing = [self._aged(request.record.key, connection) for request in requests]
-        pairs = list(zip(standing, requests, strict=True))
-        decided = [self._decided(connection, found, request) for found, request in pairs]
+        standing = [self._standing(request.record.key, connection) for request in requests]
+        decided = [self._decided(connection, found, request) for found, request in zip(standing, requests, strict=True)]
         if False in [reply.applied for reply in decided]:
             return [self._refusal(found) for found in standing]
         for reply in decided:
@@ -211,25 +212,23 @@ class SqliteStore:
         return decided
 
     def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
-        found = self._aged(request.record.key, connection)
-        reply = self._decided(connection, found, request)
+        reply = self._decided(connection, self._standing(request.record.key, connection), request)
         if reply.applied:
             self._write(connection, reply)
-        elif type(request) is Claim:
-            return self._refusal(found)
         return reply
 
     def _decided(
-        self, connection: sqlite3.Connection, found: tuple[wire.Row, int] | None, request: Claim | Replace | Release
+        self, connection: sqlite3.Connection, standing: _Standing, request: Claim | Replace | Release
     ) -> Reply:
-        if found is None:
-            return outcome(None, request, floor=_floor(connection) if type(request) is Claim else 1)
-        return outcome(wire.decode(found[0]), request)
+        is_claim = type(request) is Claim
+        reply = outcome(standing[0], request, floor=_floor(connection) if is_claim and standing[0] is None else 1)
+        return self._refusal(standing) if is_claim and not reply.applied else reply
 
-    def _refusal(self, found: tuple[wire.Row, int] | None) -> Reply:
-        if found is None:
+    def _refusal(self, standing: _Standing) -> Reply:
+        record, age_ms = standing
+        if record is None:
             return Reply(applied=False, record=None)
-        return Reply(applied=False, record=self._counted(wire.decode(found[0])), age_ms=found[1])
+        return Reply(applied=False, record=self._counted(record), age_ms=age_ms)
 
     def _write(self, connection: sqlite3.Connection, reply: Reply) -> None:
         assert reply.record is not None  # a grant has one
@@ -245,11 +244,9 @@ class SqliteStore:
         connection.execute("BEGIN IMMEDIATE")
         going: list[LockRecord] = []
         for listed in records:
-            found = self._aged(listed.key, connection)
-            if found is not None:
-                standing = wire.decode(found[0])
-                if may_be_removed(standing, listed, found[1] or _age_by_wall_clock(standing), older_than_ms):
-                    going.append(standing)
+            record, age_ms = self._standing(listed.key, connection)
+            if may_be_removed(record, listed, age_ms or _age_by_wall_clock(record), older_than_ms):
+                going.append(listed)
         if going and not dry_run:
             least_token = max(record.fencing_token for record in going) + 1
             connection.execute(wire.WRITE_FLOOR, (max(least_token, _floor(connection)),))
@@ -266,9 +263,9 @@ class SqliteStore:
         waiters = self._file.wake_ups.count(record.key)
         return replace(record, waiters=waiters) if waiters else record
 
-    def _aged(self, key: str, connection: sqlite3.Connection) -> tuple[wire.Row, int] | None:
-        row: wire.Row | None = connection.execute(wire.READ_AGED, (key,)).fetchone()
-        return None if row is None else (row[:-1], self._file.clock.age_ms(row[-1]))
+    def _standing(self, key: str, connection: sqlite3.Connection) -> _Standing:
+        row: wire.Row | None = connection.execute(wire.READ, (key,)).fetchone()
+        return (None, 0) if row is None else (wire.decode(row[:-1]), self._file.clock.age_ms(row[-1]))
 
     def _commit(self, connection: sqlite3.Connection, key: str | None) -> None:
         try:
@@ -285,5 +282,5 @@ def _floor(connection: sqlite3.Connection) -> int:
     return 1 if row is None else row[0]
 
 
-def _age_by_wall_clock(record: LockRecord) -> int:
-    return 0 if record.times is None else wall_ms() - record.times.written_at_s * 1000
+def _age_by_wall_clock(record: LockRecord | None) -> int:
+    return 0 if record is None or record.times is None else wall_ms() - record.times.written_at_s * 1000
