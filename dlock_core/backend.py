@@ -285,13 +285,18 @@ def adapter_faults(url: str) -> Iterator[None]:
         ) from error
 
 
-def missing_driver(extra: str, driver: str, error: ImportError) -> MissingDriverError:
-    """Return the error an adapter raises when importing its *driver* fails."""
-    missing = MissingDriverError(
-        f"the {extra} store needs {driver}, which is not installed: pip install 'dlock-core[{extra}]'"
-    )
-    missing.__cause__ = error
-    return missing
+@contextmanager
+def importing(driver: str, extra: str) -> Iterator[None]:
+    """Import *driver* in this block, which the pip *extra* brings.
+
+    Raises: MissingDriverError: that fails; the message says how to install it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise MissingDriverError(
+            f"the {extra} store needs {driver}, which is not installed: pip install 'dlock-core[{extra}]'"
+        ) from error
 
 
 def explain(model: type[BaseModel], error: ValidationError) -> str:

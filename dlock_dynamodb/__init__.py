@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dlock_core.backend import missing_driver
+from dlock_core.backend import importing
 
-try:
+with importing("boto3", "dynamodb"):
     import boto3 as _boto3  # noqa: F401  # what it is missing for is told before the modules that use it are loaded
-except ImportError as error:
-    raise missing_driver("dynamodb", "boto3", error) from error
 
 from dlock_core.kit import Backend
 from dlock_dynamodb._credentials import open_session

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dlock_core.backend import missing_driver
+from dlock_core.backend import importing
 
-try:
+with importing("grpcio>=1.80 and protobuf>=4.25", "etcd"):
     import google.protobuf.descriptor_pool  # noqa: F401
     import grpc.aio  # noqa: F401
-except ImportError as error:
-    raise missing_driver("etcd", "grpcio>=1.80 and protobuf>=4.25", error) from error
 
 from dlock_core.kit import Backend
 from dlock_etcd.options import EtcdStoreOptions

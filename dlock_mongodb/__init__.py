@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-from dlock_core.backend import missing_driver
+from dlock_core.backend import importing
 
-try:
+with importing("pymongo>=4.13", "mongodb"):
     import pymongo
 
     if pymongo.version_tuple < (4, 13):
         raise ImportError(f"pymongo {pymongo.version} has no asyncio client of its own", name="pymongo")
-except ImportError as error:
-    raise missing_driver("mongodb", "pymongo>=4.13", error) from error
 
 from dlock_core.kit import Backend
 from dlock_mongodb.options import MongoDBStoreOptions

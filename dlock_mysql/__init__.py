@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dlock_core.backend import missing_driver
+from dlock_core.backend import importing
 
-try:
+with importing("PyMySQL", "mysql"):
     import pymysql as _pymysql  # noqa: F401  # its absence must be reported before the modules that use it are loaded
-except ImportError as error:
-    raise missing_driver("mysql", "PyMySQL", error) from error
 
 from dlock_core.kit import Backend
 from dlock_mysql.options import MySQLStoreOptions

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dlock_core.backend import missing_driver
+from dlock_core.backend import importing
 
-try:
+with importing("psycopg>=3.2.13", "postgres"):
     import psycopg.pq  # noqa: F401  # fails where there is no libpq
-except ImportError as error:
-    raise missing_driver("postgres", "psycopg>=3.2.13", error) from error
 
 from dlock_core.kit import Backend
 from dlock_postgres.options import PostgresStoreOptions

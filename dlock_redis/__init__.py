@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dlock_core.backend import missing_driver
+from dlock_core.backend import importing
 
-try:
+with importing("redis-py", "redis"):
     import redis
     import redis.asyncio
-except ImportError as error:
-    raise missing_driver("redis", "redis-py", error) from error
 
 from dlock_core.kit import Backend
 from dlock_redis._errors import ACL_RULES

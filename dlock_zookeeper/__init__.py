@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dlock_core.backend import missing_driver
+from dlock_core.backend import importing
 
-try:
+with importing("kazoo>=2.11", "zookeeper"):
     # An absence must be reported before the modules that use it are loaded; kazoo 2.10 lacks it.
     from kazoo.exceptions import ThrottledOpError as _  # noqa: F401
-except ImportError as error:
-    raise missing_driver("zookeeper", "kazoo>=2.11", error) from error
 
 from dlock_core.kit import Backend
 from dlock_zookeeper.options import ZooKeeperStoreOptions

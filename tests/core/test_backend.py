@@ -23,7 +23,7 @@ from dlock_core import (
     backend,
     connect,
 )
-from dlock_core.backend import backend_for, check_claims, installed_schemes, missing_driver, split_url
+from dlock_core.backend import backend_for, check_claims, importing, installed_schemes, split_url
 from dlock_core.kit import Backend
 from dlock_core.memory import AsyncMemoryStore, MemoryOptions, MemoryStore
 from dlock_core.store import Guarantees
@@ -176,11 +176,11 @@ def test_missing_driver_names_the_exact_install() -> None:
     """The message can be pasted."""
     cause = ImportError("No module named 'redis'")
 
-    error = missing_driver("redis", "redis-py", cause)
+    with pytest.raises(ImportError) as caught, importing("redis-py", "redis"):
+        raise cause
 
-    assert str(error) == "the redis store needs redis-py, which is not installed: pip install 'dlock-core[redis]'"
-    assert error.__cause__ is cause
-    assert isinstance(error, ImportError)
+    told = "the redis store needs redis-py, which is not installed: pip install 'dlock-core[redis]'"
+    assert (type(caught.value), str(caught.value), caught.value.__cause__) == (MissingDriverError, told, cause)
 
 
 @pytest.mark.parametrize("scheme", ["redis", "dynamodb", "mongodb"])
