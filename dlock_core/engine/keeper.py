@@ -90,6 +90,15 @@ class Keeper(Errand):
         """Whether the session lasts."""
         return lease.is_valid(self.handle.state, now)
 
+    def is_sound(self, now: int) -> bool:
+        """Whether locks may be moved under it: more than half of its use is left, and it may still tell of a risk, and of its end.
+
+        Their holders would not hear of what was told before, and a session tells its holders to stop only once.
+        """
+        state = self.handle.state
+        is_calm = type(state) is Held and not state.at_risk and state.stopping is None
+        return is_calm and self.deadline - now > self.timings.usable_ns // 2
+
     @property
     def deadline(self) -> int:
         """When the session ends, if no beat comes."""
@@ -150,11 +159,11 @@ class Keepers:
         )
 
     def _find(self, timings: Timings, now: int) -> Keeper | None:
-        """Return a session for locks of these *timings* that has room, and more than half of its use left."""
+        """Return a sound session for locks of these *timings* that has room."""
         wanted = _session_timings(timings)
         for keeper in self._keepers:
             fits = keeper.timings == wanted and len(keeper.kept) < self._locks_max and not keeper._closed
-            if fits and keeper.deadline - now > wanted.usable_ns // 2 and keeper.is_valid(now):
+            if fits and keeper.is_sound(now):
                 return keeper
         return None
 

@@ -1,0 +1,56 @@
+"""Under which session a lock is moved: never under one that cannot tell any more what its holder has asked to be told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dlock_core import StoreUnavailableError
+from tests.core.test_sessions import KEEPS, moved
+from tests.core.worlds import both_colours
+
+if TYPE_CHECKING:
+    from tests.core.worlds import World
+
+
+@both_colours
+async def test_lock_that_comes_after_a_session_has_told_to_stop_is_told_in_time(world: World) -> None:
+    """A session tells its holders once, and lives on where the store answers again; a new one keeps those that come then."""
+    async with world.client(**KEEPS, stop_grace=2) as client:
+        (first,) = await moved(world, client, "first")
+        with world.store.outage():
+            while not first.stopping.is_set():
+                await world.live(0.25)
+        await world.live(5)
+        assert first.is_valid
+
+        (second,) = await moved(world, client, "second")
+        assert not second.stopping.is_set()
+        with world.store.outage():
+            while not second.stopping.is_set():
+                await world.live(0.25)
+            assert second.is_valid
+
+
+@both_colours
+async def test_lock_is_not_put_at_risk_by_its_move(world: World) -> None:
+    """While the renewals of the session fail, its own succeed; where they fail, too, its holder is told, and not only of the loss."""
+    fails = False
+
+    def before(_: str, request: Any) -> None:
+        if fails and "~dlock/" in getattr(request, "record", request).key:
+            raise StoreUnavailableError("not sent (injected)")
+
+    async with world.client(world.hooked_store(before), **KEEPS) as client:
+        (first,) = await moved(world, client, "first")
+        second = await client.acquire("second")
+        told: list[bool] = []
+        second.on_risk(lambda lease: told.append(lease.is_valid))
+        fails = True
+        await world.live(12)
+
+        assert not first.is_valid
+        assert second.is_valid
+        assert not told
+        fails = False
+        await world.live(6)
+        assert world.space.records["second"].session is not None
