@@ -20,10 +20,10 @@ from dlock_core.errors import ConfigurationError, StoreError, UnsafeStoreError
 from dlock_core.members import session_key
 from dlock_core.record import LossReason, NewerRecord, SessionRef
 from dlock_core.states import Cease, Due, Held, Lost, Renew
-from dlock_core.timings import NANOS, NEVER, Timings
+from dlock_core.timings import NEVER, Timings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dlock_core.engine.client_context import ClientContext
     from dlock_core.engine.driver import Driver
@@ -194,8 +194,8 @@ class Keepers:
         session.keeps = keeper
         singles.append((session, claim))
 
-    async def look_after(self, session: Handle) -> None:
-        """Do what is due after a request of *session*: settle an attempt to open one, lose what was dropped, and audit."""
+    async def look_after(self, session: Handle, spare_s: Callable[[], float]) -> None:
+        """Do what is due after a request of *session*: settle an attempt to open one, lose what was dropped, and audit, in *spare_s*."""
         keeper = session.keeps
         assert keeper is not None  # asked for sessions only
         if type(session.state) is not Held:
@@ -207,7 +207,7 @@ class Keepers:
             self._opening.pop(keeper.timings, None)
         while keeper.parted:
             self._end_unheld(keeper.parted.popleft())
-        await self._audit(keeper)
+        await self._audit(keeper, spare_s)
 
     def _end_unheld(self, handle: Handle) -> None:
         """End a lock that nobody has in hand any more, as the scheduler does where it renews: what was dropped lapses."""
@@ -245,12 +245,12 @@ class Keepers:
                     end_with_session(self._driver, handle)
             self._driver.tell()
 
-    async def _audit(self, keeper: Keeper) -> None:
+    async def _audit(self, keeper: Keeper, spare_s: Callable[[], float]) -> None:
         """Read the next few locks: one that a failover has rolled back, or that somebody has changed, is lost (Q8)."""
         period_ns = min(keeper.timings.period_ns, self._audit_ns)
         for _ in range(math.ceil(len(keeper.kept) * period_ns / self._audit_ns)):
-            handle = _next_kept(keeper)
-            if handle is None:
+            timeout_s = spare_s()
+            if not timeout_s or (handle := _next_kept(keeper)) is None:
                 return
             keeper.unaudited[handle] = None
             self._end_unheld(handle)
@@ -258,7 +258,7 @@ class Keepers:
             if type(state) is not Held or state.in_flight is not None or state.pending:
                 continue
             try:
-                record = await self._engine.store.read(handle.key, timeout_s=keeper.timings.timeout_ns / NANOS)
+                record = await self._engine.store.read(handle.key, timeout_s=timeout_s)
             except StoreError as error:
                 _log.debug("lock %r could not be audited: %s", handle.name, error)
                 return

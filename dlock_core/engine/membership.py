@@ -15,7 +15,7 @@ from dlock_core.store import Claim, Release
 from dlock_core.timings import NANOS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dlock_core.engine.driver import Driver
     from dlock_core.engine.handle import Handle
@@ -76,10 +76,11 @@ def check_shared(options: LockOptions) -> None:
         )
 
 
-async def find_evicted(driver: Driver, handles: Sequence[Handle]) -> list[Handle]:
+async def find_evicted(driver: Driver, handles: Sequence[Handle], spare_s: Callable[[], float]) -> list[Handle]:
     """Return those of *handles* that are no members any more: a failover lost their joining, or somebody removed or restored the record.
 
     Nothing else tells them, since their renewals don't touch it. The session of each is broken, so its next renewal says that it is lost.
+    *spare_s* says how long the next look may take; 0 ends them.
     """
     members = [
         (handle, handle.membership)
@@ -89,17 +90,18 @@ async def find_evicted(driver: Driver, handles: Sequence[Handle]) -> list[Handle
     members.sort(key=lambda pair: pair[1].seen_at)
     evicted = []
     for handle, membership in members[:_AUDITS_MAX]:
+        if not (timeout_s := spare_s()):
+            break
         try:
-            if await _is_evicted(driver, handle, membership):
+            if await _is_evicted(driver, handle, membership, timeout_s):
                 evicted.append(handle)
         except Exception as error:  # noqa: BLE001  # an adapter's mistake must not end the renewals of all other locks
             _log.debug("lock %r could not be looked at: %r", handle.name, error)
     return evicted
 
 
-async def _is_evicted(driver: Driver, handle: Handle, membership: Membership) -> bool:
+async def _is_evicted(driver: Driver, handle: Handle, membership: Membership, timeout_s: float) -> bool:
     timings = handle.state.terms.timings
-    timeout_s = timings.timeout_ns / NANOS
     now = driver.runtime.now()
     record = await driver.store.read(membership.key, timeout_s=timeout_s)
     state = handle.state
@@ -112,7 +114,7 @@ async def _is_evicted(driver: Driver, handle: Handle, membership: Membership) ->
         "lock %r has lost its holder %r: its record was rolled back, or changed by hand", handle.name, timings.owner
     )
     by = Broken(timings.owner, driver.runtime.wall_ms())
-    await break_grant(driver.store, Break(handle.key, state.version.fencing_token, by), timeout_s)
+    await break_grant(driver.store, Break(handle.key, state.version.fencing_token, by), timings.timeout_ns / NANOS)
     return True
 
 

@@ -139,12 +139,20 @@ class Renewals:
 
     async def run(self, job: Job) -> None:
         """Perform one job of :meth:`collect`; errors of a lock are events of that lock and never leave."""
+        now = self._driver.runtime.now
+        until = now() + job.timeout_ns
+
+        def spare_s() -> float:
+            # Looks are part of the job: while a store is slow, other locks must not wait for more than a request.
+            left_ns = until - now()
+            return left_ns / NANOS if left_ns >= job.timeout_ns // 2 else 0.0
+
         try:
             await self._perform(job)
             for handle in job.handles:
                 if handle.keeps is not None:
-                    await self._keepers.look_after(handle)
-            for handle in await find_evicted(self._driver, job.handles):
+                    await self._keepers.look_after(handle, spare_s)
+            for handle in await find_evicted(self._driver, job.handles, spare_s):
                 await self.run_one(handle, self._driver.advance_from((Held,), handle, Renew(new_rvn())))
         except BaseException:
             self.drop(job)

@@ -314,7 +314,7 @@ class Attempt:
         """
         if record is None or member_of(record, self._replaces) is None:
             own.is_converting = False  # it is settled: this member was taken out by others
-            await find_evicted(self._engine.driver, [own])
+            await find_evicted(self._engine.driver, [own], lambda: self._timings.timeout_ns / NANOS)
             await self._engine.renew(own)
             raise await self._refusal(record, self._engine.runtime.now())
 

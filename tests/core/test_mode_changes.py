@@ -260,7 +260,7 @@ async def test_reader_that_becomes_the_writer_is_not_lost(world: World) -> None:
         if not looks and record is not None and record.members and record.members.members[0].mode == "write":
             looks.append(record)
             driver = world.clients[0]._engine.driver
-            lost.extend(run_blocking(find_evicted(driver, list(driver.held.values()))))
+            lost.extend(run_blocking(find_evicted(driver, list(driver.held.values()), lambda: 1.0)))
 
     async with world.client(world.hooked_store(lambda *_: None, look)) as client:
         reader = await client.acquire("k", mode="read")
