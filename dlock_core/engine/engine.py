@@ -262,6 +262,10 @@ class Engine:
                 return
             self._observations.note(key, record)
 
+    def observed(self, key: str) -> Observation | None:
+        """Return what this client has observed of *key* so far."""
+        return self._observations.get(key)
+
     def begin_observing(self, record: LockRecord) -> Observation:
         """Return since when the held *record* is observed: from now on, unless that was begun."""
         self._observations.note(record.key, record)

@@ -18,6 +18,8 @@ from dlock_core.errors import (
     StoreError,
     StoreUnavailableError,
 )
+from dlock_core.lease import quarantine_ms
+from dlock_core.members import keeping_sessions
 from dlock_core.once import NOTHING, Finished, SlotSource, check_slot, finished_in, is_due, later_slot, mark
 from dlock_core.record import Loss, LossReason
 from dlock_core.states import Held, Lost, Outcome, Seeking
@@ -164,9 +166,8 @@ class JobRun:
             self._lease._leave_to_scheduler()  # its other half
 
     async def _take(self, engine: Engine, lease: LeaseView, record: LockRecord | None) -> None:
-        call, look = self._call, _watch_holder() if self._until_renewed else None
-        has_no_lease = record is not None and record.held and record.lease_ms is None and record.members is None
-        if has_no_lease and self._until_renewed:
+        call, look = self._call, _watch_holder(engine) if self._until_renewed else None
+        if record is not None and record.held and quarantine_ms(record) is None and self._until_renewed:
             self.busy, self._holder = True, record  # a lock that shows no sign of life
             return
         try:
@@ -255,15 +256,21 @@ class JobRun:
         )
 
 
-def _watch_holder() -> Callable[[Handle], None]:
-    """Return what ends a wait, by _HolderLivesError, when the version of the held record has changed: its holder is alive."""
-    seen: set[Version] = set()
+def _watch_holder(engine: Engine) -> Callable[[Handle], None]:
+    """Return what ends a wait, by _HolderLivesError, when the holder is seen to live: its record, or the session of that, has changed."""
+    first: dict[str, Version] = {}
 
     def look(handle: Handle) -> None:
         state = handle.state
-        if type(state) is Seeking and state.seen is not None:
-            seen.add(state.seen.version)
-        if len(seen) > 1:
+        if type(state) is not Seeking or state.seen is None or state.shown is None:
+            return
+        seen = {handle.key: state.seen}
+        for ref in keeping_sessions(state.shown):
+            known = engine.observed(ref.key)
+            # What was seen before this try may have changed long ago, and the holder have died since.
+            if known is not None and known.seen_at >= handle.asked_at:
+                seen[ref.key] = known
+        if any(first.setdefault(key, each.version) != each.version for key, each in seen.items()):
             raise _HolderLivesError
 
     return look
