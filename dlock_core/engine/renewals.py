@@ -153,10 +153,19 @@ class Renewals:
                 if handle.keeps is not None:
                     await self._keepers.look_after(handle, spare_s)
             for handle in await find_evicted(self._driver, job.handles, spare_s):
-                await self.run_one(handle, self._driver.advance_from((Held,), handle, Renew(new_rvn())))
+                await self.run_one(handle, self._begin_renewal(handle))
         except BaseException:
             self.drop(job)
             raise
+
+    def _begin_renewal(self, handle: Handle) -> Any:
+        """Return the renewal of *handle*; None where it is held no more, or another renewal is under way, whose answer tells as much."""
+        with self._driver.runtime.mutex:
+            state = handle.state
+            is_idle = type(state) is Held and state.in_flight is None
+            request = self._driver.step(handle, Renew(new_rvn())) if is_idle else None
+        self._driver.tell()
+        return request
 
     async def _perform(self, job: Job) -> None:
         now = self._driver.runtime.now()

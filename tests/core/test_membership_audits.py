@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from dlock_core import ConfigurationError, LossReason, StoreUnavailableError
+from dlock_core import ConfigurationError, LockLostError, LossReason, StoreUnavailableError
 from dlock_core.engine.blocking_runtime import run_blocking
 from dlock_core.engine.membership import check_exclusive
 from dlock_core.memory import MemoryStore
@@ -18,7 +19,7 @@ from dlock_core.record import NewerRecord
 from dlock_core.timings import NANOS
 from tests.core.scheduler_support import batches
 from tests.core.test_shared_locks import lived
-from tests.core.worlds import both_colours
+from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -217,6 +218,33 @@ async def test_release_whose_session_does_not_end_is_unknown_only_where_the_plac
                 await lived(world, releasing, 20)
         assert (world.space.records["k"].members is None) == has_left
         failing.clear()
+
+
+@async_only
+async def test_holder_that_the_record_has_lost_may_be_renewing_at_that_moment(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its own call tells it then, and nothing fails."""
+    goes_on, renewing = asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def held_up(verb: str, request: Any) -> None:
+        if verb == "replace" and request.record.broken is not None and not renewing:
+            renewing.append(asyncio.create_task(leases[0].renew()))
+            await asyncio.sleep(0)  # it is sent
+        elif renewing and verb == "replace" and request.record.broken is None:
+            await goes_on.wait()
+
+    store = world.hooked_store(held_up)
+    async with world.client(store, lease_duration=20) as client:
+        leases = [await client.acquire("a", permits=1)]
+        del world.space.records["a"]
+        world.clock.advance(5.5)
+        await world.until(lambda: world.space.records["a~dlock/session/0"].broken is not None)
+
+        goes_on.set()
+        with pytest.raises(LockLostError):
+            await renewing[0]
+        assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
 def test_options_of_one_holder_are_taken_where_only_those_are() -> None:
