@@ -72,6 +72,7 @@ _log = guarded_logger("dlock.engine")
 ABANDONED_MAX = 4_096
 _RVN_BYTES, _DRAWN_AT_ONCE = 16, 64
 _TOLD = frozenset({Risk, Stop, Abandon, Noted})
+_MAY_BE_LATE = frozenset({Answer, Failure})
 jitter = random.random  # spreads a herd; nothing is kept secret by it
 
 
@@ -111,6 +112,8 @@ class Driver:
 
     def step(self, handle: Handle, event: Event) -> Any:
         """Do what :meth:`advance` does; the caller holds the mutex, and calls :meth:`tell` when it has left it."""
+        if handle.keeper is not None and type(event) in _MAY_BE_LATE:
+            self.keepers.notice_end(handle)  # what ended before an answer stays ended
         while True:
             old = handle.state
             state, effects = lease.step(old, event, self.runtime.now())
@@ -138,7 +141,7 @@ class Driver:
                 request = stamped(effect, trusted, self.runtime.wall_ms())
         if type(state) is not type(old):
             if type(old) is Held:
-                self._end_keeping(handle)
+                self.keepers.note_end(handle)
             self._moved(handle, old, state)
         elif type(state) is Held and type(old) is Held:
             self._stayed(handle, event, old, state)
@@ -254,13 +257,6 @@ class Driver:
                 note_event(self, EventKind.RELEASED, handle, handle.granted_at)
                 if is_told() and handle.keeps is None:
                     self.later(tell_release, handle, self.runtime.now())
-
-    def _end_keeping(self, handle: Handle) -> None:
-        """Take note that *handle*, which was held, is so no more."""
-        if handle.keeper is not None:
-            handle.keeper.kept.discard(handle)
-        if handle.keeps is not None:
-            self.later(self.keepers.end_all, handle.keeps)
 
     def forget(self, handle: Handle) -> None:
         """Take *handle* off those that hold their key."""

@@ -18,7 +18,7 @@ from dlock_core.engine.closing import release_all
 from dlock_core.engine.driver import Driver, id_of, new_rvn
 from dlock_core.engine.event_hook import note_event, note_wait
 from dlock_core.engine.handle import Handle, Runtime, View, Watch
-from dlock_core.engine.keeper import Keepers, end_with_session
+from dlock_core.engine.keeper import Keepers
 from dlock_core.engine.membership import leave_members
 from dlock_core.engine.observations import Observations
 from dlock_core.engine.progress import tell_wait
@@ -36,7 +36,7 @@ from dlock_core.errors import (
     StoreUnavailableError,
 )
 from dlock_core.events import EventKind
-from dlock_core.lease import due_at, is_applied, is_valid
+from dlock_core.lease import due_at, is_applied
 from dlock_core.members import kind_error
 from dlock_core.record import LockRecord, State
 from dlock_core.states import (
@@ -279,19 +279,10 @@ class Engine:
         request = self.driver.advance_from((Held, Lost), handle, Free(new_rvn()))
         self.driver.fail(handle, request, unknown=False)
 
-    def notice_end(self, handle: Handle) -> None:
-        """Lose a lock whose lease has run out, or its session, where no thread has noticed yet; the caller holds the mutex."""
-        state, now = handle.state, self.runtime.now()
-        if type(state) is Held and not is_valid(state, now):
-            self.driver.step(handle, Due(new_rvn()))
-        elif type(state) is Held and handle.keeper is not None and not handle.keeper.is_valid(now):
-            self.notice_end(handle.keeper.handle)
-            end_with_session(self.driver, handle)
-
     def part(self, handle: Handle, view: View) -> bool:
         """Take *view* off *handle*; whether it was the last."""
         with self.runtime.mutex:
-            self.notice_end(handle)
+            self.keepers.notice_end(handle)
             last = handle.detach(view)
         self.driver.tell()
         return last
@@ -341,7 +332,7 @@ class Engine:
             if view is not None:
                 handle.note_parting()
                 view._closed = True
-                self.notice_end(handle)
+                self.keepers.notice_end(handle)
             last = view is None or handle.detach(view)
             begins = last and type(handle.state) in (Confirming, Held, Lost)
             if begins:
@@ -414,7 +405,7 @@ class Engine:
             if handle.is_valid(self.runtime.now()):
                 return
             with self.runtime.mutex:
-                self.notice_end(handle)
+                self.keepers.notice_end(handle)
             self.driver.tell()
         if type(handle.state) is not Held:
             raise lost_error(handle)

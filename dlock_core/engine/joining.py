@@ -55,7 +55,7 @@ async def _join(engine: Engine, key: str, options: LockOptions, timings: Timings
         if handle is None or not handle.is_in_hand():
             return False
         joins = _joins(handle, options, view)
-        engine.notice_end(handle)
+        engine.keepers.notice_end(handle)
         is_lost = type(handle.state) is Lost
         if joins and not is_lost:
             handle.attach(view)

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
-from dlock_core.engine.driver import jitter
+from dlock_core.engine.driver import jitter, new_rvn
 from dlock_core.engine.sessions import Errand
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import ConfigurationError, StoreError, UnsafeStoreError
@@ -234,6 +234,22 @@ class Keepers:
                 self._driver.later(_log.warning, "lock %r was broken by %r", handle.name, note.by)
                 self._driver.step(handle, Cease(LossReason.BROKEN, alone=True))
 
+    def notice_end(self, handle: Handle) -> None:
+        """Lose a lock whose lease has run out, or its session, where no thread has noticed yet; the caller holds the mutex."""
+        state, now = handle.state, self._engine.runtime.now()
+        if type(state) is Held and not lease.is_valid(state, now):
+            self._driver.step(handle, Due(new_rvn()))
+        elif type(state) is Held and handle.keeper is not None and not handle.keeper.is_valid(now):
+            self.notice_end(handle.keeper.handle)
+            _end_with_session(self._driver, handle)
+
+    def note_end(self, handle: Handle) -> None:
+        """Take note that *handle*, which was held, is so no more."""
+        if handle.keeper is not None:
+            handle.keeper.kept.discard(handle)
+        if handle.keeps is not None:
+            self._driver.later(self.end_all, handle.keeps)
+
     def end_all(self, keeper: Keeper) -> None:
         """Lose all locks of a session that is over; called outside of the mutex. A client that was closed tells nobody: it ended them."""
         reason, kept = keeper.loss_reason(), [] if self._engine.closed else list(keeper.kept)
@@ -242,7 +258,7 @@ class Keepers:
         for start in range(0, len(kept), _SLICE):
             with self._engine.runtime.mutex:
                 for handle in kept[start : start + _SLICE]:
-                    end_with_session(self._driver, handle)
+                    _end_with_session(self._driver, handle)
             self._driver.tell()
 
     async def _audit(self, keeper: Keeper, spare_s: Callable[[], float]) -> None:
@@ -268,7 +284,7 @@ class Keepers:
                 self.end(handle, LossReason.BROKEN if is_broken else LossReason.STOLEN, record)
 
 
-def end_with_session(driver: Driver, handle: Handle) -> None:
+def _end_with_session(driver: Driver, handle: Handle) -> None:
     """Lose the lock of *handle*, whose session is over; under the mutex."""
     if type(handle.state) is Held and handle.keeper is not None:
         driver.step(handle, Cease(handle.keeper.loss_reason()))

@@ -61,4 +61,4 @@ def test_lock_that_is_lost_during_a_call_of_progress_is_told_as_lost(monkeypatch
 
 def _lose(lease: Lease, clock: FakeClock) -> None:
     clock.advance(11)
-    lease._engine.notice_end(lease._handle)
+    lease._engine.keepers.notice_end(lease._handle)

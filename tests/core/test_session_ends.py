@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import LockLostError, LossReason, State
+from dlock_core import LockLostError, LossReason, State, StoreUnavailableError
 from tests.core.test_sessions import KEEPS, moved, sessions_of
-from tests.core.worlds import both_colours
+from tests.core.worlds import async_only, both_colours
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -245,3 +246,57 @@ async def test_new_session_behind_rows_that_were_deleted_is_not_taken_for_one_th
 
         assert await b.try_acquire("k", permits=1) is None
         assert await again.ensure()
+
+
+@both_colours
+@pytest.mark.parametrize("change", [{"data": b"x"}, {"lease_duration": 15}], ids=["data", "lease"])
+async def test_answer_that_comes_after_the_end_of_a_session_holds_nothing(world: World, change: dict[str, Any]) -> None:
+    """As where the process was stopped while it changed a lock: that is lost, whatever was written, and stays so."""
+
+    def stopped(verb: str) -> None:
+        if verb == "replace" and stops:
+            world.clock.advance(stops.pop())
+
+    stops: list[int] = []
+    async with world.client(world.hooked_store(lambda *_: None, stopped), **KEEPS) as client:
+        (lease,) = await moved(world, client, "k")
+        stops.append(12)
+        with pytest.raises(LockLostError):
+            await lease.renew(**change)
+
+        assert not lease.is_valid
+        with pytest.raises(LockLostError):
+            await lease.release()
+        assert not world.space.records["k"].held
+
+
+@async_only
+async def test_lock_is_lost_with_the_session_under_which_it_was_being_moved(world: World) -> None:
+    """Its own lease lasts a little longer, and the move was not made; but it was over meanwhile, and nothing makes it valid again."""
+    goes_on, is_valid, late = asyncio.Event(), list[bool](), False
+
+    async def before(_: str, request: Any) -> None:
+        record = getattr(request, "record", None)
+        if late and record is not None and record.session is None:  # a beat
+            await goes_on.wait()
+        elif late and record is not None:
+            world.clock.advance(7)
+            is_valid.append(second.is_valid)
+            raise StoreUnavailableError("not sent (injected)")
+
+    async with world.client(world.hooked_store(before), **KEEPS) as client:
+        (first,) = await moved(world, client, "first")
+        session = first._handle.keeper.handle
+        while world.clock.now() != session.state.sent_at:
+            await world.live(0.25)
+        await world.live(0.5)
+        second = await client.acquire("second")
+        late = True
+        world.hung[session.key] = 0
+        await world.jump(2.5)
+
+        assert is_valid == [False]
+        assert not second.is_valid
+        goes_on.set()
+        del world.hung[session.key]
+        late = False
