@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -111,14 +110,14 @@ class Lane(BeginsAnew):
     def _asked(self, call: Callable[[], Any], late: Callable[[Any], object] | None) -> _Job:
         job = _Job(call, late)
         self._jobs.put(job)
-        if not _taken(self._idle) and (place := self._places.take(0)) is not None:
+        if not _taken_from(self._idle) and (place := self._places.take(0)) is not None:
             self._start(place)
         return job
 
     def after_fork_in_child(self) -> None:
         """Begin without threads; a forked child has none of its parent's."""
         self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._idle: deque[None] = deque()
+        self._idle: dict[Seat, bool] = {}  # of threads that wait for a job, and on which no caller counts yet
         self._places = Seats(self._width)
 
     def _start(self, place: Seat) -> None:
@@ -134,13 +133,14 @@ class Lane(BeginsAnew):
             try:
                 job = self._jobs.get_nowait()
             except queue.Empty:
-                self._idle.append(None)
+                self._idle[place] = True
                 try:
                     job = self._jobs.get(timeout=_IDLE_S)
                 except queue.Empty:
-                    if _taken(self._idle):
+                    if self._idle.pop(place, False):
                         break
                     continue  # a caller counts on this thread
+                self._idle.pop(place, None)  # the caller came just before this thread was idle, and counts on another
             job.run()
             del job
         self._places.leave(place)
@@ -179,10 +179,10 @@ def _answer(future: asyncio.Future[_T], call: Callable[[], _T], late: Callable[[
             late(answer)
 
 
-def _taken(tokens: deque[None]) -> bool:
-    """Take one of *tokens*, in one step; False if there is none."""
+def _taken_from(idle: dict[Seat, bool]) -> bool:
+    """Take one of *idle*, in one step; False if there is none."""
     try:
-        tokens.pop()
-    except IndexError:
+        idle.popitem()
+    except KeyError:
         return False
     return True

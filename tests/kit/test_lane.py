@@ -119,9 +119,7 @@ def test_a_thread_that_is_idle_is_used_before_another_is_started() -> None:
     """Its place is the only one that is taken."""
     lane = Lane(3)
     lane.run(int, 10)
-    until = time.monotonic() + 10
-    while not lane._idle and time.monotonic() < until:
-        threading.Event().wait(0.001)  # the thread is on its way from the call to its rest
+    _wait_until(lambda: bool(lane._idle))  # the thread is on its way from the call to its rest
 
     assert lane.run(lambda: 7, 10) == 7
     assert lane._places.taken == 1
@@ -146,11 +144,53 @@ def test_a_thread_that_a_caller_counts_on_does_not_end() -> None:
     assert lane.run(threading.current_thread, 10) is first
 
 
+def test_nobody_counts_on_a_thread_that_took_the_call_for_which_another_was_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A caller comes as one thread goes to rest: it starts another, the first one makes the call, and both of them end."""
+    monkeypatch.setattr("dlock_core.kit.lane._IDLE_S", 0.01)
+    lane = Lane(2)
+    caller = threading.Thread(target=lane.run, args=(int, 10))
+    taken = threading.Event()
+
+    class Jobs(queue.SimpleQueue[Any]):
+        def get_nowait(self) -> Any:
+            if caller.ident is not None and not taken.is_set():
+                assert taken.wait(10)  # the other thread has just begun
+            try:
+                return super().get_nowait()
+            except queue.Empty:
+                if caller.ident is None:  # the first thread is on its way to its rest
+                    caller.start()
+                    _wait_until(lambda: lane._places.taken == 2)
+                raise
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            job = super().get(block, timeout)
+            taken.set()
+            return job
+
+    lane._jobs = Jobs()
+    lane.run(int, 10)
+    assert taken.wait(10)
+    caller.join(10)
+    _wait_until(lambda: not lane._places.taken)
+
+    assert lane.run(lambda: 7, 1) == 7
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < until
+        threading.Event().wait(0.001)
+
+
 def test_a_forked_child_counts_on_no_thread_of_its_parent() -> None:
     """None of those is there."""
     lane = Lane(1)
     lane.run(int, 10)
-    lane._idle.append(None)
+    lane._idle[Seat(queue.SimpleQueue())] = True
 
     lane.after_fork_in_child()
 
