@@ -260,7 +260,7 @@ return answers
 """
 
 # ARGV: the place of a waiter, how long it waits in microseconds, and the rvn of the held record that it has seen, or nothing. Answers 0
-# where there is nothing to wait for. A waiter has one place, which it keeps when it waits in the other way than before.
+# where there is nothing to wait for. A waiter has one place, which it keeps when it waits in the other way than before; its turn, too.
 _ENTER = f"""
 local key, mine, seen, first = KEYS[1], ARGV[1], ARGV[3], nil
 if string.sub(mine, 1, 1) == '{IN_SERVER}' then first = mine end
@@ -275,13 +275,15 @@ local t = redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
 local owner, till = string.match(r[8] or '', '^([^\\31]+)\\31(%d+)$')
 local kept = till and at < tonumber(till) and till - at <= {TURN_MS * 1000}
-if r[2] ~= 'held' and kept and owner == mine then
+local bare = first and string.sub(mine, 2) or mine
+if r[2] ~= 'held' and kept and (owner == bare or owner == '{IN_SERVER}' .. bare) then
+  redis.call('HSET', key, 'turn', mine .. '\\31' .. till)
   {_WAKE}
   return 0
 end
 local entry = mine .. '\\31' .. string.format('%.0f', at + ARGV[2]) .. '\\30'
 local queue = r[7] or ''
-local from, to = string.find(queue, (first and string.sub(mine, 2) or mine) .. '\\31', 1, true)
+local from, to = string.find(queue, bare .. '\\31', 1, true)
 if from then
   if string.sub(queue, from - 1, from - 1) == '{IN_SERVER}' then from = from - 1 end
   to = string.find(queue, '\\30', to, true) or #queue

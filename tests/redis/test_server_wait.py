@@ -17,7 +17,7 @@ from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Replace, Reply, is_withdrawn
 from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._connections import _WAITING_MAX
-from dlock_redis._scripts import LEAVE, PLACES_MAX, TURN_MS
+from dlock_redis._scripts import IN_SERVER, LEAVE, PLACES_MAX, TURN_MS
 from tests.core.worlds import eventually
 from tests.redis.support import Server, calls, claim, granted, held, release
 from tests.redis.test_waiting import SOON_S, Waiter, queued
@@ -357,6 +357,23 @@ def test_wait_for_a_record_of_a_newer_format_leaves_it_alone(store: Any, raw: An
     assert not reply.applied
     assert [raw.eval(LEAVE.text, 1, each, "place") for each in (key, f"{key}/absent")] == [0, 0]
     assert raw.hgetall(key) == before
+
+
+@pytest.mark.parametrize("in_server", [True, False])
+def test_turn_that_came_between_two_waits_is_used(
+    store: Any, waiter: RedisStore, raw: Any, key: str, *, in_server: bool
+) -> None:
+    """Sent to look by a renewal, it waits in its other way after that: it slept beside the free key that was kept for it."""
+    record = granted(store, key)
+    release(store, record)
+    (seconds, micros), place = raw.time(), waiter._verbs.place("t")
+    till = b"%d" % (seconds * 1_000_000 + micros + TURN_MS * 1000)
+    raw.hset(key, "turn", (place if in_server else IN_SERVER.encode() + place) + b"\x1f" + till)
+
+    waits: Any = Waiting(waiter, key, ticket="t") if in_server else Waiter(waiter, record, "t", LONG_S)
+
+    waits._thread.join(SOON_S)
+    assert not waits._thread.is_alive()
 
 
 @pytest.mark.parametrize("wait_s", [0.001, 0.0004])
