@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dlock_core.backend import importing
 
-with importing("pymongo>=4.13", "mongodb"):
+with importing("pymongo>=4.13.2", "mongodb"):
     import pymongo
 
     if pymongo.version_tuple < (4, 13):

@@ -124,6 +124,24 @@ def test_the_entry_points_are_in_the_wheel(wheel: Path, project: dict[str, Any])
     }
 
 
+def test_the_oldest_drivers_are_told_as_they_are_required(project: dict[str, Any]) -> None:
+    """An adapter whose driver is missing, and the page of the stores, name what the extra asks for."""
+    extras = {
+        name: [re.sub(r"\[\w+\]", "", each) for each in wanted]
+        for name, wanted in project["optional-dependencies"].items()
+    }
+    packages = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("dlock_*/__init__.py"))
+    told = re.findall(r'importing\("([^"]+)", "(\w+)"\)', packages)
+    page = (ROOT / "docs" / "stores.md").read_text(encoding="utf-8")
+    drivers = re.findall(r"hrough (\S+) ([\d.]+) or newer", page)
+
+    assert len(told) == len(drivers) == 7
+    for text, extra in told:
+        assert set(re.findall(r"\S+>=[\d.]+", text)) <= set(extras[extra]), text
+    for name, version in drivers:
+        assert f"{name.removesuffix('-py')}>={version}" in [each for wanted in extras.values() for each in wanted], name
+
+
 def test_a_plain_install_needs_pydantic_only(wheel: Path) -> None:
     """Every other requirement belongs to an extra."""
     lines = read(wheel, "METADATA").partition("\n\n")[0].splitlines()

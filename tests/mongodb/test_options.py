@@ -139,4 +139,4 @@ def test_without_its_driver_the_import_names_the_install(driver: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
 
     assert "pip install 'dlock-core[mongodb]'" in done.stdout
-    assert "pymongo>=4.13" in done.stdout
+    assert "pymongo>=4.13.2" in done.stdout
