@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError, WriteError
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, Release, Replace
     from dlock_mongodb._wire import Document, Step
-    from dlock_mongodb.provision import Conversation, Facts, Names
+    from dlock_mongodb.options import MongoDBStoreOptions
+    from dlock_mongodb.provision import Conversation, Facts
 
 _TROUBLE: tuple[type[BaseException], ...] = (StoreError, *CLASSES)
 
@@ -32,7 +33,7 @@ class MongoDBVerbs:
 
     name = "MongoDB"
 
-    def __init__(self, names: Names, learned: Callable[[Facts], None]) -> None:
+    def __init__(self, names: MongoDBStoreOptions, learned: Callable[[Facts], None]) -> None:
         self._names = names
         self._learned = learned
         self._facts: Facts | None = None
@@ -175,22 +176,18 @@ class MongoDBVerbs:
         return facts
 
 
-def _settled(request: Replace, document: Document | None, failure: Document | None) -> Reply | StoreError:
-    """Return the result of one request of a batch, by the *document* that stands and the *failure* of its statement."""
+def _settled(request: Replace, document: Document | None, failure: Document | None) -> Reply:
+    """Return the result of one request of a batch, or raise it, by the *document* that stands and the *failure* of its statement."""
     reply = _wire.judged(request, document)
     if failure is None or reply.record is None or reply.record.version != request.expected:
         return reply
     cause = WriteError(f"code {failure.get('code')}", failure.get("code"), failure)
     error = error_of(cause, request.record.key, writes=True)
     assert error is not None
-    error.__cause__ = cause
-    return error
+    raise error from cause
 
 
-def _unseen(key: str, cause: BaseException) -> StoreError:
-    """Return the result of a renewal after which nobody could look."""
-    error = OutcomeUnknownError(
-        f"MongoDB may have renewed lock {key!r}; it did not show the record after a batch", key=key
-    )
-    error.__cause__ = cause
-    return error
+def _unseen(key: str, cause: BaseException) -> NoReturn:
+    """Raise the result of a renewal after which nobody could look."""
+    problem = f"MongoDB may have renewed lock {key!r}; it did not show the record after a batch"
+    raise OutcomeUnknownError(problem, key=key) from cause

@@ -18,16 +18,10 @@ from dlock_core.store import Claim, Expect, Grade, Guarantees, TokenOrder
 from dlock_mongodb import _wire
 from dlock_mongodb._errors import misfit
 from dlock_mongodb._wire import Command, Document
+from dlock_mongodb.options import MongoDBStoreOptions
 
 _WIRE_VERSION_MIN = 9  # of MongoDB 4.4
 _NAMESPACE_EXISTS = 48
-
-
-class Names(NamedTuple):
-    """The names of database and collection."""
-
-    database: str
-    collection: str
 
 
 class Facts(NamedTuple):
@@ -44,7 +38,7 @@ Conversation: TypeAlias = Generator[Command, Document, Facts]
 _Part: TypeAlias = Generator[Command, Document, Any]
 
 
-def provisioning(names: Names) -> Conversation:
+def provisioning(names: MongoDBStoreOptions) -> Conversation:
     """Make the collection if it is not there; then look at it."""
     made = yield _ask(names.database, {"create": names.collection, "writeConcern": {"w": "majority"}})
     if made.get("code") != _NAMESPACE_EXISTS:
@@ -52,7 +46,7 @@ def provisioning(names: Names) -> Conversation:
     return (yield from inspection(names))
 
 
-def inspection(names: Names) -> Conversation:
+def inspection(names: MongoDBStoreOptions) -> Conversation:
     """Look at server and collection, and try a claim on a reserved document.
 
     Raises:
@@ -94,7 +88,7 @@ def _check_server(hello: Document, build: Document) -> None:
         )
 
 
-def _look_at_collection(names: Names) -> _Part:
+def _look_at_collection(names: MongoDBStoreOptions) -> _Part:
     listed = yield _ask(names.database, {"listCollections": 1, "filter": {"name": names.collection}})
     found = _wire.documents(_demand(listed))
     if not found:
@@ -116,7 +110,7 @@ def _look_at_collection(names: Names) -> _Part:
     return True
 
 
-def _look_at_shard_key(names: Names) -> _Part:
+def _look_at_shard_key(names: MongoDBStoreOptions) -> _Part:
     """Only a shard key on ``_id`` makes the ``_id`` unique over all shards."""
     wanted = {"find": "collections", "filter": {"_id": f"{names.database}.{names.collection}"}, "limit": 1}
     answer = yield _ask("config", wanted)
@@ -126,7 +120,7 @@ def _look_at_shard_key(names: Names) -> _Part:
             raise misfit("the collection is sharded by another key than _id", "shard it by _id or hashed _id")
 
 
-def _try_a_claim(names: Names) -> _Part:
+def _try_a_claim(names: MongoDBStoreOptions) -> _Part:
     """Claim a document that no key can be, twice: both answers must show the same holder. From then on nothing is written."""
     seen = []
     for _ in range(2):
@@ -144,7 +138,7 @@ def _try_a_claim(names: Names) -> _Part:
         raise misfit("a claim of a held lock changed it, or was not carried out as a whole", "use MongoDB 4.4 or newer")
 
 
-def _try_a_change_stream(names: Names) -> _Part:
+def _try_a_change_stream(names: MongoDBStoreOptions) -> _Part:
     stream: Document = {"aggregate": names.collection, "pipeline": [{"$changeStream": {}}], "cursor": {}}
     opened = yield _ask(names.database, stream)
     if not opened.get("ok"):

@@ -34,9 +34,10 @@ from dlock_mongodb._verbs import MongoDBVerbs
 from dlock_mongodb._watch import news_of
 from dlock_mongodb._wire import BATCH_LIMIT, CODEC, DUPLICATE_KEY, Document
 from dlock_mongodb.options import MongoDBStoreOptions, told
-from dlock_mongodb.provision import Names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dlock_mongodb._wire import Command
     from dlock_mongodb.provision import Facts
 
@@ -108,26 +109,24 @@ class _ThreadLink(_Link, BeginsAnew):
         if self.watch is not None:
             self.watch.close()
         if self.owned:
-            # In a copy of the context, as below.
-            self._lane.aside(partial(copy_context().run, self._close), _CLOSE_S)
+            # The client takes leave of its server, and would look for one as long as a call may that has no time-out.
+            self._aside(lambda _: self.client.close(), time.monotonic() + _LEAVE_S, _CLOSE_S)
 
     def _bounded(self, command: Command, end: float) -> Document:
-        # In a copy of the context: pymongo keeps the deadline there, where an interrupt may leave it for all later requests of the thread.
-        within = partial(copy_context().run, self._within, command, end)
-        # The lock of its pool is Python's, and an interrupt could leave it held.
-        answer: Document = self._lane.aside(within, end - time.monotonic())
+        answer: Document = self._aside(partial(self._command, command), end, end - time.monotonic())
         return answer
 
-    def _close(self) -> None:
-        # The client takes leave of its server, and would look for one as long as a call may that has no time-out.
-        with pymongo.timeout(_LEAVE_S):
-            self.client.close()
+    def _aside(self, call: Callable[[float], Any], end: float, patience_s: float) -> Any:
+        """Make *call*, with a time-out that is over at *end*."""
 
-    def _within(self, command: Command, end: float) -> Document:
-        timeout_s = end - time.monotonic()
-        with pymongo.timeout(max(timeout_s, 0.001)):
-            answer: Document = self._command(command, timeout_s)
-            return answer
+        def within() -> Any:
+            timeout_s = end - time.monotonic()
+            with pymongo.timeout(max(timeout_s, 0.001)):
+                return call(timeout_s)
+
+        # In a copy of the context: pymongo keeps the deadline there, where an interrupt may leave it for all later requests of the thread.
+        # On the lane: the lock of its pool is Python's, and an interrupt could leave it held.
+        return self._lane.aside(partial(copy_context().run, within), patience_s)
 
 
 class _TaskLink(_Link):
@@ -145,7 +144,7 @@ class _TaskLink(_Link):
         # of pymongo's pool taken for ever. So the connection is not lost either; the time-out ends the task.
         task = asyncio.create_task(self._bounded(command, end - time.monotonic()))
         self._under_way.add(task)
-        task.add_done_callback(self._ended if command.urgent else self._vacated)
+        task.add_done_callback(partial(self._ended, command))
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -162,11 +161,9 @@ class _TaskLink(_Link):
             answer: Document = await self._command(command, timeout_s)
             return answer
 
-    def _vacated(self, task: asyncio.Task[Document]) -> None:
-        self._seats.leave()
-        self._ended(task)
-
-    def _ended(self, task: asyncio.Task[Document]) -> None:
+    def _ended(self, command: Command, task: asyncio.Task[Document]) -> None:
+        if not command.urgent:
+            self._seats.leave()
         self._under_way.discard(task)
         if not task.cancelled():
             task.exception()  # seen, also where nobody waits for it any more
@@ -185,8 +182,7 @@ class _Store(Batches, ReadsAge, Waits):
             raise ConfigurationError(
                 f"{type(self).__name__} works with a pymongo.{kind.__name__}, not with {type(client).__name__}"
             )
-        options = MongoDBStoreOptions(database=database, collection=collection)
-        names = Names(options.database, options.collection)
+        names = MongoDBStoreOptions(database=database, collection=collection)
         self.capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
 
         def learned(facts: Facts) -> None:

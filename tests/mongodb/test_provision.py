@@ -9,9 +9,10 @@ from pymongo.errors import OperationFailure
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.store import Grade
-from dlock_mongodb.provision import Conversation, Facts, Names, inspection, provisioning
+from dlock_mongodb.options import MongoDBStoreOptions
+from dlock_mongodb.provision import Conversation, Facts, inspection, provisioning
 
-NAMES = Names("db", "locks")
+NAMES = MongoDBStoreOptions(database="db", collection="locks")
 HELLO: dict[str, Any] = {
     "ok": 1,
     "isWritablePrimary": True,

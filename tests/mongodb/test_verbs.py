@@ -11,7 +11,8 @@ from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, Stor
 from dlock_core.record import Version
 from dlock_core.store import Claim, Grade, Guarantees, Replace, Reply, TokenOrder
 from dlock_mongodb._verbs import MongoDBVerbs
-from dlock_mongodb.provision import Facts, Names
+from dlock_mongodb.options import MongoDBStoreOptions
+from dlock_mongodb.provision import Facts
 from tests.mongodb.support import any_claim, held
 from tests.mongodb.test_wire import cursor, stored
 
@@ -35,7 +36,7 @@ GUARANTEES = Guarantees(
 
 def verbs() -> MongoDBVerbs:
     """Return the verbs of a store that has inspected its server."""
-    made = MongoDBVerbs(Names("db", "c"), lambda _: None)
+    made = MongoDBVerbs(MongoDBStoreOptions(database="db", collection="c"), lambda _: None)
     made._facts = Facts(GUARANTEES, provisioned=True, notifies=True, read_level="linearizable")
     return made
 
