@@ -40,6 +40,20 @@ PAGE_SIZE = 100
 SELF_TEST_ID = {"dlock": "self-test"}
 # A waiter's mark in a held document. No condition compares it, and the next write, which puts a whole new document, drops it.
 SOUGHT = "sought"
+# What the change stream that wakes waiters tells: releases, and the first renewal after a waiter has marked the document, which drops the
+# mark; so nothing of the renewals of other locks. A pipeline update may be told as an update or as a replacement.
+NEWS: list[Document] = [
+    {
+        "$match": {
+            "$or": [
+                {"fullDocument.state": {"$in": ["free", "gone"]}},
+                {"updateDescription.updatedFields.state": {"$in": ["free", "gone"]}},
+                {"updateDescription.removedFields": SOUGHT},
+            ]
+        }
+    },
+    {"$project": {"documentKey": 1}},
+]
 
 
 class Command(NamedTuple):

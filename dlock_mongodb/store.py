@@ -23,6 +23,7 @@ from dlock_core.kit import (
     BeginsAnew,
     ExchangeStore,
     Lane,
+    News,
     ReadsAge,
     Seats,
     Waits,
@@ -31,8 +32,7 @@ from dlock_core.kit import (
 )
 from dlock_core.store import Capability
 from dlock_mongodb._verbs import MongoDBVerbs
-from dlock_mongodb._watch import news_of
-from dlock_mongodb._wire import BATCH_LIMIT, CODEC, DUPLICATE_KEY, Document
+from dlock_mongodb._wire import BATCH_LIMIT, CODEC, DUPLICATE_KEY, NEWS, Document
 from dlock_mongodb.options import MongoDBStoreOptions, told
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ _SEATS_MAX = 16
 _RESERVED_CONNECTIONS = 2
 # Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
 _LANE_WIDTH, _CLOSE_S, _LEAVE_S = 16, 10.0, 1.0
+_AWAIT_MS = 500
 
 
 class _Link:
@@ -223,6 +224,12 @@ class AsyncMongoDBStore(_Store, AsyncExchangeStore):
 
     def __init__(self, client: AsyncMongoClient[Any], *, database: str = "dlock", collection: str = "locks") -> None:
         super().__init__(self._prepared(client, database, collection), _TaskLink(client))
+
+
+def news_of(collection: Any) -> News:
+    """Return the change stream of *collection*, of either colour. It ends where the collection is dropped or renamed."""
+    opened = partial(collection.watch, NEWS, max_await_time_ms=_AWAIT_MS)
+    return News(opened, lambda change: (change["documentKey"]["_id"],), (PyMongoError, OSError, RuntimeError))
 
 
 def _client(make: Any, options: MongoDBStoreOptions) -> Any:

@@ -19,8 +19,8 @@ from dlock_core.kit import AsyncWatch, Watch
 from dlock_core.record import LockRecord
 from dlock_core.store import Release, Replace
 from dlock_mongodb import AsyncMongoDBStore
-from dlock_mongodb._watch import news_of
 from dlock_mongodb._wire import SOUGHT
+from dlock_mongodb.store import news_of
 from tests.mongodb.support import COLLECTION, DATABASE, TIMEOUT_S, Face, Opener, any_claim, freed, fresh, held
 
 WAIT_S = 0.3
