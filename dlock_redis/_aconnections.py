@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from contextlib import suppress
@@ -14,7 +13,7 @@ import redis.asyncio
 from redis.asyncio.sentinel import SentinelManagedConnection
 from redis.exceptions import InvalidResponse
 
-from dlock_core.kit import AsyncPool, AsyncWatch, News, connected_socket, in_own_thread, is_ready
+from dlock_core.kit import AsyncPool, AsyncWatch, News, aperform, connected_socket, in_own_thread, is_ready
 from dlock_redis import _errors as errors
 from dlock_redis._connections import NUDGE, NUDGE_S, SUBSCRIBE_S, Inbox, Node, is_address
 from dlock_redis._resp import Answers, IncompleteError, pack
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LOOK_S = 0.5
-_log = logging.getLogger("dlock.redis")
 
 
 class _AsyncLink(asyncio.Protocol):
@@ -209,7 +207,7 @@ async def _subscribed(source: Source, channel: bytes, wake: Callable[[str], None
 
 def _node(channel: bytes, source: Source) -> Node:
     watch = AsyncWatch(News(lambda: _subscribed(source, channel, watch.queues.wake), list, errors.FAILURES))
-    return Node.of(AsyncPool, partial(aconnected, source), watch)
+    return Node.of(AsyncPool, lambda _, deadline: aconnected(source, deadline), watch)
 
 
 class AsyncConnections:
@@ -260,12 +258,4 @@ class AsyncConnections:
 
     def _refresh_after(self, error: BaseException) -> None:
         if self.servers.wants_refresh(error):
-            self._refreshing = asyncio.create_task(self._refresh())
-
-    async def _refresh(self) -> None:
-        try:
-            await self.servers.refresh()
-        except errors.TROUBLE as error:
-            _log.debug("asking the Cluster for its slots failed: %s", error)
-        finally:
-            self.servers.refreshed()
+            self._refreshing = asyncio.create_task(aperform(self.servers.refresh()))

@@ -9,7 +9,6 @@ and one that all waiters share: it is subscribed to the channel of the store, an
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import redis
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_idle
+from dlock_core.kit import DaemonThread, Lane, News, Pool, Watch, is_idle, perform
 from dlock_redis import _errors as errors
 from dlock_redis._resp import Answers, IncompleteError, answer_in, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
@@ -45,7 +44,6 @@ _READ_SIZE = 65536
 NUDGE, NUDGE_S = b"\r\n", 0.002
 # Closing waits so long for a thread that asks a Cluster for its slots: it uses the client, which its owner may close next.
 _SLOTS_END_S = 5.0
-_log = logging.getLogger("dlock.redis")
 
 
 class Inbox:
@@ -202,14 +200,10 @@ class Node(NamedTuple):
     watch: Any
 
     @classmethod
-    def of(cls, pool: type[Any], connect: Callable[[float], Any], watch: Any) -> Node:
-        """Return the node of *watch*, whose pools are of the class *pool*; *connect* makes a connection by a deadline."""
-
-        def sized(size: int, reserve: Any = None) -> Any:
-            return pool(size, lambda _, deadline: connect(deadline), reserve)
-
-        urgent = sized(_URGENT_MAX)
-        return cls((sized(_CONNECTIONS_MAX, urgent), urgent, sized(_WAITING_MAX, urgent)), watch)
+    def of(cls, pool: type[Any], connect: Callable[[Any, float], Any], watch: Any) -> Node:
+        """Return the node of *watch*, whose pools are of the class *pool*; *connect* makes a connection, as they want it."""
+        urgent = pool(_URGENT_MAX, connect)
+        return cls((pool(_CONNECTIONS_MAX, connect, urgent), urgent, pool(_WAITING_MAX, connect, urgent)), watch)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* on one of the connections for such."""
@@ -225,19 +219,19 @@ class Node(NamedTuple):
 
 
 def _node(channel: bytes, source: Source) -> Node:
+    lane = Lane(_CONNECTIONS_MAX + _URGENT_MAX + _WAITING_MAX)
+
+    def connect(_: object, deadline: float) -> Any:
+        """Return a new connection by *deadline*: the search for the server's name has no bound of its own."""
+        try:
+            return lane.run(
+                partial(connected, source, deadline), deadline - time.monotonic(), lambda late: late.close()
+            )
+        except TimeoutError as error:
+            raise errors.trouble(source.late(), None, sent=False) from error
+
     watch = Watch(News(partial(_Subscription, source, channel), list, errors.FAILURES))
-    return Node.of(Pool, partial(_connected_on, Lane(_CONNECTIONS_MAX + _URGENT_MAX + _WAITING_MAX), source), watch)
-
-
-def _connected_on(lane: Lane, source: Source, deadline: float) -> _Link:
-    """Return a new connection by *deadline*: the search for the server's name has no bound of its own."""
-    try:
-        link: _Link = lane.run(
-            partial(connected, source, deadline), deadline - time.monotonic(), lambda late: late.close()
-        )
-    except TimeoutError as error:
-        raise errors.trouble(source.late(), None, sent=False) from error
-    return link
+    return Node.of(Pool, connect, watch)
 
 
 class Connections:
@@ -281,16 +275,7 @@ class Connections:
     def _refresh_after(self, error: BaseException) -> None:
         if not self.servers.wants_refresh(error):
             return
-
-        def refresh() -> None:
-            try:
-                self.servers.refresh()
-            except errors.TROUBLE as failure:
-                _log.debug("asking the Cluster for its slots failed: %s", failure)
-            finally:
-                self.servers.refreshed()
-
-        thread = DaemonThread("dlock-redis-slots", refresh)
+        thread = DaemonThread("dlock-redis-slots", perform, self.servers.refresh())
         try:
             thread.begin()
             self._refreshing = thread

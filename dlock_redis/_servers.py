@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import logging
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,10 +19,12 @@ from redis.sentinel import SentinelConnectionPool
 
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, leave_behind, watch_forks
-from dlock_redis._errors import is_misplaced, unsent
+from dlock_redis._errors import TROUBLE, is_misplaced, unsent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from dlock_core.kit import Exchange
 
 _DROPPED = {"retry", "health_check_interval", "decode_responses", "driver_info", "lib_name", "lib_version", "event_dispatcher"} | {
     "himport_registry", "maint_notifications_config", "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
@@ -35,6 +38,7 @@ _OWN = {
     "lib_name": None,
     "lib_version": None,
 }
+_log = logging.getLogger("dlock.redis")
 _ADDRESS = re.compile(r"(?:MOVED|ASK) \d+ (.*):(\d+)$")
 
 
@@ -252,9 +256,14 @@ class Servers(BeginsAnew):
         self._refreshing |= wanted
         return wanted
 
-    def refresh(self) -> Any:
-        """Ask; asyncio awaits the result."""
-        return self._client.nodes_manager.initialize()
+    def refresh(self) -> Exchange[None]:
+        """Ask, in steps, and allow the next refresh."""
+        try:
+            yield self._client.nodes_manager.initialize()
+        except TROUBLE as error:
+            _log.debug("asking the Cluster for its slots failed: %s", error)
+        finally:
+            self.refreshed()
 
     def refreshed(self) -> None:
         """Allow the next refresh."""
