@@ -26,16 +26,9 @@ def checked_table(table: str) -> str:
 
     Raises: ConfigurationError: it is no such name.
     """
-    try:
-        return _table(table)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-
-
-def _table(value: str) -> str:
-    if not re.fullmatch(rf"(?:{_NAME}\.)?{_NAME}", value):
-        raise ValueError(f"{value!r} is no table name; write SCHEMA.TABLE in letters, digits and underscores")
-    return value if "." in value else f"public.{value}"
+    if not re.fullmatch(rf"(?:{_NAME}\.)?{_NAME}", table):
+        raise ConfigurationError(f"{table!r} is no table name; write SCHEMA.TABLE in letters, digits and underscores")
+    return table if "." in table else f"public.{table}"
 
 
 def quoted(table: str) -> str:
@@ -85,7 +78,7 @@ class PostgresStoreOptions(StoreOptions):
     """Where the records are: *conninfo* is libpq's connection string, *table* is ``SCHEMA.TABLE`` (by default ``public.dlock``)."""
 
     conninfo: SecretStr
-    table: Annotated[str, AfterValidator(_table)] = "public.dlock"
+    table: Annotated[str, AfterValidator(checked_table)] = "public.dlock"
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:
