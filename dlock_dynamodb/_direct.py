@@ -58,11 +58,11 @@ _OURS = ("boto3.", "botocore.", "dlock_dynamodb.")
 
 
 class Ask(NamedTuple):
-    """One request: the operation of boto3 and its arguments. *keeps*: it keeps or frees a lock that is held."""
+    """One request: the operation of boto3 and its arguments. An *urgent* one keeps or frees a lock that is held."""
 
     operation: str
     request: Request
-    keeps: bool = False
+    urgent: bool = False
 
 
 class _Message(NamedTuple):
@@ -122,7 +122,7 @@ class Direct(PooledLink):
         model = self._model.operation_model(self._client.meta.method_to_api_mapping[ask.operation])
         message = self._message(model.name, json.dumps(ask.request, default=_in_base64).encode(), keys)
         try:
-            return self._parsed(self.send(_Message(message, ask.keeps), deadline - time.monotonic()), model)
+            return self._parsed(self.send(_Message(message, ask.urgent), deadline - time.monotonic()), model)
         except TimeoutError as error:
             raise ReadTimeoutError(endpoint_url=self._url, error=error) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -76,7 +76,7 @@ class DynamoDBLink(BeginsAnew):
         deadline = time.monotonic() + timeout_s
         verb, operation = getattr(self._here, "verb", "inspect"), request.operation
         ask = request._replace(request={**request.request, **self.units.question(operation)})
-        lane = self._lanes[request.keeps]
+        lane = self._lanes[request.urgent]
         in_time = partial(self._in_time, lane, deadline)
         try:
             keys = self._keys(in_time)

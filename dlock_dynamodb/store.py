@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError
 
 from dlock_core.clock import wall_ms
 from dlock_core.errors import DLockError, OutcomeUnknownError, RecordError, StoreError, StoreUnavailableError
-from dlock_core.kit import Batches, Call, Exchange, ExchangeStore, outcome, pages
+from dlock_core.kit import Batches, Call, Exchange, ExchangeStore, is_urgent, outcome, pages
 from dlock_core.record import TOKEN_MAX
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
@@ -108,12 +108,12 @@ class DynamoDBVerbs:
                     f"the renewal of a grant without its token: {error}", key=record.key
                 ) from error
             write = counts.rows.change(request, token)
-        reply = yield from self._write(write, record.key, keeps=True)
+        reply = yield from self._write(write, record.key, urgent=is_urgent(request))
         return reply if counts is None else (yield from self._counted(counts, reply, least))
 
     def release(self, request: Release) -> Exchange[Reply]:
         """Put the tombstone if the record is held in the expected version: one write."""
-        return self._write(self.rows.change(request), request.record.key, keeps=True)
+        return self._write(self.rows.change(request), request.record.key, urgent=True)
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Return the record under *key*: one consistent GetItem."""
@@ -178,9 +178,9 @@ class DynamoDBVerbs:
             f"could not {verb} " + ("" if key is None else f"key {key!r} in ") + f"DynamoDB table {self.table.name!r}"
         )
 
-    def _write(self, write: Write, key: str, *, keeps: bool = False) -> Exchange[Reply]:
+    def _write(self, write: Write, key: str, *, urgent: bool = False) -> Exchange[Reply]:
         try:
-            answer = yield Ask(write.operation, write.request, keeps)
+            answer = yield Ask(write.operation, write.request, urgent)
         except ClientError as error:
             if code_of(error) != _REFUSED:
                 raise
@@ -217,7 +217,7 @@ class DynamoDBVerbs:
         key = granted.key
         try:
             token = yield from self._draw(counts, key, least)
-            return (yield from self._write(counts.rows.number(granted, token), key, keeps=True))
+            return (yield from self._write(counts.rows.number(granted, token), key, urgent=True))
         except Exception as error:
             told = self.trouble(error, Call("number", key, 0)) or error
             # The row is ours: an error that says the opposite would leave a held record behind.
@@ -230,7 +230,7 @@ class DynamoDBVerbs:
         what, draw = self._doing("count the grants of", key), counts.draw(key, least)
         for _ in range(_DRAWS_MAX):
             try:
-                answer = yield Ask(draw.operation, draw.request, keeps=True)
+                answer = yield Ask(draw.operation, draw.request, urgent=True)
             except (*TROUBLE, StrangeAnswerError) as error:
                 if not isinstance(error, ClientError) or code_of(error) != _REFUSED:
                     # Nothing of the lock was changed, whatever became of the count.
@@ -247,7 +247,7 @@ class DynamoDBVerbs:
     ) -> Exchange[list[Reply | StoreError | None]]:
         """Return the result of each statement; None for one that must be done by itself."""
         try:
-            answer = yield Ask("batch_execute_statement", {"Statements": statements}, keeps=True)
+            answer = yield Ask("batch_execute_statement", {"Statements": statements}, urgent=True)
         except ClientError as error:
             if code_of(error) not in _NO_BATCH:
                 if isinstance(translate(error, "", key=None, writes=True), OutcomeUnknownError):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError, WriteError
 
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import BatchResults, pages
+from dlock_core.kit import BatchResults, is_urgent, pages
 from dlock_core.store import Reply
 from dlock_mongodb import _wire
 from dlock_mongodb._errors import CLASSES, CREATE_IT, check_concern, error_of, kind_of, misfit
@@ -40,16 +40,13 @@ class MongoDBVerbs:
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """One request; two where another claim made the document in the same instant."""
-        return self._step(request, _wire.claim(self._names.collection, request), urgent=False)
+        return self._step(request, _wire.claim(self._names.collection, request))
 
-    def replace(self, request: Replace) -> Exchange[Reply]:
-        """A renewal is urgent; a takeover, which has a greater token, is not."""
-        renews = request.record.fencing_token == request.expected.fencing_token
-        return self._step(request, _wire.change(self._names.collection, request), urgent=renews)
+    def replace(self, request: Replace | Release) -> Exchange[Reply]:
+        """One request."""
+        return self._step(request, _wire.change(self._names.collection, request), urgent=is_urgent(request))
 
-    def release(self, request: Release) -> Exchange[Reply]:
-        """Urgent: others wait for it."""
-        return self._step(request, _wire.change(self._names.collection, request), urgent=True)
+    release = replace
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Linearizable, but on a standalone server."""
@@ -121,7 +118,7 @@ class MongoDBVerbs:
         """Return dlock's error for one of pymongo's."""
         return error_of(error, call.key, writes=call.writes)
 
-    def _step(self, request: Step, document: Document, *, urgent: bool) -> Exchange[Reply]:
+    def _step(self, request: Step, document: Document, *, urgent: bool = False) -> Exchange[Reply]:
         key = request.record.key
         answer = yield from self._send(document, urgent=urgent)
         check_concern(answer, key)

@@ -23,7 +23,7 @@ import re
 import secrets
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core.kit import Plain, damaged, kept, plain_of, record_of, written
+from dlock_core.kit import Plain, damaged, is_urgent, kept, plain_of, record_of, written
 from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Expect, Reply
 
@@ -133,10 +133,11 @@ class Table:
         payload = "IF(state = 'gone', VALUES(payload), payload)" if request.keep_payload else "VALUES(payload)"
         return self._step(request.record, condition, minted, payload, creates=creates, shown=_AGED_ROW)
 
-    def change(self, request: Replace | Release, *, urgent: bool) -> Request:
+    def change(self, request: Replace | Release) -> Request:
         """Return the step of *request*."""
         condition = f"format = {FORMAT_VERSION} AND state = 'held' AND {_is(request.expected)}"
         payload = "payload" if request.keep_payload else "VALUES(payload)"
+        urgent = is_urgent(request)
         return self._step(request.record, condition, "VALUES(token)", payload, creates=False, urgent=urgent)
 
     def read(self, keys: Sequence[str]) -> Request:

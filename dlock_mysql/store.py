@@ -47,14 +47,11 @@ class MySQLVerbs:
             outcome(standing, request)  # raises where no greater token can be stored
         return reply
 
-    def replace(self, request: Replace) -> Exchange[Reply]:
-        """Replace the held record if its version is the expected one. A takeover, which has a greater token, does not keep a lock."""
-        renews = request.record.fencing_token == request.expected.fencing_token
-        return self._step(self.table.change(request, urgent=renews), request)
+    def replace(self, request: Replace | Release) -> Exchange[Reply]:
+        """Write the record if the one that stands is held in the expected version."""
+        return self._step(self.table.change(request), request)
 
-    def release(self, request: Release) -> Exchange[Reply]:
-        """Put the tombstone if the record is held in the expected version."""
-        return self._step(self.table.change(request, urgent=True), request)
+    release = replace
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Return the record under *key*: a consistent read sees every commit that was answered."""

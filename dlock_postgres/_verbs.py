@@ -65,14 +65,11 @@ class PostgresVerbs:
             replies.append(reply)
         return replies
 
-    def replace(self, request: Replace) -> Exchange[Reply]:
-        """A renewal is urgent; a takeover, which has a greater token, is not."""
-        renews = request.record.fencing_token == request.expected.fencing_token
-        return self._step(request, _wire.change(self._table, self.channel, request, urgent=renews))
+    def replace(self, request: Replace | Release) -> Exchange[Reply]:
+        """One statement."""
+        return self._step(request, _wire.change(self._table, self.channel, request))
 
-    def release(self, request: Release) -> Exchange[Reply]:
-        """Urgent: others wait for it."""
-        return self._step(request, _wire.change(self._table, self.channel, request, urgent=True))
+    release = replace
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Linearizable, since it goes to the primary."""

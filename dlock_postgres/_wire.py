@@ -21,7 +21,7 @@ import json
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dlock_core.kit import Plain, kept, outcome, plain_of, record_of, wakes, written
+from dlock_core.kit import Plain, is_urgent, kept, outcome, plain_of, record_of, wakes, written
 from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
@@ -135,11 +135,11 @@ def _claim_sql(table: str, expect: Expect | None, must_exist: bool, keep_payload
     )
 
 
-def change(table: str, channel: str, request: Replace | Release, *, urgent: bool) -> Statement:
+def change(table: str, channel: str, request: Replace | Release) -> Statement:
     """Return the statement of a replace or a release (clauses S4 to S6). Who joins a shared lock leaves the mark for who leaves it."""
     sql = _change_sql(table, request.keep_payload, request.record.members is None or wakes(request))
     values = (request.record.key, *plain_of(request.record), *request.expected, channel)
-    return statement(sql, *values, urgent=urgent)
+    return statement(sql, *values, urgent=is_urgent(request))
 
 
 @lru_cache(maxsize=64)

@@ -34,6 +34,7 @@ from dlock_core.kit import (
     BatchResults,
     Plain,
     damaged,
+    is_urgent,
     kept,
     kept_for_first,
     pages,
@@ -143,7 +144,7 @@ class RedisVerbs:
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """Write the record, if the key is held in the expected version."""
-        answer = yield from self._run(PUT, [request.record.key], put_words([request]), urgent=True)
+        answer = yield from self._run(PUT, [request.record.key], put_words([request]), urgent=is_urgent(request))
         return reply_of(request, answer[1] if answer else unmentioned(request))
 
     release = replace

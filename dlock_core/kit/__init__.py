@@ -2,6 +2,7 @@
 
 =========================================== ==========================================================================================
 :func:`outcome`, :func:`wakes`              the port's conditions, for a store that loads, decides and saves in one step
+:func:`is_urgent`                           which step waits for no claim
 :func:`plain_of`, :func:`record_of`         a record as plain values; :func:`packed`, :func:`unpacked`: as one value
 :class:`ExchangeStore` and its async twin   both colours of a store from one description of what is sent and how an answer is read
 :func:`perform`, :func:`aperform`           steps that are written once, for both colours
@@ -49,7 +50,7 @@ from dlock_core.kit.exchange import (
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.lane import Lane, in_own_thread
-from dlock_core.kit.outcome import kept, kept_for_first, matches, outcome, wakes, written
+from dlock_core.kit.outcome import is_urgent, kept, kept_for_first, matches, outcome, wakes, written
 from dlock_core.kit.pages import pages
 from dlock_core.kit.pooled import AsyncPool, AsyncPooledLink, Pool, PooledConnection, PooledLink
 from dlock_core.kit.quorum import quorum_guarantees
@@ -105,6 +106,7 @@ __all__ = [
     "in_parts",
     "is_idle",
     "is_ready",
+    "is_urgent",
     "kept",
     "kept_for_first",
     "leave_behind",

@@ -51,6 +51,11 @@ def wakes(request: Claim | Replace | Release) -> bool:
     return request.record.state is not _HELD or (type(request) is Replace and request.wakes)
 
 
+def is_urgent(request: Replace | Release) -> bool:
+    """Whether *request* keeps a lock or gives it back: it waits for no claim. A takeover, whose token is greater, is one more claim."""
+    return type(request) is Release or request.record.fencing_token == request.expected.fencing_token
+
+
 def kept_for_first(free: LockRecord, lease_ms: int) -> LockRecord:
     """Return the record of a *free* key that is kept for the first who waits, as a refusal shows it: held, for longer than a turn takes."""
     return replace(free, state=_HELD, owner="(free, kept for the first who waits)", lease_ms=lease_ms)

@@ -62,9 +62,9 @@ def test_what_keeps_or_frees_a_lock_takes_a_thread_that_no_waiter_can_have() -> 
         next(counting().replace(renewal(NO_TOKEN, NO_TOKEN))),
     ]
 
-    assert [each.keeps for each in requests] == [True] * 5
-    assert not next(verbs().claim(Claim(record("k"), Expect.ANY))).keeps
-    assert not next(verbs().read("k")).keeps
+    assert [each.urgent for each in requests] == [True] * 5
+    assert not next(verbs().claim(Claim(record("k"), Expect.ANY))).urgent
+    assert not next(verbs().read("k")).urgent
 
 
 def test_a_refusal_that_shows_no_item_is_of_an_absent_key_on_aws() -> None:
@@ -265,7 +265,7 @@ def test_a_grant_of_a_counted_row_is_numbered_by_two_requests_more() -> None:
     numbered = exchange.send({"Attributes": COUNT | {"dlockToken": {"N": "7"}}})
 
     assert [each.operation for each in (written, drawn, numbered)] == ["put_item", "update_item", "update_item"]
-    assert (written.keeps, drawn.keeps, numbered.keeps) == (False, True, True)
+    assert (written.urgent, drawn.urgent, numbered.urgent) == (False, True, True)
     assert numbered.request["ExpressionAttributeValues"][":token"] == {"S": f"7 {to_text(request.record.rvn)}"}
 
 

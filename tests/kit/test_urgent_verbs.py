@@ -8,18 +8,30 @@ import pytest
 
 from dlock_core.record import State, Version
 from dlock_core.store import Claim, Expect, Release, Replace
+from dlock_dynamodb import DynamoDBStoreOptions
+from dlock_dynamodb.store import DynamoDBVerbs
 from dlock_mysql import MySQLStoreOptions
 from dlock_mysql.store import MySQLVerbs
 from dlock_postgres._verbs import PostgresVerbs
+from dlock_redis._servers import Locate, Part
+from dlock_redis._wire import RedisVerbs
 from tests.mongodb import test_verbs as mongodb
 from tests.mongodb.support import held
 
 STANDS = Version("r", 1)
 VERBS: dict[str, Any] = {
+    "dynamodb": DynamoDBVerbs(DynamoDBStoreOptions(region="eu-west-1", table="locks"), "https://localhost"),
     "mongodb": mongodb.verbs(),
     "mysql": MySQLVerbs(MySQLStoreOptions(database="d")),
     "postgres": PostgresVerbs("public.dlock", lambda _: None, lambda _: False),
+    "redis": RedisVerbs(),
 }
+
+
+def first_of(exchange: Any) -> Any:
+    """Return what *exchange* sends first."""
+    request = next(exchange)
+    return exchange.send([Part("node", [0])]) if isinstance(request, Locate) else request
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -36,6 +48,6 @@ def test_what_keeps_a_lock_or_gives_it_back_waits_for_no_claim(name: str) -> Non
         "release": verbs.release(Release(freed, STANDS)),
     }
 
-    urgent = {verb for verb, exchange in first_requests.items() if next(exchange).urgent}
+    urgent = {verb for verb, exchange in first_requests.items() if first_of(exchange).urgent}
 
     assert urgent == {"renewal", "renewals", "release"}
