@@ -65,7 +65,7 @@ class ZooKeeperVerbs:
         key = request.record.key
         own = self.queue.own(key, request.ticket)
         if own is None and request.ticket is not None and (rvn := self.queue.kept(key)) is not None:
-            record = yield from self._read(key)
+            record = yield from self.read(key)
             if record is not None and record.rvn == rvn:
                 return Reply(applied=False, record=kept_for_first(record, _KEPT_MS))
         return (yield from self._step(request, own))
@@ -84,7 +84,7 @@ class ZooKeeperVerbs:
             decided = outcome(standing, request, floor=floor)
             record = decided.record
             if not known and (not decided.applied or (mints and record is not None and record.fencing_token > floor)):
-                standing, known = (yield from self._read(key)), True
+                standing, known = (yield from self.read(key)), True
                 continue
             if not decided.applied or record is None:
                 return decided
@@ -102,7 +102,7 @@ class ZooKeeperVerbs:
                 record = written(record, zxid, None) if implied else record
                 self._seen(key, record)
                 return Reply(applied=True, record=record)
-            was, standing = standing, (yield from self._read(key))
+            was, standing = standing, (yield from self.read(key))
             if known and was == standing:
                 raise damaged(key, "its marker is missing", where=self.name)
             known = True
@@ -202,10 +202,6 @@ class ZooKeeperVerbs:
         self._seen(key, record)
         return Reply(applied=False, record=record)
 
-    def read(self, key: str) -> Exchange[LockRecord | None]:
-        """Wait until the server has what the leader has, and read."""
-        return (yield from self._read(key))
-
     def moved_on(self, name: str, seen: LockRecord) -> Exchange[bool]:
         """Whether the record *seen* stands no more, for who waits under its key or at a place; if not, its next change is news.
 
@@ -215,14 +211,15 @@ class ZooKeeperVerbs:
             return False
         came = self.queue.comes_forward(name)
         try:
-            record = yield from self._read(seen.key, watch=True)
+            record = yield from self.read(seen.key, watch=True)
         except RecordError:
             return True  # the claim says so
         if record is None or not record.held:
             return True
         return not came and record.version != seen.version
 
-    def _read(self, key: str, *, watch: bool = False) -> Exchange[LockRecord | None]:
+    def read(self, key: str, *, watch: bool = False) -> Exchange[LockRecord | None]:
+        """Wait until the server has what the leader has, and read; with *watch* the next change is news."""
         self._hints.pop(key, None)
         try:
             _, (value, stat) = yield _wire.read(_wire.path_of(self._root, key), watch=watch)
