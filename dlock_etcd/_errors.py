@@ -19,47 +19,42 @@ _NO_CONNECTION = "failed to connect to all addresses"
 # What says that a request was certainly not applied, now or later: the code, and a pattern of the text. What is not here is unknown:
 # "etcdserver: request timed out", since etcd may apply the write when a majority is back; and "etcdserver: mvcc: database space exceeded",
 # which is also the answer to the write that has filled the space, and was applied.
-_REFUSALS: dict[type[StoreError], tuple[tuple[grpc.StatusCode, str, str], ...]] = {
-    StoreUnavailableError: (
-        (
-            _Code.UNAVAILABLE,
-            "Failed parsing HTTP/2|http1.x server",
-            "no gRPC is spoken there; is it etcd's client port?",
-        ),
-        (
-            _Code.UNAVAILABLE,
-            f"{_NO_CONNECTION}.*CERTIFICATE_VERIFY_FAILED",
-            "see that the server's certificate is of the authority in tls_ca, names the host, and has not expired",
-        ),
-        (
-            _Code.UNAVAILABLE,
-            f"{_NO_CONNECTION}.*Unwrap failed",
-            "the server wants a certificate of the client (tls_cert and tls_key), or refuses this one",
-        ),
-        (
-            _Code.UNAVAILABLE,
-            f"{_NO_CONNECTION}.*security handshaker",
-            "see that tls_ca, tls_cert and tls_key are PEM files, and that the key is the certificate's",
-        ),
-        (_Code.UNAVAILABLE, _NO_CONNECTION, "check host, port and TLS"),
-        (_Code.UNAVAILABLE, "DNS resolution failed|errors resolving", "check the host's name"),
-        (_Code.UNAVAILABLE, "etcdserver: rpc not supported for learner", "name a voting member"),
-        (_Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", "etcd is overloaded"),
-        (_Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", "users were changed"),
-        (_Code.NOT_FOUND, "etcdserver: requested lease not found", "the place in the queue was lost"),
-    ),
-    StoreSetupError: (
-        (_Code.INVALID_ARGUMENT, "etcdserver: too many operations", "leave --max-txn-ops at 128 or more"),
-        (_Code.INVALID_ARGUMENT, "etcdserver: user name is empty", "etcd asks for a user: etcd://USER:PASSWORD@HOST"),
-        (_Code.INVALID_ARGUMENT, "etcdserver: authentication failed", "check user and password"),
-        (_Code.FAILED_PRECONDITION, "etcdserver: authentication is not enabled", _NO_LOGIN),
-        (_Code.PERMISSION_DENIED, "", "its user lacks a right; see `dlock doctor --policy --url URL`"),
-        (_Code.UNAUTHENTICATED, "", "check user and password"),
-        (_Code.UNIMPLEMENTED, "", "what answers there has no API of etcd 3.4 or newer"),
-    ),
-    RecordError: ((_Code.INVALID_ARGUMENT, "etcdserver: request is too large", "raise --max-request-bytes"),),
+_REFUSALS: dict[type[StoreError], dict[grpc.StatusCode, dict[str, str]]] = {
+    StoreUnavailableError: {
+        _Code.UNAVAILABLE: {
+            "Failed parsing HTTP/2|http1.x server": "no gRPC is spoken there; is it etcd's client port?",
+            f"{_NO_CONNECTION}.*CERTIFICATE_VERIFY_FAILED": "see that the server's certificate is of the authority in tls_ca, "
+            "names the host, and has not expired",
+            f"{_NO_CONNECTION}.*Unwrap failed": "the server wants a certificate of the client (tls_cert and tls_key), or refuses this one",
+            f"{_NO_CONNECTION}.*security handshaker": "see that tls_ca, tls_cert and tls_key are PEM files, "
+            "and that the key is the certificate's",
+            _NO_CONNECTION: "check host, port and TLS",
+            "DNS resolution failed|errors resolving": "check the host's name",
+            "etcdserver: rpc not supported for learner": "name a voting member",
+        },
+        _Code.RESOURCE_EXHAUSTED: {"etcdserver: too many requests": "etcd is overloaded"},
+        _Code.NOT_FOUND: {"etcdserver: requested lease not found": "the place in the queue was lost"},
+        _Code.INVALID_ARGUMENT: {"etcdserver: revision of auth store is old": "users were changed"},
+    },
+    StoreSetupError: {
+        _Code.INVALID_ARGUMENT: {
+            "etcdserver: too many operations": "leave --max-txn-ops at 128 or more",
+            "etcdserver: user name is empty": "etcd asks for a user: etcd://USER:PASSWORD@HOST",
+            "etcdserver: authentication failed": "check user and password",
+        },
+        _Code.FAILED_PRECONDITION: {"etcdserver: authentication is not enabled": _NO_LOGIN},
+        _Code.PERMISSION_DENIED: {"": "its user lacks a right; see `dlock doctor --policy --url URL`"},
+        _Code.UNAUTHENTICATED: {"": "check user and password"},
+        _Code.UNIMPLEMENTED: {"": "what answers there has no API of etcd 3.4 or newer"},
+    },
+    RecordError: {_Code.INVALID_ARGUMENT: {"etcdserver: request is too large": "raise --max-request-bytes"}},
 }
-_ROWS = [(*row, kind) for kind, rows in _REFUSALS.items() for row in rows]
+_ROWS = [
+    (code, pattern, hint, kind)
+    for kind, by_code in _REFUSALS.items()
+    for code, hints in by_code.items()
+    for pattern, hint in hints.items()
+]
 _NEVER_SENT = _ROWS[:6]
 _TOKEN_TROUBLE = (
     "etcdserver: invalid auth token",
