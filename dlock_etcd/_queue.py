@@ -102,7 +102,7 @@ class Queue:
 
     def _entered(self, own: Place) -> Exchange[Any]:
         if not self._lease:
-            self._lease = (yield from self._verbs.asked(_schema.lease(_LEASE_S))).id
+            self._lease = (yield from self._verbs.asked(_schema.request("Lease", "LeaseGrant", ttl=_LEASE_S))).id
         self._unanswered.add(own.bell)
         answer = yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease))
         self._unanswered.discard(own.bell)
@@ -140,8 +140,10 @@ class Queue:
         for bell, (_, left_at) in list(self._places.items()):
             if left_at < over:
                 yield from self.leave(bell)
-        if self._lease and (yield from self._verbs.asked(_schema.keep_alive(self._lease))).ttl <= 0:
-            self._lease = 0
+        if self._lease:
+            kept = yield from self._verbs.asked(_schema.request("Lease", "LeaseKeepAlive", id=self._lease))
+            if kept.ttl <= 0:
+                self._lease = 0
 
 
 def _bound(known: OrderedDict[str, Any]) -> None:

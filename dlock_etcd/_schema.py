@@ -118,40 +118,15 @@ class Request(NamedTuple):
 TXN = _method("KV", "Txn")
 
 
-def _request(service: str, name: str, /, **fields: Any) -> Request:
-    """Return the call of a method of *service*, whose message has the same *name*."""
+def request(service: str, name: str, /, **fields: Any) -> Request:
+    """Return the call of a method of *service*, whose message has the same *name*.
+
+    Of the method LeaseKeepAlive, a stream, one message with its answer is the whole.
+    """
     return Request(_method(service, name), _CLASSES[name](**fields))
-
-
-def authenticate(user: str, password: str) -> Request:
-    """Return the request for a token."""
-    return _request("Auth", "Authenticate", name=user, password=password)
-
-
-def status(member: int, within_s: float) -> Request:
-    """Return the request for the state of *member*; it answers alone, also where there is no majority."""
-    return _request("Maintenance", "Status")._replace(member=member, within_s=within_s)
-
-
-def members() -> Request:
-    """Return the request for the members of the cluster."""
-    return _request("Cluster", "MemberList")
 
 
 def watch(start: bytes, end: bytes) -> Request:
     """Return the request for all removals of the keys from *start* to before *end*."""
     wanted = _CLASSES["WatchCreate"](key=start, range_end=end, filters=[_NO_PUTS])
-    return _request("Watch", "Watch", create=wanted)
-
-
-def lease(ttl_s: int) -> Request:
-    """Return the request for a lease of etcd's."""
-    return _request("Lease", "LeaseGrant", ttl=ttl_s)
-
-
-def keep_alive(lease_id: int) -> Request:
-    """Return the request to keep a lease alive; none is left where the answer has no time to live.
-
-    The method is a stream, of which one message with its answer is the whole.
-    """
-    return _request("Lease", "LeaseKeepAlive", id=lease_id)
+    return request("Watch", "Watch", create=wanted)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dlock_core.kit import Call, Exchange
     from dlock_core.store import Claim, Guarantees, Release
     from dlock_etcd._wire import Place
+    from dlock_etcd.options import EtcdStoreOptions
 
 # The server's own limit for a request is 1.5 MiB.
 _BATCH_BYTES = 1 << 20
@@ -33,9 +34,10 @@ class EtcdVerbs:
 
     name = "etcd"
 
-    def __init__(self, root: str, user: str, password: str, endpoints: Sequence[str] = ()) -> None:
-        self.keys = _wire.Keys(root)
-        self._user, self._password, self._endpoints = user, password, endpoints
+    def __init__(self, options: EtcdStoreOptions) -> None:
+        self.keys = _wire.Keys(options.root)
+        self._user, self._password = options.user, options.password.get_secret_value()
+        self._endpoints = options.endpoints
         self._token = ""
         self.queue = Queue(self)
         # What the cluster has reached, as its last answer said.
@@ -157,5 +159,6 @@ class EtcdVerbs:
         except TROUBLE as error:
             if not (self._user and no_token(error)):
                 raise
-        self._token = (yield _schema.authenticate(self._user, self._password)).token
+        login = _schema.request("Auth", "Authenticate", name=self._user, password=self._password)
+        self._token = (yield login).token
         return (yield request._replace(token=self._token))

@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.kit import DaemonThread, News, aperform, perform
-from dlock_etcd._errors import TROUBLE
-from dlock_etcd._wire import rung
+from dlock_core.errors import StoreUnavailableError
+from dlock_core.kit import DaemonThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dlock_core.kit import Exchange
 
 _LOOK_S = 0.5
@@ -31,7 +27,7 @@ def _checked(answer: Any) -> Any:
     return answer
 
 
-class _Stream:
+class Stream:
     """A watch, read by a thread of its own: gRPC has no time-out for the next answer."""
 
     alive = True
@@ -63,8 +59,8 @@ class _Stream:
         self._call.cancel()
 
 
-class _AsyncStream:
-    """As :class:`_Stream`. A read that is cancelled would end the call, so it goes on until something comes."""
+class AsyncStream:
+    """As :class:`Stream`. A read that is cancelled would end the call, so it goes on until something comes."""
 
     alive = True
 
@@ -90,8 +86,8 @@ class _AsyncStream:
             await asyncio.gather(self._reading, return_exceptions=True)
 
 
-def _opening(stream: Any) -> Exchange[Any]:
-    """Return *stream* once etcd has said that it is open."""
+def opened(stream: Any) -> Exchange[Any]:
+    """Return *stream*, in steps, once etcd has said that it is open."""
     try:
         if (yield stream.try_next(_OPEN_S)) is None:
             raise StoreUnavailableError(f"etcd did not open the watch of the locks within {_OPEN_S:.0f} s")
@@ -99,13 +95,3 @@ def _opening(stream: Any) -> Exchange[Any]:
         yield stream.close()
         raise
     return stream
-
-
-def news_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
-    """Return what a watch that *begin* begins tells, for threads; *keep* keeps the places meanwhile."""
-    return News(lambda: perform(_opening(_Stream(begin()))), rung, (StoreError, *TROUBLE), keep)
-
-
-def anews_of(begin: Callable[[], Any], keep: Callable[[], Any]) -> News:
-    """As :func:`news_of`, for asyncio."""
-    return News(lambda: aperform(_opening(_AsyncStream(begin()))), rung, (StoreError, *TROUBLE), keep)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _OLDEST = (3, 4)
 # How long one endpoint may take to tell of itself: it asks nobody else.
 _LOOK_S = 2.0
+_STATUS = _schema.request("Maintenance", "Status")
 
 
 def policy(root: str) -> str:
@@ -37,7 +38,8 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
     looked_at = endpoints or ("the channel",)
     for number, endpoint in enumerate(looked_at):
         try:
-            status = yield from asked(_schema.status(number, _LOOK_S))
+            # It answers alone, also where there is no majority.
+            status = yield from asked(_STATUS._replace(member=number, within_s=_LOOK_S))
         except TROUBLE as error:
             (reserved if is_denied(error) else silent).append(endpoint)
             if len(silent) == len(looked_at):
@@ -47,7 +49,9 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
             answers[endpoint] = status
     voting: int | None
     try:
-        voting = sum(not member.learner for member in (yield from asked(_schema.members())).members)
+        voting = sum(
+            not member.learner for member in (yield from asked(_schema.request("Cluster", "MemberList"))).members
+        )
     except TROUBLE:
         voting = None  # newer servers tell members to administrators only, and to nobody where there is no majority
     return _guarantees(answers, reserved, silent, voting)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from dlock_core.errors import ConfigurationError, StoreError
-from dlock_core.kit import AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, Waits, Watch
+from dlock_core.errors import StoreError
+from dlock_core.kit import AsyncExchangeStore, AsyncWatch, Batches, Call, ExchangeStore, News, Waits, Watch
 from dlock_core.store import Capability
+from dlock_etcd._errors import TROUBLE
 from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
-from dlock_etcd._watch import anews_of, news_of
-from dlock_etcd._wire import BATCH_LIMIT
+from dlock_etcd._watch import AsyncStream, Stream, opened
+from dlock_etcd._wire import BATCH_LIMIT, rung
 from dlock_etcd.options import EtcdStoreOptions, credentials_of
 
 if TYPE_CHECKING:
@@ -34,31 +35,22 @@ class _Store(Batches, Waits):
     capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
     _channel_class: Any
     _link_class: Any
-    _watch: Any
+    _stream_class: Any
+    _watch_class: Any
     _link: Any
     _verbs: Any
 
     def __init__(self: Any, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
-        if isinstance(source, str):
-            source = EtcdStoreOptions.from_url(source)
-        if isinstance(source, EtcdStoreOptions):
-            link = self._link_class(source.endpoints, credentials_of(source), None)
-            verbs = EtcdVerbs(
-                EtcdStoreOptions.checked_root(root or source.root),
-                user or source.user,
-                password or source.password.get_secret_value(),
-                source.endpoints,
-            )
-        elif isinstance(source, self._channel_class):
-            link = self._link_class((), None, source)
-            verbs = EtcdVerbs(EtcdStoreOptions.checked_root(root or "dlock"), user, password)
-        else:
-            kind = f"{self._channel_class.__module__}.{self._channel_class.__name__}"
-            raise ConfigurationError(
-                f"{type(self).__name__} works with a URL or a {kind}, not with {type(source).__name__}"
-            )
+        parts = {"root": root, "user": user, "password": password}
+        options, channel = EtcdStoreOptions.given(source, self._channel_class, **parts)
+        link, verbs = self._link_class(options.endpoints, credentials_of(options), channel), EtcdVerbs(options)
         super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
-        link.watch = self._watch(lambda: link.stream(verbs.watched()), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
+
+        def open_stream() -> Any:
+            return self._perform(opened(self._stream_class(link.stream(verbs.watched()))))
+
+        news = News(open_stream, rung, (StoreError, *TROUBLE), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
+        link.watch = self._watch_class(news)
 
     def wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> Any:
         """Return when the key is this waiter's to claim, or after *timeout_s*; those who wait are woken in the order in which they came.
@@ -90,12 +82,10 @@ class EtcdStore(_Store, ExchangeStore):
     the URL.
     """
 
-    _channel_class, _link_class = grpc.Channel, ThreadLink
-    _watch = staticmethod(lambda *calls: Watch(news_of(*calls)))
+    _channel_class, _link_class, _stream_class, _watch_class = grpc.Channel, ThreadLink, Stream, Watch
 
 
 class AsyncEtcdStore(_Store, AsyncExchangeStore):
     """As :class:`EtcdStore`, for the tasks of one event loop, with a ``grpc.aio.Channel``."""
 
-    _channel_class, _link_class = grpc.aio.Channel, AsyncLink
-    _watch = staticmethod(lambda *calls: AsyncWatch(anews_of(*calls)))
+    _channel_class, _link_class, _stream_class, _watch_class = grpc.aio.Channel, AsyncLink, AsyncStream, AsyncWatch

@@ -68,7 +68,7 @@ class ThreadLink(BeginsAnew):
 
     watch: Any = None
 
-    def __init__(self, options: ZooKeeperStoreOptions | None, client: Any) -> None:
+    def __init__(self, options: ZooKeeperStoreOptions, client: Any) -> None:
         self._options, self._given = options, client
         self._client = client
         # Why no client is made any more.
@@ -107,8 +107,7 @@ class ThreadLink(BeginsAnew):
 
     def looks(self, timeout_s: float) -> list[Look]:
         """Ask each server for itself, all together within *timeout_s*."""
-        given = () if self._given is None else self._given.hosts
-        endpoints = self._options.endpoints if self._options is not None else [f"{host}:{port}" for host, port in given]
+        endpoints = self._options.endpoints or [f"{host}:{port}" for host, port in self._given.hosts]
         each_s = max(timeout_s / len(endpoints), 0.01)
         client = self._client or self._given or _client_of(self._options)
         return [look_at(endpoint, each_s, client) for endpoint in endpoints]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 
-from dlock_core.errors import ConfigurationError, StoreError
+from dlock_core.errors import StoreError
 from dlock_core.kit import Batches, Call, ExchangeStore, News, Waits, Watch
 from dlock_core.store import Capability
 from dlock_zookeeper._errors import TROUBLE
@@ -41,18 +41,8 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
     capabilities = frozenset({Capability.BATCH_RENEW, Capability.NOTIFY})
 
     def __init__(self, source: Any, *, root: str | None = None) -> None:
-        if isinstance(source, str):
-            source = ZooKeeperStoreOptions.from_url(source)
-        if isinstance(source, ZooKeeperStoreOptions):
-            link = ThreadLink(source, None)
-            self._root = ZooKeeperStoreOptions.checked_root(root or source.root)
-        elif isinstance(source, KazooClient):
-            link = ThreadLink(None, source)
-            self._root = ZooKeeperStoreOptions.checked_root(root or "dlock")
-        else:
-            raise ConfigurationError(
-                f"ZooKeeperStore works with a URL or a kazoo.client.KazooClient, not with {type(source).__name__}"
-            )
+        options, client = ZooKeeperStoreOptions.given(source, KazooClient, root=root)
+        self._root, link = options.root, ThreadLink(options, client)
         self._news_link, self._queue = link, Queue(self._root, link)
         super().__init__(ZooKeeperVerbs(self._root, link, self._queue), link)
         link.watch = Watch(News(lambda: link.news, self._changed, (StoreError, *TROUBLE), self._upkeep))

@@ -17,20 +17,15 @@ _PORT_MAX = 65535
 
 def _endpoints(value: tuple[str, ...]) -> tuple[str, ...]:
     for each in value:
-        if not _is_endpoint(each):
+        host, _, port = each.rpartition(":")
+        fits = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}", each) and int(port) <= _PORT_MAX
+        try:
+            host.encode("idna")  # as Python does when it looks the host up
+        except UnicodeError:
+            fits = False
+        if not fits:
             raise ValueError(f"{each!r} is not HOST:PORT")
     return value
-
-
-def _is_endpoint(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    if not re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}", text) or int(port) > _PORT_MAX:
-        return False
-    try:
-        host.encode("idna")  # as Python does when it looks the host up
-    except UnicodeError:
-        return False
-    return True
 
 
 class EndpointOptions(StoreOptions):
@@ -61,15 +56,22 @@ class EndpointOptions(StoreOptions):
         raise NotImplementedError(f"{cls.__name__} has no root_of")
 
     @classmethod
-    def checked_root(cls, root: str) -> str:
-        """Return *root*, which was not given in options.
+    def given(cls, source: Any, kind: type, **parts: Any) -> tuple[Self, Any]:
+        """Return the options of a store on *source*, which is a URL, or options, or a client of *kind*; and that client, or None.
 
-        Raises: ConfigurationError: as :meth:`root_of`.
+        The *parts* that are not empty go before those of *source*. A client knows its endpoints itself.
+
+        Raises: ConfigurationError: *source* is none of these, or a part is malformed.
         """
-        try:
-            return cls.root_of(root)
-        except ValueError as error:
-            raise ConfigurationError(f"the root {root!r} cannot be used: {error}") from None
+        named = {name: value for name, value in parts.items() if value}
+        if isinstance(source, kind):
+            return cls(endpoints=(), **named), source
+        if isinstance(source, str):
+            source = cls.from_url(source)
+        if isinstance(source, cls):
+            return cls(**dict(source) | named), None
+        wanted = f"a URL or a {kind.__module__}.{kind.__name__}"
+        raise ConfigurationError(f"the {cls.scheme} store works with {wanted}, not with {type(source).__name__}")
 
     @field_validator("root")
     @classmethod
