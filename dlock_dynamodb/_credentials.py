@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -98,16 +99,6 @@ def _wait_for(refresh: Future[None], provider: str) -> None:
         raise CredentialRetrievalError(provider=provider, error_msg=repr(error)) from error
 
 
-class _Given:
-    """Stands in for botocore's search: the credentials of the client that was given."""
-
-    def __init__(self, credentials: Any) -> None:
-        self.credentials = credentials
-
-    def load_credentials(self) -> Any:
-        return self.credentials
-
-
 def open_session(options: DynamoDBStoreOptions) -> Any:
     """Return the boto3 session of a URL.
 
@@ -152,7 +143,8 @@ def given(driver: Any) -> tuple[Any, Any, str | None, str | None]:
         )
     if (service := driver.meta.service_model.service_name) != "dynamodb":
         raise ConfigurationError(f"a client for {service!r} was given; {_ACCEPTED}")
-    core = botocore.session.Session()
-    core.register_component("credential_provider", _Given(driver._request_signer._credentials))  # no public way
+    core, credentials = botocore.session.Session(), driver._request_signer._credentials  # no public way
+    # In the place of botocore's search.
+    core.register_component("credential_provider", SimpleNamespace(load_credentials=lambda: credentials))
     session = boto3.Session(botocore_session=core, region_name=driver.meta.region_name)
     return _checked(session), driver.meta.config, driver.meta.region_name, driver.meta.endpoint_url
