@@ -25,7 +25,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ConnectTimeoutError,
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
 from dlock_dynamodb._credentials import SteadyCredentials
-from dlock_dynamodb._direct import CLAIMING, KEEPING, Ask, check_whole, direct_of, is_patched
+from dlock_dynamodb._direct import CLAIMING, KEEPING, check_whole, direct_of, is_patched
 from dlock_dynamodb._errors import NOT_DYNAMODBS, TROUBLE, StrangeAnswerError
 from dlock_dynamodb._units import Units
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlock_dynamodb._direct import Direct
+    from dlock_dynamodb._wire import Ask
     from dlock_dynamodb.options import DynamoDBStoreOptions
 
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s

@@ -48,11 +48,15 @@ _CONSTANTS: Item = {f":{kind}": {"S": kind} for kind in "SNB"} | {":zero": {"N":
 _UNREADABLE = (AttributeError, KeyError, TypeError, ValueError)
 
 
-class Write(NamedTuple):
-    """One conditional write: the operation of boto3, its request, and the record that it leaves where the answer does not show that."""
+class Ask(NamedTuple):
+    """One request: the operation of boto3 and its arguments. An *urgent* one keeps or frees a lock that is held.
+
+    *written* is the record that a write leaves, where the answer does not show that.
+    """
 
     operation: str
     request: Request
+    urgent: bool = False
     written: LockRecord | None = None
 
 
@@ -65,13 +69,13 @@ class Rows(Protocol):
         Raises: RecordError: the row is of another format, or damaged.
         """
 
-    def claim(self, claim: Claim) -> Write | None:
+    def claim(self, claim: Claim) -> Ask | None:
         """Return the first request of *claim*; None where the row must be read first."""
 
-    def take(self, claim: Claim, seen: Version, token: int) -> Write | None:
+    def take(self, claim: Claim, seen: Version, token: int) -> Ask | None:
         """Return the request that takes the free row of version *seen*, which refused the first; None where none can be applied."""
 
-    def change(self, change: Replace | Release) -> Write:
+    def change(self, change: Replace | Release) -> Ask:
         """Return the request of a replace or a release."""
 
     def statement(self, replace: Replace) -> Request | None:
@@ -217,18 +221,18 @@ class Table(NamedTuple):
 
     def update(
         self, key: Item, update: str, condition: str, values: Item, names: Mapping[str, str] | None = None
-    ) -> Write:
+    ) -> Ask:
         """UpdateItem, which shows the row either way."""
         request = self._write(condition, values, update, names)
-        return Write("update_item", {**request, "Key": key, "UpdateExpression": update, "ReturnValues": "ALL_NEW"})
+        return Ask("update_item", {**request, "Key": key, "UpdateExpression": update, "ReturnValues": "ALL_NEW"})
 
-    def put(self, row: Item, condition: str, values: Item, written: LockRecord) -> Write:
+    def put(self, row: Item, condition: str, values: Item, written: LockRecord) -> Ask:
         """PutItem: the whole row; other attributes that stood in it are gone."""
-        return Write("put_item", {**self._write(condition, values), "Item": row}, written)
+        return Ask("put_item", {**self._write(condition, values), "Item": row}, written=written)
 
-    def delete(self, key: Item, condition: str, values: Item, written: LockRecord) -> Write:
+    def delete(self, key: Item, condition: str, values: Item, written: LockRecord) -> Ask:
         """DeleteItem."""
-        return Write("delete_item", {**self._write(condition, values), "Key": key}, written)
+        return Ask("delete_item", {**self._write(condition, values), "Key": key}, written=written)
 
     def statement(self, changes: Item, wanted: Item, sound: str, removed: Iterable[str] = ()) -> Request:
         """Return one statement of a batch: set *changes* and remove *removed* where all of *wanted* stand, and the row is *sound*."""
@@ -309,7 +313,7 @@ class DlockRows(NamedTuple):
         """As :meth:`Rows.record`."""
         return self.table.record(item, _read)
 
-    def claim(self, claim: Claim) -> Write | None:
+    def claim(self, claim: Claim) -> Ask | None:
         """As :meth:`Rows.claim`: the token is minted in the request itself.
 
         An expression knows no maximum: a token that is asked for is written over smaller ones only. Where it is refused by a free record,
@@ -327,11 +331,11 @@ class DlockRows(NamedTuple):
             )
         return self._claiming(claim, condition, _between(1, asked - 1))
 
-    def take(self, claim: Claim, seen: Version, token: int) -> Write | None:
+    def take(self, claim: Claim, seen: Version, token: int) -> Ask | None:
         """As :meth:`Rows.take`."""
         return None if claim.record.fencing_token == 1 else self._taking(claim, seen, token)
 
-    def change(self, change: Replace | Release) -> Write:
+    def change(self, change: Replace | Release) -> Ask:
         """As :meth:`Rows.change`."""
         record, expected, keeps = change.record, change.expected, change.keep_payload
         update, removed = f"SET {_WRITTEN}, #token = :token", ""
@@ -355,11 +359,11 @@ class DlockRows(NamedTuple):
             del row["payload"]
         return self.table.statement(row, wanted, _SOUND_STATEMENT)
 
-    def _taking(self, claim: Claim, seen: Version, token: int) -> Write:
+    def _taking(self, claim: Claim, seen: Version, token: int) -> Ask:
         expected = _between(seen.fencing_token, seen.fencing_token) | {":seen": text(seen.rvn), ":token": number(token)}
         return self._claiming(claim, f"{_TAKEABLE} AND rvn = :seen", expected)
 
-    def _claiming(self, claim: Claim, condition: str, expected: Item, minted: str = ":token") -> Write:
+    def _claiming(self, claim: Claim, condition: str, expected: Item, minted: str = ":token") -> Ask:
         """Return the claim under *condition*, whose values are *expected*; the token is *minted*."""
         values = self._values(claim.record) | expected
         if claim.must_exist:

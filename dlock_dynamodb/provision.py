@@ -11,8 +11,8 @@ from botocore.exceptions import ClientError
 
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade, Guarantees, TokenOrder
-from dlock_dynamodb._direct import Ask
 from dlock_dynamodb._errors import NOT_DYNAMODBS, StrangeAnswerError, code_of
+from dlock_dynamodb._wire import Ask
 from dlock_dynamodb.dialects.limits import limited
 from dlock_dynamodb.options import RECORD_ATTRIBUTES, DynamoDBStoreOptions
 

@@ -22,10 +22,10 @@ from dlock_core.record import TOKEN_MAX
 from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
 from dlock_dynamodb._credentials import given
-from dlock_dynamodb._direct import Ask, has_handlers
+from dlock_dynamodb._direct import has_handlers
 from dlock_dynamodb._errors import NOT_DYNAMODBS, TROUBLE, StrangeAnswerError, code_of, statement_error, translate
 from dlock_dynamodb._link import DynamoDBLink
-from dlock_dynamodb._wire import DlockRows, Table
+from dlock_dynamodb._wire import Ask, DlockRows, Table
 from dlock_dynamodb.dialects.awslabs import AwslabsRows
 from dlock_dynamodb.dialects.node import NodeClosedRows, NodeOpenRows
 from dlock_dynamodb.dialects.token_rows import Counts, is_count, lacks_token, takes
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, Release, Replace
-    from dlock_dynamodb._wire import Item, Request, Rows, Write
+    from dlock_dynamodb._wire import Item, Request, Rows
     from dlock_dynamodb.options import Dialect
 
 __all__ = ["DynamoDBStore"]
@@ -46,7 +46,6 @@ _REFUSED = "ConditionalCheckFailed"
 _NO_BATCH = frozenset({"AccessDenied", "UnknownOperation", "Validation", "ValidationError"})
 # A draw is refused at most once by how far the count is, and then only by another's jump.
 _DRAWS_MAX = 8
-_ADMIN_TIMEOUT_S = 10.0
 _READY_WITHIN_S, _READY_POLL_S = 180.0, 0.5
 
 _T = TypeVar("_T")
@@ -178,9 +177,9 @@ class DynamoDBVerbs:
             f"could not {verb} " + ("" if key is None else f"key {key!r} in ") + f"DynamoDB table {self.table.name!r}"
         )
 
-    def _write(self, write: Write, key: str, *, urgent: bool = False) -> Exchange[Reply]:
+    def _write(self, write: Ask, key: str, *, urgent: bool = False) -> Exchange[Reply]:
         try:
-            answer = yield Ask(write.operation, write.request, urgent)
+            answer = yield write._replace(urgent=urgent)
         except ClientError as error:
             if code_of(error) != _REFUSED:
                 raise
@@ -230,7 +229,7 @@ class DynamoDBVerbs:
         what, draw = self._doing("count the grants of", key), counts.draw(key, least)
         for _ in range(_DRAWS_MAX):
             try:
-                answer = yield Ask(draw.operation, draw.request, urgent=True)
+                answer = yield draw._replace(urgent=True)
             except (*TROUBLE, StrangeAnswerError) as error:
                 if not isinstance(error, ClientError) or code_of(error) != _REFUSED:
                     # Nothing of the lock was changed, whatever became of the count.
@@ -345,7 +344,7 @@ class DynamoDBStore(Batches, ExchangeStore):
         """Create the table unless it is there, and return when it can be used."""
         super().provision()
         give_up_at = time.monotonic() + _READY_WITHIN_S
-        while not self._run(provision.ready(self.options), Call("inspect", None, _ADMIN_TIMEOUT_S)):
+        while not self._run(provision.ready(self.options), Call("inspect", None, self.inspect_timeout_s)):
             if time.monotonic() > give_up_at:
                 raise StoreUnavailableError(
                     f"DynamoDB table {self.options.table!r} is not ready after {_READY_WITHIN_S:.0f} s; try later"

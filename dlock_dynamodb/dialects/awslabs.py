@@ -29,7 +29,7 @@ from dlock_dynamodb._wire import ABSENT, Table, field, in_statement, number, tex
 from dlock_dynamodb.dialects.token_rows import TOKEN, takes, token_of, token_value
 
 if TYPE_CHECKING:
-    from dlock_dynamodb._wire import Item, Request, Value, Write
+    from dlock_dynamodb._wire import Ask, Item, Request, Value
 
 __all__ = ["ATTRIBUTES", "AwslabsRows"]
 
@@ -95,13 +95,13 @@ class AwslabsRows(NamedTuple):
         """As :meth:`Rows.record`."""
         return self.table.record(item, self._read)
 
-    def claim(self, claim: Claim) -> Write | None:
+    def claim(self, claim: Claim) -> Ask | None:
         """As :meth:`Rows.claim`: the row that is absent; or the released one of a version, which has to be seen first."""
         if isinstance(claim.expect, tuple):
             return self.take(claim, claim.expect, 0)
         return None if claim.must_exist else self._put(claim.record, NO_TOKEN, ABSENT, {})
 
-    def take(self, claim: Claim, seen: Version, token: int) -> Write | None:
+    def take(self, claim: Claim, seen: Version, token: int) -> Ask | None:
         """As :meth:`Rows.take`: the row gets its token later, if at all."""
         condition, values = self._seen(seen)
         # Where marks are not trusted no row is free, and a claim that expects one is refused.
@@ -109,7 +109,7 @@ class AwslabsRows(NamedTuple):
         write = self._renew if claim.keep_payload else self._put
         return write(claim.record, NO_TOKEN, f"{condition} AND isReleased = :mark", values)
 
-    def change(self, change: Replace | Release, token: int | None = None) -> Write:
+    def change(self, change: Replace | Release, token: int | None = None) -> Ask:
         """As :meth:`Rows.change`; *token* was drawn for this write."""
         record = change.record
         if token is None:
@@ -129,7 +129,7 @@ class AwslabsRows(NamedTuple):
             return self.table.delete(self.table.key(record.key), condition, values, deleted)
         return self._mark(change, token, condition, values)
 
-    def number(self, record: LockRecord, token: int) -> Write:
+    def number(self, record: LockRecord, token: int) -> Ask:
         """Return the request that writes *token* into the row of a grant, as long as that is its *record*."""
         rvn = to_text(record.rvn)
         values: Item = {":seen": text(rvn), ":token": token_value(token, rvn)}
@@ -193,16 +193,16 @@ class AwslabsRows(NamedTuple):
             return f"{condition} AND {TOKEN} = :mine", values | {":mine": token[TOKEN]}
         return condition, values
 
-    def _put(self, record: LockRecord, token: int, condition: str, values: Item) -> Write:
+    def _put(self, record: LockRecord, token: int, condition: str, values: Item) -> Ask:
         """Write the whole row: what else stood in it is gone, as with the Java client."""
         row = self.table.key(record.key) | self._attributes(record, token) | self._payload(record)
         return self.table.put(row, condition, values, self.record(row))
 
-    def _renew(self, record: LockRecord, token: int, condition: str, values: Item) -> Write:
+    def _renew(self, record: LockRecord, token: int, condition: str, values: Item) -> Ask:
         """Write owner, lease, number and token; data and attributes of others stay. A token of the number before says nothing now."""
         return self._update(record, self._attributes(record, token), [_RELEASED, *_TIMES], condition, values)
 
-    def _mark(self, change: Replace | Release, token: int, condition: str, values: Item) -> Write:
+    def _mark(self, change: Replace | Release, token: int, condition: str, values: Item) -> Ask:
         """Mark the row released, under a fresh number; owner and lease stay, as the Java client wants them to."""
         record, removed = change.record, list(_TIMES)
         attributes = {_RELEASED: _MARK, _RVN: text(to_text(record.rvn)), **self._token(record.rvn, token)}
@@ -212,7 +212,7 @@ class AwslabsRows(NamedTuple):
                 removed.append(_DATA)
         return self._update(record, attributes, removed, condition, values)
 
-    def _update(self, record: LockRecord, attributes: Item, removed: list[str], condition: str, values: Item) -> Write:
+    def _update(self, record: LockRecord, attributes: Item, removed: list[str], condition: str, values: Item) -> Ask:
         names = {f"#a{place}": name for place, name in enumerate(attributes)}
         gone = {f"#r{place}": name for place, name in enumerate(removed)}
         sets = ", ".join(f"{alias} = :{alias[1:]}" for alias in names)

@@ -25,7 +25,7 @@ from dlock_core.store import Claim, Release, Replace
 from dlock_dynamodb._wire import ABSENT, Table, field, in_statement, number, text
 
 if TYPE_CHECKING:
-    from dlock_dynamodb._wire import Item, Request, Write
+    from dlock_dynamodb._wire import Ask, Item, Request
 
 __all__ = ["ATTRIBUTES", "NodeClosedRows", "NodeOpenRows"]
 
@@ -79,17 +79,17 @@ class NodeOpenRows(NamedTuple):
         """As :meth:`Rows.record`."""
         return self.table.record(item, _read_open)
 
-    def claim(self, claim: Claim) -> Write | None:
+    def claim(self, claim: Claim) -> Ask | None:
         """As :meth:`Rows.claim`: the row that is absent; or the free one of a version, which has to be seen first."""
         if isinstance(claim.expect, tuple):
             return self.take(claim, claim.expect, max(claim.expect.fencing_token + 1, claim.record.fencing_token))
         return None if claim.must_exist else self._put(claim.record, claim.record.fencing_token, ABSENT, {})
 
-    def take(self, claim: Claim, seen: Version, token: int) -> Write | None:
+    def take(self, claim: Claim, seen: Version, token: int) -> Ask | None:
         """As :meth:`Rows.take`."""
         return self._put(claim.record, token, _FREE, _seen(seen))
 
-    def change(self, change: Replace | Release) -> Write:
+    def change(self, change: Replace | Release) -> Ask:
         """As :meth:`Rows.change`: at a release the row stays with its owner, under a lease of 1 ms, as the Node client leaves it."""
         record, values = change.record, _seen(change.expected)
         if record.state is State.HELD:
@@ -118,7 +118,7 @@ class NodeOpenRows(NamedTuple):
         numbers = {_TOKEN: number(token), _LEASE: number(record.lease_ms), _AT: number(self.clock())}
         return _common(record) | numbers
 
-    def _put(self, record: LockRecord, token: int, condition: str, values: Item) -> Write:
+    def _put(self, record: LockRecord, token: int, condition: str, values: Item) -> Ask:
         row = self.table.key(record.key) | self._attributes(record, token)
         return self.table.put(row, condition, values, self.record(row))
 
@@ -132,17 +132,17 @@ class NodeClosedRows(NamedTuple):
         """As :meth:`Rows.record`."""
         return self.table.record(item, _read_closed)
 
-    def claim(self, claim: Claim) -> Write | None:
+    def claim(self, claim: Claim) -> Ask | None:
         """As :meth:`Rows.claim`: only a row that is absent can be claimed."""
         if claim.must_exist or isinstance(claim.expect, tuple):
             return None
         return self._put(claim.record, ABSENT, {})
 
-    def take(self, claim: Claim, seen: Version, token: int) -> Write | None:
+    def take(self, claim: Claim, seen: Version, token: int) -> Ask | None:
         """As :meth:`Rows.take`: no row is ever free."""
         return None
 
-    def change(self, change: Replace | Release) -> Write:
+    def change(self, change: Replace | Release) -> Ask:
         """As :meth:`Rows.change`."""
         record, values = change.record, {":seen": {"B": to_guid(change.expected.rvn)}}
         if record.state is State.HELD:
@@ -154,7 +154,7 @@ class NodeClosedRows(NamedTuple):
         """As :meth:`Rows.statement`: nothing is renewed here."""
         return None
 
-    def _put(self, record: LockRecord, condition: str, values: Item) -> Write:
+    def _put(self, record: LockRecord, condition: str, values: Item) -> Ask:
         if record.lease_ms is not None:
             raise UnsupportedError(f"lock {record.key!r}: a row of this dialect has no lease; set fail_closed=True")
         row = self.table.key(record.key) | _common(record)

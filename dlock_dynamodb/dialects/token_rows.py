@@ -26,7 +26,7 @@ from dlock_dynamodb._wire import ABSENT, Table, number, text
 if TYPE_CHECKING:
     from dlock_core.record import LockRecord
     from dlock_core.store import Release, Replace
-    from dlock_dynamodb._wire import Item, Value, Write
+    from dlock_dynamodb._wire import Ask, Item, Value
     from dlock_dynamodb.dialects.awslabs import AwslabsRows
 
 __all__ = ["PREFIX", "TOKEN", "Counts", "is_count", "lacks_token", "takes", "token_of", "token_value"]
@@ -88,7 +88,7 @@ class Counts(NamedTuple):
                 f"lock {key!r}: keys that begin with {PREFIX!r} are those of the rows with the tokens"
             )
 
-    def draw(self, key: str, least: int) -> Write:
+    def draw(self, key: str, least: int) -> Ask:
         """Return the request of the next token of *key*; it is refused where that would be less than *least*, or the last was given."""
         condition = f"{TOKEN} BETWEEN :low AND :high AND {_SOUND}"
         if least == 1:
@@ -96,7 +96,7 @@ class Counts(NamedTuple):
         values = {":low": number(least - 1), ":high": number(TOKEN_MAX - 1)}
         return self._update(key, f"if_not_exists({TOKEN}, :zero) + :one", condition, values)
 
-    def after(self, key: str, least: int, item: Item | None) -> Write:
+    def after(self, key: str, least: int, item: Item | None) -> Ask:
         """Return the request that follows when *item* refused one.
 
         Raises:
@@ -125,7 +125,7 @@ class Counts(NamedTuple):
             )
         return int(count)
 
-    def _update(self, key: str, count: str, condition: str, values: Item) -> Write:
+    def _update(self, key: str, count: str, condition: str, values: Item) -> Ask:
         row = self.table.key(key)
         row[self.table.partition_key] = text(PREFIX + row[self.table.partition_key]["S"])
         return self.table.update(row, f"SET {TOKEN} = {count}, {_REST}", condition, values | _REST_VALUES)

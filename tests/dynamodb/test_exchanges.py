@@ -12,8 +12,8 @@ from dlock_core.kit import Call
 from dlock_core.record import NO_TOKEN, Broken, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_dynamodb import DynamoDBStore
-from dlock_dynamodb._direct import Ask
 from dlock_dynamodb._errors import StrangeAnswerError
+from dlock_dynamodb._wire import Ask
 from dlock_dynamodb.dialects.awslabs import to_text
 from dlock_dynamodb.options import Dialect, DynamoDBStoreOptions
 from dlock_dynamodb.store import DynamoDBVerbs

@@ -14,7 +14,7 @@ from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, Stor
 from dlock_core.record import DATA_MAX_BYTES, TOKEN_MAX, LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_dynamodb._errors import CODES, statement_error, translate
-from dlock_dynamodb._wire import DlockRows, Table, Write
+from dlock_dynamodb._wire import Ask, DlockRows, Table
 from dlock_dynamodb.dialects.awslabs import AwslabsRows
 from tests.dynamodb.support import record
 
@@ -35,7 +35,7 @@ CHANGES: list[Replace | Release] = [
 ]
 
 
-def writes(rows: DlockRows) -> list[Write | None]:
+def writes(rows: DlockRows) -> list[Ask | None]:
     """Return all forms of writes on *rows*."""
     taking = [rows.take(claim, Version("seen", 7), 9) for claim in CLAIMS]
     return [*map(rows.claim, CLAIMS), *taking, *map(rows.change, CHANGES)]
