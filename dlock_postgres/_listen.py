@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dlock_core.errors import StoreError
 from dlock_core.kit import Lane, News, in_own_thread
 from dlock_postgres._errors import TROUBLE
-from dlock_postgres._session import TASKS, THREADS, Session
+from dlock_postgres._session import THREADS, Session
 from dlock_postgres._wire import statement
 
 if TYPE_CHECKING:
@@ -44,19 +44,8 @@ class _Stream:
         yield from ()
 
 
-def news_of(conninfo: Callable[[], str], channel: str) -> News:
-    """Return what is notified on *channel*, for threads."""
-    return News(_opener(conninfo, channel, THREADS), list, (StoreError, *TROUBLE))
-
-
-def anews_of(conninfo: Callable[[], str], channel: str) -> News:
-    """As :func:`news_of`, for asyncio."""
-    listen = _opener(conninfo, channel, TASKS)
-    return News(lambda: in_own_thread(listen, lambda stream: stream.session.close()), list, (StoreError, *TROUBLE))
-
-
-def _opener(conninfo: Callable[[], str], channel: str, colour: Colour) -> Callable[[], _Stream]:
-    """Return what opens a stream of *colour*, on a thread of its own: the search for the server's name has no bound."""
+def news_of(conninfo: Callable[[], str], channel: str, colour: Colour) -> News:
+    """Return what is notified on *channel*. A stream is opened on a thread of its own: the search for the server's name has no bound."""
 
     def listen() -> _Stream:
         session = Session(conninfo(), THREADS)
@@ -68,4 +57,8 @@ def _opener(conninfo: Callable[[], str], channel: str, colour: Colour) -> Callab
         session.colour = colour
         return _Stream(session)
 
-    return partial(Lane(1).run, listen, _CONNECT_S, lambda stream: stream.session.close())
+    def late(stream: _Stream) -> None:
+        stream.session.close()
+
+    listened = partial(Lane(1).run, listen, _CONNECT_S, late)
+    return News(listened if colour is THREADS else partial(in_own_thread, listened, late), list, (StoreError, *TROUBLE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.kit import (
@@ -19,16 +18,15 @@ from dlock_core.kit import (
 )
 from dlock_core.store import Capability
 from dlock_postgres._errors import not_connected
-from dlock_postgres._listen import anews_of, news_of
+from dlock_postgres._listen import news_of
 from dlock_postgres._session import TASKS, THREADS, Session
 from dlock_postgres._verbs import PostgresVerbs
 from dlock_postgres._wire import BATCH_LIMIT
 from dlock_postgres.options import checked_table, conninfo_of, fence_sql
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from dlock_core.errors import StoreError
+    from dlock_postgres._session import Colour
     from dlock_postgres.provision import Facts
 
 __all__ = ["AsyncPostgresStore", "PostgresStore"]
@@ -45,9 +43,9 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
     # A row that another transaction has locked can't be marked.
     _asking_max_s = 1.0
     _link: Any
-    _pooled: Any
-    _session: Callable[[str], Session]
-    _watch: Callable[[Callable[[], str], str], Any]
+    _link_class: Any
+    _watch_class: Any
+    _colour: Colour
 
     fence_sql = staticmethod(fence_sql)
 
@@ -57,7 +55,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
 
         def learned(facts: Facts) -> None:
             if facts.notifies and self._link.watch is None:
-                self._notify(self._watch(conninfo, verbs.channel))
+                self._notify(self._watch_class(news_of(conninfo, verbs.channel, self._colour)))
 
         def is_awaited(key: str) -> bool:
             watch = self._link.watch
@@ -68,7 +66,8 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
         def unconnected(error: Exception) -> StoreError:
             return not_connected(error, conninfo())
 
-        super().__init__(verbs, self._pooled(lambda _: self._session(conninfo()), unconnected, **_CONNECTIONS))  # type: ignore[call-arg]  # the face that is mixed in
+        link = self._link_class(lambda _: Session(conninfo(), self._colour), unconnected, **_CONNECTIONS)
+        super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
 
 
 class PostgresStore(_Store, ExchangeStore):
@@ -78,14 +77,10 @@ class PostgresStore(_Store, ExchangeStore):
     user is are taken: the store has connections of its own.
     """
 
-    _pooled = PooledLink
-    _session = staticmethod(partial(Session, colour=THREADS))
-    _watch = staticmethod(lambda *where: Watch(news_of(*where)))
+    _link_class, _watch_class, _colour = PooledLink, Watch, THREADS
 
 
 class AsyncPostgresStore(_Store, AsyncExchangeStore):
     """As :class:`PostgresStore`, for the tasks of one event loop."""
 
-    _pooled = AsyncPooledLink
-    _session = staticmethod(partial(Session, colour=TASKS))
-    _watch = staticmethod(lambda *where: AsyncWatch(anews_of(*where)))
+    _link_class, _watch_class, _colour = AsyncPooledLink, AsyncWatch, TASKS
