@@ -210,25 +210,20 @@ def _node(channel: bytes, source: Source) -> Node:
     return Node.of(AsyncPool, lambda _, deadline: aconnected(source, deadline), watch)
 
 
-class AsyncConnections:
+class AsyncConnections(Servers):
     """The link for tasks of one event loop; as :class:`Connections`."""
 
     def __init__(self, client: redis.asyncio.Redis | redis.asyncio.RedisCluster, channel: bytes) -> None:
-        self.servers = Servers(client, redis.asyncio, partial(_node, channel))
-        self._refreshing: asyncio.Task[None] | None = None
-
-    @property
-    def pools(self) -> list[Any]:
-        """As :attr:`Connections.pools`."""
-        return self.servers.pools
+        super().__init__(client, redis.asyncio, partial(_node, channel))
+        self._asking: asyncio.Task[None] | None = None
 
     async def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """As :meth:`Connections.send`."""
         try:
             await self._learn()
             if isinstance(request, Locate):
-                return self.servers.locate(request)
-            answers: list[Any] = await self.servers.node(request).send(request, timeout_s / request.share)
+                return self.locate(request)
+            answers: list[Any] = await self.node(request).send(request, timeout_s / request.share)
         except errors.FAILURES as error:
             self._refresh_after(error)
             raise
@@ -237,25 +232,25 @@ class AsyncConnections:
         return answers
 
     async def _learn(self) -> None:
-        """Let the client of a Cluster learn the slots, the first time."""
-        if self.servers.cluster:
+        """Let the client of a Cluster learn the slots, the first time; the blocking one has when it was made."""
+        if self.cluster:
             with errors.unsent(None):
-                await self.servers.initialize()
+                await self._client.initialize()
 
     async def watch(self, key: str) -> AsyncWatch:
         """As :meth:`Connections.watch`."""
         await self._learn()
-        watch: AsyncWatch = self.servers.node(Request(key=key)).watch
+        watch: AsyncWatch = self.node(Request(key=key)).watch
         return watch
 
     async def close(self) -> None:
         """As :meth:`Connections.close`."""
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
-        for node in self.servers.close():
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        for node in self.end():
             await node.close()
 
     def _refresh_after(self, error: BaseException) -> None:
-        if self.servers.wants_refresh(error):
-            self._refreshing = asyncio.create_task(aperform(self.servers.refresh()))
+        if self.wants_refresh(error):
+            self._asking = asyncio.create_task(aperform(self.refresh()))

@@ -234,24 +234,19 @@ def _node(channel: bytes, source: Source) -> Node:
     return Node.of(Pool, connect, watch)
 
 
-class Connections:
+class Connections(Servers):
     """The link for threads; *channel* is where waiters of this store hear that they are woken."""
 
     def __init__(self, client: redis.Redis | redis.RedisCluster, channel: bytes) -> None:
-        self.servers = Servers(client, redis, partial(_node, channel))
-        self._refreshing: threading.Thread | None = None
-
-    @property
-    def pools(self) -> list[Any]:
-        """Those of all servers."""
-        return self.servers.pools
+        super().__init__(client, redis, partial(_node, channel))
+        self._asking: threading.Thread | None = None
 
     def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """Send *request* once; return its answers, or what is asked for of the topology."""
         try:
             if isinstance(request, Locate):
-                return self.servers.locate(request)
-            answers: list[Any] = self.servers.node(request).send(request, timeout_s / request.share)
+                return self.locate(request)
+            answers: list[Any] = self.node(request).send(request, timeout_s / request.share)
         except errors.FAILURES as error:
             self._refresh_after(error)
             raise
@@ -261,26 +256,25 @@ class Connections:
 
     def watch(self, key: str) -> Watch:
         """Return where one waits for *key*: on the connection of its server."""
-        watch: Watch = self.servers.node(Request(key=key)).watch
+        watch: Watch = self.node(Request(key=key)).watch
         return watch
 
     def close(self) -> None:
         """Close all connections."""
-        for node in self.servers.close():
+        for node in self.end():
             node.close()
-        refreshing = self._refreshing
-        if refreshing is not None:
-            refreshing.join(_SLOTS_END_S)
+        if (asking := self._asking) is not None:
+            asking.join(_SLOTS_END_S)
 
     def _refresh_after(self, error: BaseException) -> None:
-        if not self.servers.wants_refresh(error):
+        if not self.wants_refresh(error):
             return
-        thread = DaemonThread("dlock-redis-slots", perform, self.servers.refresh())
+        thread = DaemonThread("dlock-redis-slots", perform, self.refresh())
         try:
             thread.begin()
-            self._refreshing = thread
+            self._asking = thread
         except StoreUnavailableError:
-            self.servers.refreshed()  # the interpreter is shutting down, and starts no thread any more
+            self.refreshed()  # the interpreter is shutting down, and starts no thread any more
         except BaseException:  # of a signal handler
-            self.servers.refreshed()
+            self.refreshed()
             raise

@@ -177,7 +177,7 @@ def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:
 
 
 class Servers(BeginsAnew):
-    """The servers behind *client*, each as what *make* makes of its source, and which of them has which key.
+    """The servers behind *client*, each as what *make* makes of its source, and which of them has which key: what both links share.
 
     *topology* names a client that is not for one server.
     """
@@ -208,10 +208,6 @@ class Servers(BeginsAnew):
     def cluster(self) -> bool:
         """Whether several servers share the keys."""
         return self._pool is None
-
-    def initialize(self) -> Any:
-        """Let a Cluster client of asyncio learn the slots, the first time, and await the result; the blocking one has when it was made."""
-        return self._client.initialize()
 
     def node(self, request: Request) -> Any:
         """Return the server that *request* goes to."""
@@ -269,7 +265,7 @@ class Servers(BeginsAnew):
         """Allow the next refresh."""
         self._refreshing = False
 
-    def close(self) -> list[Any]:
+    def end(self) -> list[Any]:
         """Refuse later requests; return the servers that were used."""
         self._closed = True
         return list(self._nodes.values())

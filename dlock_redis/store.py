@@ -45,7 +45,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Prunes):
     def __init__(self, client: Any) -> None:
         verbs = RedisVerbs()
         link = self._connections(client, verbs.channel)
-        verbs.topology = link.servers.topology
+        verbs.topology = link.topology
         super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
 
     def wait(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> Any:

@@ -150,7 +150,7 @@ class Server:
 
 def idle(store: Any) -> list[Any]:
     """Return the connections of *store* to its only server that are kept for the next claim or read."""
-    [node] = store._link.servers._nodes.values()
+    [node] = store._link._nodes.values()
     links: list[Any] = node.pools[False].shelf._connections
     return links
 
