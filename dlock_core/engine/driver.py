@@ -9,6 +9,7 @@ mutex, and done by :meth:`Driver.tell` outside of it.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections import OrderedDict, deque
@@ -411,13 +412,12 @@ class Driver:
             await self.runtime.sleep((until - self.runtime.now()) / NANOS)
 
     def _tell_risk(self, handle: Handle, effect: Risk) -> None:
-        state = handle.state
-        left = (state.deadline - self.runtime.now()) / NANOS if isinstance(state, Held) else 0.0
+        now, end = self.runtime.now(), handle.deadline
+        left = math.inf if end >= NEVER else (end - now) / NANOS
         if not effect.at_risk:
             self.later(_log.info, "%s is safe again, %.1f s left", in_short(handle), left)
             return
-        until = self.runtime.now() + int(left * NANOS)
-        note_event(self, EventKind.AT_RISK, handle, self.runtime.now(), until, error=handle.trouble or None)
+        note_event(self, EventKind.AT_RISK, handle, now, end, error=handle.trouble or None)
         self.later(tell_risk, handle, left, handle.trouble)
         for each in handle.with_kept:
             for watch in each.watches:

@@ -13,6 +13,7 @@ from dlock_core import (
     OutcomeUnknownError,
     SessionRef,
     State,
+    StoreUnavailableError,
     UnsafeStoreError,
 )
 from dlock_core.record import LockRecord
@@ -190,6 +191,24 @@ async def test_data_whose_write_got_no_answer_is_resolved(world: World) -> None:
 
         assert client.health().at_risk == ()
         assert lease.is_valid
+
+
+@both_colours
+@pytest.mark.parametrize(("options", "left"), [(KEEPS, "8.8"), ({"fail_closed": True}, "inf")])
+async def test_log_says_how_long_a_lock_lasts_whose_data_could_not_be_written(
+    world: World, caplog: pytest.LogCaptureFixture, options: dict[str, Any], left: str
+) -> None:
+    """As long as its session; for ever where it has no lease."""
+    async with world.client(**options) as client:
+        lease = await client.acquire("k")
+        await world.live(6)
+        world.store.fail("replace", 2)
+        with pytest.raises(StoreUnavailableError):
+            await lease.renew(data=b"b")
+
+    assert [each for each in caplog.messages if "at risk" in each] == [
+        f"lock 'k' is at risk: a renewal failed, {left} s left (replace of 'k' was not sent (injected))"
+    ]
 
 
 @both_colours
