@@ -9,7 +9,7 @@ locks after each beat.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
@@ -67,8 +67,7 @@ class Keeper(Errand):
     def __init__(self, timings: Timings) -> None:
         super().__init__()
         self.timings = timings
-        self.kept: set[Handle] = set()
-        self.unaudited: dict[Handle, None] = {}  # in turn
+        self.kept: OrderedDict[Handle, None] = OrderedDict()  # those that were audited longest ago come first
         self.parted: deque[Handle] = deque()  # somebody has, or is about to, let go of these
         self._ref: SessionRef | None = None
         self._empty_beats = 0
@@ -107,7 +106,7 @@ class Keeper(Errand):
 
     def let_go(self, handle: Handle) -> None:
         """Keep *handle* no more: it has a lease of its own again."""
-        self.kept.discard(handle)
+        self.kept.pop(handle, None)
         handle.keeper = None
 
     def end_if_empty(self) -> None:
@@ -169,10 +168,9 @@ class Keepers:
 
     def _take_in(self, keeper: Keeper, handle: Handle) -> None:
         if handle.keeper is not None:
-            handle.keeper.kept.discard(handle)
+            handle.keeper.kept.pop(handle, None)
         handle.keeper = keeper
-        keeper.kept.add(handle)
-        keeper.unaudited.setdefault(handle)
+        keeper.kept[handle] = None
 
     def _open(self, handle: Handle, timings: Timings, now: int, singles: list[tuple[Handle, Any]]) -> None:
         """Ask for a session, unless that was done a moment ago, or there are as many as there may be."""
@@ -246,7 +244,7 @@ class Keepers:
     def note_end(self, handle: Handle) -> None:
         """Take note that *handle*, which was held, is so no more."""
         if handle.keeper is not None:
-            handle.keeper.kept.discard(handle)
+            handle.keeper.kept.pop(handle, None)
         if handle.keeps is not None:
             self._driver.later(self.end_all, handle.keeps)
 
@@ -266,9 +264,8 @@ class Keepers:
         period_ns = min(keeper.timings.period_ns, self._audit_ns)
         for _ in range(math.ceil(len(keeper.kept) * period_ns / self._audit_ns)):
             timeout_s = spare_s()
-            if not timeout_s or (handle := _next_kept(keeper)) is None:
+            if not timeout_s or (handle := self._next_kept(keeper)) is None:
                 return
-            keeper.unaudited[handle] = None
             self._end_unheld(handle)
             state = handle.state
             if type(state) is not Held or state.in_flight is not None or state.pending:
@@ -283,20 +280,19 @@ class Keepers:
                 is_broken = record is not None and record.broken is not None
                 self.end(handle, LossReason.BROKEN if is_broken else LossReason.STOLEN, record)
 
+    def _next_kept(self, keeper: Keeper) -> Handle | None:
+        """Return the lock that was audited longest ago, and take note that it is now."""
+        with self._engine.runtime.mutex:
+            handle = next(iter(keeper.kept), None)
+            if handle is not None:
+                keeper.kept.move_to_end(handle)
+            return handle
+
 
 def _end_with_session(driver: Driver, handle: Handle) -> None:
     """Lose the lock of *handle*, whose session is over; under the mutex."""
     if type(handle.state) is Held and handle.keeper is not None:
         driver.step(handle, Cease(handle.keeper.loss_reason()))
-
-
-def _next_kept(keeper: Keeper) -> Handle | None:
-    while keeper.unaudited:
-        handle = next(iter(keeper.unaudited))
-        del keeper.unaudited[handle]
-        if handle in keeper.kept:
-            return handle
-    return None
 
 
 def _stands(record: LockRecord | None, state: Held) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from dlock_core import (
     StoreUnavailableError,
     UnsafeStoreError,
 )
+from dlock_core.engine.handle import Handle
 from dlock_core.record import LockRecord
 from dlock_core.testing import FakeClock, FaultyStore
 from tests.core.test_scheduler import sent_keys
@@ -288,11 +290,32 @@ async def test_elections_and_jobs_are_renewed_by_themselves(world: World) -> Non
 @both_colours
 async def test_lock_that_is_moved_again_is_audited_as_often_as_others(world: World) -> None:
     """Each renewal of another length moves it; it has one place among those that are due."""
-    async with world.client(**KEEPS) as client:
+    read: list[str] = []
+    store = world.hooked_store(lambda verb, key: read.append(key) if verb == "read" else None)
+    async with world.client(store, **KEEPS, audit_period=5) as client:
         leases = await moved(world, client, "a", "b")
         for _ in range(5):
             await leases[0].renew(lease_duration=10)
             await world.live(6)
+        read.clear()
+        await world.live(20)
 
-        keeper = leases[0]._handle.keeper
-        assert len(keeper.unaudited) == len(keeper.kept) == 2
+        assert abs(read.count("a") - read.count("b")) <= 1 < len(read)
+
+
+@both_colours
+async def test_lock_that_was_released_is_not_kept_for_an_audit(world: World) -> None:
+    """A client that has ever new locks beside some that it keeps would else grow for a quarter of an hour."""
+    async with world.client(**KEEPS) as client:
+        kept = await moved(world, client, *(f"kept/{number}" for number in range(10)))
+        for lease in await moved(world, client, *(f"short/{number}" for number in range(5))):
+            await lease.release()
+        del lease
+        await world.live(3)  # two beats at most
+
+        gc.collect()
+        handles = [
+            each for each in gc.get_objects() if type(each) is Handle and each.state.terms.key.startswith("short/")
+        ]
+        assert not handles
+        assert all(lease.is_valid for lease in kept)
