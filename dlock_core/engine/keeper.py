@@ -70,6 +70,7 @@ class Keeper(Errand):
         self.kept: OrderedDict[Handle, None] = OrderedDict()  # those that were audited longest ago come first
         self.parted: deque[Handle] = deque()  # somebody has, or is about to, let go of these
         self._ref: SessionRef | None = None
+        self._leaves_at = 0  # when the last is given back of those that were lost while the session went on
         self._empty_beats = 0
 
     @property
@@ -109,9 +110,15 @@ class Keeper(Errand):
         self.kept.pop(handle, None)
         handle.keeper = None
 
-    def end_if_empty(self) -> None:
+    def note_end(self, handle: Handle) -> None:
+        """Take note that *handle* is held no more. One that was lost alone stays closed for others until it is given back."""
+        self.kept.pop(handle, None)
+        if type(handle.state) is Lost and handle.state.leaves_at != NEVER:
+            self._leaves_at = max(self._leaves_at, handle.state.leaves_at)
+
+    def end_if_empty(self, now: int) -> None:
         """Let the session go that has kept no lock since the beat before: a new one was opened for locks that are about to be moved."""
-        self._empty_beats = 0 if self.kept else self._empty_beats + 1
+        self._empty_beats = 0 if self.kept or now < self._leaves_at else self._empty_beats + 1
         self._closed = self._closed or self._empty_beats > 1
 
     def loss_reason(self) -> LossReason:
@@ -244,7 +251,7 @@ class Keepers:
     def note_end(self, handle: Handle) -> None:
         """Take note that *handle*, which was held, is so no more."""
         if handle.keeper is not None:
-            handle.keeper.kept.pop(handle, None)
+            handle.keeper.note_end(handle)
         if handle.keeps is not None:
             self._driver.later(self.end_all, handle.keeps)
 

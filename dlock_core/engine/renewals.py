@@ -119,7 +119,7 @@ class Renewals:
     def _attend(self, handle: Handle, now: int, rvn: str, singles: list[tuple[Handle, Any]], *, early: bool) -> Any:
         state = handle.state
         if handle.keeps is not None:
-            handle.keeps.end_if_empty()
+            handle.keeps.end_if_empty(now)
         if type(state) is Held and not handle.is_in_hand():
             return self._attend_unheld(handle, state, now, rvn)
         if handle.watches:

@@ -128,6 +128,30 @@ async def test_dropped_lease_of_a_kept_lock_comes_free(world: World) -> None:
 
 
 @both_colours
+@pytest.mark.parametrize("end", ["overrun", "dropped"])
+async def test_last_lock_of_a_session_is_given_back_a_lease_later_too(world: World, end: str) -> None:
+    """The session, which has nothing to keep then, goes on for so long: its end would be that of the lock."""
+    async with world.client(**KEEPS) as a, world.client(lease_duration=10) as b:
+        leases = await moved(world, a, "k", **({"max_hold": 8} if end == "overrun" else {}))
+        waiting = world.spawn(b.acquire("k", timeout=60))
+        if end == "dropped":
+            with pytest.warns(ResourceWarning, match="unreleased lease of lock 'k'"):
+                leases.clear()
+        else:
+            await world.live(2)
+            assert not leases[0].is_valid
+        await world.live(9)
+        assert not waiting.done
+        assert sessions_of(world)
+
+        await world.live(6)
+
+        assert (await waiting.result()).fencing_token == 2
+        await world.live(6)
+        assert [record.state for record in sessions_of(world).values()] == [State.GONE]
+
+
+@both_colours
 async def test_move_without_an_answer_is_resolved_by_the_next_write(world: World) -> None:
     """Applied or not, the lock stays held, and both ends count until it is known (Q2)."""
     for fault in ("lose_reply", "lose_request"):
