@@ -276,7 +276,6 @@ class TestConnections:
         assert took < 30
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_forked_child_has_connections_of_its_own(self, scripted: Scripted, key: str) -> None:
         """It reads on one that it opens; the parent goes on with the one that it has."""
         scripted.answers = [http()]

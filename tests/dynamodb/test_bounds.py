@@ -123,7 +123,6 @@ def child_reads(store: DynamoDBStore, key: str, fact: Callable[[], bool]) -> boo
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_that_was_forked_during_a_refresh_makes_its_own(stub: Stub, key: str) -> None:
     """The thread that refreshes is the parent's: nobody in the child would ever end what that has begun, nor give botocore's lock back."""
     refreshed = Refreshed(minutes=5)
@@ -140,7 +139,6 @@ def test_a_child_that_was_forked_during_a_refresh_makes_its_own(stub: Stub, key:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_that_was_forked_while_units_were_counted_counts_on(stub: Stub, key: str) -> None:
     """Another thread of the parent has the mutex, and is not there in the child."""
     stub.says((200, {"ConsumedCapacity": {"CapacityUnits": 0.5}}))

@@ -292,7 +292,6 @@ def test_closed_channel_of_the_user_is_an_error_of_the_store(address: str, key: 
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_forked_child_is_refused(store: EtcdStore, key: str) -> None:
     """A live channel does not survive a fork; the parent goes on."""
     record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record

@@ -109,7 +109,7 @@ def test_an_interrupted_release_or_close_frees_the_lock_within_its_lease(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning", "ignore:.*fork:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*fork:UserWarning")
 def test_a_forked_child_does_not_wait_for_what_its_parent_has_under_way(
     proxy: Proxy, beside: MongoDBStore, key: str
 ) -> None:

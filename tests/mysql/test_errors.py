@@ -65,7 +65,6 @@ class TestRivals:
                 store.replace(renewal(record), timeout_s=0.3)
 
     @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system tells of the end of a process in another way")
-    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
     def test_a_fork_meanwhile_holds_up_no_child(self, url: str, store: MySQLStore, key: str) -> None:
         """While a thread waits for the answer of the server it has locked the reader of its connection; the child does not touch it."""
         record = taken(store, key)

@@ -19,7 +19,6 @@ def _session_of(store: PostgresStore) -> int:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_child_of_a_fork_never_uses_its_parents_connections(store: PostgresStore, key: str) -> None:
     """Parent and child would read each other's answers."""
     record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record

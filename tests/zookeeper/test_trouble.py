@@ -303,7 +303,6 @@ def test_client_that_was_not_started_is_told(address: str, key: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("own", [False, True])
 def test_forked_child_has_a_connection_of_its_own(address: str, key: str, own: bool) -> None:
     """It reads what its parent wrote, whose session goes on; with a client of the user's it is refused."""
