@@ -19,7 +19,6 @@ import errno
 import os
 import secrets
 import sys
-from collections import OrderedDict
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -42,7 +41,7 @@ class WakeUps:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         # When the attempt behind a ticket first waited: it keeps its place when it waits again.
-        self._places: OrderedDict[str, int] = OrderedDict()
+        self._places: dict[str, int] = {}
         self._pipes: set[int] = set()
 
     def wait(self, key: str, ticket: str, timeout_s: float, worth_it: Callable[[], bool]) -> bool:
@@ -126,7 +125,8 @@ class WakeUps:
     def _since(self, ticket: str) -> int:
         since = self._places.setdefault(ticket, now_ns())
         if len(self._places) > _PLACES_MAX:
-            self._places.popitem(last=False)
+            for oldest in list(self._places)[:1]:
+                self._places.pop(oldest, None)
         return since
 
     def _leave(self, key: str, name: str, pipe: int, *, woken: bool) -> None:

@@ -6,7 +6,6 @@ taken over, and given back at once. Whoever waits for its locks and members may 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from dlock_core import lease
@@ -50,13 +49,13 @@ class Looking(NamedTuple):
 
 
 class Sessions:
-    """What a client knows of the sessions of others."""
+    """What a client knows of the sessions of others. Its threads look at them at once: each step on what is known is one of a dict."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._over: OrderedDict[SessionRef, int] = OrderedDict()
-        self._looked: OrderedDict[SessionRef, int] = OrderedDict()
-        self._absent: OrderedDict[SessionRef, int] = OrderedDict()
+        self._over: dict[SessionRef, int] = {}
+        self._looked: dict[SessionRef, int] = {}
+        self._absent: dict[SessionRef, int] = {}
 
     async def owner_of(self, refs: Iterable[SessionRef], handle: Handle) -> OwnerState:
         """Return what the attempt of *handle* knows of the sessions *refs*, any of which keeps the lock that it asks for.
@@ -87,13 +86,7 @@ class Sessions:
         if looked is not None and looked >= looking.began and now < looked + ref.lease_ms * 1_000_000 // _LOOKS:
             return False
         _keep(self._looked, ref, now)
-        if not await self._look(ref, looking):
-            return False
-        # For ever: a grant that has ended does not come back, nor does its token, even where the row is deleted (``opening_session``). That
-        # the record was absent is no such proof, and is not kept (Q4).
-        if ref not in self._absent:
-            _keep(self._over, ref, now)
-        return True
+        return await self._look(ref, looking)
 
     def due_at(self, refs: Iterable[SessionRef]) -> int:
         """Return when one of the sessions *refs* is to be looked at again."""
@@ -110,7 +103,11 @@ class Sessions:
             _keep(self._absent, ref, runtime.now())
         is_over = lease.is_session_over(ref, record, began, self._absent.get(ref))
         if is_over is None and record is not None:
-            return await self._is_dead(record, ref, looking)
+            is_over = await self._is_dead(record, ref, looking)
+        # For ever: a grant that has ended does not come back, nor does its token, even where the row is deleted (``opening_session``). That
+        # the record was absent is no such proof, and is not kept (Q4).
+        if is_over and record is not None:
+            _keep(self._over, ref, began)
         return bool(is_over)
 
     async def _is_dead(self, record: LockRecord, ref: SessionRef, looking: Looking) -> bool:
@@ -151,8 +148,9 @@ def _errand_timings(timings: Timings, ref: SessionRef) -> Timings:
     )
 
 
-def _keep(known: OrderedDict[SessionRef, int], ref: SessionRef, at: int) -> None:
+def _keep(known: dict[SessionRef, int], ref: SessionRef, at: int) -> None:
+    known.pop(ref, None)
     known[ref] = at
-    known.move_to_end(ref)
-    while len(known) > _KNOWN_MAX:
-        known.popitem(last=False)
+    if len(known) > _KNOWN_MAX:
+        for oldest in list(known)[:1]:
+            known.pop(oldest, None)

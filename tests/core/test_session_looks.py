@@ -149,6 +149,23 @@ def test_what_is_known_of_sessions_is_bounded_and_the_oldest_goes_first(monkeypa
         assert list(getattr(engine.known, known)) == ([refs[0], refs[2]] if known == "_looked" else refs[1:3])
 
 
+def test_session_that_other_threads_push_out_while_it_is_noted_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As any other: no mutex keeps the threads of a client from looking at the same time."""
+    monkeypatch.setattr(sessions, "_KNOWN_MAX", 1)
+    engine, other = OneSession(ALIVE), REF._replace(fencing_token=2)
+
+    class Known(type(engine.known._looked)):  # type: ignore[misc]  # a dict
+        def __setitem__(self, ref: SessionRef, at: int) -> None:
+            super().__setitem__(ref, at)
+            if ref is REF:
+                engine.is_over(other)
+
+    engine.known._looked = Known()
+
+    assert not engine.is_over()
+    assert len(engine.timeouts_s) == 2
+
+
 @pytest.mark.parametrize(
     ("early", "asks"),
     [
