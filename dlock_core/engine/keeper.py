@@ -210,8 +210,8 @@ class Keepers:
         if keeper not in self._keepers:
             self._keepers.append(keeper)
             self._opening.pop(keeper.timings, None)
-        while keeper.parted:
-            self._end_unheld(keeper.parted.popleft())
+        while (handle := self._next_parted(keeper)) is not None:
+            self._end_unheld(handle)
         await self._audit(keeper, spare_s)
 
     def _end_unheld(self, handle: Handle) -> None:
@@ -286,6 +286,10 @@ class Keepers:
             if handle.state is state and not isinstance(record, NewerRecord) and not _stands(record, state):
                 is_broken = record is not None and record.broken is not None
                 self.end(handle, LossReason.BROKEN if is_broken else LossReason.STOLEN, record)
+
+    def _next_parted(self, keeper: Keeper) -> Handle | None:
+        with self._engine.runtime.mutex:
+            return keeper.parted.popleft() if keeper.parted else None
 
     def _next_kept(self, keeper: Keeper) -> Handle | None:
         """Return the lock that was audited longest ago, and take note that it is now."""
