@@ -262,23 +262,21 @@ class BlockingRuntime:
 
     def _perform(self, job: Job) -> None:
         """Do *job* here if its hanging could hurt no other; else on a helper."""
-        with self.mutex:
-            urgent_at = min((other.urgent_at for other in self._jobs), default=NEVER)
-        # The end of a lock that is at risk, and the stop before it, have to be told while its renewal hangs.
-        ends = job.doubtful or self.now() + job.timeout_ns > min(handle.due for handle in job.handles)
-        hurts = (
-            ends
-            or self.now() + job.timeout_ns > urgent_at
-            or job.timeout_ns > self.engine.driver.shortest_lease_ns // 4
-        )
-        if hurts and self._hand_over(job):
-            return
         me = threading.current_thread()
-        if self._thread is me:
-            self._busy_until = self.now() + job.timeout_ns
+        with self.mutex:  # a lock that comes meanwhile is looked at here, or finds this thread busy
+            until = self.now() + job.timeout_ns
+            urgent_at = min((other.urgent_at for other in self._jobs), default=NEVER)
+            # The end of a lock that is at risk, and the stop before it, have to be told while its renewal hangs.
+            ends = job.doubtful or until > min(handle.due for handle in job.handles)
+            hurts = ends or until > urgent_at or job.timeout_ns > self.engine.driver.shortest_lease_ns // 4
+            if hurts and self._hand_over(job):
+                return
+            if self._thread is me:
+                self._busy_until = until
         self._run_job(job)
-        if self._thread is me:
-            self._busy_until = 0
+        with self.mutex:
+            if self._thread is me:
+                self._busy_until = 0
 
     def _hand_over(self, job: Job) -> bool:
         """Have a helper do *job*, now or once there is one; False if no thread can be started."""
