@@ -171,9 +171,15 @@ def is_valid(state: LeaseState, now: int) -> bool:
     return type(state) is Held and now < state.deadline and now < state.hold_until
 
 
-def is_applied(state: LeaseState, rvns: Collection[str]) -> bool:
-    """Whether the lock is held by the write of one of *rvns*: a second renewal may show that the first one was applied."""
-    return type(state) is Held and state.version.rvn in rvns
+def is_applied(state: LeaseState, event: Renew, rvns: Collection[str], since: int) -> bool:
+    """Whether the lock is held by the write of one of *rvns*, each for *event*: a second renewal may show that the first one was applied.
+
+    One that was sent after *since*, as by another thread, does as well if it has what *event* asks for.
+    """
+    if type(state) is not Held:
+        return False
+    has_all = event.timings in (None, state.timings) and event.payload in (None, state.payload)
+    return state.version.rvn in rvns or (has_all and state.sent_at > since)
 
 
 def may_be_sent(state: LeaseState, request: object, now: int) -> bool:

@@ -355,19 +355,20 @@ class Engine:
             return
         error: StoreError | None = None
         sent: list[str] = []
+        since = self.runtime.now()
         for _ in range(_RENEWAL_TRIES):
-            rvn = new_rvn()
-            sent.append(rvn)
+            event = Renew(new_rvn(), timings, payload)
+            sent.append(event.new_rvn)
             try:
-                effect = await self._begin_renewal(handle, Renew(rvn, timings, payload))
+                effect = await self._begin_renewal(handle, event)
                 if effect is not None:
                     error = await self.driver.drive(handle, effect)
             except BaseException:
-                self.driver.interrupted(handle, rvn)
+                self.driver.interrupted(handle, event.new_rvn)
                 raise
             if type(handle.state) is not Held:
                 raise lost_error(handle)
-            if is_applied(handle.state, sent):
+            if is_applied(handle.state, event, sent, since):
                 return
         raise error or OutcomeUnknownError(f"the renewal of lock {handle.name!r} was not seen applied", key=handle.name)
 

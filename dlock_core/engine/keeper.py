@@ -9,7 +9,7 @@ locks after each beat.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from dlock_core import lease
@@ -67,7 +67,7 @@ class Keeper(Errand):
     def __init__(self, timings: Timings) -> None:
         super().__init__()
         self.timings = timings
-        self.kept: OrderedDict[Handle, None] = OrderedDict()  # those that were audited longest ago come first
+        self.kept: dict[Handle, None] = {}  # those that were audited longest ago come first
         self.parted: deque[Handle] = deque()  # somebody has, or is about to, let go of these
         self._ref: SessionRef | None = None
         self._leaves_at = 0  # when the last is given back of those that were lost while the session went on
@@ -296,7 +296,7 @@ class Keepers:
         with self._engine.runtime.mutex:
             handle = next(iter(keeper.kept), None)
             if handle is not None:
-                keeper.kept.move_to_end(handle)
+                keeper.kept[handle] = keeper.kept.pop(handle)  # the last one from now on
             return handle
 
 

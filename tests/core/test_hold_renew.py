@@ -260,6 +260,28 @@ def test_renewal_that_another_thread_tries_to_get_ahead_of_is_made() -> None:
         assert lease.data == b"1"
 
 
+def test_renewal_is_known_to_be_applied_though_another_thread_renews_before_it_looks() -> None:
+    """Each time; what was written last is the other's."""
+    with FakeClock() as clock, clock.client() as client, client.lock("k") as lease:
+        driver, drive, others = client._engine.driver, client._engine.driver.drive, list[threading.Thread]()
+
+        async def drive_and_be_late(*request: Any, **options: Any) -> Any:
+            error = await drive(*request, **options)
+            if threading.current_thread() is threading.main_thread():
+                clock.advance(0.001)
+                others.append(threading.Thread(target=lease.renew))
+                others[-1].start()
+                others[-1].join()
+            return error
+
+        driver.drive = drive_and_be_late  # type: ignore[method-assign]
+        lease.renew()
+        driver.drive = drive  # type: ignore[method-assign]
+
+        assert len(others) == 1
+        assert lease.is_valid
+
+
 def test_renewal_of_a_lock_that_another_thread_finds_lost_raises_the_loss() -> None:
     """Not that a lost lock cannot be renewed, which is for those who program the machine."""
     with FakeClock() as clock, clock.client(lease_duration=20) as client:

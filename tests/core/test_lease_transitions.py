@@ -29,6 +29,7 @@ from dlock_core.states import (
     LeaseState,
     New,
     Outcome,
+    Payload,
     Probed,
     Progress,
     Read,
@@ -210,9 +211,14 @@ def test_what_a_scheduler_asks_of_a_held_lock() -> None:
     state, renewal = attempt.holder, attempt.request
     renewed = state._replace(timings=timings(lease_duration=20.0))
 
-    assert lease.is_applied(state, [state.version.rvn, "x"])
-    assert not lease.is_applied(state, ["x"])
-    assert not lease.is_applied(Attempt().state, [state.version.rvn])
+    plain, rvn, now = Renew("n"), state.version.rvn, state.sent_at
+    assert lease.is_applied(state, plain, [rvn, "x"], now)
+    assert not lease.is_applied(state, plain, ["x"], now)
+    assert lease.is_applied(state, plain, ["x"], now - 1)
+    for more in (Renew("n", timings(lease_duration=20.0)), Renew("n", payload=Payload(b"other", ()))):
+        assert lease.is_applied(state, more, [rvn], now)
+        assert not lease.is_applied(state, more, ["x"], now - 1)
+    assert not lease.is_applied(Attempt().state, plain, [rvn], now)
     assert lease.may_be_sent(state, Read("k", "r", aged=False), state.deadline)
     assert lease.may_be_sent(state, renewal, state.deadline - 1)
     assert not lease.may_be_sent(state, renewal, state.deadline)

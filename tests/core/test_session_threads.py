@@ -18,7 +18,7 @@ def test_audit_looks_at_the_next_lock_while_others_are_taken_in_and_let_go() -> 
     first, second, beat = (client.acquire(key) for key in ("a", "b", "session"))
     runtime, keepers = client._engine.runtime, client._engine.keepers
 
-    class Unaudited(dict[Handle, None]):
+    class Kept(dict[Handle, None]):
         def __iter__(self) -> Any:
             handles = super().__iter__()
             if not runtime.is_inside():
@@ -35,13 +35,12 @@ def test_audit_looks_at_the_next_lock_while_others_are_taken_in_and_let_go() -> 
     session = Keeper(client._context.default.timings.of_session())
     session._handle = beat._handle
     session._handle.keeps = session
-    session.kept = {first._handle, second._handle}
-    session.unaudited = Unaudited({first._handle: None})
+    session.kept = Kept({first._handle: None})
     session.parted = Parted([second._handle])
 
-    run_blocking(keepers.look_after(session._handle))
+    run_blocking(keepers.look_after(session._handle, lambda: 1.0))
 
-    assert list(dict.keys(session.unaudited)) == [first._handle]
+    assert list(dict.keys(session.kept)) == [first._handle]
     assert not len(session.parted)
     session._handle.keeps = None
     for lease in (first, second, beat):
