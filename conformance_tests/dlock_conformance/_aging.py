@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from dlock_conformance._claiming import LARGE
-from dlock_conformance._forms import claims, claims_of_held, releases, replaces, replaces_by
+from dlock_conformance._forms import LONG_MS, claims, claims_of_held, looks, releases, replaces, replaces_by
+from dlock_conformance._sessions import KEPT_BY
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held, next_version, tombstone
+from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
 from dlock_core.errors import RecordError, StoreError
 from dlock_core.record import LockRecord, State, Times, Version
-from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_core.store import Claim, Expect, Replace, Reply
 
 __all__ = ["AgeClauses"]
 
 WAIT_S = 0.05
-LONG_MS = 3_600_000
 RENEWALS = 8
 # What two clocks may differ by in so short a time, and what rounding adds.
 CLOCKS_MS = 20
@@ -130,10 +130,12 @@ class AgeClauses:
         """A record that looks older than its last write is taken from a holder who renews it."""
         standing: dict[str, LockRecord] = {}
         writes: dict[str, Callable[[LockRecord], Reply | StoreError]] = {}
-        for way, ask in replaces_by(trial).items():
-            for form in replaces(held("k"), Version(fresh(), 1)):
-                standing[form + way] = trial.hold(trial.key())
-                writes[form + way] = lambda old, form=form, ask=ask: ask(replaces(old, old.version)[form])  # type: ignore[misc]
+        for what, fields in KEPT_BY.items():
+            for way, ask in replaces_by(trial).items():
+                for form in replaces(held("k"), Version(fresh(), 1)):
+                    name = form + way + what
+                    standing[name] = trial.hold(trial.key(), **fields)
+                    writes[name] = lambda old, form=form, ask=ask: ask(replaces(old, old.version)[form])  # type: ignore[misc]
         for form in releases(held("k"), Version(fresh(), 1)):
             standing[form] = trial.hold(trial.key())
             writes[form] = lambda old, form=form: trial.store.release(releases(old, old.version)[form])  # type: ignore[misc]
@@ -197,6 +199,28 @@ class AgeClauses:
             trial.refused(reply, form, record)
             if reply.age_ms is not None:
                 self._is_at_most(trial, reply.age_ms, sent, f"the refusal of {form}")
+
+    @needs("claim_wait")
+    def test_c2_a_claim_that_waited_tells_the_age_of_what_stands_at_its_end(self, trial: Trial) -> None:
+        """A record that was renewed while it waited, with an age that began before that, looks like that of a holder who has died."""
+        record, came = trial.hold(trial.key()), list[Any]()
+        request = Claim(held(record.key), Expect.ANY, ticket=fresh())
+        sent = {record.rvn: time.monotonic()}
+
+        def wait() -> None:
+            came.append(trial.tried(lambda: trial.other.claim_when_free(request, wait_s=RENEWALS * WAIT_S)))
+
+        waiter = threading.Thread(target=wait, daemon=True)
+        waiter.start()
+        while waiter.is_alive():
+            began = time.monotonic()
+            record = trial.renew(record)
+            sent[record.rvn] = began
+            waiter.join(WAIT_S)
+
+        trial.refused(came[0], "a claim that waited for a key that is held", None)
+        if came[0].age_ms is not None:
+            self._is_at_most(trial, came[0].age_ms, sent[came[0].record.rvn], "the refusal of a claim that waited")
 
     def test_c2_nothing_but_a_write_makes_it_young(self, trial: Trial) -> None:
         """Otherwise who looks, or is refused, again and again would keep a holder alive that has died."""
@@ -272,31 +296,6 @@ class AgeClauses:
             f"{when}the age must be whole ms since the last write, here {least:.0f} to {most:.0f}",
             came=age_ms,
         )
-
-
-def looks(trial: Trial) -> dict[str, Callable[[LockRecord], object]]:
-    """Return calls that do not write to a record that is held, by what they are."""
-    store = trial.store
-
-    def refused(kind: type[Replace | Release], record: LockRecord) -> object:
-        write = next_version if kind is Replace else tombstone
-        return store.send(kind(write(record), Version(fresh(), record.fencing_token)))
-
-    calls: dict[str, Callable[[LockRecord], object]] = {
-        "a read": lambda record: store.read(record.key),
-        "read_age": lambda record: store.read_age(record.key),
-        "a scan": lambda record: list(store.scan(record.key)),
-        "a refused replace": lambda record: refused(Replace, record),
-        "a refused release": lambda record: refused(Release, record),
-    }
-    for form in claims_of_held(trial, "k"):
-        calls[f"the refusal of {form}"] = lambda record, form=form: claims_of_held(trial, record.key)[form]()  # type: ignore[misc]
-    if trial.harness.gives("batch_renew"):
-        stale = Version(fresh(), 1)
-        calls["a refusal in a batch"] = lambda record: store.replace_many([Replace(next_version(record), stale)])
-    if trial.harness.gives("prune"):
-        calls["a prune"] = lambda record: store.prune([record], older_than_ms=LONG_MS)
-    return calls
 
 
 def age_of(trial: Trial, record: LockRecord) -> object:

@@ -14,16 +14,17 @@ from dlock_conformance._forms import replaces
 from dlock_conformance._reading import ENDS, EXACT, alike
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held, next_version, tombstone
+from dlock_conformance.records import fresh, held, next_version, numeric, tombstone
 from dlock_conformance.trial import Trial, batch_size
 from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError
-from dlock_core.record import LockRecord, State, Version
+from dlock_core.record import DATA_MAX_BYTES, LockRecord, State, Version
 from dlock_core.store import Replace, Reply
 
 __all__ = ["BatchClauses"]
 
 # Above the limits of all stores of ours but the one in memory.
 BATCH_MOST = 600
+LARGE_MOST = 20
 
 
 @needs("batch_renew")
@@ -85,7 +86,7 @@ class BatchClauses:
     def test_b1_a_batch_compares_versions_as_a_replace_does(self, trial: Trial, wrong: str) -> None:
         """State, RVN and token, each exactly, wherever in the batch it stands, and whatever the replace is for."""
         count = batch_size(trial, 3)
-        records = [trial.hold(trial.key(), rvn=fresh()[:-1] + "f", token=GREAT_TOKEN + place) for place in range(count)]
+        records = [trial.hold(trial.key(), rvn=numeric(), token=GREAT_TOKEN + place) for place in range(count)]
         for place in range(count):
             stands = records[place]
             for form, refused in replaces(stands, WRONG_VERSIONS[wrong](stands.version)).items():
@@ -165,6 +166,42 @@ class BatchClauses:
                 else:
                     right = trial.granted(result, "a renewal in a batch that expects the version that stands")
                     trial.exactly(request.record, right, "one of a batch of keys that are alike has another's result")
+
+    @pytest.mark.parametrize("late", [0, 1])
+    def test_b1_results_are_matched_by_position_alone(self, trial: Trial, late: int) -> None:
+        """Two records may have one RVN, one token, one owner: what is alike in two requests tells nothing of their results."""
+        rvn, start = fresh(), fresh()[:-1]
+        records = [trial.hold(trial.key(), rvn=rvn, token=GREAT_TOKEN) for _ in range(batch_size(trial, 2))]
+        asked = [
+            Replace(next_version(old, rvn=f"{start}{place}", owner=f"{place}"), old.version)
+            for place, old in enumerate(records)
+        ]
+        stolen = records[late % len(records)]
+        thief = trial.renew(stolen, fencing_token=stolen.fencing_token + 1)
+
+        results = trial.store.replace_many(asked)
+
+        for request, result, old in zip(asked, results, records, strict=True):
+            if old is stolen:
+                trial.refused(result, "a renewal in a batch, by the holder before a takeover,", thief)
+                shown = getattr(result, "record", None)
+                trial.exactly(thief, shown, "a refusal in a batch shows another record than stands")
+            else:
+                trial.exactly(request.record, trial.granted(result, "a renewal in a batch"), "it shows another record")
+                trial.exactly(request.record, trial.store.read(old.key), "a renewal in a batch was told, and not done")
+
+    def test_b3_a_batch_of_large_records_is_done(self, trial: Trial) -> None:
+        """Twenty times the most data that a record may have: more than some drivers and servers take at once."""
+        records = [trial.hold(trial.key()) for _ in range(batch_size(trial, LARGE_MOST))]
+        data = [bytes([place]) * DATA_MAX_BYTES for place in range(len(records))]
+        asked = [Replace(next_version(old, data=new), old.version) for old, new in zip(records, data, strict=True)]
+
+        for request, result in zip(asked, trial.store.replace_many(asked), strict=True):
+            trial.granted(result, f"one of a batch of {len(asked)} with {DATA_MAX_BYTES} bytes of data each")
+            wrong = (
+                f"one of a batch of {len(asked)} with {DATA_MAX_BYTES} bytes of data each was told as done, and is not"
+            )
+            trial.exactly(request.record, trial.store.read(request.record.key), wrong)
 
     def test_b1_an_empty_batch_has_no_results(self, trial: Trial) -> None:
         """Nothing to do is not an error."""

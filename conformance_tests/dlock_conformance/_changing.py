@@ -10,7 +10,7 @@ import pytest
 from dlock_conformance._claiming import GREAT_TOKEN, OLD, prepare
 from dlock_conformance._forms import changes, claims_of_held, releases, replaces, replaces_by
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, held, next_version, tombstone
+from dlock_conformance.records import fresh, held, next_version, numeric, tombstone
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, State, Version
@@ -32,6 +32,7 @@ WRONG_VERSIONS: dict[str, Wrong] = {
     "the_start_of_the_rvn": lambda version: version._replace(rvn=version.rvn[:-1]),
     "the_rvn_and_more": lambda version: version._replace(rvn=version.rvn + "0"),
     "the_rvn_and_a_space": lambda version: version._replace(rvn=version.rvn + " "),
+    "an_rvn_that_is_the_same_number": lambda version: version._replace(rvn="0" + version.rvn),
 }
 
 
@@ -44,7 +45,7 @@ def change(verb: str, record: LockRecord, expected: Version) -> Replace | Releas
 
 def refused_for_its_version(trial: Trial, forms: Callable[[LockRecord, Version], dict[str, Any]], wrong: str) -> None:
     """Fail unless a change is refused, in each of its *forms*, when it expects a version that is wrong in one way."""
-    record = trial.hold(trial.key(), rvn=fresh()[:-1] + "f", token=GREAT_TOKEN)
+    record = trial.hold(trial.key(), rvn=numeric(), token=GREAT_TOKEN)
     expected = WRONG_VERSIONS[wrong](record.version)
 
     for form, request in forms(record, expected).items():

@@ -15,18 +15,20 @@ import pytest
 from dlock_conformance._claiming import EXPECTS, LARGE, claimed_by_its_condition, kept_whole
 from dlock_conformance._reading import ENDS, alike
 from dlock_conformance._waking import LEAST_S
+from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held
 from dlock_conformance.subject import Subject
 from dlock_conformance.trial import SLACK_S, Trial
 from dlock_core.errors import StoreError
 from dlock_core.record import State
-from dlock_core.store import Claim, Expect, Reply, is_withdrawn
+from dlock_core.store import Claim, ClaimExpect, Expect, Reply, is_withdrawn
 
 __all__ = ["ClaimWaitClauses"]
 
 WAITERS = 3
 BRIEF_S = 0.1
+LONGER_S = 0.4
 
 
 @needs("claim_wait")
@@ -83,6 +85,28 @@ class ClaimWaitClauses:
         trial.in_time(f"a claim with wait_s={BRIEF_S} of a key that stays held", BRIEF_S, took)
         took(LEAST_S)
 
+    def test_w1_a_refusal_shows_what_stands_at_the_end_of_the_wait(self, trial: Trial) -> None:
+        """Not what stood at its begin: the holder who has renewed meanwhile would look dead."""
+        record, came = trial.hold(trial.key()), list[tuple[Reply, float]]()
+
+        def wait() -> None:
+            reply = asked(trial.other, waiting(record.key), LONGER_S)
+            came.append((reply, time.monotonic()))
+
+        began = time.monotonic()
+        waiter = threading.Thread(target=wait, daemon=True)
+        waiter.start()
+        waiter.join(LONGER_S / 4)  # it waits now; there is no sign of it
+        newest = trial.renew(trial.renew(record), fencing_token=record.fencing_token + 1)
+        renewed = time.monotonic()
+        waiter.join()
+
+        reply, ended = came[0]
+        trial.refused(reply, "a claim that waited for a held key", newest)
+        # It may be refused early, and then before the renewal.
+        if renewed < began + LONGER_S / 2 and ended >= began + LONGER_S:
+            trial.exactly(newest, reply.record, "a claim that waited was refused with a record that stands no more")
+
     def test_w1_it_keeps_the_conditions_of_a_claim(self, trial: Trial) -> None:
         """All of S2: what stands against what is expected, and a key that must exist is not made by waiting."""
         wait_s = BRIEF_S / 20
@@ -94,10 +118,14 @@ class ClaimWaitClauses:
                 "keep_payload" if condition[2] else "",
             )
 
-    def test_w1_what_must_exist_must_when_the_wait_is_over(self, trial: Trial) -> None:
-        """It was held when the claim came; the release hides it."""
-        record, came = trial.hold(trial.key()), list[object]()
-        request = waiting(record.key)._replace(must_exist=True)
+    @pytest.mark.parametrize("what", ["that it exists", "that it is absent", "an older version"])
+    def test_w1_what_a_claim_expects_must_be_so_when_the_wait_is_over(self, trial: Trial, what: str) -> None:
+        """The key was held when the claim came; the release leaves another record than it expects, and hides it."""
+        older, came = trial.free(trial.hold(trial.key())), list[object]()
+        record = trial.hold(older.key)
+        expects: dict[str, ClaimExpect] = {"that it is absent": Expect.ABSENT, "an older version": older.version}
+        expect = expects.get(what, Expect.ANY)
+        request = waiting(record.key)._replace(expect=expect, must_exist=what == "that it exists")
         store = trial.other
         thread = threading.Thread(
             target=lambda: came.append(trial.tried(lambda: asked(store, request, 5 * BRIEF_S))), daemon=True
@@ -109,8 +137,8 @@ class ClaimWaitClauses:
         thread.join()
 
         if not isinstance(came[0], Reply):
-            trial.fail("a claim that waits for what must exist must be refused when that is gone", came=came[0])
-        trial.refused(came[0], "a claim that waited for what must exist, which was hidden meanwhile,", gone)
+            trial.fail(f"a claim that expects of its key {what}, and waited in vain, must be refused", came=came[0])
+        trial.refused(came[0], f"a claim that waited, expects of its key {what}, and finds another record,", gone)
 
     def test_w1_a_ticket_that_was_seen_before_is_no_answer(self, trial: Trial) -> None:
         """It names who waits: each claim is granted under its own RVN, with a token of its own."""
@@ -203,6 +231,25 @@ class ClaimWaitClauses:
         wrong = "a claim was cancelled and said to be withdrawn, and it was applied"
         trial.require(not (said and holds), wrong, came=stands)
 
+    @needs("async", "hang")
+    @pytest.mark.parametrize("standing", ["absent", "held"])
+    def test_w3_a_claim_that_may_be_on_its_way_was_not_withdrawn(self, trial: Trial, standing: str) -> None:
+        """It was cancelled while the server did not answer, and arrives late: said to be withdrawn, it would hold the key for nobody."""
+        store = trial.disturbed(Fault.HANG)
+        request = waiting(trial.key())
+        record = trial.hold(request.record.key) if standing == "held" else None
+
+        with trial.fault(Fault.HANG):
+            said = store.loop.run(withdrawn(store.loop.run(begun(trial, request, store)), request))
+        if record is not None:
+            trial.free(record)
+
+        until = time.monotonic() + trial.harness.soon_s
+        while said and time.monotonic() < until:  # whether it arrives shows in the record alone
+            stands = trial.store.read(request.record.key)
+            wrong = "a claim was cancelled on its way, said to be withdrawn, and applied when it arrived"
+            trial.require(stands is None or stands.rvn != request.record.rvn, wrong, came=stands)
+
     @needs("async")
     def test_w3_a_cancelled_claim_takes_no_turn_with_it(self, trial: Trial) -> None:
         """Of two that wait the first is cancelled; the release after that serves the other."""
@@ -238,10 +285,10 @@ def served(store: Subject, request: Claim, within_s: float) -> Reply:
     return reply
 
 
-async def begun(trial: Trial, request: Claim) -> asyncio.Task[Any]:
+async def begun(trial: Trial, request: Claim, store: Subject | None = None) -> asyncio.Task[Any]:
     """Begin to wait."""
-    store: Any = trial.store.raw
-    task = asyncio.create_task(store.claim_when_free(request, wait_s=5.0, timeout_s=5.0))
+    raw: Any = (store or trial.store).raw
+    task = asyncio.create_task(raw.claim_when_free(request, wait_s=5.0, timeout_s=5.0))
     await asyncio.sleep(trial.settles_s)  # it waits now; there is no sign of it
     return task
 

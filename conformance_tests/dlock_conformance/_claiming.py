@@ -48,8 +48,8 @@ CLAIMS = [
     pytest.param(standing, expect, must_exist, id=f"{standing}-expect_{expect}{'-must_exist' if must_exist else ''}")
     for standing, expect, must_exist in itertools.product(("absent", "held", "free", "gone"), EXPECTS, (False, True))
 ]
-# So great that in 32 bits, whole or floating, another token is the same.
-GREAT_TOKEN = 2**40 + 5
+# So great that in 32 bits, whole or floating, or in 15 digits, another token is the same; and above the clocks that tokens are made of.
+GREAT_TOKEN = 2**52 + 5
 # All that a store could write in another form when it keeps it.
 OLD: dict[str, Any] = {
     "data": bytes(range(256)),

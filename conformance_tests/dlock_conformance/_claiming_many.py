@@ -117,10 +117,11 @@ class AtomicMultiClauses:
             sent = count() - before
             trial.require(sent == 1, f"a claim of 5 keys that was {what} took {sent} requests")
 
+    @pytest.mark.parametrize("state", [State.FREE, State.GONE])
     @pytest.mark.parametrize("place", range(3))
-    def test_m2_one_that_is_held_refuses_all(self, trial: Trial, place: int) -> None:
+    def test_m2_one_that_is_held_refuses_all(self, trial: Trial, place: int, state: State) -> None:
         """Nothing is written under the others, whether they are absent or free, and each reply shows what stands."""
-        standing: list[LockRecord | None] = [None, trial.free(trial.hold(trial.key(), **OLD))]
+        standing: list[LockRecord | None] = [None, trial.free(trial.hold(trial.key(), **OLD), state)]
         standing.insert(place, trial.hold(trial.key(), **OLD))
         keys = [trial.key() if record is None else record.key for record in standing]
 

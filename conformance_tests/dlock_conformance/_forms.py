@@ -16,11 +16,13 @@ from dlock_core.store import Claim, Expect, Release, Replace, Reply
 
 __all__ = [
     "FIELDS",
+    "LONG_MS",
     "STOOD",
     "changes",
     "claims",
     "claims_of_held",
     "granted_in_each_form",
+    "looks",
     "making_room",
     "releases",
     "replaces",
@@ -33,6 +35,8 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 """What few records have: a statement for the common ones may leave it out, or leave it in."""
 
+# Older than any record of a test.
+LONG_MS = 3_600_000
 # Above what a claim may ask for that is not given it.
 STOOD = 7
 
@@ -47,6 +51,10 @@ def replaces(record: LockRecord, expected: Version) -> dict[str, Replace]:
         "a renewal that keeps the payload": Replace(next_version(record), expected, keep_payload=True),
         "a renewal that writes data": Replace(next_version(record, data=b"new"), expected),
         "a takeover": Replace(next_version(record, fencing_token=above), expected, keep_payload=True),
+        "a renewal that wakes": Replace(next_version(record), expected, wakes=True),
+        "a renewal that wakes and keeps the payload": Replace(
+            next_version(record), expected, keep_payload=True, wakes=True
+        ),
         "a break": Replace(tombstone(record, fencing_token=above), expected),
         "a break that keeps the payload": Replace(tombstone(record, fencing_token=above), expected, keep_payload=True),
         "a break that hides the record": Replace(
@@ -127,6 +135,32 @@ def claims_of_held(trial: Trial, key: str, claim: Claim | None = None) -> dict[s
         ticketed = plain._replace(ticket=plain.ticket or fresh())
         asked["a claim that waits"] = lambda: trial.store.claim_when_free(ticketed, wait_s=0.001)
     return asked
+
+
+def looks(trial: Trial) -> dict[str, Callable[[LockRecord], object]]:
+    """Return calls that do not write to a record that is held, by what they are."""
+    store = trial.store
+
+    def refused(kind: type[Replace | Release], record: LockRecord) -> object:
+        write = next_version if kind is Replace else tombstone
+        return store.send(kind(write(record), Version(fresh(), record.fencing_token)))
+
+    calls: dict[str, Callable[[LockRecord], object]] = {
+        "a read": lambda record: store.read(record.key),
+        "a scan": lambda record: list(store.scan(record.key)),
+        "a refused replace": lambda record: refused(Replace, record),
+        "a refused release": lambda record: refused(Release, record),
+    }
+    if trial.harness.gives("server_clock"):
+        calls["read_age"] = lambda record: store.read_age(record.key)
+    for form in claims_of_held(trial, "k"):
+        calls[f"the refusal of {form}"] = lambda record, form=form: claims_of_held(trial, record.key)[form]()  # type: ignore[misc]
+    if trial.harness.gives("batch_renew"):
+        stale = Version(fresh(), 1)
+        calls["a refusal in a batch"] = lambda record: store.replace_many([Replace(next_version(record), stale)])
+    if trial.harness.gives("prune"):
+        calls["a prune"] = lambda record: store.prune([record], older_than_ms=LONG_MS)
+    return calls
 
 
 def granted_in_each_form(

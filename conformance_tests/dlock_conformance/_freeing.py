@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,11 +14,13 @@ import pytest
 
 from dlock_conformance._claim_waiting import BRIEF_S, Waiter, asked
 from dlock_conformance._claim_waiting import waiting as waiting_claim
-from dlock_conformance._forms import changes, making_room, replaces_by
+from dlock_conformance._claiming import NEW, OLD
+from dlock_conformance._forms import changes, looks, making_room, replaces_by
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance._reading import PAIRS, alike
-from dlock_conformance._sessions import SESSIONS
+from dlock_conformance._sessions import KEPT_BY, SESSIONS
 from dlock_conformance._waking import waiting
+from dlock_conformance._whole import WHOLE
 from dlock_conformance.needs import needs
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.trial import Trial
@@ -28,6 +31,8 @@ from dlock_core.store import Claim, Expect, Replace, Reply
 __all__ = ["FreeingClauses"]
 
 FREES = [form for form, request in changes(held("k"), Version(fresh(), 1)).items() if not request.record.held]
+# A count of waiters that goes down with each of them would be at its end.
+RENEWALS = 3
 SHARED = SESSIONS["shared by sessions of readers"]
 # The forms of a replace that wakes.
 ROOM: dict[str, dict[str, Any]] = {
@@ -53,6 +58,30 @@ def left(trial: Trial, replaces: Callable[[Replace], Reply | StoreError], record
     trial.granted(replaces(making_room(record, **form)), "a replace that wakes")
 
 
+def leaving_it_held(trial: Trial) -> dict[str, Callable[[LockRecord], LockRecord]]:
+    """Return calls after which the key is held as before, by what they are; each returns the record that stands."""
+
+    def looking(look: Callable[[LockRecord], object], record: LockRecord) -> LockRecord:
+        look(record)
+        return record
+
+    def renewing(
+        ask: Callable[[Replace], Reply | StoreError], fields: dict[str, Any], raised: int, record: LockRecord
+    ) -> LockRecord:
+        for _ in range(RENEWALS):
+            new = next_version(record, fencing_token=record.fencing_token + raised, **fields)
+            record = trial.granted(ask(Replace(new, record.version)), "a renewal")
+        return record
+
+    calls: dict[str, Callable[[LockRecord], LockRecord]] = {
+        what: partial(looking, look) for what, look in looks(trial).items()
+    }
+    for (how, ask), (what, fields) in itertools.product(replaces_by(trial).items(), KEPT_BY.items()):
+        calls[f"renewals{how}{what}"] = partial(renewing, ask, fields, 0)
+        calls[f"a takeover{how}{what}"] = partial(renewing, ask, fields, 1)
+    return calls
+
+
 def pruned(trial: Trial, record: LockRecord) -> None:
     """Release *record*, and remove it."""
     left = trial.free(record)
@@ -74,15 +103,70 @@ class FreeingClauses:
     def test_n1_each_way_to_free_a_key_wakes(self, trial: Trial) -> None:
         """It was waiting by then, and was told of another connection's write."""
         with ExitStack() as stack:
-            waiters = {}
-            for form in FREES:
-                record = trial.hold(trial.key())
-                waiters[form] = record, stack.enter_context(waiting(trial, record))
-            all_settled([waiter for _, waiter in waiters.values()])
-            for form, (record, _) in waiters.items():
+            waiters = []
+            for form, (what, fields) in itertools.product(FREES, KEPT_BY.items()):
+                record = trial.hold(trial.key(), **fields)
+                waiters.append((form, what, record, stack.enter_context(waiting(trial, record))))
+            all_settled([waiter for *_, waiter in waiters])
+            for form, _, record, _ in waiters:
                 free(trial, record, form)
-            for form, (_, waiter) in waiters.items():
-                trial.require(waiter.ended(), f"a wait had not returned {trial.harness.soon_s:g} s after {form}")
+            for form, what, _, waiter in waiters:
+                trial.require(waiter.ended(), f"a wait had not returned {trial.harness.soon_s:g} s after {form}{what}")
+
+    @needs("notify")
+    def test_n1_nothing_but_a_release_takes_a_waiter_from_its_place(self, trial: Trial) -> None:
+        """Looks, refusals and renewals: the release after each of them wakes who had begun to wait before it."""
+        with ExitStack() as stack:
+            waiters = []
+            for what, call in leaving_it_held(trial).items():
+                record = trial.hold(trial.key())
+                waiters.append((what, call, record, stack.enter_context(waiting(trial, record))))
+            all_settled([waiter for *_, waiter in waiters])
+            for _, call, record, _ in waiters:
+                trial.free(call(record))
+            for what, *_, waiter in waiters:
+                wrong = f"a wait had not returned {trial.harness.soon_s:g} s after a release that followed {what}"
+                trial.require(waiter.ended(), wrong)
+
+    @needs("claim_wait")
+    @pytest.mark.parametrize("keep", [False, True])
+    def test_w1_what_was_waited_for_is_granted_as_any_claim(self, trial: Trial, keep: bool) -> None:  # a parameter
+        """Its least token, its payload and all that it brings: what it asked for when it came is not forgotten while it waits."""
+        waits = []
+        for (what, fields), least in itertools.product(WHOLE.items(), (1, 500)):
+            record = trial.hold(trial.key(), **OLD)
+            request = Claim(
+                held(record.key, token=least, **NEW, **fields), Expect.ANY, keep_payload=keep, ticket=fresh()
+            )
+            waits.append((what, record, Waiter(trial, request)))
+        waits[-1][2].settle()  # the others have begun before it
+        for what, record, waiter in waits:
+            left, asked = trial.free(record, keep=True), waiter.request.record
+            came = waiter.result()
+            if not isinstance(came, Reply):
+                trial.fail(f"a claim with {what} waited, and a release did not serve it soon", came=came)
+            granted = trial.granted(came, f"a claim with {what} that waited")
+            least = max(left.fencing_token + 1, asked.fencing_token)
+            good = granted.fencing_token == least or (trial.harness.token_floor and granted.fencing_token > least)
+            trial.require(good, f"a claim that waited must be given token {least}, as any claim", came=granted)
+            right = replace(asked, fencing_token=granted.fencing_token, **(OLD if keep else {}))
+            trial.exactly(right, granted, f"a claim with {what} that waited was granted with another record")
+            trial.exactly(right, trial.store.read(right.key), f"a claim with {what} that waited wrote another record")
+
+    @needs("claim_wait")
+    def test_w1_nothing_but_a_release_takes_a_waiter_from_its_place(self, trial: Trial) -> None:
+        """As for who waits by ``wait``."""
+        waits = []
+        for what, call in leaving_it_held(trial).items():
+            record = trial.hold(trial.key())
+            waits.append((what, call, record, Waiter(trial, waiting_claim(record.key))))
+        waits[-1][3].settle()  # the others have begun before it
+        for _, call, record, _ in waits:
+            trial.free(call(record))
+        for what, *_, waiter in waits:
+            came = waiter.result()
+            wrong = f"a claim waited, and a release that followed {what} did not serve it soon"
+            trial.require(isinstance(came, Reply) and came.applied, wrong, came=came)
 
     @needs("notify")
     @pytest.mark.parametrize("form", FREES)
@@ -153,17 +237,17 @@ class FreeingClauses:
     def test_w1_each_way_to_free_a_key_serves(self, trial: Trial) -> None:
         """A break, and a release that hides, as much as a release."""
         waits = []
-        for form in FREES:
-            record = trial.hold(trial.key())
-            waits.append((form, record, Waiter(trial, waiting_claim(record.key))))
-        waits[-1][2].settle()  # the others have begun before it
+        for form, (what, fields) in itertools.product(FREES, KEPT_BY.items()):
+            record = trial.hold(trial.key(), **fields)
+            waits.append((form, what, record, Waiter(trial, waiting_claim(record.key))))
+        waits[-1][3].settle()  # the others have begun before it
 
-        for form, record, waiter in waits:
+        for form, what, record, waiter in waits:
             left = free(trial, record, form)
 
             came = waiter.result()
             if not isinstance(came, Reply):
-                trial.fail(f"a claim waited, and {form} did not serve it soon", came=came)
+                trial.fail(f"a claim waited, and {form}{what} did not serve it soon", came=came)
             granted = trial.granted(came, "a claim that waited")
             trial.require(
                 granted.fencing_token > left.fencing_token, "a claim that waited got an old token", came=granted

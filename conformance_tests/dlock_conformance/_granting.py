@@ -15,7 +15,7 @@ from dlock_conformance._claiming import GREAT_TOKEN, NEW, NONE, OLD, OTHER_FIELD
 from dlock_conformance._forms import changes, claims, claims_of_held, granted_in_each_form, replaces_by
 from dlock_conformance._pruning import OLD_MS, grow_old
 from dlock_conformance.needs import needs
-from dlock_conformance.records import LAPSED_MS, fresh, held
+from dlock_conformance.records import LAPSED_MS, fresh, held, numeric
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, State, Times, Version
@@ -44,7 +44,7 @@ class GrantingClauses:
         if trial.harness.gives("claim_wait"):
             ways["a claim that waits"] = lambda request: trial.store.claim_when_free(request, wait_s=0.01)
         for way, ask in ways.items():
-            free = trial.free(trial.hold(trial.key(), token=GREAT_TOKEN), rvn=fresh()[:-1] + "f")
+            free = trial.free(trial.hold(trial.key(), token=GREAT_TOKEN), rvn=numeric())
             expected = WRONG_VERSIONS[wrong](free.version)
 
             reply = ask(Claim(held(free.key), expected, ticket=fresh()))
@@ -95,8 +95,9 @@ class GrantingClauses:
     @pytest.mark.parametrize("least", [1, 3, 500])
     @pytest.mark.parametrize("standing", STATES)
     def test_s3_each_form_of_a_claim_counts(self, trial: Trial, standing: str, least: int) -> None:
-        """One more than the token that stood there, and never less than the claim asks for."""
-        for form, old, _, came in granted_in_each_form(trial, STATES[standing], {}, token=least):
+        """One more than the token that stood there, and never less than the claim asks for; also where its own last holder comes again."""
+        left = {name: OTHER_FIELDS[name] for name in ("owner", "process", "stamp")}
+        for form, old, _, came in granted_in_each_form(trial, STATES[standing], left, token=least, **left):
             right = max(least, 1 if old is None else old.fencing_token + 1)
             good = came.fencing_token == right or (trial.harness.token_floor and came.fencing_token > right)
             wrong = f"{form} of a key that is {standing} must be given token {right}, unless the harness declares token_floor"

@@ -9,10 +9,9 @@ from typing import TypeVar
 import pytest
 
 from dlock_conformance._changing import WRONG_VERSIONS
-from dlock_conformance._claiming import GREAT_TOKEN
 from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs
-from dlock_conformance.records import fresh, tombstone
+from dlock_conformance.records import fresh, numeric, tombstone
 from dlock_conformance.trial import SLACK_S, Trial
 from dlock_core.errors import RecordError, StoreError
 from dlock_core.record import LockRecord, State, Times, Version
@@ -26,6 +25,7 @@ OLD_MS = 40
 LONG_MS = (60_000, 2**31 + 5, 2**32 + 5)
 SOON_MS, SOON_MAX_MS = 100, 1600
 BRIEF_S = 0.25
+ABOVE_32_BITS = 2**40 + 5
 LONG_AGO = Times(1, 2)
 
 _CHANGES: dict[str, Callable[[Trial, LockRecord], LockRecord]] = {
@@ -99,13 +99,14 @@ class PruneClauses:
 
         self._stays(trial, listed, stands, OLD_MS, f"a record that was {change} since it was listed")
 
-    def test_p1_both_parts_of_the_version_are_compared(self, trial: Trial) -> None:
+    @pytest.mark.parametrize("state", [State.FREE, State.GONE])
+    def test_p1_both_parts_of_the_version_are_compared(self, trial: Trial, state: State) -> None:
         """An RVN may stand under two tokens."""
-        free = trial.free(trial.hold(trial.key(), token=GREAT_TOKEN), rvn=fresh()[:-1] + "f")
+        free = trial.free(trial.hold(trial.key(), token=ABOVE_32_BITS), state, rvn=numeric())
         grow_old()
 
         for name, wrong in WRONG_VERSIONS.items():
-            listed = LockRecord(free.key, State.FREE, *wrong(free.version), free.owner, None)
+            listed = LockRecord(free.key, state, *wrong(free.version), free.owner, None)
             self._stays(trial, listed, free, OLD_MS, f"a record whose version is not the one that is given: {name}")
 
     def test_p1_what_is_younger_stays(self, trial: Trial) -> None:
@@ -252,6 +253,8 @@ class PruneClauses:
         count = trial.store.prune(free, older_than_ms=OLD_MS)
 
         trial.require(count == len(free), f"of {len(free)} records all must go", came=count)
+        stands = trial.store.read(free[-1].key)
+        trial.require(stands is None, "the last of a full page was counted, and stands still", came=stands)
         again = trial.hold(free[-1].key, token=1)
         trial.require(
             again.fencing_token > free[-1].fencing_token, "the last of a full page has its token again", came=again

@@ -15,7 +15,7 @@ from dlock_conformance._reading import PAIRS, alike
 from dlock_conformance.needs import needs
 from dlock_conformance.trial import Trial
 from dlock_core.errors import StoreError
-from dlock_core.record import DATA_MAX_BYTES, LockRecord, State
+from dlock_core.record import DATA_MAX_BYTES, RESERVED, LockRecord, State
 
 __all__ = ["ScanningClauses"]
 
@@ -58,13 +58,14 @@ class ScanningClauses:
         held_one = trial.hold(f"{prefix}/a", data=b"x")
         free = trial.free(trial.hold(f"{prefix}/b"))
         gone = trial.free(trial.hold(f"{prefix}/c"), State.GONE)
+        session = trial.hold(f"{prefix}/{RESERVED}session/d")  # a key of dlock's own is a key as any
         for other in (f"{prefix[:-1]}", f"x{prefix}/a", f"{prefix.upper()}/a"):
             trial.hold(other)
 
         found = trial.store.scan(f"{prefix}/")
 
-        same_records(trial, [held_one, free, gone], found)
-        for record in (held_one, free, gone):
+        same_records(trial, [held_one, free, gone, session], found)
+        for record in (held_one, free, gone, session):
             trial.exactly(record, trial.store.read(record.key), "a scan changed a record")
 
     @pytest.mark.parametrize("character", WILDCARDS)

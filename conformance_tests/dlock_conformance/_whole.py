@@ -5,6 +5,7 @@ Most stores have a statement for each form, and what sessions need is what a sta
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -31,7 +32,7 @@ from dlock_core.record import (
     Times,
     Version,
 )
-from dlock_core.store import Release, Replace, Reply
+from dlock_core.store import Claim, ClaimExpect, Expect, Release, Replace, Reply
 
 __all__ = ["LEFT", "WHOLE", "WholeClauses"]
 
@@ -102,6 +103,29 @@ class WholeClauses:
                     stands(trial, new, came, form)
                     record = trial.hold(trial.key(), **before)
 
+    def test_s2_what_a_session_needs_changes_no_condition(self, trial: Trial) -> None:
+        """A claim that brings members, a session or a beat is granted what it has seen, and nothing else, as the first of a shared lock."""
+        ways: dict[str, Callable[[Claim], Reply]] = {"a claim": trial.store.claim}
+        if trial.harness.gives("claim_wait"):
+            ways["a claim that waits"] = lambda request: trial.store.claim_when_free(request, wait_s=0.001)
+        for (way, ask), (what, fields) in itertools.product(ways.items(), WHOLE.items()):
+            free = trial.free(trial.hold(trial.key(), token=GREAT_TOKEN), **LEFT)
+            absent = trial.key()
+            asked = Claim(held(free.key, **fields), Expect.ABSENT, ticket=fresh())
+            wrong: list[ClaimExpect] = [Expect.ABSENT, *other_versions(free)]
+            for expect in wrong:
+                trial.refused(
+                    ask(asked._replace(expect=expect)), f"{way} with {what} that expects another version", free
+                )
+            unseen = asked._replace(record=held(absent, **fields), expect=free.version)
+            trial.refused(ask(unseen), f"{way} with {what} that expects a version, of a key that is absent,", None)
+            must = unseen._replace(expect=Expect.ANY, must_exist=True)
+            trial.refused(ask(must), f"{way} with {what} of what must exist, and does not,", None)
+            trial.require(trial.store.read(absent) is None, f"{way} with {what} was refused, and yet made a record")
+            stands = trial.granted(ask(asked._replace(expect=free.version)), f"{way} with {what} of what it has seen")
+            again = asked._replace(record=held(free.key, **fields), expect=Expect.ANY)
+            trial.refused(ask(again), f"{way} with {what} of a key that is held", stands)
+
     def test_s5_what_a_session_needs_changes_no_condition(self, trial: Trial) -> None:
         """A renewal, a takeover and a break of such a record compare its version as of any other, alone and in a batch."""
         for record, wrong in with_another_version(trial):
@@ -126,13 +150,21 @@ def each_replace(
                 yield before, written, form, way, ask
 
 
+def other_versions(record: LockRecord) -> Iterator[Version]:
+    """Yield versions that are wrong in one part; one has the RVN that the beat names, below which a note may stand."""
+    rvn, token = record.version
+    for other in (fresh(), *([record.beat.own] if record.beat else [])):
+        yield Version(other, token)
+    for by in (-1, 1, 2**32):
+        yield Version(rvn, token + by)
+
+
 def with_another_version(trial: Trial) -> Iterator[tuple[LockRecord, Version]]:
     """Yield what stands with all that it may have, and a version that is wrong in one part."""
     for fields in list(WHOLE.values())[:2]:
         record = trial.hold(trial.key(), token=GREAT_TOKEN, **fields)
-        yield record, Version(fresh(), GREAT_TOKEN)
-        for by in (-1, 1, 2**32):
-            yield record, Version(record.rvn, GREAT_TOKEN + by)
+        for wrong in other_versions(record):
+            yield record, wrong
 
 
 def stands(trial: Trial, right: LockRecord, came: LockRecord, what: str) -> None:

@@ -20,6 +20,7 @@ from dlock_conformance._broken_details import LINKS_OF_DETAILS, OF_DETAILS
 from dlock_conformance._broken_ends import LINKS_OF_ENDS, OF_ENDS
 from dlock_conformance._broken_forms import OF_FORMS
 from dlock_conformance._broken_lives import LINKS_OF_LIVES, OF_LIVES
+from dlock_conformance._broken_requests import OF_REQUESTS
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance._broken_together import OF_SEVERAL, lacking_a_method
 from dlock_conformance._faulty_links import BROKEN_LINKS as OF_LINKS
@@ -45,6 +46,7 @@ BROKEN: tuple[Broken, ...] = (
     *OF_ENDS,
     *OF_ANSWERS,
     *OF_DETAILS,
+    *OF_REQUESTS,
     # ---- trouble
     Broken("the driver's time-out counts", "S13", setting(patience=lambda _: 2.4), on_socket=False),
     Broken(

@@ -9,7 +9,7 @@ from typing import Any
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Reply
 
-__all__ = ["LAPSED_MS", "LEASE_MS", "describe", "differences", "fresh", "held", "next_version", "tombstone"]
+__all__ = ["LAPSED_MS", "LEASE_MS", "describe", "differences", "fresh", "held", "next_version", "numeric", "tombstone"]
 
 LEASE_MS = 60_000
 LAPSED_MS = 2  # the shortest that a row of any client can have
@@ -18,6 +18,11 @@ LAPSED_MS = 2  # the shortest that a row of any client can have
 def fresh() -> str:
     """Return an RVN that was never used."""
     return secrets.token_hex(16)
+
+
+def numeric() -> str:
+    """Return an RVN of 32 hex digits that was never used and is a number as well: as such it is the same with a zero before it."""
+    return f"1{secrets.randbelow(10**29):029}e5"
 
 
 def held(key: str, *, token: int = 1, **changes: Any) -> LockRecord:

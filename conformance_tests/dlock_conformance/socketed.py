@@ -20,7 +20,7 @@ from dlock_conformance._links import AsyncLinks, Links, ReplyTimeoutError, packe
 from dlock_conformance._wire_errors import WireError
 from dlock_conformance.harness import Opening, StoreHarness
 from dlock_conformance.proxy import FaultProxy
-from dlock_conformance.wired import AsyncWiredStore, Wire, WiredStore, translated, waits, wired_harness
+from dlock_conformance.wired import AsyncWiredStore, Wire, WiredStore, translated, waits, wired_harness, without_members
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Reply
@@ -123,7 +123,7 @@ class SocketServer:
         until = time.monotonic() + wait_s
         reply: Reply = self.wire.ask("claim_when_free", request)
         while waits(reply) and (left_s := until - time.monotonic()) > 0:
-            self._wait(link, request.record, left_s)
+            self._wait(link, without_members(request), left_s)
             reply = self.wire.goes_on(request)
         return reply
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from dlock_conformance._wire_errors import (
@@ -58,7 +59,6 @@ class Wire:
         self.told: Callable[[], Guarantees] = guarantees
         self.on_close: Callable[[WiredStore | AsyncWiredStore], None] = lambda _: None
         self.enter, self.leave = self.space.enter, self.space.leave
-        # A claim that waits names the record that it will write, and no members.
         self.moved_on: Callable[[LockRecord], bool] = lambda seen: bool(seen.members) and self.space.moved_on(seen)
         self.steps: dict[str, Callable[[Any], Any]] = {
             "claim": self.space.claim,
@@ -250,7 +250,7 @@ class WiredStore:
         until = time.monotonic() + wait_s
         reply: Reply = self._ask("claim_when_free", request, request.record.key, timeout_s)
         while waits(reply) and (left_s := until - time.monotonic()) > 0:
-            self.wait(request.record, ticket=request.ticket or "", timeout_s=left_s)
+            self.wait(without_members(request), ticket=request.ticket or "", timeout_s=left_s)
             with translated(self, "claim_when_free", request.record.key):
                 reply = self.wire.goes_on(request)
         return reply
@@ -355,7 +355,7 @@ class AsyncWiredStore:
         until = time.monotonic() + wait_s
         reply: Reply = await self._ask("claim_when_free", request, request.record.key, timeout_s)
         while waits(reply) and (left_s := until - time.monotonic()) > 0:
-            await self.wait(request.record, ticket=request.ticket or "", timeout_s=left_s)
+            await self.wait(without_members(request), ticket=request.ticket or "", timeout_s=left_s)
             with translated(self, "claim_when_free", request.record.key):
                 reply = self.wire.goes_on(request)
         return reply
@@ -380,6 +380,11 @@ class AsyncWiredStore:
             except TimeoutError:
                 await self.wire.ahangs(timeout_s)
                 raise NoReplyError(f"no reply within {timeout_s} s") from None
+
+
+def without_members(request: Claim) -> LockRecord:
+    """Return the record by which a claim waits: it has seen no members that could have moved on."""
+    return replace(request.record, members=None)
 
 
 def waits(reply: Reply) -> bool:
