@@ -19,7 +19,7 @@ from dlock_conformance.faults import Fault
 from dlock_conformance.needs import needs, verbs_of
 from dlock_conformance.records import fresh, held, next_version
 from dlock_conformance.subject import Subject
-from dlock_conformance.trial import SLACK_S, Trial
+from dlock_conformance.trial import SLACK_S, Trial, batch_size
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
@@ -31,6 +31,7 @@ BRIEF_S = 0.1
 CLOSED_S, CLOSE_S, WAIT_S = 0.5, 10.0, 20.0
 # More than a pool has, here and there, and so many times.
 CROWD, CROWDS = 20, 6
+OF_EACH = 3
 SWITCH_S = 1e-6
 # Those beside ``read`` that only read.
 READINGS = ("scan", "read_age")
@@ -60,6 +61,32 @@ class CallingClauses:
         if wrong:
             told = "of writers at once one got the answer to the replace of another"
             trial.fail(told, expected=wrong[0][0], came=wrong[0][1])
+
+    @pytest.mark.parametrize("verb", ["replace_many", "claim_many"])
+    def test_s15_batches_at_once_get_their_own_answers(self, trial: Trial, verb: str) -> None:
+        """Each asks for records of its own, on one store: what is made ready for one request is of no other."""
+        store, wrong = trial.store, list[object]()
+        size = OF_EACH if verb == "claim_many" else batch_size(trial, OF_EACH)
+
+        def ask_often(records: list[LockRecord]) -> None:
+            for _ in range(CALLS):
+                new = [next_version(record, key=record.key + "+"[: verb == "claim_many"]) for record in records]
+                asked: list[Any] = [Claim(each, Expect.ANY) for each in new]
+                if verb == "replace_many":
+                    asked = [Replace(each, old.version) for each, old in zip(new, records, strict=True)]
+                came = trial.tried(store.calling(verb, asked))
+                if isinstance(came, StoreError):
+                    return
+                records = [reply.record for reply in came if isinstance(reply, Reply) and reply.record is not None]
+                if [(each.key, each.rvn) for each in records] != [(each.key, each.rvn) for each in new]:
+                    wrong.append(came)
+                    return
+
+        groups = [[trial.hold(trial.key()) for _ in range(size)] for _ in range(CALLERS)]
+        with switching_often():
+            all_at_once([lambda records=records: ask_often(records) for records in groups])  # type: ignore[misc]
+
+        trial.require(not wrong, f"of several {verb} at once one got the answers to another", came=wrong[:1])
 
     @needs("hang")
     def test_s15_a_call_that_was_given_up_leaves_no_answer_behind(self, trial: Trial) -> None:

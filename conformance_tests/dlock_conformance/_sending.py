@@ -121,18 +121,19 @@ class SendingClauses:
             wrong = "a prune raised StoreUnavailableError, which says: not applied, now or later; and it was applied"
             trial.require(seen_at_last(trial, free.key) is not None, wrong)
 
+    @pytest.mark.parametrize("verb", ["read", "read_age"])
     @pytest.mark.parametrize("fault", UNANSWERED)
-    def test_s9_a_read_without_an_answer_shows_no_older_one(self, trial: Trial, fault: Fault) -> None:
+    def test_s9_a_read_without_an_answer_shows_no_older_one(self, trial: Trial, fault: Fault, verb: str) -> None:
         """The store has read the key before, and the record has changed since."""
         store = trial.disturbed(fault)
         record = trial.hold(trial.key())
-        store.read(record.key)
+        asking(store, verb, record, record, LONG_S)()
         trial.renew(record)
 
         with trial.fault(fault):
-            came = trial.ended(lambda: store.read(record.key, timeout_s=AWHILE_S), AWHILE_S + 4 * SLACK_S)
+            came = trial.ended(asking(store, verb, record, record, AWHILE_S), AWHILE_S + 4 * SLACK_S)
 
-        trial.require(isinstance(came, StoreError), "a read without an answer must raise a StoreError", came=came)
+        trial.require(isinstance(came, StoreError), f"a {verb} without an answer must raise a StoreError", came=came)
 
     @needs("refuse")
     @pytest.mark.parametrize("asked", ["open", "provision", "guarantees"])

@@ -33,6 +33,8 @@ FORMAT = 2
 _LOST = {Fault.LOSE_REPLY: "lost", Fault.CUT: "cut off in its middle"}
 # More than a pool has.
 MET = 12
+# What a batch holds beside the one that is looked at.
+OTHERS = 24
 
 
 def prepared(trial: Trial, verb: str) -> tuple[LockRecord | None, LockRecord]:
@@ -94,7 +96,7 @@ def disturbed(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float
     for together in [[verb] for verb in verbs] if fault in _LOST else [verbs]:
         asked = {verb: prepared(trial, verb) for verb in together}
         # A batch has its time-out once, however many it holds.
-        calls = {verb: asking(store, verb, *asked[verb], timeout_s, others=2) for verb in together}
+        calls = {verb: asking(store, verb, *asked[verb], timeout_s, others=OTHERS) for verb in together}
         with trial.fault(fault):
             if fault is Fault.DROP:  # its connection has ended: the calls need new ones
                 trial.ended(lambda: store.read(trial.key(), timeout_s=timeout_s), timeout_s + 4 * SLACK_S)

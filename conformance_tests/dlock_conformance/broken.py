@@ -23,6 +23,7 @@ from dlock_conformance._broken_lives import LINKS_OF_LIVES, OF_LIVES
 from dlock_conformance._broken_requests import OF_REQUESTS
 from dlock_conformance._broken_steps import OF_STEPS, Broken
 from dlock_conformance._broken_together import OF_SEVERAL, lacking_a_method
+from dlock_conformance._faulty_clients import LINKS_OF_CLIENTS
 from dlock_conformance._faulty_links import BROKEN_LINKS as OF_LINKS
 from dlock_conformance._faulty_links import BrokenLinks
 from dlock_conformance._wire_errors import NoReplyError, NoTableError, NotSentError
@@ -394,4 +395,5 @@ BROKEN_LINKS: tuple[BrokenLinks, ...] = (
     *LINKS_OF_ENDS,
     *LINKS_OF_ANSWERS,
     *LINKS_OF_DETAILS,
+    *LINKS_OF_CLIENTS,
 )

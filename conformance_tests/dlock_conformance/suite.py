@@ -24,6 +24,7 @@ from dlock_conformance._living import LivingClauses
 from dlock_conformance._pruning import PruneClauses
 from dlock_conformance._racing import RacingClauses
 from dlock_conformance._reading import ReadingClauses
+from dlock_conformance._reconnecting import ReconnectingClauses
 from dlock_conformance._records import RecordClauses
 from dlock_conformance._scanning import ScanningClauses
 from dlock_conformance._sending import SendingClauses
@@ -113,6 +114,7 @@ class LockStoreConformance(
     TroubleClauses,
     SendingClauses,
     ConnectionClauses,
+    ReconnectingClauses,
     CallingClauses,
     ClosingClauses,
     LastingClauses,
