@@ -147,3 +147,18 @@ def test_there_are_broken_stores_for_every_clause() -> None:
     assert len(BROKEN) >= BROKEN_MIN
     assert len({broken.name for broken in BROKEN}) == len(BROKEN)
     assert {broken.clause for broken in BROKEN} == set(clauses())
+
+
+@pytest.mark.parametrize("colour", Colour)
+def test_an_error_that_no_test_expects_tells_what_was_asked(colour: Colour) -> None:
+    """Its author did not write the test, and a step before the fact is none of what the test says."""
+    wire = Wire()
+    wire.provisioned = False
+    harness = wired_harness(wire)
+
+    with Trial(harness, colour, "test_s4_the_payload_of_a_claim") as trial, pytest.raises(DLockError) as raised:
+        trial.hold("k")
+
+    [note] = raised.value.__notes__
+    assert note.startswith(f"S4 could not be tried for the {colour} store: it raised this\n")
+    assert "claim [held rvn=" in note

@@ -79,9 +79,10 @@ async def _cancel_others() -> None:
 
 
 class Transcript:
-    """The last things that were asked, by all stores of one test, and what came back."""
+    """The last things that were asked, by all stores of one test of *clause*, and what came back."""
 
-    def __init__(self) -> None:
+    def __init__(self, clause: str = "the suite") -> None:
+        self.clause = clause
         self._lines: deque[tuple[str, str]] = deque(maxlen=12)
 
     def note(self, asked: str, came: object) -> None:
@@ -250,6 +251,9 @@ class Subject:
             came = self._call(verb, arguments, keywords)
         except DLockError as error:
             self.transcript.note(asked, error)
+            if not hasattr(error, "__notes__"):  # a test that does not expect it ends so
+                told = f"{self.transcript.clause} could not be tried for the {self.colour} store: it raised this"
+                error.add_note(f"{told}\n  what was asked, and what came back:\n{self.transcript}")
             raise
         except Exception as error:
             self.transcript.note(asked, error)

@@ -45,7 +45,7 @@ class Trial:
         self.colour = colour
         self.clause = clause_of(test) or "the suite"
         self.facts: dict[str, Any] = {}
-        self.transcript = Transcript()
+        self.transcript = Transcript(self.clause)
         self._loop = Loop()
         self._opened: list[Subject] = []
         self._planted: list[str] = []
