@@ -19,7 +19,7 @@ from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._connections import _WAITING_MAX
 from dlock_redis._scripts import IN_SERVER, LEAVE, PLACES_MAX, TURN_MS
 from tests.core.worlds import eventually
-from tests.redis.support import Server, calls, claim, granted, held, release
+from tests.redis.support import claim, granted, held, release
 from tests.redis.test_waiting import SOON_S, Waiter, queued
 
 LONG_S = 20.0
@@ -397,20 +397,3 @@ def test_user_without_the_right_to_block_is_told_which(server: Any, open_store: 
     with pytest.raises(StoreError, match=r"\+blpop"):
         store.claim_when_free(Claim(held(key), Expect.ANY, ticket="t"), wait_s=0.1, timeout_s=SOON_S)
     assert not claim(store, key).applied
-
-
-def test_a_wait_ends_in_time_on_a_server_that_seldom_looks(
-    server: Server, admin: redis.Redis, open_store: Callable[..., Any]
-) -> None:
-    """A server without other work looks by its own clock, by default ten times a second, for waits that are over."""
-    admin.config_set("hz", 1)
-    store, waits = open_store(server.url), 6
-    granted(store, "k")
-    began = time.monotonic()
-
-    for number in range(waits):
-        asked = Claim(held("k"), Expect.ANY, ticket=f"t{number}")
-        assert not store.claim_when_free(asked, wait_s=0.05, timeout_s=SOON_S).applied
-
-    assert time.monotonic() - began < waits / 2
-    assert calls(admin, "blpop") == waits

@@ -18,7 +18,7 @@ from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._scripts import TURN_MS
-from tests.redis.support import Server, claim, granted, held, release, tomb
+from tests.redis.support import Server, calls, claim, granted, held, release, tomb
 
 SOON_S = 5.0
 
@@ -356,3 +356,20 @@ def renewed(store: Any, renewal: Replace) -> Reply:
     """Return the answer to a single renewal."""
     reply: Reply = store.replace(renewal, timeout_s=SOON_S)
     return reply
+
+
+def test_a_wait_ends_in_time_on_a_server_that_seldom_looks(
+    server: Server, admin: redis.Redis, open_store: Callable[..., Any]
+) -> None:
+    """A server without other work looks by its own clock, by default ten times a second, for waits that are over."""
+    admin.config_set("hz", 1)
+    store, waits = open_store(server.url), 6
+    granted(store, "k")
+    began = time.monotonic()
+
+    for number in range(waits):
+        asked = Claim(held("k"), Expect.ANY, ticket=f"t{number}")
+        assert not store.claim_when_free(asked, wait_s=0.05, timeout_s=SOON_S).applied
+
+    assert time.monotonic() - began < waits / 2
+    assert calls(admin, "blpop") == waits
