@@ -361,7 +361,7 @@ def test_wait_for_a_record_of_a_newer_format_leaves_it_alone(store: Any, raw: An
 
 @pytest.mark.parametrize("in_server", [True, False])
 def test_turn_that_came_between_two_waits_is_used(
-    store: Any, waiter: RedisStore, raw: Any, key: str, *, in_server: bool
+    store: Any, waiter: Any, raw: Any, key: str, *, in_server: bool
 ) -> None:
     """Sent to look by a renewal, it waits in its other way after that: it slept beside the free key that was kept for it."""
     record = granted(store, key)
