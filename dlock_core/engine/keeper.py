@@ -257,7 +257,8 @@ class Keepers:
 
     def end_all(self, keeper: Keeper) -> None:
         """Lose all locks of a session that is over; called outside of the mutex. A client that was closed tells nobody: it ended them."""
-        reason, kept = keeper.loss_reason(), [] if self._engine.closed else list(keeper.kept)
+        with self._engine.runtime.mutex:
+            reason, kept = keeper.loss_reason(), [] if self._engine.closed else list(keeper.kept)
         if kept:
             _log.warning("%d locks are lost with their session %r (%s)", len(kept), keeper.handle.key, reason.value)
         for start in range(0, len(kept), _SLICE):

@@ -46,3 +46,28 @@ def test_audit_looks_at_the_next_lock_while_others_are_taken_in_and_let_go() -> 
     for lease in (first, second, beat):
         lease.release()
     client.close()
+
+
+def test_end_of_a_session_loses_all_locks_also_the_one_that_an_audit_moves_to_the_end() -> None:
+    """That is not among them for a moment, so they are listed where no audit comes in between."""
+    client = LockClient(MemoryStore(), renewal="session")
+    lease, beat = client.acquire("a"), client.acquire("session")
+    runtime, keepers = client._engine.runtime, client._engine.keepers
+    listed_inside: list[bool] = []
+
+    class Kept(dict[Handle, None]):
+        def __iter__(self) -> Any:
+            listed_inside.append(runtime.is_inside())
+            return super().__iter__()
+
+    session = Keeper(client._context.default.timings.of_session())
+    session._handle = beat._handle
+    session.kept = Kept({lease._handle: None})
+    lease._handle.keeper = session
+
+    keepers.end_all(session)
+
+    assert listed_inside == [True]
+    assert lease.loss is not None
+    beat.release()
+    client.close()
