@@ -22,6 +22,7 @@ from dlock_conformance.trial import Trial
 from dlock_conformance.wired import Wire, wired_harness
 
 from dlock_core.errors import DLockError
+from dlock_core.store import Claim, Release, Replace
 
 Base: TypeAlias = Callable[[Wire], AbstractContextManager[StoreHarness]]
 
@@ -138,8 +139,22 @@ def rejected(broken: Broken | BrokenLinks, found: tuple[str, BaseException] | No
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("clause", clauses())
 def test_the_correct_store_passes(clause: str, base: str) -> None:
-    """So it is the patch that is rejected, and not the store that is patched."""
-    assert verdict(lambda _: None, clause, Colour.SYNC, BASES[base]) is None
+    """So it is the patch that is rejected, and not the store that is patched; each verb is asked what the port says, and nothing else."""
+    assert verdict(exacting, clause, Colour.SYNC, BASES[base]) is None
+
+
+def exacting(wire: Wire) -> None:
+    """Take for each verb the request that the port names: a store may read of it what another has not."""
+    for verb, kind in {"claim": Claim, "claim_when_free": Claim, "replace": Replace, "release": Release}.items():
+        wire.steps[verb] = partial(only, kind, wire.steps[verb])
+
+
+def only(kind: type, step: Callable[[Any], Any], request: Any) -> Any:
+    """Do *step* if *request* is of this *kind*."""
+    assert type(request) is kind, (
+        f"the suite asked with a {type(request).__name__} where the port has a {kind.__name__}"
+    )
+    return step(request)
 
 
 def test_there_are_broken_stores_for_every_clause() -> None:

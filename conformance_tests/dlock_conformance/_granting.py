@@ -123,7 +123,7 @@ class GrantingClauses:
             right = replace(request.record, fencing_token=came.fencing_token, **kept)
             trial.exactly(right, came, f"{form}, of a record {part}, was granted with another record")
             trial.exactly(right, trial.store.read(came.key), f"{form}, of a record {part}, wrote another record")
-        ways: dict[str, Callable[[Any], Any]] = {"": trial.store.send, **replaces_by(trial)}
+        ways: dict[str, Callable[[Any], Any]] = {**replaces_by(trial), "": trial.store.send}
         for form in changes(held("k"), Version(fresh(), 1)):
             for way, ask in ways.items():
                 record = trial.hold(trial.key(), **stood)
