@@ -118,10 +118,13 @@ def _time(at: str) -> dt.time:
 
 
 def _zone(tz: str | dt.tzinfo) -> dt.tzinfo:
-    if isinstance(tz, dt.tzinfo):
+    name = getattr(
+        tz, "zone", None
+    )  # of pytz, whose zones have an offset of the 19th century where they are not localized
+    if isinstance(tz, dt.tzinfo) and name is None:
         return tz
     try:
-        return ZoneInfo(tz)
+        return ZoneInfo(name or tz)  # type: ignore[arg-type]  # of another type it is refused
     except (ZoneInfoNotFoundError, TypeError, ValueError, OSError):
         raise ConfigurationError(
             f'time zone {tz!r} is not known here; give a name, as "Europe/Berlin", or a tzinfo'

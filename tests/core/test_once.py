@@ -121,6 +121,30 @@ def test_daily_slot_is_the_date_of_the_latest_time_in_the_zone(at: Any, present:
     assert slots.daily("02:00", ZoneInfo("Europe/Berlin"))() == slot
 
 
+def test_zone_of_pytz_is_taken_by_its_name(at: Any) -> None:
+    """Where it is not localized it has the local mean time of its city: a day began some minutes early."""
+
+    class Shanghai(dt.tzinfo):
+        zone = "Asia/Shanghai"
+
+        def utcoffset(self, _: dt.datetime | None) -> dt.timedelta:
+            return dt.timedelta(hours=8, minutes=6)
+
+        def dst(self, _: dt.datetime | None) -> dt.timedelta:
+            return dt.timedelta()
+
+        def tzname(self, _: dt.datetime | None) -> str:
+            return "LMT"
+
+        def fromutc(self, moment: dt.datetime) -> dt.datetime:
+            return moment + dt.timedelta(hours=8)
+
+    at("2026-11-22T17:55:00+00:00")
+    assert slots.daily("02:00", Shanghai())() == "2026-11-22"
+    at("2026-11-22T18:00:00+00:00")
+    assert slots.daily("02:00", Shanghai())() == "2026-11-23"
+
+
 @pytest.mark.parametrize(("year", "month", "day"), [(2026, 3, 29), (2026, 10, 25)])
 def test_day_on_which_the_clocks_change_has_one_slot(at: Any, year: int, month: int, day: int) -> None:
     """02:30 is skipped on the one and comes twice on the other; slots never go back."""
