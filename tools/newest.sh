@@ -14,7 +14,7 @@ cache=${DLOCK_TEST_CACHE:-$HOME/.cache/dlock-servers}/newest
 mirror=${DLOCK_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 root=$cache/root mysql=$cache/mysql
 patience_s=60
-packages=ca-certificates,default-jre-headless,etcd-server,git,mariadb-server,openssl,postgresql,procps,python3-venv,redis-server,zookeeper
+packages=ca-certificates,default-jre-headless,etcd-server,git,mariadb-server,openssl,postgresql,procps,redis-server,zookeeper
 
 die() { echo "newest: $*" >&2; exit 1; }
 
@@ -52,8 +52,15 @@ installed() {
     folder "$root" "$packages"
     rm -rf "$root/project"
     git clone --quiet --depth 1 "file://$project" "$root/project"
-    [[ -x $root/venv/bin/pip ]] || inside "$root" python3 -m venv /venv
+    [[ -x $root/venv/bin/pip ]] || new_python
     inside "$root" /venv/bin/pip install --quiet --editable '/project[all,frameworks,conformance]' --group /project/pyproject.toml:dev
+}
+
+new_python() { # Debian has the newest Python for a year before its own programs run on it
+    inside "$root" sh -euc '
+        newest=$(apt-cache search --names-only "^python3[.][0-9]+-venv\$" | cut -d" " -f1 | sort --version-sort | tail -n 1)
+        DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends "$newest" >&2
+        "${newest%-venv}" -m venv /venv'
 }
 
 run_pytest() {
