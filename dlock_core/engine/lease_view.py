@@ -193,6 +193,8 @@ class LeaseView:
             handle, closed = self._handle, self._closed
         except AttributeError:  # never made
             return
+        if generation is None:  # the interpreter ends, and has emptied its modules
+            return
         if closed or self._context.generation != generation() or not handle.is_valid(self._engine.runtime.now()):
             return
         if handle.is_in_hand(beside=self):

@@ -47,6 +47,18 @@ async def test_client_and_lease_refuse_to_be_pickled_or_copied(world: World) -> 
                 dump(raw(lease))
 
 
+def test_lease_that_outlives_the_modules_is_dropped_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the interpreter, which puts None in the place of what they have."""
+    with connect("memory://dropped-at-the-end") as client:
+        lease = client.acquire("k")
+        with monkeypatch.context() as ending:
+            ending.setattr("dlock_core.engine.lease_view.generation", None)
+            lease.__del__()
+
+        assert lease.is_valid
+        lease.release()
+
+
 @both_colours
 async def test_hazard_31_dropped_lease_warns_and_lapses(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A leak ends itself: no I/O in the finalizer, no renewal after it, and others obtain the key a lease later."""
