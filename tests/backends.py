@@ -19,6 +19,8 @@ EMBEDDED = ("memory", "sqlite")
 SERVED = ("redis", "dynamodb", "mongodb", "mysql", "postgres")
 _NAME = "dlock-tests"
 _COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
+# An empty line makes a quiet Redis look whether a wait is over.
+_NUDGE = b"\r\n"
 # Statements of MySQL that make a connection ready.
 _SETTINGS = b"\x03SET "
 
@@ -56,6 +58,8 @@ def is_request(store: str, said: bytes) -> bool:
     """Whether what a driver *said* is a request of the store, and not how a session begins, or what pymongo asks in the background."""
     if store == "mysql":
         return said[3:5] == b"\0\x03" and not said[4:].startswith(_SETTINGS)
+    if store == "redis":
+        return said != _NUDGE
     if store == "postgres":
         return said[:1] in (b"B", b"P", b"Q")
     return store != "mongodb" or any(command in said[:200] for command in _COMMANDS)
