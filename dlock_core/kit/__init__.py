@@ -14,7 +14,7 @@
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out; :func:`in_own_thread`: for asyncio
 :class:`DaemonThread`                       a thread whose start an interrupt of the program cannot leave half done
-:class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant
+:class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant; :func:`connected_socket`: one by a name
 :func:`is_ready`, :func:`is_idle`           whether a socket has something to read, on every platform; whether a connection is idle
 :class:`Waits`, :class:`Watch` and its twin waiters by key, woken by one stream of news from the server
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
