@@ -2,6 +2,9 @@
 
 Some connections are for renewals and releases alone, so nothing that waits can starve a lock that is held. One is made on a thread of a
 lane, since the search for a server's name has no bound; where it comes too late for its request, it is for the next one.
+
+Where a request gets no answer in time, its server or the way there may be gone without a word, and all idle connections with it. The next
+request opens a new one, and takes one of those only where it gets none: else each of them would cost one request its time.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from weakref import WeakSet
 
 from dlock_core.engine.seats import Seats
 from dlock_core.errors import StoreError, StoreUnavailableError
+from dlock_core.kit.exchange import aperform, perform
 from dlock_core.kit.forks import BeginsAnew, watch_forks
 from dlock_core.kit.lane import Lane, in_own_thread
 from dlock_core.kit.seats import AsyncSeats, Shelf
 from dlock_core.store import Connections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterator
 
 _SeatsT = TypeVar("_SeatsT", Seats, AsyncSeats)
 
@@ -102,24 +106,49 @@ class _Pool(Generic[_SeatsT]):
         self.close = self.shelf.close
         self._connect, self._reserve = connect, reserve
         self._fills_reserve = False
-        self._shelves = [self.shelf]
+        self._shelves = self._all_shelves = [self.shelf]
         if reserve is not None:
             reserve._shelves.append(self.shelf)
+            self._all_shelves = reserve._shelves
 
     @property
     def connections(self) -> Connections:
         """Count them."""
         return Connections(self.seats.taken, len(self.shelf), self.seats.count)
 
-    def _idle(self) -> tuple[PooledConnection | None, Shelf]:
-        """Return a connection that no request uses, if there is one, and the shelf to which it goes back.
+    def _idle(self, *, doubted: bool = False) -> tuple[PooledConnection | None, Shelf]:
+        """Return a connection that no request uses, if there is one, and the shelf to which it goes back; with *doubted* a last resort.
 
         A reserve has those of its pools as well: a server that grants no more connections ends no lock while one of them is idle.
         """
         for shelf in self._shelves:
-            if (connection := shelf.take()) is not None:
+            if (connection := shelf.take(doubted=doubted)) is not None:
                 return connection, shelf
         return None, self.shelf
+
+    def _opening(self, deadline: float) -> Generator[Any, Any, tuple[PooledConnection, Shelf]]:
+        """Return a new connection, or else one that may be dead, and the shelf to which it goes back; as steps."""
+        # One that may be dead is left half of the time.
+        until = (time.monotonic() + deadline) / 2 if any(shelf.doubted for shelf in self._shelves) else deadline
+        try:
+            with self._filling() as empty:
+                if empty is not None:
+                    empty.keep_one((yield self._connect(self.shelf, until)))
+            connection = yield self._connect(self.shelf, until)
+        except Exception:
+            resort, shelf = self._idle(doubted=True)
+            if resort is None:
+                raise
+            return resort, shelf
+        for shelf in self._all_shelves:
+            shelf.drop_doubted()
+        return connection, self.shelf
+
+    def _doubt_after(self, error: Exception, connection: PooledConnection | None) -> None:
+        """Where *error* says that a request on *connection* got no answer in time, doubt all connections that are idle now."""
+        if connection is not None and any(isinstance(each, TimeoutError) for each in (error, error.__context__)):
+            for shelf in self._all_shelves:
+                shelf.doubt()
 
     @contextmanager
     def _filling(self) -> Iterator[Shelf | None]:
@@ -154,19 +183,19 @@ class Pool(_Pool[Seats]):
         connection, shelf = None, self.shelf
         try:
             connection, shelf = self._idle()
-            connection = connection or self._opened(deadline)
+            if connection is None:
+                connection, shelf = self._opened(deadline)
             self.lent.add(connection)
             return connection.send(request, deadline)
+        except Exception as error:
+            self._doubt_after(error, connection)
+            raise
         finally:
             self._take_back(connection, shelf)
             self.seats.leave(seat)
 
-    def _opened(self, deadline: float) -> PooledConnection:
-        with self._filling() as empty:
-            if empty is not None:
-                empty.keep_one(self._connect(self.shelf, deadline))
-        connection: PooledConnection = self._connect(self.shelf, deadline)
-        return connection
+    def _opened(self, deadline: float) -> tuple[PooledConnection, Shelf]:
+        return perform(self._opening(deadline))
 
 
 class AsyncPool(_Pool[AsyncSeats]):
@@ -182,19 +211,19 @@ class AsyncPool(_Pool[AsyncSeats]):
         connection, shelf = None, self.shelf
         try:
             connection, shelf = self._idle()
-            connection = connection or await self._opened(deadline)
+            if connection is None:
+                connection, shelf = await self._opened(deadline)
             self.lent.add(connection)
             return await connection.send(request, deadline)
+        except Exception as error:
+            self._doubt_after(error, connection)
+            raise
         finally:
             self._take_back(connection, shelf)
             self.seats.leave()
 
-    async def _opened(self, deadline: float) -> PooledConnection:
-        with self._filling() as empty:
-            if empty is not None:
-                empty.keep_one(await self._connect(self.shelf, deadline))
-        connection: PooledConnection = await self._connect(self.shelf, deadline)
-        return connection
+    async def _opened(self, deadline: float) -> tuple[PooledConnection, Shelf]:
+        return await aperform(self._opening(deadline))
 
 
 class _Link(BeginsAnew):

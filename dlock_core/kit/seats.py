@@ -42,26 +42,35 @@ class AsyncSeats:
 
 
 class Shelf:
-    """The connections that no request uses. One that comes back after :meth:`close` is closed."""
+    """The connections that no request uses, and among them those that may be dead. One that comes back after :meth:`close` is closed."""
 
     def __init__(self) -> None:
         self._open = True
         self._connections: list[PooledConnection] = []
+        self.doubted: list[PooledConnection] = []
 
     def __len__(self) -> int:
         """How many connections are here."""
-        return len(self._connections)
+        return len(self._connections) + len(self.doubted)
 
-    def take(self) -> PooledConnection | None:
-        """Return a connection that is alive, or None."""
+    def take(self, *, doubted: bool = False) -> PooledConnection | None:
+        """Return a connection that is alive, as far as can be seen, or None; with *doubted* one of those that may be dead."""
+        connections = self.doubted if doubted else self._connections
         while True:
             try:
-                connection = self._connections.pop()
+                connection = connections.pop()
             except IndexError:
                 return None
             if connection.is_alive():
                 return connection
             connection.close()
+
+    def doubt(self) -> None:
+        """Note that all connections that are here now may be dead."""
+        while (connection := self.take()) is not None:
+            self.doubted.append(connection)
+        if not self._open:
+            self.close()  # as in put
 
     def put(self, connection: PooledConnection) -> None:
         """Keep *connection*."""
@@ -74,7 +83,7 @@ class Shelf:
 
         A server that is slow would otherwise be asked for connections only, and none ever be used.
         """
-        if self:
+        if self._connections:
             connection.close()
         else:
             self.put(connection)
@@ -82,8 +91,17 @@ class Shelf:
     def close(self) -> None:
         """Close the connections that are here, and each other one when it comes back."""
         self._open = False
-        while self._connections:
-            try:
-                self._connections.pop().close()
-            except IndexError:  # another thread took it
-                return
+        self.drop_doubted()
+        _close_all(self._connections)
+
+    def drop_doubted(self) -> None:
+        """Close those that may be dead."""
+        _close_all(self.doubted)
+
+
+def _close_all(connections: list[PooledConnection]) -> None:
+    while connections:
+        try:
+            connections.pop().close()
+        except IndexError:  # another thread took it
+            return

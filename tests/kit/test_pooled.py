@@ -157,6 +157,69 @@ def test_one_that_is_unfit_or_dead_is_closed(links: Links, what: str) -> None:
     assert again is not spoiled
 
 
+def silent(connection: Connection) -> None:
+    """Get no answer, as PyMySQL tells of it: its error is raised while the socket's is handled."""
+    connection.fit = False
+    try:
+        raise TimeoutError("no answer in time")
+    except TimeoutError:
+        raise ConnectionError("the connection was lost during the query")  # noqa: B904
+
+
+def idle(links: Links, link: Any) -> None:
+    """Put a connection on the shelf of each pool."""
+    for pool in link.pools:
+        pool.shelf.put(links.connect(0.0))
+
+
+@pytest.mark.parametrize("urgent", [False, True])
+def test_after_a_request_without_an_answer_the_next_one_has_a_new_connection(links: Links, urgent: bool) -> None:
+    """A way that is gone without a word takes all idle connections with it: each of them would cost a renewal its time."""
+    link = links.link(most=4)
+    idle(links, link)
+    idle(links, link)
+    before = list(links.made)
+
+    with pytest.raises(ConnectionError):
+        sent(links, link, Request(silent, urgent))
+
+    assert sum(connection.closed for connection in before) == 1
+    assert sent(links, link, Request(lambda connection: connection, urgent=True)) not in before
+    assert all(connection.closed for connection in before)
+    assert link.pools[0].connections == (0, 0, 4)
+
+
+def test_an_idle_connection_serves_after_all_where_there_is_no_new_one(links: Links) -> None:
+    """A request that got no answer may have waited for a row: on a full server that must cost no lock."""
+    deadlines: list[float] = []
+
+    def connect(deadline: float) -> Connection:
+        deadlines.append(deadline)
+        raise ConnectionError("too many connections")
+
+    link = links.link(connect)
+    idle(links, link)
+    usual = links.made[0]
+
+    with pytest.raises(ConnectionError):
+        sent(links, link, Request(silent, urgent=True))
+
+    assert sent(links, link, Request(lambda connection: connection, urgent=True)) is usual
+    assert sent(links, link, Request(lambda connection: connection)) is usual
+    assert len(deadlines) == 1
+
+
+def test_an_error_that_was_answered_leaves_the_others(links: Links) -> None:
+    """Only silence says something about connections that nobody has asked."""
+    link = links.link()
+    idle(links, link)
+
+    with pytest.raises(ZeroDivisionError):
+        sent(links, link, Request(lambda _: 1 / 0))
+
+    assert sent(links, link, Request(lambda connection: connection, urgent=True)) is links.made[1]
+
+
 def test_an_error_of_a_request_is_its_own(links: Links) -> None:
     """The connection stays if it is fit, and its seat is free."""
     link = links.link(most=1)

@@ -104,6 +104,25 @@ def test_of_the_connections_that_came_too_late_one_is_kept() -> None:
     assert repr(shelf.take()) == "a"
 
 
+def test_a_doubted_connection_is_taken_as_a_last_resort_only() -> None:
+    """It counts as open until it is dropped. One that the server has closed is none, and a shelf that is closed keeps none."""
+    closed: list[object] = []
+    shelf = Shelf()
+    for name in ("a", "b", "stale"):
+        shelf.put(_Connection(name, closed, alive=name != "stale"))
+    shelf.doubt()
+
+    assert shelf.take() is None
+    assert len(shelf) == 2
+    assert repr(shelf.take(doubted=True)) == "a"
+    shelf.drop_doubted()
+    assert closed == ["stale", "b"]
+    shelf.put(_Connection("c", closed))
+    shelf.doubt()
+    shelf.close()
+    assert closed == ["stale", "b", "c"]
+
+
 class _ListOfClosed(list[Any]):
     """Another thread closes the shelf just before something is put here."""
 
@@ -138,16 +157,16 @@ def test_a_further_connection_comes_after_the_first_of_the_reserve() -> None:
     usual = Pool(3, connect, urgent)
     seats = [usual.seats.take(0)]
 
-    assert repr(usual._opened(0)) == "0"
+    assert repr(usual._opened(0)[0]) == "0"
     assert not urgent.shelf
     seats.append(usual.seats.take(0))
-    assert repr(usual._opened(0)) == "2"
+    assert repr(usual._opened(0)[0]) == "2"
     assert repr(urgent.shelf.take()) == "1"
     usual.shelf.put(_Connection(9, []))
     assert usual.connections == (2, 1, 3)
     seats.append(urgent.seats.take(0))
-    assert repr(usual._opened(0)) == "3"
-    assert repr(urgent._opened(0)) == "4"
+    assert repr(usual._opened(0)[0]) == "3"
+    assert repr(urgent._opened(0)[0]) == "4"
     assert not urgent.shelf
 
 
@@ -163,9 +182,9 @@ def test_tasks_have_a_reserve_too() -> None:
         urgent = AsyncPool(2, connect)
         usual = AsyncPool(3, connect, urgent)
         assert await usual.seats.take(0)
-        assert repr(await usual._opened(0)) == "0"
+        assert repr((await usual._opened(0))[0]) == "0"
         assert await usual.seats.take(0)
-        assert repr(await usual._opened(0)) == "2"
+        assert repr((await usual._opened(0))[0]) == "2"
         assert usual.connections == (2, 0, 3)
         assert repr(urgent.shelf.take()) == "1"
 
