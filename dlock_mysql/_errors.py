@@ -21,7 +21,7 @@ _REFUSALS: dict[str, str] = {
     "1213 1205 1020 3101": "another transaction had the row, and the server rolled this one back; nothing was written",
     "1040 1203 1226": "the server has no connection left for this user; nothing was written",
     "1021 1041 1114": "the server has no room left; nothing was written",
-    "1153": "the request exceeds the server's max_allowed_packet; nothing was written",
+    "1153 1301": "the request exceeds the server's max_allowed_packet; nothing was written",
     "1047": "this node is not in its cluster just now; nothing was written",
     "1290 1792 1836": "the server is read-only, as a replica is, or a primary in a failover; nothing was written; name the primary",
 }

@@ -21,14 +21,14 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from dlock_core.kit import Plain, damaged, is_urgent, kept, plain_of, record_of, written
 from dlock_core.record import FORMAT_VERSION, TOKEN_MAX, LockRecord
 from dlock_core.store import Claim, Expect, Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from dlock_core.store import Release, Replace, Version
     from dlock_mysql.options import MySQLStoreOptions
@@ -114,6 +114,21 @@ class Request(NamedTuple):
         return Reply(applied=False, record=record_of(record.key, plain, where=_WHERE), age_ms=age_ms)
 
 
+class Arm(NamedTuple):
+    """A replace, as a row in the request that does many."""
+
+    key: str
+    sql: str
+
+    @classmethod
+    def of(cls, request: Replace) -> Self:
+        """Return that of *request*."""
+        record, (old_rvn, old_token), keep, _ = request
+        values = {"k": record.key, "old_rvn": old_rvn, "old_token": old_token, "keep": keep}
+        named = (values | plain_of(record)._asdict()).items()
+        return cls(record.key, "SELECT " + ", ".join(f"{literal(value)} AS {name}" for name, value in named))
+
+
 class Table:
     """The statements on one table."""
 
@@ -153,13 +168,10 @@ class Table:
         begin = f">= {literal(prefix)}" if after is None else f"> {literal(after)}"
         return Request(f"SELECT {_ROW}, k FROM {self._table} WHERE k {begin} ORDER BY k LIMIT {PAGE_ROWS}")
 
-    def changes(self, requests: Sequence[Replace]) -> Request:
-        """Return the request that does each replace, and answers with all their rows, each with its key."""
-        write_id, arms = secrets.randbits(63), []
-        for record, (old_rvn, old_token), keep, _ in sorted(requests, key=lambda request: request.record.key):
-            values = {"k": record.key, "old_rvn": old_rvn, "old_token": old_token, "keep": keep}
-            named = (values | plain_of(record)._asdict()).items()
-            arms.append("SELECT " + ", ".join(f"{literal(value)} AS {name}" for name, value in named))
+    def changes(self, rows: Iterable[Arm]) -> Request:
+        """Return the request that does each replace, given as its :class:`Arm`, and answers with all their rows, each with its key."""
+        keys, arms = map(list, zip(*sorted(rows), strict=True))
+        write_id = secrets.randbits(63)
         if any(len(arm) > _ARM_SHORT for arm in arms):
             columns = f"k, rvn AS old_rvn, token AS old_token, 0 AS keep, {', '.join(Plain._fields)}"
             arms.insert(0, f"SELECT {columns} FROM {self._table} WHERE FALSE")
@@ -167,7 +179,6 @@ class Table:
             "t.k = n.k AND t.format = n.format AND t.state = 'held' AND t.rvn = n.old_rvn AND t.token = n.old_token"
         )
         fields = ", ".join(f"t.{name} = n.{name}" for name in Plain._fields if name != "payload")
-        keys = [request.record.key for request in requests]
         return Request(
             f"START TRANSACTION; UPDATE {self._table} t JOIN ({' UNION ALL '.join(arms)}) n ON {stands} SET {fields}, "
             f"t.payload = IF(n.keep, t.payload, n.payload), t.write_id = {write_id}, t.written_at = UTC_TIMESTAMP(6); "
@@ -202,7 +213,7 @@ class Table:
         return Request(sql, urgent, shown, stands, write_id)
 
 
-def decode(key: str, row: bytes) -> LockRecord:
+def decode(key: str, row: bytes | None) -> LockRecord:
     """Return the record in *row*, which a statement of :class:`Table` selected.
 
     Raises: RecordError: the row is not a record of dlock, or a damaged one.
@@ -215,7 +226,9 @@ def age_ms_of(row: Row) -> int:
     return max(0, int(row[1]) // 1000)
 
 
-def _parsed(key: str, row: bytes) -> tuple[int, Plain]:
+def _parsed(key: str, row: bytes | None) -> tuple[int, Plain]:
+    if row is None:  # so says the server
+        raise damaged(key, "it is longer than the server's max_allowed_packet", where=_WHERE)
     head, _, payload = row.partition(b"\n")
     try:
         write_id, *fields = json.loads(head)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 
 from dlock_core.errors import StoreError, StoreUnavailableError
-from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore, ReadsAge, outcome, pages
+from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore, ReadsAge, in_parts, outcome, pages
 from dlock_core.record import State
 from dlock_core.store import Capability, Reply
 from dlock_mysql import provision
 from dlock_mysql._errors import translate
 from dlock_mysql._link import link_of
-from dlock_mysql._wire import PAGE_ROWS, Table, age_ms_of, decode, identifier
+from dlock_mysql._wire import PAGE_ROWS, Arm, Table, age_ms_of, decode, identifier
 from dlock_mysql.options import MySQLStoreOptions, fence_sql
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from dlock_mysql._wire import Request
 
 __all__ = ["MySQLStore"]
+
+# A request has at most so much of its renewals, and their keys once more: below a max_allowed_packet of 1 MiB, which is a small one.
+_BATCH_CHARACTERS = 400_000
 
 
 class MySQLVerbs:
@@ -75,14 +78,21 @@ class MySQLVerbs:
         return pages(page)
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[list[Reply | StoreError]]:
-        """Do each replace, all in one transaction."""
-        if not requests:
-            return []
-        batch, results = self.table.changes(requests), BatchResults(requests)
-        found = {key: (row, key) for row, key in (yield batch)}
-        for number, request in enumerate(requests):
-            key = request.record.key.encode()
-            results.settle(number, partial(batch.reply, [found[key]] if key in found else [], request))
+        """Do each replace, all in one transaction, or in several where they are large: a server refuses long requests."""
+        results, arms = BatchResults(requests), [*map(Arm.of, requests)]
+        parts = [*in_parts({number: len(arm.sql) for number, arm in enumerate(arms)}, _BATCH_CHARACTERS)]
+        for numbers in parts:
+            batch = self.table.changes([arms[number] for number in numbers])
+            try:
+                found = {key: (row, key) for row, key in (yield batch)}
+            except (StoreError, pymysql.Error, TimeoutError) as error:
+                if len(parts) == 1:
+                    raise
+                results.fail_by(numbers, error, partial(self._problem, error))
+                continue
+            for number in numbers:
+                key = requests[number].record.key.encode()
+                results.settle(number, partial(batch.reply, [found[key]] if key in found else [], requests[number]))
         return results.as_list()
 
     def guarantees(self) -> Exchange[Guarantees]:
@@ -102,6 +112,9 @@ class MySQLVerbs:
         if isinstance(error, TimeoutError):  # before a request: one that was sent ends with an error of the driver
             return StoreUnavailableError(f"{what}: its time-out is too short; nothing more was sent", key=call.key)
         return None
+
+    def _problem(self, error: Exception, key: str) -> StoreError | None:
+        return self.trouble(error, Call("replace", key, 0))
 
     @staticmethod
     def _step(step: Request, request: Claim | Replace | Release) -> Exchange[Reply]:

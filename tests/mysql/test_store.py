@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dlock_core import LockClient
-from dlock_core.errors import OutcomeUnknownError, RecordError, StoreSetupError, StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import DeadlineSocket, PooledLink, Seats
 from dlock_core.record import DATA_MAX_BYTES, Members, SessionRef
 from dlock_core.store import Replace, Reply
@@ -339,6 +339,31 @@ def test_many_locks_are_renewed_in_one_request_each_500(url: str, store: MySQLSt
         [(after,)] = cursor.fetchall()
     assert all(isinstance(reply, Reply) and reply.applied for reply in replies)
     assert int(after) - int(before) == 1
+
+
+def test_a_batch_is_never_longer_than_what_a_server_takes(url: str, key: str) -> None:
+    """A server refuses a longer one altogether, and each time: all locks of the client would be lost. A row that is too long is told."""
+    setting = "SET GLOBAL max_allowed_packet"
+    with plain(url) as cursor:
+        cursor.execute(f"{setting} = {1 << 20}")
+        try:
+            store = opened(url)
+            renewals = [renewal(taken(store, f"{key}/{number}"), data=bytes(30_000)) for number in range(40)]
+            replies = store.replace_many(renewals, timeout_s=TIMEOUT_S)
+            assert [isinstance(reply, Reply) and reply.applied for reply in replies] == [True] * 40
+            store.close()
+
+            cursor.execute(f"{setting} = {1 << 14}")
+            store = opened(url)
+            with pytest.raises(RecordError, match="max_allowed_packet"):
+                store.read(f"{key}/0", timeout_s=TIMEOUT_S)
+            with pytest.raises(StoreUnavailableError, match="max_allowed_packet"):
+                store.claim(claim(f"{key}/0"), timeout_s=TIMEOUT_S)
+            results = store.replace_many(renewals, timeout_s=TIMEOUT_S)
+            assert [type(result) for result in results if not isinstance(result, StoreError)] == []
+            store.close()
+        finally:
+            cursor.execute(f"{setting} = DEFAULT")
 
 
 def test_the_server_clock_of_a_client_is_there(url: str, key: str) -> None:
