@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import psycopg
 from psycopg import capabilities
 from psycopg.errors import error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
 
 from dlock_core.errors import StoreUnavailableError
@@ -33,6 +33,8 @@ _SETTINGS: dict[str, Any] = {
 }
 # A statement is cancelled so long before its time is over, or a quarter of it where that is less.
 _CANCEL_S = 0.25
+# Who says, beside an answer as of any commit, that no standby has confirmed it. What it says is in the server's language.
+_UNCONFIRMED = b"SyncRepWaitForLSN"
 # Nothing was run: the session has prepared it before, or has not, or its plan no longer fits the table.
 _NOT_PREPARED = ("42P05", "26000", "0A000")
 _T = TypeVar("_T")
@@ -65,6 +67,9 @@ class Session:
             self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS).pgconn
         except psycopg.Error as error:
             raise not_connected(error, conninfo) from error
+        # What it says besides an answer; not by a method of self, which libpq's connection would keep alive.
+        self._noticed = noticed = list[bytes | None]()
+        self.pg.notice_handler = lambda notice: noticed.append(notice.error_field(DiagnosticField.SOURCE_FUNCTION))
         # The names of the statements that were prepared; None where none should be.
         self.prepared: set[bytes] | None = set() if capabilities.has_pipeline() else None
         self._cancels = self._cancelled = False
@@ -96,6 +101,7 @@ class Session:
     def _running(self, statement: Statement, deadline: float) -> Steps[Answer]:
         pg, values, types = self.pg, list(statement.values), list(statement.types)  # psycopg 3.2 takes no tuples
         self._cancels = statement.cancels
+        self._noticed.clear()
         if statement.prepared and self.prepared is not None:
             try:
                 return (yield from self._running_prepared(statement, self.prepared, deadline))
@@ -148,6 +154,8 @@ class Session:
                 raise error_from_result(result)
         if not results:
             raise psycopg.OperationalError("the connection ended without an answer")
+        if _UNCONFIRMED in self._noticed:
+            raise psycopg.OperationalError("the wait for a synchronous standby was cancelled")
         value, columns = result.get_value, list(enumerate(map(result.ftype, range(result.nfields))))
         rows = [tuple([decoded(kind, value(row, column)) for column, kind in columns]) for row in range(result.ntuples)]
         return Answer(rows, self.pg.backend_pid)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
@@ -196,6 +197,27 @@ def test_a_write_that_the_synchronous_standby_does_not_confirm_does_not_count(
 
     synchronous.rejoin()
     primary.wait_until(f"EXISTS (SELECT FROM public.dlock WHERE key = '{key}')")
+    store.close()
+
+
+def test_a_write_whose_wait_for_the_standby_is_cancelled_does_not_count(
+    primary: Member, synchronous: Standby, key: str
+) -> None:
+    """By an administrator, as what runs long: the server answers as if the standby had it, but for a warning."""
+    synchronous.part()
+    store = PostgresStore(primary.url)
+
+    def claimed() -> object:
+        return store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+    with ThreadPoolExecutor() as threads:
+        claiming = threads.submit(claimed)
+        primary.wait_until("EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+        primary.admin.execute("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        with pytest.raises(OutcomeUnknownError, match="synchronous standby was cancelled"):
+            claiming.result()
+
+    synchronous.rejoin()
     store.close()
 
 
