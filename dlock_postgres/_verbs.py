@@ -44,7 +44,8 @@ class PostgresVerbs:
         """One statement; a read follows where another client's write came in between."""
         # The write that woke the waiter that claims now has dropped the mark, and those behind it in the queue still wait.
         sought = self._is_awaited(request.record.key)
-        return self._step(request, _wire.claim(self._table, request, sought=sought))
+        [row] = (yield self._adapted(_wire.claim(self._table, request, sought=sought))).rows
+        return (yield from self._judged(request, row))
 
     def claim_many(self, requests: Sequence[Claim]) -> Exchange[Sequence[Reply]]:
         """One statement; reads follow where another client's write came in between."""
@@ -67,7 +68,8 @@ class PostgresVerbs:
 
     def replace(self, request: Replace | Release) -> Exchange[Reply]:
         """One statement."""
-        return self._step(request, _wire.change(self._table, self.channel, request))
+        [row] = (yield from self._telling(_wire.change(self._table, self.channel, request))).rows
+        return (yield from self._judged(request, row))
 
     release = replace
 
@@ -111,7 +113,7 @@ class PostgresVerbs:
         self, results: BatchResults, requests: Sequence[tuple[int, Replace]], *, waits: bool
     ) -> Exchange[list[tuple[int, Replace]]]:
         """Send *requests* and note their results; return those that were passed over."""
-        answer = yield self._adapted(_wire.changes_of(self._table, self.channel, requests, waits=waits))
+        answer = yield from self._telling(_wire.changes_of(self._table, self.channel, requests, waits=waits))
         asked, left = dict(requests), []
         for number, passed_over, *row in answer.rows:
             if passed_over:
@@ -160,8 +162,16 @@ class PostgresVerbs:
         # Behind a pooler each statement may reach another session, which has prepared nothing.
         return statement._replace(cancels=self._cancels, prepared=self._is_direct)
 
-    def _step(self, request: Claim | Replace | Release, statement: Statement) -> Exchange[Reply]:
-        [row] = (yield self._adapted(statement)).rows
+    def _telling(self, change: Statement) -> Exchange[Any]:
+        """Send *change*, and once more where nobody can be told of it: no lock is lost for want of a notification."""
+        try:
+            return (yield self._adapted(change))
+        except TROUBLE as error:
+            if getattr(error, "sqlstate", None) != _wire.QUEUE_FULL:
+                raise
+        return (yield self._adapted(_wire.untold(change)))
+
+    def _judged(self, request: Claim | Replace | Release, row: Sequence[Any]) -> Exchange[Reply]:
         reply = _wire.judged(request, row)
         if reply is None:
             reply = Reply(applied=False, record=(yield from self.read(request.record.key)))

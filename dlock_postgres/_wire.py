@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 BATCH_LIMIT = 500
 # The code of an error that claims of several keys end in on purpose: division by zero.
 OVERTAKEN = "22012"
+# And of one that would notify, where the server has no room: another program's listener may have filled the queue of all databases.
+QUEUE_FULL = "54000"
 PAGE_SIZE = 500
 _WHERE = "the table"
 # In the order of Plain.
@@ -137,15 +139,14 @@ def _claim_sql(table: str, expect: Expect | None, must_exist: bool, keep_payload
 
 def change(table: str, channel: str, request: Replace | Release) -> Statement:
     """Return the statement of a replace or a release (clauses S4 to S6). Who joins a shared lock leaves the mark for who leaves it."""
-    sql = _change_sql(table, request.keep_payload, request.record.members is None or wakes(request))
-    values = (request.record.key, *plain_of(request.record), *request.expected, channel)
-    return statement(sql, *values, urgent=is_urgent(request))
+    told = channel if request.record.members is None or wakes(request) else ""
+    values = (request.record.key, *plain_of(request.record), *request.expected, told)
+    return statement(_change_sql(table, request.keep_payload), *values, urgent=is_urgent(request))
 
 
 @lru_cache(maxsize=64)
-def _change_sql(table: str, keep_payload: bool, tells: bool) -> str:  # noqa: FBT001
-    sought = _told("$12") if tells else "t.sought AND $12 <> ''"
-    new = _PLACES | {"payload": "t.payload" if keep_payload else "$9", "sought": sought}
+def _change_sql(table: str, keep_payload: bool) -> str:  # noqa: FBT001
+    new = _PLACES | {"payload": "t.payload" if keep_payload else "$9", "sought": _told("$12")}
     step = f"UPDATE {table} AS t SET {_set(new)} WHERE t.key = $1 AND {_matches('$10', '$11')}"
     return _shown(table, step, "NULL::bigint")
 
@@ -281,9 +282,14 @@ def _set(values: dict[str, str]) -> str:
 
 
 def _told(channel: str) -> str:
-    # Tells the waiters, if one has marked the row. Evaluated on the version of the row that is replaced, so a mark that came after the
-    # snapshot is seen, too. The value is false.
-    return f"(CASE WHEN t.sought THEN pg_notify({channel}, t.key) IS NULL ELSE false END)"
+    # Tells the waiters, if one has marked the row; without a channel the mark stays. Evaluated on the version of the row that is replaced,
+    # so a mark that came after the snapshot is seen, too. Once it was told the value is false.
+    return f"(CASE WHEN {channel} = '' THEN t.sought WHEN t.sought THEN pg_notify({channel}, t.key) IS NULL ELSE false END)"
+
+
+def untold(change: Statement) -> Statement:
+    """Return *change*, of one record or many, as it tells nobody: its channel is the last value."""
+    return change._replace(values=(*change.values[:-1], b""))
 
 
 # ---- answers

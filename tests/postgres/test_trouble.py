@@ -290,3 +290,34 @@ def test_no_option_is_shown_with_its_password() -> None:
     options = PostgresStoreOptions.from_url(f"postgresql://u:{PASSWORD}@h/d")
 
     assert PASSWORD not in repr(options)
+
+
+@pytest.fixture
+def roomless(url: str, admin: psycopg.Connection[Any]) -> Iterator[str]:
+    """Return the URL of a server that has no room for notifications, as where somebody listens and hears nothing for days."""
+    admin.execute("CREATE SCHEMA roomless")
+    admin.execute(
+        "CREATE FUNCTION roomless.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000'; END $$"
+    )
+    yield f"{url}&options=-csearch_path%3Droomless,pg_catalog"
+    admin.execute("DROP SCHEMA roomless CASCADE")
+
+
+def test_where_nobody_can_be_told_locks_are_renewed_and_given_back(
+    roomless: str, open_store: Callable[[str], PostgresStore], admin: psycopg.Connection[Any], key: str
+) -> None:
+    """The mark of who waits stays, for the next write that has room. A waiter looks for itself meanwhile."""
+    store = open_store(roomless)
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    admin.execute(f"UPDATE {TABLE} SET sought = true WHERE key = %s", (key,))  # noqa: S608  # a name of ours
+
+    [renewal] = store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)
+    assert renewal.record is not None
+    again = store.replace(renewed(renewal.record), timeout_s=TIMEOUT_S)
+    assert again.record is not None
+    freed = store.release(released(again.record), timeout_s=TIMEOUT_S)
+
+    assert [renewal.applied, again.applied, freed.applied] == [True] * 3
+    assert admin.execute(f"SELECT sought FROM {TABLE} WHERE key = %s", (key,)).fetchone() == (True,)  # noqa: S608  # a name of ours
