@@ -32,7 +32,7 @@ SELECT current_setting('server_version'), current_setting('server_version_num'):
 """
 _LOOK_AT_TABLE = """
 SELECT c.relkind::text, c.relpersistence::text, c.relrowsecurity,
-  (SELECT string_agg(a.attname || ' ' || format_type(a.atttypid, a.atttypmod), ',')
+  (SELECT string_agg(a.attname || ' ' || replace(format_type(a.atttypid, a.atttypmod), '"', ''), ',')
      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
   EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'key'
      JOIN pg_collation l ON l.oid = a.attcollation WHERE i.indrelid = c.oid AND i.indisprimary AND i.indkey::text = a.attnum::text

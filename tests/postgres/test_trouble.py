@@ -321,3 +321,12 @@ def test_where_nobody_can_be_told_locks_are_renewed_and_given_back(
 
     assert [renewal.applied, again.applied, freed.applied] == [True] * 3
     assert admin.execute(f"SELECT sought FROM {TABLE} WHERE key = %s", (key,)).fetchone() == (True,)  # noqa: S608  # a name of ours
+
+
+def test_a_table_is_known_where_the_server_quotes_all_names(
+    url: str, open_store: Callable[[str], PostgresStore], key: str
+) -> None:
+    """As the settings of a role, or PGOPTIONS, may have it for dumps: ``quote_all_identifiers``."""
+    store = open_store(f"{url}&options=-cquote_all_identifiers%3Don")
+
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
