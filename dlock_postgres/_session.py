@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import capabilities
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
@@ -29,7 +30,13 @@ _SETTINGS: dict[str, Any] = {
     "client_encoding": "UTF8",
     "fallback_application_name": "dlock",
     "target_session_attrs": "read-write",
+}
+# What the user's connection string may say otherwise. A listener, which sends nothing, finds out within a minute that its way is gone.
+_DEFAULTS: dict[str, Any] = {
     "connect_timeout": _CONNECT_S,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
 }
 # A statement is cancelled so long before its time is over, or a quarter of it where that is less.
 _CANCEL_S = 0.25
@@ -64,7 +71,9 @@ class Session:
     def __init__(self, conninfo: str, colour: Colour) -> None:
         self.colour = colour
         try:
-            self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS).pgconn
+            given = conninfo_to_dict(conninfo)
+            more = {name: value for name, value in _DEFAULTS.items() if name not in given}
+            self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS, **more).pgconn
         except psycopg.Error as error:
             raise not_connected(error, conninfo) from error
         # What it says besides an answer; not by a method of self, which libpq's connection would keep alive.

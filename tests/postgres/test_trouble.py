@@ -28,6 +28,7 @@ from dlock_core.errors import (
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Capability, Claim, Expect, Reply
 from dlock_postgres import AsyncPostgresStore, PostgresStore, PostgresStoreOptions
+from dlock_postgres._session import THREADS, Session
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, held, released, renewed
 
@@ -330,3 +331,15 @@ def test_a_table_is_known_where_the_server_quotes_all_names(
     store = open_store(f"{url}&options=-cquote_all_identifiers%3Don")
 
     assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+
+
+@pytest.mark.parametrize(
+    ("query", "patience"), [("", ("3", "30")), ("connect_timeout=7&keepalives_idle=99", ("7", "99"))]
+)
+def test_what_the_url_says_of_connections_stands(server_url: str, query: str, patience: tuple[str, str]) -> None:
+    """The store's own are for who says nothing: a listener whose way is gone without a word finds out within a minute."""
+    conninfo = PostgresStoreOptions.from_url(f"{server_url}?{query}").conninfo.get_secret_value()
+    with closing(Session(conninfo, THREADS)) as session:
+        options = {option.keyword: option.val for option in session.pg.info}
+
+    assert (options[b"connect_timeout"], options[b"keepalives_idle"]) == tuple(each.encode() for each in patience)
