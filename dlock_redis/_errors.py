@@ -62,6 +62,7 @@ _FOREIGN_LOCKS = {
     "python-redis-lock": re.compile(r"[A-Za-z0-9+/]{24}"),
 }
 _CODE = re.compile(rf"(?:^|[\s:-])({'|'.join(CODES)})\b")
+_MISPLACED = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "NOREPLICAS", "READONLY"}
 
 # What an exception class of redis-py means. The driver itself only connects, signs in, and asks Sentinels and Clusters where the servers
 # are, so it never raises a class for what a server says of a key, of a write or of a script. A class that stands for a code is that code.
@@ -104,8 +105,12 @@ def is_elsewhere(answer: Any) -> bool:
 
 
 def is_misplaced(answer: Any) -> bool:
-    """Whether the server says that another one has to be asked; the connection is then of no more use."""
-    return type(answer) is ResponseError and str(answer).startswith(("MOVED", "READONLY"))
+    """Whether another server may serve what this one does not; the connection is then of no more use.
+
+    One that was cut off from the others, or starts again, knows no successor that it could name.
+    """
+    code = _CODE.search(str(answer)) if type(answer) is ResponseError else None
+    return code is not None and code.group(1) in _MISPLACED
 
 
 def check(answers: list[Any], key: str | None) -> list[Any]:

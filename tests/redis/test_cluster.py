@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -174,20 +175,27 @@ def test_doctor_examines_a_cluster(cluster: list[Server], capsys: pytest.Capture
     assert "reaches and lists the locks of one node only" in out
 
 
-@pytest.fixture
-def failing_over(colour: str, cluster: list[Server]) -> Iterator[tuple[Any, list[bool]]]:
-    """Return a store, and what says whether the second node's slots are at an address where somebody listens.
+@pytest.fixture(params=["gone", "cut off"])
+def failing_over(
+    colour: str, cluster: list[Server], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[Any, list[bool]]]:
+    """Return a store, and what says whether the second node's slots are at the address of that node.
 
-    To the store that is a failover: who had the slots is gone, and who has them now is told by the other nodes.
+    To the store that is a failover: who had the slots is gone, or says that the Cluster is down, as one that sees no other node any more.
+    Who has them now is told by the other nodes.
     """
-    nobody, over = free_port(), [False]
+    with ExitStack() as stack:
+        failed, over = free_port(), [False]
+        if request.param == "cut off":
+            alone = Server(tmp_path, "--cluster-enabled", "yes")
+            stack.callback(alone.stop)
+            failed = alone.port
 
-    def remap(address: tuple[str, int]) -> tuple[str, int]:
-        host, port = address
-        return (host, nobody) if port == cluster[1].port and not over[0] else (host, port)
+        def remap(address: tuple[str, int]) -> tuple[str, int]:
+            host, port = address
+            return (host, failed) if port == cluster[1].port and not over[0] else (host, port)
 
-    with on_cluster(colour, cluster[0].port, remap) as store:
-        yield store, over
+        yield stack.enter_context(on_cluster(colour, cluster[0].port, remap)), over
 
 
 def key_on(node: int) -> str:
@@ -196,8 +204,8 @@ def key_on(node: int) -> str:
     return next(key for key in keys if 16384 * node // 3 <= key_slot(key.encode()) < 16384 * (node + 1) // 3)
 
 
-def test_failover_of_a_cluster_is_found_though_who_failed_says_nothing(failing_over: tuple[Any, list[bool]]) -> None:
-    """A node that is gone sends nobody on to the one that has its slots now: the others have to be asked."""
+def test_failover_of_a_cluster_is_found_though_who_failed_does_not_tell(failing_over: tuple[Any, list[bool]]) -> None:
+    """A node that is gone or cut off sends nobody on to the one that has its slots now: the others have to be asked."""
     store, over = failing_over
     key = key_on(1)
     with pytest.raises(StoreUnavailableError):

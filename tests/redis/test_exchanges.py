@@ -76,7 +76,18 @@ def test_a_database_that_the_server_does_not_have_is_told_where_it_stands(said: 
 
 @pytest.mark.parametrize(
     ("text", "elsewhere", "misplaced"),
-    [("MOVED 1 h:1", True, True), ("ASK 1 h:1", True, False), ("TRYAGAIN", True, False), ("READONLY", False, True)],
+    [
+        ("MOVED 1 h:1", True, True),
+        ("ASK 1 h:1", True, False),
+        ("TRYAGAIN", True, False),
+        ("READONLY", False, True),
+        ("ERR Error running script (call to f_0): @user_script:21: @user_script: 21: -READONLY a replica", False, True),
+        ("CLUSTERDOWN The cluster is down", False, True),
+        ("NOREPLICAS Not enough good replicas to write", False, True),
+        ("LOADING Redis is loading the dataset in memory", False, True),
+        ("MASTERDOWN Link with MASTER is down", False, True),
+        ("OOM command not allowed", False, False),
+    ],
 )
 def test_who_says_that_another_server_has_to_be_asked(text: str, elsewhere: bool, misplaced: bool) -> None:
     """After some of these answers the connection is of no more use."""

@@ -102,6 +102,34 @@ def test_sentinel_that_hangs_takes_a_share_of_the_time(colour: str, sentinel: in
             store.end()
 
 
+@pytest.mark.parametrize("setting", [("min-replicas-to-write", 1), ("replica-serve-stale-data", "no")])
+def test_sentinel_is_asked_again_after_a_primary_that_was_cut_off(
+    colour: str, server: Server, sentinel: int, tmp_path: Path, setting: tuple[str, Any]
+) -> None:
+    """It refuses all requests, on connections that stand, while the Sentinels have long made another server the primary."""
+    (tmp_path / "other").mkdir()
+    with ExitStack() as stack:
+        other = Server(tmp_path / "other")
+        stack.callback(other.stop)
+        client = sentinels(redis.sentinel if colour == "sync" else redis.asyncio.sentinel, sentinel).master_for("locks")
+        store: Any = RedisStore(client) if colour == "sync" else Blocking(lambda: AsyncRedisStore(client))
+        record = granted(store, "k")
+        with redis.Redis(port=server.port) as cut_off, redis.Redis(port=sentinel) as asking:
+            cut_off.config_set(*setting)
+            if setting[1] == "no":
+                cut_off.execute_command("REPLICAOF", "127.0.0.1", free_port())
+            asking.execute_command("SENTINEL", "REMOVE", "locks")
+            asking.execute_command("SENTINEL", "MONITOR", "locks", "127.0.0.1", other.port, 1)
+
+        with pytest.raises(StoreUnavailableError, match=r"fewer replicas|a replica"):
+            renew(store, record)
+
+        assert not renew(store, record).applied
+        store.close()
+        if isinstance(store, Blocking):
+            store.end()
+
+
 def test_server_that_takes_no_connection_in_time_is_named(open_store: Callable[..., Any]) -> None:
     """As one that refuses it is; a queue of connections that is full stands for a host that is cut off."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, ExitStack() as stack:
