@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pymongo
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference
-from pymongo.errors import PyMongoError
+from pymongo.errors import NetworkTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from dlock_core.backend import redact
@@ -72,6 +72,14 @@ class _Link:
             codec_options=CODEC,
         )
 
+    def _doubted(self, command: Command) -> list[Any]:
+        """Return the pools to be emptied after an urgent *command* that got no answer in time: their idle connections may all be dead.
+
+        The way to the server may be gone without a word, and pymongo would spend the time of one request on each of them.
+        """
+        servers = list(self.client._topology._servers.values()) if command.urgent else []  # no public way
+        return [server.pool for server in servers if server.description.is_writable]
+
     def _limit_s(self, command: Command, timeout_s: float) -> float:
         """Return how long *command* may take: an inspection less, where the user waits less for a server."""
         return timeout_s if command.checked else min(timeout_s, self.client.options.server_selection_timeout)
@@ -114,8 +122,16 @@ class _ThreadLink(_Link, BeginsAnew):
             self._aside(lambda _: self.client.close(), time.monotonic() + _LEAVE_S, _CLOSE_S)
 
     def _bounded(self, command: Command, end: float) -> Document:
-        answer: Document = self._aside(partial(self._command, command), end, end - time.monotonic())
+        answer: Document = self._aside(partial(self._asked, command), end, end - time.monotonic())
         return answer
+
+    def _asked(self, command: Command, timeout_s: float) -> Any:
+        try:
+            return self._command(command, timeout_s)
+        except NetworkTimeout:
+            for pool in self._doubted(command):
+                pool.reset_without_pause()
+            raise
 
     def _aside(self, call: Callable[[float], Any], end: float, patience_s: float) -> Any:
         """Make *call*, with a time-out that is over at *end*."""
@@ -159,7 +175,12 @@ class _TaskLink(_Link):
 
     async def _bounded(self, command: Command, timeout_s: float) -> Document:
         with pymongo.timeout(max(timeout_s, 0.001)):
-            answer: Document = await self._command(command, timeout_s)
+            try:
+                answer: Document = await self._command(command, timeout_s)
+            except NetworkTimeout:
+                for pool in self._doubted(command):
+                    await pool.reset_without_pause()
+                raise
             return answer
 
     def _ended(self, command: Command, task: asyncio.Task[Document]) -> None:

@@ -34,6 +34,7 @@ class Proxy:
         self._held_back = b""
         self.commands: Counter[str] = Counter()
         self._open: set[socket.socket] = set()
+        self._stranded: frozenset[socket.socket] = frozenset()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -51,6 +52,10 @@ class Proxy:
         """Let everything through; what was held back goes first."""
         self.way = Way.OPEN
         self._passing.set()
+
+    def strand(self) -> None:
+        """Let the connections that are there lead nowhere, without a word; new ones are served."""
+        self._stranded = self.connected
 
     def close(self) -> None:
         """End it."""
@@ -102,7 +107,8 @@ class Proxy:
                         lost.add(number)
                 if self._held_back in message:
                     self._passing.wait()
-                server.sendall(message)
+                if client not in self._stranded:
+                    server.sendall(message)
         except OSError:
             pass
         finally:
@@ -113,7 +119,8 @@ class Proxy:
             while message := _message(server):
                 if struct.unpack_from("<i", message, 8)[0] in lost:
                     break
-                client.sendall(message)
+                if client not in self._stranded:
+                    client.sendall(message)
         except OSError:
             pass
         finally:

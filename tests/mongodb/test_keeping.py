@@ -13,7 +13,7 @@ import pytest
 from pymongo import MongoClient
 
 from dlock_core import LockClient
-from dlock_core.errors import StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.store import Release, Replace
 from dlock_mongodb import MongoDBStore
 from tests.core.worlds import eventually
@@ -136,3 +136,33 @@ def test_a_forked_child_does_not_wait_for_what_its_parent_has_under_way(
         store.close()
 
     assert ended == 0
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_way_that_is_gone_costs_a_lock_one_renewal_however_many_connections_were_idle(
+    proxy: Proxy, beside: MongoDBStore, key: str, asynchronous: bool
+) -> None:
+    """The renewal after the one that got no answer has a new connection: a lease has time for two."""
+    beside.provision()
+    opener = Opener(f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true", asynchronous=asynchronous)
+    store = opener.store()
+    record = store.claim(any_claim(key)).record
+    asked = proxy.commands["find"]
+    proxy.begin(Way.HANG, only=key.encode())
+    readers = [threading.Thread(target=store.read, args=(key,), kwargs={"timeout_s": LONG_S}) for _ in range(6)]
+    for reader in readers:
+        reader.start()
+    until = time.monotonic() + LONG_S
+    while proxy.commands["find"] < asked + 6 and time.monotonic() < until:
+        time.sleep(0.005)  # it is another thread that counts
+    proxy.heal()
+    for reader in readers:
+        reader.join()
+
+    proxy.strand()
+    renewal = Replace(held(key, fencing_token=record.fencing_token), record.version)
+    with pytest.raises(OutcomeUnknownError):
+        store.replace(renewal, timeout_s=0.5)
+    renewed = store.replace(renewal, timeout_s=5.0)
+    opener.close()
+    assert renewed.applied
