@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextvars import copy_context
+from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -141,9 +141,10 @@ class _ThreadLink(_Link, BeginsAnew):
             with pymongo.timeout(max(timeout_s, 0.001)):
                 return call(timeout_s)
 
-        # In a copy of the context: pymongo keeps the deadline there, where an interrupt may leave it for all later requests of the thread.
+        # In a context of its own: pymongo keeps the deadline there, where an interrupt may leave it for all later requests of the thread;
+        # and there it finds the caller's own deadline, and the session that the caller has bound, in whose transaction a step would be.
         # On the lane: the lock of its pool is Python's, and an interrupt could leave it held.
-        return self._lane.aside(partial(copy_context().run, within), patience_s)
+        return self._lane.aside(partial(Context().run, within), patience_s)
 
 
 class _TaskLink(_Link):
@@ -158,8 +159,9 @@ class _TaskLink(_Link):
         if not command.urgent and not await self._seats.take(limit_s):
             raise self._crowded()
         # A task of its own, which no cancellation of the caller's reaches: one that does, in the middle of a checkout, may leave the lock
-        # of pymongo's pool taken for ever. So the connection is not lost either; the time-out ends the task.
-        task = asyncio.create_task(self._bounded(command, end - time.monotonic()))
+        # of pymongo's pool taken for ever. So the connection is not lost either; the time-out ends the task. Its context is new, as for
+        # threads.
+        task = Context().run(asyncio.create_task, self._bounded(command, end - time.monotonic()))
         self._under_way.add(task)
         task.add_done_callback(partial(self._ended, command))
         return await asyncio.shield(task)
