@@ -147,8 +147,13 @@ class DynamoDBLink(BeginsAnew):
         try:
             answer: dict[str, Any] = lane.run(partial(self._call, ask, timeout_s, turn), deadline - time.monotonic())
         except TimeoutError as error:
-            late = ConnectTimeoutError if turn.acquire(blocking=False) else ReadTimeoutError
-            raise late(endpoint_url=self.endpoint_url) from error
+            if turn.acquire(blocking=False):
+                raise ConnectTimeoutError(endpoint_url=self.endpoint_url) from error
+            if ask.urgent:
+                # The way may be gone without a word, and all idle connections with it: boto3 would spend the time of a renewal on each.
+                for client in list(self._clients.values()):
+                    client.close()  # it opens new ones
+            raise ReadTimeoutError(endpoint_url=self.endpoint_url) from error
         return answer
 
     def _call(self, ask: Ask, timeout_s: float, turn: threading.Lock) -> Any:

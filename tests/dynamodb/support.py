@@ -140,11 +140,18 @@ def raised(results: Sequence[Reply | StoreError]) -> None:
 
 
 class CuttingProxy:
-    """Forwards to a server. While *cutting*, it closes the connection when the answer has come, instead of passing that on."""
+    """Forwards to a server. While *cutting*, it closes the connection when the answer has come, instead of passing that on.
+
+    Requests wait until *passing* is set.
+    """
 
     def __init__(self, endpoint: str) -> None:
         self.target = (urlsplit(endpoint).hostname, urlsplit(endpoint).port)
         self.cutting = False
+        self.passing = threading.Event()
+        self.passing.set()
+        self.connected: set[socket.socket] = set()
+        self._stranded: set[socket.socket] = set()
         self.requests = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -154,10 +161,15 @@ class CuttingProxy:
         """Listen no more."""
         self._listener.close()
 
+    def strand(self) -> None:
+        """Let the connections that are there lead nowhere, without a word; new ones are served."""
+        self._stranded |= self.connected
+
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
+                self.connected.add(near)
                 far = socket.create_connection(self.target)
                 threading.Thread(target=self._forward, args=(near, far), daemon=True).start()
                 threading.Thread(target=self._answer, args=(near, far), daemon=True).start()
@@ -166,7 +178,9 @@ class CuttingProxy:
         with suppress(OSError):
             while data := near.recv(65536):
                 self.requests += data.count(b"POST / HTTP/1.1")
-                far.sendall(data)
+                self.passing.wait()
+                if near not in self._stranded:
+                    far.sendall(data)
         with suppress(OSError):
             far.shutdown(socket.SHUT_RDWR)
 

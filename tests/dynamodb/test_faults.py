@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,7 +17,18 @@ from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, 
 from dlock_core.record import State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_dynamodb import DynamoDBStore
-from tests.dynamodb.support import SELF_SIGNED, CuttingProxy, Stub, claimed, record, session, stubbed
+from tests.dynamodb.support import (
+    SELF_SIGNED,
+    CuttingProxy,
+    Stub,
+    claimed,
+    comes_true,
+    ignore,
+    record,
+    session,
+    stubbed,
+    went_direct,
+)
 from tests.scripted import ScriptedServer, free_port
 from tests.stopping import stop
 
@@ -306,3 +318,35 @@ class TestErrors:
 
         with pytest.raises(TypeError, match="a mistake"):
             ask(told, verb, key, Version("r", 1))(10)
+
+
+@pytest.mark.parametrize("way", ["direct", "boto3"])
+def test_a_way_that_is_gone_costs_a_lock_one_renewal_however_many_connections_were_idle(
+    open_store: OpenStore, proxy: CuttingProxy, key: str, way: str
+) -> None:
+    """The renewal after the one that got no answer has a new connection: a lease has time for two."""
+    driver = session()
+    if way == "boto3":
+        driver.events.register("before-send.dynamodb", ignore)
+    store = open_store(driver, endpoint_url=proxy.endpoint)
+    held = claimed(store, key)
+    assert went_direct(store) == (way == "direct")
+    proxy.passing.clear()
+    # With time-outs that boto3 has one client for.
+    keepers = [threading.Thread(target=store.replace, args=(_lost(key),), kwargs={"timeout_s": 7.9}) for _ in range(6)]
+    for keeper in keepers:
+        keeper.start()
+    comes_true(lambda: len(proxy.connected) >= len(keepers), "a connection for each")
+    proxy.passing.set()
+    for keeper in keepers:
+        keeper.join()
+    renewal = Replace(record(key), held.version)
+
+    proxy.strand()
+    with pytest.raises(OutcomeUnknownError):
+        store.replace(renewal, timeout_s=4.1 if way == "boto3" else 0.5)
+    assert store.replace(renewal, timeout_s=4.1).applied
+
+
+def _lost(key: str) -> Replace:
+    return Replace(record(key), Version("another", 1))
