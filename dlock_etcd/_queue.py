@@ -49,15 +49,25 @@ class Queue:
 
     def own(self, key: str, ticket: str | None) -> Place | None:
         """Return the place of an attempt, if it has waited."""
-        since = None if ticket is None else self._since.get(ticket)
-        return None if since is None else self._keys.place(key, f"{since:016x}-{self._client}-{ticket}")
+        if ticket is None:
+            return None
+        standing, _ = self._places.get(f"{self.bells.decode()}{ticket}", (None, 0.0))
+        if standing is not None and standing.key == key:
+            return standing
+        since = self._since.get(ticket)
+        return None if since is None else self._place(key, since, ticket)
+
+    def _place(self, key: str, since: int, ticket: str) -> Place:
+        place: Place = self._keys.place(key, f"{since:016x}-{self._client}-{ticket}")
+        return place
 
     def attend(self, key: str, ticket: str, until: float) -> str:
         """Return the bell of an attempt that begins to wait, or waits again, for no longer than *until*."""
-        self._since.setdefault(ticket, self._verbs.revision)
-        _bound(self._since)
         own = self.own(key, ticket)
-        assert own is not None
+        if own is None:
+            since = self._since[ticket] = self._verbs.revision
+            _bound(self._since)
+            own = self._place(key, since, ticket)
         self._places[own.bell] = own, until
         return own.bell
 
