@@ -126,15 +126,18 @@ class Queue:
     def leave(self, bell: str, *, passes_on: bool = True) -> Exchange[None]:
         """Give the place up, and pass on a turn that it had, unless that was used; where etcd does not hear of it, later."""
         self.keep(bell)
+        yield from self._give_up(bell, self._places.get(bell), passes_on=passes_on)
+
+    def _give_up(self, bell: str, left: tuple[Place, float] | None, *, passes_on: bool) -> Exchange[None]:
+        """Give up the place that was *left*, unless its waiter has come back."""
         if bell in self._unanswered:  # what still comes ends with the lease, which nothing keeps any more
             self._unanswered.discard(bell)
             self._lease = 0
-        own, left_at = self._places.get(bell, (None, None))
-        if own is not None:
-            answer = yield from self._verbs.transacted(_wire.leave(self._keys, own))
-            if self._places.get(bell) == (own, left_at):
+        if left is not None and self._places.get(bell) == left:
+            answer = yield from self._verbs.transacted(_wire.leave(self._keys, left[0]))
+            if self._places.get(bell) == left:
                 del self._places[bell]
-            yield from self.ring(_wire.passed_to(self._keys, own.key, answer) if passes_on else None)
+            yield from self.ring(_wire.passed_to(self._keys, left[0].key, answer) if passes_on else None)
 
     def ring(self, place: Place | None) -> Exchange[None]:
         """Wake the waiter at *place*, which otherwise looks for itself, a little later."""
@@ -145,15 +148,15 @@ class Queue:
                 _log.debug("a waiter was not woken: %s", error)
 
     def upkeep(self) -> Exchange[None]:
-        """Give up the places that nobody has come back to, and keep those of all who wait."""
-        over = time.monotonic() - _TURN_S
-        for bell, (_, left_at) in list(self._places.items()):
-            if left_at < over:
-                yield from self.leave(bell)
-        if self._lease:
+        """Keep the places of all who wait, and give up those that nobody has come back to."""
+        if self._lease:  # first: where many places are given up, the time may be over before it is kept
             kept = yield from self._verbs.asked(_schema.request("Lease", "LeaseKeepAlive", id=self._lease))
             if kept.ttl <= 0:
                 self._lease = 0
+        over = time.monotonic() - _TURN_S
+        for bell, (place, left_at) in list(self._places.items()):
+            if left_at < over:
+                yield from self._give_up(bell, (place, left_at), passes_on=True)
 
 
 def _bound(known: OrderedDict[str, Any]) -> None:

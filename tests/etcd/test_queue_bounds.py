@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 import pytest
 
-from dlock_etcd import EtcdStore, _queue
+from dlock_etcd import EtcdStore, _queue, _schema
+from dlock_etcd._verbs import EtcdVerbs
+from dlock_etcd.options import EtcdStoreOptions
 from tests.etcd.support import TIMEOUT_S, Waiter, any_claim, released, until
 
 
@@ -27,3 +32,41 @@ def test_waiter_stays_the_first_while_its_client_has_more_attempts_than_it_remem
     assert first.claims().held
     client.close()
     store.close()
+
+
+class _Upkeep:
+    """A queue with places that were left long ago, and an upkeep of it whose requests the test answers."""
+
+    def __init__(self, *tickets: str) -> None:
+        self.queue = EtcdVerbs(EtcdStoreOptions.from_url("etcd://host/queue")).queue
+        self.bells = [self.queue.attend("key", ticket, time.monotonic() - TIMEOUT_S) for ticket in tickets]
+
+    def begins(self) -> Any:
+        """Return the upkeep, and its first request."""
+        steps = self.queue.upkeep()
+        return steps, next(steps)
+
+
+def test_waiter_that_comes_back_while_other_places_are_given_up_keeps_its_own() -> None:
+    """Its place is left alone: without it nobody would know of what it then puts there, and that would block the key."""
+    upkeep = _Upkeep("gone", "back")
+    steps, _ = upkeep.begins()
+    removals = [_schema._CLASSES["OpAnswer"](delete={"deleted": 1})] * 2
+    nobody = _schema._CLASSES["OpAnswer"](range={})
+
+    assert upkeep.queue.attend("key", "back", time.monotonic() + TIMEOUT_S) == upkeep.bells[1]
+    with pytest.raises(StopIteration):
+        steps.send(_schema._CLASSES["TxnAnswer"](header={"revision": 2}, responses=[*removals, nobody]))
+
+    assert list(upkeep.queue._places) == upkeep.bells[1:]
+    assert upkeep.queue._places[upkeep.bells[1]][1] > time.monotonic()
+
+
+def test_places_are_kept_before_others_are_given_up() -> None:
+    """To give up thousands takes longer than the lease of those that stand, and all who wait would come anew at once."""
+    upkeep = _Upkeep("gone")
+    upkeep.queue._lease = 1
+
+    _, first = upkeep.begins()
+
+    assert first.method.path.endswith("/LeaseKeepAlive")
