@@ -52,6 +52,7 @@ class _Link(BeginsAnew):
         self._targets, self._credentials, self._owned = targets, credentials, channel is None
         self._channels: dict[int, Any] = {} if channel is None else {0: channel}
         self._member = 0
+        self._heard_at: dict[int, float] = {}
         self._forked = False
         watch_forks(self)
 
@@ -74,14 +75,22 @@ class _Link(BeginsAnew):
                 "etcd was not asked, nothing was written: gRPC does not survive a fork; open the client in the child"
             )
         channel = self._channels.get(member)
-        if channel is None:
-            target = f"dns:///{self._targets[member]}"
-            if self._credentials is None:
-                channel = self._grpc.insecure_channel(target, options=_OPTIONS)
-            else:
-                channel = self._grpc.secure_channel(target, self._credentials, options=_OPTIONS)
-            channel = self._channels.setdefault(member, channel)
-        return channel
+        return self._channels.setdefault(member, self._new_channel(member)) if channel is None else channel
+
+    def _new_channel(self, member: int) -> Any:
+        target = f"dns:///{self._targets[member]}"
+        if self._credentials is None:
+            return self._grpc.insecure_channel(target, options=_OPTIONS)
+        return self._grpc.secure_channel(target, self._credentials, options=_OPTIONS)
+
+    def _doubt(self, member: int, channel: Any, asked_at: float, error: grpc.RpcError) -> None:
+        """Have the next request go by a new connection, where the *channel* was silent all the time of the one that had *error*.
+
+        What is between may be gone without a word. What else is under way by the old one goes on, and it ends with that.
+        """
+        is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._heard_at.get(member, 0.0) < asked_at
+        if self._owned and is_silent and self._channels.get(member) is channel:
+            self._channels[member] = self._new_channel(member)
 
     def _sending(self, request: Request, timeout_s: float, deadline: float) -> Exchange[Any]:
         """Send *request*, as steps, until a member has taken it."""
@@ -90,17 +99,22 @@ class _Link(BeginsAnew):
         while True:
             member = self._member if request.member is None else request.member
             asked.append(member)
+            channel, asked_at = self._channel(member), time.monotonic()
             try:
-                return (yield self._call(request, member, deadline))
+                answer = yield self._call(request, channel, deadline)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
                 raise ConnectionAbortedError("the channel was closed") from error
             except grpc.RpcError as error:
+                self._doubt(member, channel, asked_at, error)
                 pause_s = None if request.member is not None else self._turn(asked, error, patience)
                 if pause_s is None:
                     raise
+            else:
+                self._heard_at[member] = time.monotonic()
+                return answer
             yield self._sleep(pause_s)
 
     def _closing(self) -> Exchange[None]:
@@ -109,11 +123,9 @@ class _Link(BeginsAnew):
         for channel in list(self._channels.values()) if self._owned else ():
             yield channel.close()
 
-    def _call(self, request: Request, member: int, deadline: float) -> Any:
+    def _call(self, request: Request, channel: Any, deadline: float) -> Any:
         method = request.method
-        ask = self._channel(member).unary_unary(
-            method.path, request_serializer=method.write, response_deserializer=method.read
-        )
+        ask = channel.unary_unary(method.path, request_serializer=method.write, response_deserializer=method.read)
         timeout_s = max(min(deadline - time.monotonic(), request.within_s), 0.001)
         try:
             return ask(request.message, timeout=timeout_s, metadata=request.metadata)
