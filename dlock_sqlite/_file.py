@@ -73,6 +73,7 @@ class SqliteFile:
         self._turn = 0
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
+        self._log: list[tuple[int, int] | None] = []
         self._check_at = 0
         self._pid = 0
         self._closed = False
@@ -207,6 +208,7 @@ class SqliteFile:
         if self._connection is not None and self._pid == os.getpid():
             if now >= self._check_at:
                 self._check_same()
+                self._check_log()
                 self._check_at = now + _CHECK_EVERY_NS
             return self._connection
         if any(isinstance(file, SqliteFile) and file.path == self.path and file.is_inherited for file in watched()):
@@ -225,6 +227,14 @@ class SqliteFile:
             raise self._misfit(
                 "the file was removed or replaced while it was open; put it back, or stop all its users and start anew"
             )
+
+    def _check_log(self) -> None:
+        # Who opens the file from now on makes others, in which the locks of the old ones are not.
+        if self._logs() != self._log:
+            raise self._misfit("its -wal or -shm was removed while it was open; stop all its users and start anew")
+
+    def _logs(self) -> list[tuple[int, int] | None]:
+        return [_identity_of(f"{self.path}-{kind}") for kind in ("wal", "shm")]
 
     def _settle(self) -> None:
         connection = self._connection
@@ -268,7 +278,7 @@ class SqliteFile:
         connection = self._connection = self._connect("mode=rw")
         try:
             self._set_up(connection)
-            self._identity = (status.st_dev, status.st_ino)
+            self._identity, self._log = (status.st_dev, status.st_ino), self._logs()
             self.clock = HostClock()
         except BaseException:
             self._drop()
@@ -342,6 +352,7 @@ class SqliteFile:
             raise self._misfit(
                 f"its file system has no shared memory for a write-ahead log (journal mode {mode}); use a local disk"
             )
+        connection.execute("PRAGMA user_version").fetchone()  # opens the log
 
     def _restrict(self) -> None:
         try:
@@ -372,6 +383,14 @@ class SqliteFile:
 
     def _error(self, kind: type[StoreError], what: str, key: str | None = None) -> StoreError:
         return kind(f"SQLite file {self.path!r}: {what}", key=key)
+
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _is_blank(connection: sqlite3.Connection) -> bool:

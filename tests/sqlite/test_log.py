@@ -1,0 +1,28 @@
+"""The log of a SQLite file, in which its last writes are: a lock is in the file and its log together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dlock_core.errors import StoreSetupError
+from tests.sqlite.support import read, take
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from dlock_sqlite import SqliteStore
+
+
+@pytest.mark.parametrize("kinds", [["wal", "shm"], ["shm"], ["wal"]])
+def test_a_log_that_is_taken_away_ends_its_store(path: Path, store: SqliteStore, kinds: list[str]) -> None:
+    """Who opens the file after that sees none of the locks in it, and is granted them too: no holder goes on for ever."""
+    take(store)
+    for kind in kinds:
+        path.with_name(f"{path.name}-{kind}").unlink()
+
+    store._file._check_at = 0  # a file that is used all the time is looked at ten times a second
+    for _ in range(2):
+        with pytest.raises(StoreSetupError, match="-wal or -shm was removed"):
+            read(store)
