@@ -219,16 +219,18 @@ class AsyncConnections(Servers):
 
     async def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """As :meth:`Connections.send`."""
+        node = None
         try:
             await self._learn()
             if isinstance(request, Locate):
                 return self.locate(request)
-            answers: list[Any] = await self.node(request).send(request, timeout_s / request.share)
+            node = self.node(request)
+            answers: list[Any] = await node.send(request, timeout_s / request.share)
         except errors.FAILURES as error:
-            self._refresh_after(error)
+            self._refresh_after(error, node)
             raise
         if errors.is_misplaced(answers[0]):
-            self._refresh_after(answers[0])
+            self._refresh_after(answers[0], node)
         return answers
 
     async def _learn(self) -> None:
@@ -251,6 +253,6 @@ class AsyncConnections(Servers):
         for node in self.end():
             await node.close()
 
-    def _refresh_after(self, error: BaseException) -> None:
-        if self.wants_refresh(error):
+    def _refresh_after(self, error: BaseException, node: Node | None) -> None:
+        if self.wants_refresh(error, node):
             self._asking = asyncio.create_task(aperform(self.refresh()))

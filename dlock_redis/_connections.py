@@ -243,15 +243,17 @@ class Connections(Servers):
 
     def send(self, request: Request | Locate, timeout_s: float) -> Any:
         """Send *request* once; return its answers, or what is asked for of the topology."""
+        node = None
         try:
             if isinstance(request, Locate):
                 return self.locate(request)
-            answers: list[Any] = self.node(request).send(request, timeout_s / request.share)
+            node = self.node(request)
+            answers: list[Any] = node.send(request, timeout_s / request.share)
         except errors.FAILURES as error:
-            self._refresh_after(error)
+            self._refresh_after(error, node)
             raise
         if errors.is_misplaced(answers[0]):
-            self._refresh_after(answers[0])
+            self._refresh_after(answers[0], node)
         return answers
 
     def watch(self, key: str) -> Watch:
@@ -266,8 +268,8 @@ class Connections(Servers):
         if (asking := self._asking) is not None:
             asking.join(_SLOTS_END_S)
 
-    def _refresh_after(self, error: BaseException) -> None:
-        if not self.wants_refresh(error):
+    def _refresh_after(self, error: BaseException, node: Node | None) -> None:
+        if not self.wants_refresh(error, node):
             return
         thread = DaemonThread("dlock-redis-slots", perform, self.refresh())
         try:

@@ -186,6 +186,7 @@ class Servers(BeginsAnew):
         self._client, self._make = client, make
         self._nodes: dict[str, Any] = {}
         self._refreshing = self._closed = False
+        self._silent: Any = None
         self._pool: Any = None
         self.topology = ""
         if isinstance(client, colour.RedisCluster):
@@ -241,21 +242,34 @@ class Servers(BeginsAnew):
                 parts[slot].numbers.append(number)
             return list(parts.values())
 
-    def wants_refresh(self, error: BaseException) -> bool:
-        """Whether to ask the Cluster anew for its slots: a node has failed. Only one asks at a time.
+    def wants_refresh(self, error: BaseException, node: Any) -> bool:
+        """Whether to ask the Cluster anew for its slots: *node* has failed. Only one asks at a time.
 
         Requests do not wait for it: it takes redis-py's time-outs, and does not concern locks on other nodes.
         """
         cause = error.__cause__ if isinstance(error, StoreError) else error
-        answered = isinstance(cause, ResponseError) and not is_misplaced(cause)
-        wanted = self.cluster and not (answered or self._closed or self._refreshing)
+        answered = isinstance(cause, ResponseError)
+        if not answered:
+            self._silent = node
+        misses = not answered or is_misplaced(cause)
+        wanted = self.cluster and misses and not (self._closed or self._refreshing)
         self._refreshing |= wanted
         return wanted
 
     def refresh(self) -> Exchange[None]:
-        """Ask, in steps, and allow the next refresh."""
+        """Ask, in steps, and allow the next refresh.
+
+        The server that gave no answer last is asked last: it would take redis-py's time-outs, in which its locks are lost.
+        """
         try:
-            yield self._client.nodes_manager.initialize()
+            manager = self._client.nodes_manager
+            name = next((name for name, node in list(self._nodes.items()) if node is self._silent), None)
+            if (last := manager.startup_nodes.get(name)) is not None:
+                # A new one: another thread may go through the old one. Newer versions of redis-py shuffle it.
+                others = {other: node for other, node in list(manager.startup_nodes.items()) if other != name}
+                manager.startup_nodes = {**others, name: last}
+            shuffles = "last_failed_node_name" in inspect.signature(manager.initialize).parameters
+            yield manager.initialize(**({"last_failed_node_name": name} if shuffles else {}))
         except TROUBLE as error:
             _log.debug("asking the Cluster for its slots failed: %s", error)
         finally:

@@ -388,8 +388,8 @@ def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) ->
 def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:
     """The thread that asked is not there."""
     servers = Servers(redis.RedisCluster.__new__(redis.RedisCluster), redis, str)
-    assert [servers.wants_refresh(ConnectionError("x")) for _ in range(2)] == [True, False]
+    assert [servers.wants_refresh(ConnectionError("x"), None) for _ in range(2)] == [True, False]
 
     servers.after_fork_in_child()
 
-    assert servers.wants_refresh(ConnectionError("x"))
+    assert servers.wants_refresh(ConnectionError("x"), None)
