@@ -259,11 +259,14 @@ class Servers(BeginsAnew):
     def refresh(self) -> Exchange[None]:
         """Ask, in steps, and allow the next refresh.
 
-        The server that gave no answer last is asked last: it would take redis-py's time-outs, in which its locks are lost.
+        The server that gave no answer last is asked last: it would take redis-py's time-outs, in which its locks are lost. Before the first
+        time-out, when others say already that the Cluster is down, it is the one with the most requests under way.
         """
         try:
             manager = self._client.nodes_manager
-            name = next((name for name, node in list(self._nodes.items()) if node is self._silent), None)
+            nodes = dict(self._nodes)
+            silent = self._silent or max(nodes.values(), key=_under_way, default=None)
+            name = next((name for name, node in nodes.items() if node is silent), None)
             if (last := manager.startup_nodes.get(name)) is not None:
                 # A new one: another thread may go through the old one. Newer versions of redis-py shuffle it.
                 others = {other: node for other, node in list(manager.startup_nodes.items()) if other != name}
@@ -300,3 +303,7 @@ class Servers(BeginsAnew):
             node = self._make(source_of(made.connection_class, made.connection_kwargs))
             self._nodes.setdefault(name, node)  # another thread may have made one: then this one never has a connection
         return self._nodes[name]
+
+
+def _under_way(node: Any) -> int:
+    return sum(len(pool.lent) for pool in node.pools[:2])

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -20,6 +21,7 @@ import redis.sentinel
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.store import Replace
 from dlock_redis import AsyncRedisStore, RedisStore
+from dlock_redis._servers import Servers
 from tests.cli.operator_support import Command
 from tests.documentation import Names, shown
 from tests.redis.support import (
@@ -258,3 +260,28 @@ def test_primary_that_became_a_replica_decides_nothing(
                 ask()
         assert isinstance(store.replace_many([refused], timeout_s=5.0)[0], StoreUnavailableError)
         assert not open_store(other.url).guarantees().refusal_linearizable
+
+
+def test_the_node_with_the_most_requests_under_way_is_asked_last_for_the_slots_before_one_is_silent() -> None:
+    """The others may say that the Cluster is down before the first request to it has taken its time."""
+    asked: list[str | None] = []
+
+    class Manager:
+        """As redis-py's, of a version that shuffles."""
+
+        startup_nodes: ClassVar[dict[str, str]] = {name: name for name in ("first", "stuck", "other")}
+
+        def initialize(self, last_failed_node_name: str | None) -> None:
+            asked.append(last_failed_node_name)
+
+    servers = Servers(redis.RedisCluster.__new__(redis.RedisCluster), redis, str)
+    servers._client = SimpleNamespace(nodes_manager=Manager())
+    for name, count in (("first", 0), ("stuck", 3), ("other", 1)):
+        servers._nodes[name] = SimpleNamespace(pools=[SimpleNamespace(lent=range(count)), SimpleNamespace(lent=())])
+
+    list(servers.refresh())
+    assert servers.wants_refresh(TimeoutError(), servers._nodes["other"])
+    list(servers.refresh())
+
+    assert asked == ["stuck", "other"]
+    assert list(servers._client.nodes_manager.startup_nodes) == ["first", "stuck", "other"]
