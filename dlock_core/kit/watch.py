@@ -224,7 +224,10 @@ class AsyncWatch(_Stream):
                 async with asyncio.timeout(_CLOSE_S):
                     await run.opened.wait()
             run.worker.cancel()
-            await asyncio.gather(run.worker, return_exceptions=True)
+            # A driver may tell the server that the stream is over, and wait for an answer for as long as there is no server.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_S):
+                    await asyncio.shield(asyncio.gather(run.worker, return_exceptions=True))
         self.queues.wake_all()
 
     async def _open(self) -> None:

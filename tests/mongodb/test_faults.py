@@ -349,3 +349,24 @@ def test_a_cancelled_call_costs_no_connection(disturbed: Face, proxy: Proxy) -> 
 
     assert disturbed.read("next", timeout_s=LONG_S) is None
     assert proxy.connected >= connected
+
+
+async def _closed_while_it_hangs(store: AsyncMongoDBStore, proxy: Proxy, record: LockRecord) -> None:
+    """Close *store*, whose stream is open, when the server is gone without a word."""
+    waiter = asyncio.create_task(store.wait(record, ticket=fresh(), timeout_s=LONG_S))
+    while proxy.commands["getMore"] == 0:  # noqa: ASYNC110  # it is another thread that counts
+        await asyncio.sleep(0.005)
+    proxy.begin(Way.HANG)
+    async with asyncio.timeout(LONG_S):
+        await store.close()
+    await asyncio.gather(waiter, return_exceptions=True)
+
+
+@pytest.mark.parametrize("disturbed", ["async"], indirect=True)
+def test_closing_waits_for_no_server_that_hangs(disturbed: Face, proxy: Proxy, key: str) -> None:
+    """The driver says good-bye to the change stream, and its server may never hear that."""
+    assert disturbed.loop is not None
+    assert isinstance(disturbed.raw, AsyncMongoDBStore)
+    record = disturbed.claim(any_claim(key)).record
+    disturbed.loop.run(_closed_while_it_hangs(disturbed.raw, proxy, record))
+    proxy.heal()
