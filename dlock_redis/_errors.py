@@ -44,7 +44,8 @@ CODES = meanings(
             "CROSSSLOT": "a proxy or Cluster spreads one lock over slots",
             "DENIED": "the server is in protected mode; set a password or its `bind`, or turn off protected-mode",
             "DLOCKCLOCK": "set the clock of the server right; fencing tokens are made of it",
-            "NOAUTH NOPASS WRONGPASS": "",  # NOPASS is none of Redis: its words for this have no code
+            # NOPASS is none of Redis: its words for this have no code. The last is said of a long request by who has not signed in.
+            "NOAUTH NOPASS WRONGPASS unauthenticated": "",
             "NOPERM": f"see that the URL names a user with the key pattern ~prefix* and the rights {ACL_RULES}",
             "NOPROTO": "the server is older than Redis 6",
         },
@@ -56,6 +57,7 @@ _FIRST: dict[str | None, str] = {
     "NOPASS": "Redis knows no password; take it out of the URL. ",
     "WRONGPASS": "Redis refuses this user or password; see the URL, where special characters of a password are percent-encoded. ",
 }
+_FIRST["unauthenticated"] = _FIRST["NOAUTH"]
 # The values of other programs' locks.
 _FOREIGN_LOCKS = {
     "redis-py": re.compile(r"[0-9a-f]{32}"),

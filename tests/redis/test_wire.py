@@ -346,6 +346,7 @@ def test_before_anything_was_sent_nothing_was_applied(error: type[Exception]) ->
         ("TRYAGAIN Multiple keys request during rehashing of slot", StoreUnavailableError),
         ("NOPERM this user has no permissions to run the 'evalsha' command", StoreSetupError),
         ("NOAUTH Authentication required.", StoreSetupError),
+        ("ERR Protocol error: unauthenticated multibulk length", StoreSetupError),
         ("WRONGPASS invalid username-password pair or user is disabled.", StoreSetupError),
         ("NOPROTO unsupported protocol version", StoreSetupError),
         ("ERR unknown command 'EVALSHA', with args beginning with:", StoreSetupError),
