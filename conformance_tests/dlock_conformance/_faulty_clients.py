@@ -163,8 +163,8 @@ class AsyncOneBuffer(AsyncLinks):
 
 
 def for_many(verb: str, request: Any, timeout_s: float) -> float:
-    """Return a time-out that counts for each ten of a batch."""
-    return timeout_s * max(1.0, len(request) / 10) if verb in ("replace_many", "claim_many") else timeout_s
+    """Return a time-out that counts for each four of a batch."""
+    return timeout_s * max(1.0, len(request) / 4) if verb in ("replace_many", "claim_many") else timeout_s
 
 
 class MoreForMany(Links):
@@ -241,6 +241,6 @@ LINKS_OF_CLIENTS: tuple[BrokenLinks, ...] = (
     BrokenLinks("a new connection has keys of other letters", "S12", OtherLetters, AsyncOtherLetters),
     BrokenLinks("a claim that was cancelled on its way is said to be withdrawn", "W3", None, AsyncWithdrawing),
     BrokenLinks("batches at once are made ready in one buffer", "S15", OneBuffer, AsyncOneBuffer),
-    BrokenLinks("a batch has its time-out for each ten", "S13", MoreForMany, AsyncMoreForMany),
+    BrokenLinks("a batch has its time-out for each four", "S13", MoreForMany, AsyncMoreForMany),
     BrokenLinks("an age is reckoned where no answer comes", "S9", Reckoning, AsyncReckoning),
 )

@@ -34,7 +34,7 @@ _LOST = {Fault.LOSE_REPLY: "lost", Fault.CUT: "cut off in its middle"}
 # More than a pool has.
 MET = 12
 # What a batch holds beside the one that is looked at.
-OTHERS = 24
+OTHERS = 9
 
 
 def prepared(trial: Trial, verb: str) -> tuple[LockRecord | None, LockRecord]:
