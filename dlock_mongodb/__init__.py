@@ -10,8 +10,8 @@ from dlock_core.backend import importing
 with importing("pymongo>=4.13.2", "mongodb"):
     import pymongo
 
-    if pymongo.version_tuple < (4, 13):
-        raise ImportError(f"pymongo {pymongo.version} has no asyncio client of its own", name="pymongo")
+    if pymongo.version_tuple < (4, 13, 2):
+        raise ImportError(f"the asyncio client of pymongo {pymongo.version} is missing or unfit", name="pymongo")
 
 from dlock_core.kit import Backend
 from dlock_mongodb.options import MongoDBStoreOptions

@@ -129,7 +129,7 @@ def test_without_its_driver_the_import_names_the_install(driver: str) -> None:
     """Missing, or too old for the asyncio client."""
     program = (
         f"import sys; driver = {driver}\n"
-        "if driver is not None: driver.version_tuple, driver.version = (4, 12, 1), '4.12.1'\n"
+        "if driver is not None: driver.version_tuple, driver.version = (4, 13, 1), '4.13.1'\n"
         "sys.modules['pymongo'] = driver\n"
         "from dlock_core.errors import MissingDriverError\n"
         "try: import dlock_mongodb\n"
