@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -25,6 +26,23 @@ SLACK_S = 1.5
 LONG_S = 30.0
 
 
+@contextmanager
+def unanswered_reads(proxy: Proxy, store: Any, keys: Sequence[str], *, only: bytes, sent: int) -> Iterator[None]:
+    """Read all *keys* at once, with no answer to what has *only* in it; the block begins when so many were *sent*, and heals the way."""
+    asked = proxy.commands["find"]
+    proxy.begin(Way.HANG, only=only)
+    readers = [threading.Thread(target=store.read, args=(key,), kwargs={"timeout_s": LONG_S}) for key in keys]
+    for reader in readers:
+        reader.start()
+    until = time.monotonic() + LONG_S
+    while proxy.commands["find"] < asked + sent and time.monotonic() < until:
+        time.sleep(0.005)  # it is another thread that counts
+    yield
+    proxy.heal()
+    for reader in readers:
+        reader.join()
+
+
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 def test_no_waiter_takes_the_connection_of_a_renewal(
     proxy: Proxy, beside: MongoDBStore, key: str, asynchronous: bool
@@ -34,27 +52,13 @@ def test_no_waiter_takes_the_connection_of_a_renewal(
     opener = Opener(f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true", asynchronous=asynchronous)
     store = opener.store(maxPoolSize=5)
     record = store.claim(any_claim(key)).record
-    asked = proxy.commands["find"]
-    proxy.begin(Way.HANG, only=b"stuck/")
-    waiters = [
-        threading.Thread(target=store.read, args=(f"stuck/{number}",), kwargs={"timeout_s": LONG_S})
-        for number in range(12)
-    ]
-    for waiter in waiters:
-        waiter.start()
-    until = time.monotonic() + LONG_S
-    while proxy.commands["find"] < asked + 3 and time.monotonic() < until:
-        time.sleep(0.005)  # it is another thread that counts
+    with unanswered_reads(proxy, store, [f"stuck/{number}" for number in range(12)], only=b"stuck/", sent=3):
+        renewal = Replace(held(key, fencing_token=record.fencing_token), record.version)
+        results = [*store.replace_many([renewal], timeout_s=5.0)]
+        results.append(store.release(Release(freed(renewal.record), renewal.record.version), timeout_s=5.0))
+        with pytest.raises(StoreUnavailableError, match="3 other requests of this client"):
+            store.read(key, timeout_s=0.1)
 
-    renewal = Replace(held(key, fencing_token=record.fencing_token), record.version)
-    results = [*store.replace_many([renewal], timeout_s=5.0)]
-    results.append(store.release(Release(freed(renewal.record), renewal.record.version), timeout_s=5.0))
-    with pytest.raises(StoreUnavailableError, match="3 other requests of this client"):
-        store.read(key, timeout_s=0.1)
-
-    proxy.heal()
-    for waiter in waiters:
-        waiter.join()
     opener.close()
     assert [result.applied for result in results] == [True, True]
 
@@ -147,17 +151,8 @@ def test_a_way_that_is_gone_costs_a_lock_one_renewal_however_many_connections_we
     opener = Opener(f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true", asynchronous=asynchronous)
     store = opener.store()
     record = store.claim(any_claim(key)).record
-    asked = proxy.commands["find"]
-    proxy.begin(Way.HANG, only=key.encode())
-    readers = [threading.Thread(target=store.read, args=(key,), kwargs={"timeout_s": LONG_S}) for _ in range(6)]
-    for reader in readers:
-        reader.start()
-    until = time.monotonic() + LONG_S
-    while proxy.commands["find"] < asked + 6 and time.monotonic() < until:
-        time.sleep(0.005)  # it is another thread that counts
-    proxy.heal()
-    for reader in readers:
-        reader.join()
+    with unanswered_reads(proxy, store, [key] * 6, only=key.encode(), sent=6):
+        pass
 
     proxy.strand()
     renewal = Replace(held(key, fencing_token=record.fencing_token), record.version)
