@@ -118,9 +118,8 @@ def _time(at: str) -> dt.time:
 
 
 def _zone(tz: str | dt.tzinfo) -> dt.tzinfo:
-    name = getattr(
-        tz, "zone", None
-    )  # of pytz, whose zones have an offset of the 19th century where they are not localized
+    # Of pytz, whose zones have an offset of the 19th century where they are not localized.
+    name = getattr(tz, "zone", None)
     if isinstance(tz, dt.tzinfo) and name is None:
         return tz
     try:
