@@ -7,7 +7,7 @@ from dlock_conformance import LockClientConformance
 from dlock_conformance.broken import BROKEN
 from dlock_conformance.harness import Colour
 from dlock_conformance.parties import Parties
-from dlock_conformance.wired import Wire, wired_harness
+from dlock_conformance.wire.wired import Wire, wired_harness
 
 SCENARIOS = [
     ("a claim takes a held record", "test_contenders_never_hold_at_once"),

@@ -12,8 +12,8 @@ from dlock_conformance import (
     StoreHarness,
     Way,
 )
-from dlock_conformance.socketed import socket_harness
-from dlock_conformance.wired import Wire, wired_harness
+from dlock_conformance.wire.socketed import socket_harness
+from dlock_conformance.wire.wired import Wire, wired_harness
 from thorough import rounds
 
 _SPACES = itertools.count()

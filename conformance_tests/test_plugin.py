@@ -14,7 +14,7 @@ PLUGINS = ("-p", "no:cacheprovider", "-p", "dlock_conformance.plugin")
 SUITE = """
 import pytest
 from dlock_conformance import LockStoreConformance, StoreHarness
-from dlock_conformance.wired import Wire, wired_harness
+from dlock_conformance.wire.wired import Wire, wired_harness
 
 class TestWired(LockStoreConformance):
     colours = ("sync",)

@@ -12,14 +12,15 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import pytest
-from dlock_conformance import LockStoreConformance, StoreHarness, _closing
+from dlock_conformance import LockStoreConformance, StoreHarness
 from dlock_conformance.broken import BROKEN, BROKEN_LINKS, Broken, BrokenLinks
 from dlock_conformance.clauses import clause_of, clauses
 from dlock_conformance.harness import Colour
 from dlock_conformance.needs import inapplicable, not_given
-from dlock_conformance.socketed import socket_harness
+from dlock_conformance.store_clauses import closing
 from dlock_conformance.trial import Trial
-from dlock_conformance.wired import Wire, wired_harness
+from dlock_conformance.wire.socketed import socket_harness
+from dlock_conformance.wire.wired import Wire, wired_harness
 
 from dlock_core.errors import DLockError
 from dlock_core.store import Claim, Release, Replace
@@ -52,7 +53,7 @@ left_behind = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyt
 @pytest.fixture(autouse=True)
 def _ends_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these stores leave ends at once, or never."""
-    monkeypatch.setattr(_closing, "ENDED_S", 1.5)
+    monkeypatch.setattr(closing, "ENDED_S", 1.5)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dlock_conformance._endless import EndlessScenarios
-from dlock_conformance._jobs import JobScenarios
-from dlock_conformance._sharing import SharedScenarios
+from dlock_conformance.client_clauses.endless import EndlessScenarios
+from dlock_conformance.client_clauses.jobs import JobScenarios
+from dlock_conformance.client_clauses.sharing import SharedScenarios
 from dlock_conformance.faults import Fault
 from dlock_conformance.harness import Colour, StoreHarness, missing_harness
 from dlock_conformance.holder_process import holder

@@ -7,36 +7,36 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dlock_conformance._aging import AgeClauses
-from dlock_conformance._batches import BatchClauses
-from dlock_conformance._calling import CallingClauses
-from dlock_conformance._changing import ChangingClauses
-from dlock_conformance._claim_waiting import ClaimWaitClauses
-from dlock_conformance._claiming import ClaimingClauses
-from dlock_conformance._claiming_many import AtomicMultiClauses
-from dlock_conformance._closing import ClosingClauses
-from dlock_conformance._connecting import ConnectionClauses
-from dlock_conformance._costs import CostClauses
-from dlock_conformance._freeing import FreeingClauses
-from dlock_conformance._granting import GrantingClauses
-from dlock_conformance._lasting import LastingClauses
-from dlock_conformance._living import LivingClauses
-from dlock_conformance._pruning import PruneClauses
-from dlock_conformance._racing import RacingClauses
-from dlock_conformance._reading import ReadingClauses
-from dlock_conformance._reconnecting import ReconnectingClauses
-from dlock_conformance._records import RecordClauses
-from dlock_conformance._scanning import ScanningClauses
-from dlock_conformance._sending import SendingClauses
-from dlock_conformance._sessions import SessionClauses
-from dlock_conformance._trouble import TroubleClauses
-from dlock_conformance._waiting import WaitingClauses
-from dlock_conformance._waking import NotifyClauses
-from dlock_conformance._whole import WholeClauses
 from dlock_conformance.clauses import clause_of
 from dlock_conformance.harness import Colour, Opening, StoreHarness, missing_harness
 from dlock_conformance.needs import inapplicable, not_given
 from dlock_conformance.report import PROPERTY
+from dlock_conformance.store_clauses.aging import AgeClauses
+from dlock_conformance.store_clauses.batches import BatchClauses
+from dlock_conformance.store_clauses.calling import CallingClauses
+from dlock_conformance.store_clauses.changing import ChangingClauses
+from dlock_conformance.store_clauses.claim_waiting import ClaimWaitClauses
+from dlock_conformance.store_clauses.claiming import ClaimingClauses
+from dlock_conformance.store_clauses.claiming_many import AtomicMultiClauses
+from dlock_conformance.store_clauses.closing import ClosingClauses
+from dlock_conformance.store_clauses.connecting import ConnectionClauses
+from dlock_conformance.store_clauses.costs import CostClauses
+from dlock_conformance.store_clauses.freeing import FreeingClauses
+from dlock_conformance.store_clauses.granting import GrantingClauses
+from dlock_conformance.store_clauses.lasting import LastingClauses
+from dlock_conformance.store_clauses.living import LivingClauses
+from dlock_conformance.store_clauses.pruning import PruneClauses
+from dlock_conformance.store_clauses.racing import RacingClauses
+from dlock_conformance.store_clauses.reading import ReadingClauses
+from dlock_conformance.store_clauses.reconnecting import ReconnectingClauses
+from dlock_conformance.store_clauses.records import RecordClauses
+from dlock_conformance.store_clauses.scanning import ScanningClauses
+from dlock_conformance.store_clauses.sending import SendingClauses
+from dlock_conformance.store_clauses.sessions import SessionClauses
+from dlock_conformance.store_clauses.trouble import TroubleClauses
+from dlock_conformance.store_clauses.waiting import WaitingClauses
+from dlock_conformance.store_clauses.waking import NotifyClauses
+from dlock_conformance.store_clauses.whole import WholeClauses
 from dlock_conformance.subject import Loop, Subject, Transcript
 from dlock_conformance.trial import Trial
 from dlock_core.errors import DLockError
