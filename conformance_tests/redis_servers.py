@@ -22,6 +22,7 @@ redis = pytest.importorskip("redis")
 
 
 NO_TTL = b":-1\r\n"
+NUDGE = b"*1\r\n$4\r\nTIME\r\n"
 
 
 def say(server: Server, *words: str) -> bytes:
@@ -64,8 +65,8 @@ def plant_newer(server: Server, key: str, version: Version) -> None:
 
 
 def is_command(said: bytes) -> bool:
-    """Whether a client *said* more than an empty line, which makes a quiet server look whether a wait is over, and has no answer."""
-    return said != b"\r\n"
+    """Whether a client *said* more than what makes a quiet server look whether a wait is over."""
+    return said != NUDGE
 
 
 @contextmanager

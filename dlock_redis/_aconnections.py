@@ -72,7 +72,8 @@ class _AsyncLink(asyncio.Protocol):
                 self._nudging.cancel()
 
     def _nudge(self, pause_s: float) -> None:
-        self._transport.write(NUDGE)
+        if self._reader.expects_nudge():
+            self._transport.write(NUDGE)
         self._nudging = self._loop.call_later(pause_s, self._nudge, 2 * pause_s)
 
     def data_received(self, data: bytes) -> None:

@@ -39,9 +39,9 @@ _LOOK_S = 0.1
 # A time-out of the socket that differs by less is left as it is, which saves a system call.
 _NEGLIGIBLE = 0.01
 _READ_SIZE = 65536
-# An empty line, which gets no answer. A server without other work looks ten times a second, by its setting hz, whether a wait is over, and
-# at each thing that it hears; it is nudged when the wait should be, and after twice the time again.
-NUDGE, NUDGE_S = b"\r\n", 0.002
+# A server without other work looks ten times a second, by its setting hz, whether a wait is over, and at each thing that it hears; it is
+# nudged when the wait should be, and after twice the time again. What it hears is a whole command: a proxy may answer an empty line, too.
+NUDGE, NUDGE_S = pack(b"TIME"), 0.002
 # Closing waits so long for a thread that asks a Cluster for its slots: it uses the client, which its owner may close next.
 _SLOTS_END_S = 5.0
 
@@ -98,7 +98,7 @@ class _Link:
         answers, waits_until = Answers(count, heard), time.monotonic() + wait_s
         while True:
             if wait_s:
-                more = self._more_after(waits_until, deadline)
+                more = self._more_after(waits_until, deadline, answers)
             else:
                 if time.monotonic() > deadline - timeout_s * 0.9:
                     self._limit(deadline - time.monotonic())
@@ -110,14 +110,15 @@ class _Link:
             except IncompleteError:
                 continue
 
-    def _more_after(self, waits_until: float, deadline: float) -> bytes:
-        """Return what the server says by *deadline*; it is nudged when its wait is over."""
+    def _more_after(self, waits_until: float, deadline: float, answers: Answers) -> bytes:
+        """Return what the server says by *deadline*; it is nudged when its wait is over, and answers that in *answers*, too."""
         pause_s = NUDGE_S
         while (nudge_at := max(waits_until, time.monotonic()) + pause_s) < deadline:
             try:
                 return self.more(nudge_at - time.monotonic())
             except TimeoutError:
-                self._socket.sendall(NUDGE)
+                if answers.expects_nudge():
+                    self._socket.sendall(NUDGE)
                 pause_s *= 2
         return self.more(deadline - time.monotonic())
 

@@ -37,13 +37,20 @@ class Answers:
 
     def __init__(self, count: int, heard: list[Any] | None = None) -> None:
         self._count, self._answers, self._rest = count, [] if heard is None else heard, b""
+        self._nudges = 0
+
+    def expects_nudge(self) -> bool:
+        """Whether the server, which is to be nudged, owes an answer yet. Then it will give one more, which tells nothing."""
+        owes = len(self._answers) < self._count
+        self._nudges += owes
+        return owes
 
     def read(self, more: bytes) -> list[Any]:
         """Return the answers that all bytes up to *more* consist of: ints, bytes, None, lists of them, and errors as values.
 
         Raises: IncompleteError: there are fewer. InvalidResponse: there are more, or this is not Redis.
         """
-        answers, count = self._answers, self._count
+        answers, count = self._answers, self._count + self._nudges
         data, at = self._rest + more, 0
         try:
             while len(answers) < count:
@@ -54,7 +61,7 @@ class Answers:
             raise
         if at != len(data):
             raise InvalidResponse(f"{len(data) - at} bytes more than {count} answers")
-        return answers
+        return answers[: self._count] if self._nudges else answers
 
 
 def answer_in(data: bytes, at: int, depth: int = _NESTED_MAX) -> tuple[Any, int]:

@@ -19,8 +19,8 @@ EMBEDDED = ("memory", "sqlite")
 SERVED = ("redis", "dynamodb", "mongodb", "mysql", "postgres")
 _NAME = "dlock-tests"
 _COMMANDS = (b"findAndModify\0", b"find\0", b"update\0")
-# An empty line makes a quiet Redis look whether a wait is over.
-_NUDGE = b"\r\n"
+# It makes a quiet Redis look whether a wait is over.
+_NUDGE = b"*1\r\n$4\r\nTIME\r\n"
 # Statements of MySQL that make a connection ready.
 _SETTINGS = b"\x03SET "
 

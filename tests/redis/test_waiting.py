@@ -6,12 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from dlock_conformance.proxy import FaultProxy
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import LockRecord, State
@@ -373,3 +374,32 @@ def test_a_wait_ends_in_time_on_a_server_that_seldom_looks(
 
     assert time.monotonic() - began < waits / 2
     assert calls(admin, "blpop") == waits
+
+
+def test_what_ends_a_wait_is_a_command_and_its_answer_is_nobodys(
+    server: Server, admin: redis.Redis, open_store: Callable[..., Any]
+) -> None:
+    """A proxy that answers an empty line, too, would shift all answers after it; and a connection with an answer left over is lost."""
+    admin.config_set("hz", 1)
+    said: list[bytes] = []
+
+    def note(part: bytes) -> bool:
+        said.append(part)
+        return True
+
+    with closing(FaultProxy("127.0.0.1", server.port, is_request=note)) as way:
+        store = open_store(f"redis://{way.address}")
+        record = granted(store, "k")
+        for number in range(3):
+            asked = Claim(held("k"), Expect.ANY, ticket=f"t{number}")
+            assert store.claim_when_free(asked, wait_s=0.05, timeout_s=SOON_S).record == record
+        made = admin.info("stats")["total_connections_received"]
+
+        for number in range(3):
+            asked = Claim(held("k"), Expect.ANY, ticket=f"u{number}")
+            assert store.claim_when_free(asked, wait_s=0.05, timeout_s=SOON_S).record == record
+            assert store.read("k", timeout_s=SOON_S) == record
+
+    assert admin.info("stats")["total_connections_received"] == made
+    assert calls(admin, "time") >= 6
+    assert [part for part in said if not part.startswith(b"*")] == []

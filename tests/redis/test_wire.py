@@ -226,6 +226,20 @@ def test_answers_that_come_in_pieces_are_each_read_once(rng: random.Random, monk
     assert max(parsed) < 2000
 
 
+def test_answer_to_a_nudge_is_awaited_and_kept_from_who_reads() -> None:
+    """Else it would be read as the answer to the next request. Once the answers asked for are there, the server is nudged no more."""
+    answers = Answers(2)
+    with pytest.raises(IncompleteError):
+        answers.read(b":1\r\n")
+    assert answers.expects_nudge()
+    assert answers.expects_nudge()
+    with pytest.raises(IncompleteError):
+        answers.read(b":2\r\n*1\r\n$1\r\n7\r\n")
+    assert not answers.expects_nudge()
+
+    assert answers.read(b"-NOPERM no\r\n") == [1, 2]
+
+
 def test_random_bytes_are_never_an_answer_by_accident(rng: random.Random) -> None:
     """The reader raises one of its two errors, or its answer needs the last byte and leaves none over."""
     for _ in range(3000):
