@@ -77,8 +77,8 @@ class JobRun:
         self._context = context
         self._full_key = context.full_key(key)
         self._source = slot
-        # A callable is asked when the run begins.
-        self._slot: Slot = "" if callable(slot) else check_slot(key, slot)
+        # A callable is asked when the run begins; the body of the run reads here what it said.
+        self.slot: Slot = "" if callable(slot) else check_slot(key, slot)
         refused = sorted(options.keys() & (_OWN.keys() | {"max_hold"}))
         if refused:
             why = _REASONS.get(refused[0], "the record of a job keeps its last slot and result")
@@ -134,7 +134,7 @@ class JobRun:
     def __repr__(self) -> str:
         """Name the job, the slot and what came of it."""
         state = "due" if self.due else "busy" if self.busy else "not due"
-        return f"<{type(self).__name__} {self.key!r} slot {self._slot!r} {state}>"
+        return f"<{type(self).__name__} {self.key!r} slot {self.slot!r} {state}>"
 
     async def _decide(self, engine: Engine, new_lease: Callable[[], LeaseView]) -> None:
         """Find out whether the slot is due, and take the job if it is.
@@ -145,7 +145,7 @@ class JobRun:
         if self._used:
             raise LeaseStateError(f"this once({self.key!r}) was used before; call once() anew for each run")
         self._used = True
-        self._slot = check_slot(self.key, self._source, engine.runtime.wall_ms())
+        self.slot = check_slot(self.key, self._source, engine.runtime.wall_ms())
         try:
             record = await engine.read(self._full_key, self._call.timings.acquire_timeout_ns / NANOS)
         except (StoreUnavailableError, OutcomeUnknownError):
@@ -192,11 +192,11 @@ class JobRun:
     def _is_due(self, engine: Engine, payload: Payload | LockRecord | None) -> bool:
         self._finished = finished_in(self._full_key, payload)
         last = self._finished.slot
-        due = is_due(self.key, self._finished, self._slot, engine.runtime.wall_ms())
-        if not due and last > self._slot:  # type: ignore[operator]  # of one type
+        due = is_due(self.key, self._finished, self.slot, engine.runtime.wall_ms())
+        if not due and last > self.slot:  # type: ignore[operator]  # of one type
             _log.warning(
                 "slot %r of job %r lies before %r, which was finished, so it is not run; slots must grow",
-                self._slot,
+                self.slot,
                 self._full_key,
                 last,
             )
@@ -222,10 +222,10 @@ class JobRun:
         # Its other half. The client is not asked for its engine: a shared one that was closed meanwhile would open another.
         engine, handle = lease._engine, lease._handle
         not_before_ms = self._at_least_ms and self._began_ms + self._at_least_ms
-        payload = mark(self._slot, result, at_ms=engine.runtime.wall_ms(), not_before_ms=not_before_ms)
+        payload = mark(self.slot, result, at_ms=engine.runtime.wall_ms(), not_before_ms=not_before_ms)
         await engine.release(handle, payload, lease)
         self._check_written(handle, payload)
-        self._finished = Finished(self._slot, result, not_before_ms)
+        self._finished = Finished(self.slot, result, not_before_ms)
 
     async def _end(self, lease: LeaseView) -> Exception | None:
         """Finish the slot after a body that ended well; return what leaves the block."""
@@ -246,12 +246,12 @@ class JobRun:
         released = getattr(handle.state, "outcome", None) is Outcome.RELEASED
         if released and (record is None or (record.data, record.attributes) == written):
             return
-        later = None if record is None else later_slot(self._full_key, record, self._slot)
+        later = None if record is None else later_slot(self._full_key, record, self.slot)
         if record is not None and later is None:
             raise lost_error(handle, Loss(record.key, handle.token, LossReason.STOLEN, record))
         why = "the store did not answer in time" if record is None else f"slot {later!r} was finished meanwhile"
         raise OutcomeUnknownError(
-            f"it is not known whether slot {self._slot!r} of job {self._full_key!r} was finished by this run: {why}",
+            f"it is not known whether slot {self.slot!r} of job {self._full_key!r} was finished by this run: {why}",
             key=self._full_key,
         )
 

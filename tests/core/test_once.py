@@ -244,3 +244,15 @@ def test_slots_go_on_with_the_clock_of_an_asyncio_client() -> None:
         return due
 
     assert asyncio.run(run()) == [True, True, False]
+
+
+def test_body_of_a_run_is_told_the_slot_that_the_schedule_named() -> None:
+    """By the clock of the client, and when the block began: a body that asked the schedule itself could be told the next one."""
+    schedule = slots.hourly()
+    with FakeClock() as clock, clock.client() as client:
+        clock.advance(3600 - clock.wall_ms() // 1000 % 3600 - 5)
+        with client.once("report", slot=schedule) as job:
+            clock.advance(10)
+            assert job.slot == "2023-11-14T22Z"
+        with client.once("report", slot=schedule) as job:
+            assert (job.due, job.last_slot, job.slot) == (True, "2023-11-14T22Z", "2023-11-14T23Z")
