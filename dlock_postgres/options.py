@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, LiteralString, Self
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -36,7 +36,7 @@ def quoted(table: str) -> str:
     return ".".join(f'"{name}"' for name in table.split("."))
 
 
-def fence_sql(table: str = "public.dlock") -> str:
+def fence_sql(table: str = "public.dlock") -> LiteralString:
     """Return the statement with which a transaction makes sure that its caller holds the lock, and keeps it until the commit.
 
     Its parameters are *key*, with the client's prefix, and the lease's *token* and *owner*: where a failover has lost a grant, the next one

@@ -24,7 +24,10 @@ from contextlib import aclosing
 from datetime import timedelta
 
 import dlock_core
+import psycopg
 from dlock_core import AsyncLockClient, ClientOptions, Lease, LockClient, LockKeywords, LockOptions, aconnect, connect, shared_client
+from dlock_core.fence import sql_update
+from dlock_postgres import PostgresStore
 
 shared = shared_client("memory://")
 
@@ -113,6 +116,13 @@ async def open_async() -> None:
 
 def held(lease: Lease | None) -> bool:
     return lease is not None and lease.is_valid
+
+
+def fenced(connection: psycopg.Connection, lease: Lease) -> bool:
+    holder = {"key": lease.key, "token": lease.fencing_token, "owner": lease.owner}
+    row = connection.execute(PostgresStore.fence_sql(), holder).fetchone()
+    done = connection.execute(*sql_update("account", {"balance": 7}, {"name": "anna"}, lease.fencing_token, paramstyle="pyformat"))
+    return row is not None and done.rowcount == 1
 """
 # What `reveal_type` shows, in this order, as `plain` writes it.
 REVEALED = [

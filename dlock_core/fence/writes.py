@@ -7,7 +7,7 @@ row, item, document or object deletes its fence, too.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
 
 from dlock_core.errors import ConfigurationError
 
@@ -80,7 +80,7 @@ def sql_update(
     *,
     column: str = "fencing_token",
     paramstyle: str = "qmark",
-) -> tuple[str, Any]:
+) -> tuple[LiteralString, Any]:
     """Return an UPDATE and its parameters, as in ``cursor.execute(*sql_update(…))``: it has its effect unless a later holder has written.
 
     *where* names the row; it is compared with ``=``. *column* holds the token, as BIGINT; NULL counts as 0. Afterwards ``cursor.rowcount``
