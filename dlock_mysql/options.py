@@ -13,7 +13,10 @@ from dlock_core.errors import ConfigurationError
 
 __all__ = ["MySQLStoreOptions", "fence_sql"]
 
-_FORM = "write mysql://USER:PASSWORD@HOST/DATABASE, with no other query keys than table, ssl_mode and ssl_ca"
+_FORM = (
+    "write mysql://USER:PASSWORD@HOST/DATABASE, special characters of a password percent-encoded, "
+    "with no other query keys than table, ssl_mode and ssl_ca"
+)
 
 
 def _checked_name(value: str) -> str:

@@ -93,6 +93,11 @@ class PostgresStoreOptions(StoreOptions):
             raise ConfigurationError(
                 f"{redact(url)!r} cannot be used: more than one @ stands before its path; in a user name or a password write %40; {_FORM}"
             )
+        if re.match(r"[^/]+//[^/?#@]*:[^/?#@]*/[^?#]*@", rest):
+            # libpq takes the user for the host, and the begin of the password for the port.
+            raise ConfigurationError(
+                f"{redact(url)!r} cannot be used: an @ stands in its path; in a password write %2F for /; {_FORM}"
+            )
         try:
             # SQLAlchemy's URLs differ in the scheme only.
             given = conninfo_to_dict("postgresql://" + rest.partition("://")[2])

@@ -92,7 +92,10 @@ class EndpointOptions(StoreOptions):
 
         Raises: ConfigurationError: a part is missing, doubled, unknown or malformed.
         """
-        form = f"write {cls.scheme}://USER:PASSWORD@HOST:PORT,HOST:PORT/ROOT, with no other query keys than {', '.join(_QUERY)}"
+        form = (
+            f"write {cls.scheme}://USER:PASSWORD@HOST:PORT,HOST:PORT/ROOT, special characters of a password percent-encoded, "
+            f"with no other query keys than {', '.join(_QUERY)}"
+        )
         rest, pairs = split_url(url, _QUERY)
         parts = url_parts(rest, form)
         if parts.query or parts.fragment or parts.netloc.count("@") > 1 or "@" in parts.path:

@@ -33,7 +33,10 @@ def test_percent_signs_are_for_what_a_url_can_not_hold() -> None:
 @pytest.mark.parametrize("url", ["mysql://app@h", "mysql://app@h/"])
 def test_a_url_without_a_database_is_told_where_it_goes(url: str) -> None:
     """Another source may name it."""
-    with pytest.raises(ConfigurationError, match=r"names no database; write mysql://USER:PASSWORD@HOST/DATABASE"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"names no database; write mysql://USER:PASSWORD@HOST/DATABASE, special characters of a password percent-encoded",
+    ):
         MySQLStoreOptions.from_url(url)
 
     assert MySQLStoreOptions.from_url(url, database="shop").database == "shop"

@@ -278,10 +278,14 @@ def test_a_source_that_is_none_is_told(source: Any) -> None:
     assert PASSWORD not in str(caught.value)
 
 
-def test_a_password_with_an_at_sign_is_told_and_not_shown() -> None:
-    """For a host with the rest of the password as its name libpq would look, and say that there is none."""
-    with pytest.raises(ConfigurationError, match="write %40") as caught:
-        PostgresStoreOptions.from_url(f"postgresql+psycopg://u:half@{PASSWORD}@h/d")
+@pytest.mark.parametrize(
+    ("user", "told"),
+    [(f"u:half@{PASSWORD}", "write %40"), (f"u:half/{PASSWORD}", "write %2F"), (f"u:12/{PASSWORD}", "write %2F")],
+)
+def test_a_password_with_an_at_sign_or_a_slash_is_told_and_not_shown(user: str, told: str) -> None:
+    """Libpq would look for a host with the rest of the password, or the user, as its name, and say that there is none."""
+    with pytest.raises(ConfigurationError, match=told) as caught:
+        PostgresStoreOptions.from_url(f"postgresql+psycopg://{user}@h/d")
 
     assert PASSWORD not in str(caught.value)
 
