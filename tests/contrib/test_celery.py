@@ -222,6 +222,21 @@ def test_a_task_that_is_called_directly_is_locked_too(app: Celery) -> None:
     locks.close()
 
 
+def test_an_eager_task_whose_lock_is_held_fails_at_once(app: Celery) -> None:
+    """Celery's retry would run it again inside of the call, without a pause and, with max_retries=None, without an end."""
+    locks = shared_client("memory://celery-eager")
+
+    @app.task(base=LockedTask, shared=False, lock_client=locks, lock_key="report", max_retries=None)
+    def report() -> str:
+        return "made"
+
+    app.conf.task_always_eager = True
+    with locks.lock("report"), pytest.raises(AcquireTimeoutError, match="held by"):
+        report.delay().get()
+    assert report.delay().get() == "made"
+    locks.close()
+
+
 def test_the_lease_of_a_task_is_not_that_of_the_task_which_calls_it(app: Celery) -> None:
     """The token of the one fences nothing that the other writes."""
     locks = shared_client("memory://celery-nested")
