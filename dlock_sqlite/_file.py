@@ -127,7 +127,7 @@ class SqliteFile:
             turn = self._turn = self._turn + 1
             if nested:
                 self._drop()
-            return work(self._ready(now))
+            return wire.with_room(work, self._ready(now))
         except (OutcomeUnknownError, sqlite3.Error) as error:
             if isinstance(error, sqlite3.ProgrammingError) and self._turn != turn:
                 raise _OvertakenError from error

@@ -7,16 +7,20 @@ is seen before anything could overwrite it.
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import Plain, damaged, plain_of, record_of
 from dlock_sqlite._rights import missing_right
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dlock_core.errors import StoreError
     from dlock_core.record import LockRecord
 
+_T = TypeVar("_T")
 Row = tuple[Any, ...]
 
 # "dlok": tells our file from any other SQLite file before a byte of it is written.
@@ -72,6 +76,23 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
+def with_room(work: Callable[[sqlite3.Connection], _T], connection: sqlite3.Connection) -> _T:
+    """Return *work(connection)*; done again if the disk is full, after SQLite's log has been emptied into the file.
+
+    The log then begins anew in the space that it has already: what is held can be renewed and released without any more.
+    """
+    try:
+        return work(connection)
+    except (OutcomeUnknownError, sqlite3.Error) as error:
+        if _code(error.__cause__ or error) != sqlite3.SQLITE_FULL:
+            raise
+        with suppress(sqlite3.Error):  # the second try tells what is wrong
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            connection.execute("PRAGMA wal_checkpoint").fetchone()
+    return work(connection)
+
+
 def keeps_connection(error: sqlite3.Error) -> bool:
     """Whether the connection is as good as before *error*: the file was busy, or a row holds text that cannot be read."""
     return is_busy(error) or _is_unreadable(error)
@@ -102,7 +123,7 @@ def _is_unreadable(error: sqlite3.Error) -> bool:
     return "decode to UTF-8" in str(error)
 
 
-def _code(error: sqlite3.Error) -> int | None:
+def _code(error: BaseException) -> int | None:
     code: int | None = getattr(error, "sqlite_errorcode", None)
     # The low byte is the primary result code, the rest says more about it.
     return None if code is None else code & 0xFF

@@ -31,7 +31,7 @@ _numbers = count(1)
 
 # What the processes of these tests begin with; argv[1] is the path of the file.
 PRELUDE = """
-import os, signal, sqlite3, sys, threading, time
+import dataclasses, os, signal, sqlite3, sys, threading, time
 from dlock_core.errors import *
 from dlock_core.record import LockRecord, State
 from dlock_sqlite.store import SqliteStore
