@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from dlock_core.store import Grade, Guarantees, TokenOrder
 
@@ -12,23 +14,40 @@ _VOLATILE = frozenset({"ramfs", "tmpfs"})
 _MOUNT_INFO = "/proc/self/mountinfo"
 
 
-def kind_of_file_system(path: str) -> str | None:
-    """Return the type of the file system that *path* is on, or None where this system does not say."""
+class Mount(NamedTuple):
+    """Where a file system is mounted, and the type of it."""
+
+    point: bytes
+    kind: str
+
+
+def mount_of(path: str) -> Mount | None:
+    """Return the mount that *path* is on, or None where this system does not say."""
     try:
-        return file_system(path, Path(_MOUNT_INFO).read_bytes())
+        return nearest_mount(path, Path(_MOUNT_INFO).read_bytes())
     except OSError:
         return None
 
 
-def unsafe_traits(path: str, kind: str | None) -> tuple[tuple[str, str], ...]:
-    """Return (name, reason) of what a user must accept by name; *kind* is the type of the file system."""
-    if kind is None or not is_shared_with_hosts(kind):
-        return ()
-    reason = (
-        f"{path!r} is on {kind}, a network file system: SQLite's locks and shared memory don't reach other hosts, so two of them can hold"
-        " one lock"
-    )
-    return (("sqlite-network-filesystem", reason),)
+def unsafe_traits(path: str, mount: Mount | None) -> tuple[tuple[str, str], ...]:
+    """Return (name, reason) of what a user must accept by name."""
+    traits = []
+    if mount is not None and is_shared_with_hosts(mount.kind):
+        reason = (
+            f"{path!r} is on {mount.kind}, a network file system: SQLite's locks and shared memory don't reach other hosts, so two of them"
+            " can hold one lock"
+        )
+        traits.append(("sqlite-network-filesystem", reason))
+    with suppress(OSError):  # it is not there yet
+        alone = mount is not None and mount.point == os.fsencode(path)
+        if alone or os.stat(path).st_nlink > 1:  # noqa: PTH116  # the path is text
+            name = "is mounted by itself" if alone else "has another name, as a hard link"
+            reason = (
+                f"{path!r} {name}: SQLite's log is beside the name by which the file is opened, so who opens it by the other one"
+                " has another log, and two can hold one lock"
+            )
+            traits.append(("sqlite-second-name", reason))
+    return tuple(traits)
 
 
 def guarantees_of(
@@ -88,9 +107,9 @@ def is_shared_with_hosts(kind: str) -> bool:
     return kind in _REMOTE or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
 
 
-def file_system(path: str, mount_info: bytes) -> str | None:
-    """Return the type of the file system that *path* (absolute, resolved) is on, from what ``/proc/self/mountinfo`` says."""
-    best, kind, sought = -1, None, os.fsencode(path)
+def nearest_mount(path: str, mount_info: bytes) -> Mount | None:
+    """Return the mount that *path* (absolute, resolved) is on, from what ``/proc/self/mountinfo`` says."""
+    best, sought = None, os.fsencode(path)
     for line in mount_info.split(b"\n"):
         fields, _, rest = line.partition(b" - ")
         words = fields.split(b" ")
@@ -99,6 +118,6 @@ def file_system(path: str, mount_info: bytes) -> str | None:
         point = words[_POINT].decode("unicode_escape").encode("latin-1")
         inside = point in (b"/", sought) or sought.startswith(point + b"/")
         # Of two mounts on one point the later hides the earlier.
-        if inside and len(point) >= best:
-            best, kind = len(point), os.fsdecode(rest.split(b" ")[0])
-    return kind
+        if inside and (best is None or len(point) >= len(best.point)):
+            best = Mount(point, os.fsdecode(rest.split(b" ")[0]))
+    return best

@@ -28,7 +28,7 @@ from dlock_core.store import Capability, Claim, Guarantees, Release, Replace, Re
 from dlock_sqlite import _wire as wire
 from dlock_sqlite._file import SqliteFile
 from dlock_sqlite.options import SYNCHRONOUS, Synchronous, checked_path
-from dlock_sqlite.provision import guarantees_of, kind_of_file_system, unsafe_traits
+from dlock_sqlite.provision import guarantees_of, mount_of, unsafe_traits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -154,8 +154,8 @@ class SqliteStore:
 
     def guarantees(self) -> Guarantees:
         """Say what this file promises where it is; makes it, unless it would be refused there."""
-        kind = kind_of_file_system(self.path)
-        unsafe = unsafe_traits(self.path, kind)
+        mount = mount_of(self.path)
+        unsafe, kind = unsafe_traits(self.path, mount), mount and mount.kind
         if not unsafe and not self.is_unmade:
             self.provision()
         return guarantees_of(self.synchronous, kind, unsafe, is_unmade=self.is_unmade)

@@ -22,6 +22,7 @@ TRAITS = (
     "redis-sentinel",
     "session-rollback",
     "sqlite-network-filesystem",
+    "sqlite-second-name",
 )
 
 

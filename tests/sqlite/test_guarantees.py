@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core.errors import (
-    StoreSetupError,
-)
+from dlock_core import connect
+from dlock_core.errors import StoreSetupError, UnsafeStoreError
 from dlock_core.store import Grade
 from dlock_sqlite import SqliteStore, _rights, provision
 from tests.cli.operator_support import Command
@@ -67,6 +66,24 @@ class TestGuarantees:
         assert str(path) in reason
         assert said.grade is Grade.C
         assert not path.exists()
+
+    @pytest.mark.parametrize("way", ["link", "mount"])
+    def test_a_file_with_a_second_name_is_unsafe(
+        self, path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch, way: str
+    ) -> None:
+        """Each name has a log of its own, in which the other's locks are not: two processes were granted one lock, with one token."""
+        store.provision()
+        if way == "link":
+            path.with_name("other.db").hardlink_to(path)
+        else:
+            self._mounted(path, monkeypatch, "ext4", point=path)
+
+        with pytest.raises(UnsafeStoreError, match="two can hold one lock") as raised:
+            connect(f"sqlite:///{path}").try_acquire("k")
+
+        assert raised.value.name == "sqlite-second-name"
+        with connect(f"sqlite:///{path}", allow_unsafe={"sqlite-second-name"}) as client:
+            client.acquire("k").release()
 
     def test_doctor_examines_a_file_that_is_refused(
         self, path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -182,11 +199,14 @@ class TestGuarantees:
     )
     def test_the_file_system_is_that_of_the_nearest_mount(self, path: str, kind: str) -> None:
         """The longest mount point above the path counts, and of two on one point the later."""
-        assert provision.file_system(path, os.fsencode(MOUNTS)) == kind
+        mount = provision.nearest_mount(path, os.fsencode(MOUNTS))
+
+        assert mount is not None
+        assert mount.kind == kind
 
     def test_no_mounts_no_answer(self) -> None:
         """An empty table says nothing."""
-        assert provision.file_system("/x", b"") is None
+        assert provision.nearest_mount("/x", b"") is None
 
     @pytest.mark.parametrize(
         "kind", ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "afs", "fuse.sshfs", "fuse.new"]
@@ -222,7 +242,9 @@ class TestGuarantees:
 
         assert any("rare race" in note for note in store.guarantees().notes) != fixed
 
-    def _mounted(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    def _mounted(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, *, point: Path | None = None) -> None:
         table = path.with_name("mountinfo")
-        table.write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:1 / {path.parent} rw - {kind} source rw\n")
+        table.write_text(
+            f"27 1 254:0 / / rw - ext4 /dev/vda rw\n28 27 0:1 / {point or path.parent} rw - {kind} source rw\n"
+        )
         monkeypatch.setattr(provision, "_MOUNT_INFO", str(table))
