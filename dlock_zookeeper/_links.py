@@ -3,11 +3,15 @@
 A connection of kazoo carries all requests of a client at once, so nothing that waits can starve a renewal. Its mutexes are Python's, so no
 call of it is made where a signal handler could interrupt it. Each is sent once. A request
 that would have to wait for a connection is not handed to kazoo at all, which would send it later, whatever has become of its caller.
+
+To kazoo each request is a sign of life of its own, so that it sends no ping and misses no answer: a server that is gone without a word
+would keep a client that goes on asking for as long as the system sends. Here the first request without an answer ends the connection.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -16,7 +20,8 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
+from kazoo.exceptions import ConnectionLoss, KazooException
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -28,8 +33,10 @@ if TYPE_CHECKING:
     from dlock_zookeeper._wire import Request
     from dlock_zookeeper.options import ZooKeeperStoreOptions
 
-# How soon a connection that is dead is found out. Nothing is lost with a session but watches and places in queues.
+# How soon an idle connection that is dead is found out. Nothing is lost with a session but watches and places in queues.
 _SESSION_S = 6.0
+# For how long a connection must have been silent to be ended: a client of the user's has others who count on it.
+_SILENT_S, _GIVEN_SILENT_S = 0.1, 1.0
 _LOOK_EVERY_S = 0.01
 # What of a call's time is left for asking each server why none takes the session.
 _ASKING_S, _ASKING_SHARE = 0.5, 0.25
@@ -73,6 +80,9 @@ class ThreadLink(BeginsAnew):
         self._client = client
         # Why no client is made any more.
         self._ended = ""
+        self._heard_at = 0.0
+        # The connection that was ended; kazoo may not know it yet.
+        self._ended_way: Any = None
         self._mutex = threading.Lock()
         self._lane = Lane(_LANE_WIDTH)
         self.news = News()
@@ -102,8 +112,29 @@ class ThreadLink(BeginsAnew):
 
     def _send(self, request: Request, deadline: float) -> list[Any]:
         client = self._ready(deadline - time.monotonic())
-        answers = request(client, self.news.put)
-        return [answer.get(timeout=max(deadline - time.monotonic(), 0)) for answer in answers]
+        way, asked_at = client._connection._socket, time.monotonic()
+        came = []
+        try:
+            for answer in request(client, self.news.put):
+                came.append(answer.get(timeout=max(deadline - time.monotonic(), 0)))
+                self._heard_at = time.monotonic()
+        except KazooTimeoutError:
+            self._doubt(client, way, asked_at)
+            raise
+        except KazooException:
+            self._heard_at = time.monotonic()
+            raise
+        return came
+
+    def _doubt(self, client: Any, way: Any, asked_at: float) -> None:
+        """End the connection *way* of a request that had no answer, if it was silent all the time: kazoo makes another, for the session."""
+        silent_s = time.monotonic() - max(asked_at, self._heard_at)
+        is_silent = silent_s >= (_SILENT_S if self._given is None else _GIVEN_SILENT_S)
+        if is_silent and isinstance(way, socket.socket) and client._connection._socket is way:
+            _log.warning("no answer for %.1f s, connecting anew", silent_s)
+            self._ended_way = way
+            with suppress(OSError):  # it was closed meanwhile
+                socket.socket.shutdown(way, socket.SHUT_RDWR)  # not that of TLS, which goes on without encryption
 
     def looks(self, timeout_s: float) -> list[Look]:
         """Ask each server for itself, all together within *timeout_s*."""
@@ -138,7 +169,7 @@ class ThreadLink(BeginsAnew):
         asking_s = min(_ASKING_S, timeout_s * _ASKING_SHARE)
         until = time.monotonic() + timeout_s - asking_s
         client = self._client or self._started()
-        while not client.connected:
+        while not client.connected or client._connection._socket is self._ended_way:
             if client.client_state == KeeperState.AUTH_FAILED:
                 raise StoreSetupError("ZooKeeper refused user and password, nothing was written")
             if time.monotonic() > until:

@@ -1,0 +1,88 @@
+"""What is between a client and ZooKeeper goes without a word, or a server stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from dlock_core.errors import OutcomeUnknownError
+from dlock_zookeeper import ZooKeeperStore
+from tests.balancer import Balancer
+from tests.zookeeper.support import TIMEOUT_S, granted, renewed, session
+
+# Sooner than kazoo, which a client that asks so often keeps from its pings.
+SOON_S = 2.0
+
+
+@pytest.fixture
+def balancer(address: str) -> Iterator[Balancer]:
+    """Return one, on the way to the server."""
+    balancer = Balancer(address)
+    yield balancer
+    balancer.close()
+
+
+def socket_of(store: ZooKeeperStore) -> object:
+    """Return that of the connection."""
+    return store._link._client._connection._socket  # type: ignore[attr-defined]
+
+
+def renews_after_silence(store: ZooKeeperStore, key: str, forget: Callable[[], None], silent_s: float) -> bool:
+    """Whether a renewal is made soon after one that has waited for an answer for so long."""
+    record = granted(store, key)
+    forget()
+    with pytest.raises(OutcomeUnknownError):
+        store.replace(renewed(record), timeout_s=silent_s)
+    return store.replace(renewed(record), timeout_s=SOON_S).applied
+
+
+def test_renewal_after_one_without_an_answer_goes_by_a_new_connection(balancer: Balancer, key: str) -> None:
+    """A client that goes on asking had no answer for as long as the server was silent, and lost its locks, though others were there."""
+    store = ZooKeeperStore(f"zookeeper://{balancer.address}/tests")
+
+    assert renews_after_silence(store, key, balancer.forget, 0.3)
+    store.close()
+
+
+def test_client_of_the_user_connects_anew_too(balancer: Balancer, key: str) -> None:
+    """Others may count on its connection: it was silent for longer."""
+    with session(balancer.address) as client:
+        store = ZooKeeperStore(client, root="tests")
+
+        assert renews_after_silence(store, key, balancer.forget, 1.2)
+        assert client.connected
+
+
+def test_time_that_is_too_short_for_an_answer_ends_no_connection(balancer: Balancer, key: str) -> None:
+    """What is under way for others would end with it."""
+    store = ZooKeeperStore(f"zookeeper://{balancer.address}/tests")
+    record = granted(store, key)
+    connection = socket_of(store)
+
+    balancer.forget()
+    with pytest.raises(OutcomeUnknownError):
+        store.replace(renewed(record), timeout_s=0.05)
+
+    assert socket_of(store) is connection
+    store.close()
+
+
+def test_server_that_answers_others_ends_no_connection(store: ZooKeeperStore, key: str) -> None:
+    """A request without an answer proves nothing where another had one meanwhile."""
+    record = granted(store, key)
+    connection, link = socket_of(store), store._link
+
+    class Unanswered:
+        """A request that no answer comes to, while others have theirs."""
+
+        def get(self, timeout: float) -> object:
+            store.read(key, timeout_s=TIMEOUT_S)
+            return kazoo.handler.async_result().get(timeout=0.05)
+
+    kazoo = link._client  # type: ignore[attr-defined]
+    with pytest.raises(kazoo.handler.timeout_exception):
+        link.send(lambda client, news: [Unanswered()], 1.0)
+
+    assert socket_of(store) is connection
+    assert store.replace(renewed(record), timeout_s=TIMEOUT_S).applied
