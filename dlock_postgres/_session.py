@@ -108,36 +108,45 @@ class Session:
         return self.colour.perform(self._running(statement, deadline))
 
     def _running(self, statement: Statement, deadline: float) -> Steps[Answer]:
-        pg, values, types = self.pg, list(statement.values), list(statement.types)  # psycopg 3.2 takes no tuples
         self._cancels = statement.cancels
         self._noticed.clear()
         if statement.prepared and self.prepared is not None:
+            sql, name = prepared(statement.sql, statement.types)
             try:
-                return (yield from self._running_prepared(statement, self.prepared, deadline))
+                answer = yield from self._asking(statement, deadline, name, sql if name not in self.prepared else None)
             except psycopg.Error as error:
                 if error.sqlstate not in _NOT_PREPARED:
                     raise
+            else:
+                self.prepared.add(name)
+                return answer
             self.prepared = None
-        pg.send_query_params(statement.sql.encode(), values, types, [1] * len(values), 1)
-        return self._answer((yield from self._results(deadline)))
+        return (yield from self._asking(statement, deadline))
 
-    def _running_prepared(self, statement: Statement, names: set[bytes], deadline: float) -> Steps[Answer]:
-        """Prepare *statement* in the same round trip if its name is not in *names*."""
-        pg, values, types = self.pg, list(statement.values), list(statement.types)
-        sql, name = prepared(statement.sql, statement.types)
-        is_new = name not in names
-        if is_new:
+    def _asking(
+        self, statement: Statement, deadline: float, name: bytes | None = None, sql: bytes | None = None
+    ) -> Steps[Answer]:
+        """Send *statement*, as the one that is prepared under *name*, or first prepares it from *sql*; all in one round trip."""
+        pg, values, types = self.pg, list(statement.values), list(statement.types)  # psycopg 3.2 takes no tuples
+        limits = not statement.cancels and capabilities.has_pipeline()
+        in_parts = limits or sql is not None
+        if in_parts:
             pg.enter_pipeline_mode()
+        if limits:
+            pg.send_query_params(_limits(statement, deadline - time.monotonic()), [])
+        if sql is not None:
+            assert name is not None
             pg.send_prepare(name, sql, types)
-        pg.send_query_prepared(name, values, [1] * len(values), 1)
-        if is_new:
+        if name is not None:
+            pg.send_query_prepared(name, values, [1] * len(values), 1)
+        else:
+            pg.send_query_params(statement.sql.encode(), values, types, [1] * len(values), 1)
+        if in_parts:
             pg.pipeline_sync()
         results = yield from self._results(deadline)
-        if is_new:
+        if in_parts:
             pg.exit_pipeline_mode()
-        answer = self._answer(results)
-        names.add(name)
-        return answer
+        return self._answer(results)
 
     def _results(self, deadline: float) -> Steps[list[Any]]:
         pg, results = self.pg, list[Any]()
@@ -178,6 +187,20 @@ class Session:
 
     def _notified(self) -> list[str]:
         return [told.extra.decode() for told in iter(self.pg.notifies, None)]
+
+
+def _limits(statement: Statement, left_s: float) -> bytes:
+    """Return what goes before *statement*, in its transaction, where that is not cancelled.
+
+    It waits for no lock longer than its time, so no session of the server stays behind for that. A statement that need not last waits for
+    no standby.
+    """
+    wait_ms = max(int((left_s - min(_CANCEL_S, left_s / 4)) * 1000), 1)
+    settings: dict[str, Any] = {"lock_timeout": wait_ms}
+    settings |= {} if statement.lasts else {"synchronous_commit": "off"}
+    return (
+        "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())
+    ).encode()
 
 
 def cancel(pg: PGconn) -> None:

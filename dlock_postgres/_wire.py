@@ -65,6 +65,7 @@ class Statement(NamedTuple):
     """One statement with its parameters in binary. An *urgent* one keeps a lock or gives it back.
 
     It is cancelled when its time is almost over, if it *cancels*. One that is *prepared* is parsed and planned once on each connection.
+    What one writes that does not *last* may be lost with the server.
     """
 
     sql: str
@@ -73,6 +74,7 @@ class Statement(NamedTuple):
     urgent: bool = False
     cancels: bool = True
     prepared: bool = False
+    lasts: bool = True
 
 
 def statement(sql: str, *values: Any, urgent: bool = False) -> Statement:
@@ -251,7 +253,7 @@ def mark(table: str, seen: LockRecord) -> Statement:
         f"WHEN s.v <> {FORMAT_VERSION} OR s.sought OR EXISTS (SELECT FROM done) THEN false END "
         f"FROM (SELECT) AS one LEFT JOIN {table} AS s ON s.key = $1"
     )
-    return statement(sql, seen.key, seen.rvn)
+    return statement(sql, seen.key, seen.rvn)._replace(lasts=False)
 
 
 def read(table: str, key: str) -> Statement:

@@ -221,6 +221,43 @@ def test_a_write_whose_wait_for_the_standby_is_cancelled_does_not_count(
     store.close()
 
 
+def test_one_write_without_a_standby_leaves_no_further_session_behind(
+    primary: Member, synchronous: Standby, key: str
+) -> None:
+    """Whoever waits for its row is sent away: the server would else have no connection left for anybody, as long as the standby is away."""
+    synchronous.part()
+    store = PostgresStore(primary.url)
+    store.guarantees()
+
+    with pytest.raises(OutcomeUnknownError):
+        store.claim(any_claim(key), timeout_s=1.0)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailableError, match="lock timeout"):
+            store.claim(any_claim(key), timeout_s=1.0)
+    assert primary.admin.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone() == (
+        0,
+    )
+
+    synchronous.rejoin()
+    primary.wait_until(f"EXISTS (SELECT FROM public.dlock WHERE key = '{key}')")
+    store.close()
+
+
+def test_the_mark_of_a_waiter_waits_for_no_standby(primary: Member, synchronous: Standby, key: str) -> None:
+    """It would leave a session of the server behind, and has to last no longer than the one that listens."""
+    store = PostgresStore(primary.url)
+    store.guarantees()
+    granted = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert granted is not None
+
+    synchronous.part()
+    store.wait(granted, ticket="", timeout_s=1.0)
+    assert primary.admin.execute("SELECT sought FROM public.dlock WHERE key = %s", [key]).fetchone() == (True,)
+
+    synchronous.rejoin()
+    store.close()
+
+
 def test_a_lock_outlives_its_primary_where_the_standby_is_synchronous(
     primary: Member, synchronous: Standby, key: str
 ) -> None:
