@@ -192,11 +192,11 @@ class Session:
 def _limits(statement: Statement, left_s: float) -> bytes:
     """Return what goes before *statement*, in its transaction, where that is not cancelled.
 
-    It waits for no lock longer than its time, so no session of the server stays behind for that. A statement that need not last waits for
-    no standby.
+    It waits for no lock longer than its time, so no session of the server stays behind for that. And the server says what no standby has
+    confirmed, whatever the role is set to hear. A statement that need not last waits for no standby.
     """
     wait_ms = max(int((left_s - min(_CANCEL_S, left_s / 4)) * 1000), 1)
-    settings: dict[str, Any] = {"lock_timeout": wait_ms}
+    settings = {"lock_timeout": wait_ms, "client_min_messages": "warning"}
     settings |= {} if statement.lasts else {"synchronous_commit": "off"}
     return (
         "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in settings.items())

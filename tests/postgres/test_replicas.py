@@ -200,10 +200,12 @@ def test_a_write_that_the_synchronous_standby_does_not_confirm_does_not_count(
     store.close()
 
 
+@pytest.mark.parametrize("heard", ["notice", "error"])
 def test_a_write_whose_wait_for_the_standby_is_cancelled_does_not_count(
-    primary: Member, synchronous: Standby, key: str
+    primary: Member, synchronous: Standby, key: str, heard: str
 ) -> None:
-    """By an administrator, as what runs long: the server answers as if the standby had it, but for a warning."""
+    """By an administrator, as what runs long: the server answers as if the standby had it, but for a warning that a role may not hear."""
+    primary.admin.execute(f"ALTER ROLE postgres SET client_min_messages = {heard}")
     synchronous.part()
     store = PostgresStore(primary.url)
 
@@ -218,6 +220,7 @@ def test_a_write_whose_wait_for_the_standby_is_cancelled_does_not_count(
             claiming.result()
 
     synchronous.rejoin()
+    primary.admin.execute("ALTER ROLE postgres RESET client_min_messages")
     store.close()
 
 
