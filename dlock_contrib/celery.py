@@ -121,9 +121,8 @@ class LockedTask(Task):  # type: ignore[misc]  # celery is published without typ
             lease = self.lock_client.acquire(key, **options)
         except AcquireTimeoutError as error:
             if self.when_held == "retry":
-                if (
-                    self.request.is_eager
-                ):  # a retry would come at once, inside of this call: max_retries=None would never end
+                # A retry of an eager task would come at once, inside of this call: with max_retries=None without an end.
+                if self.request.is_eager:
                     raise
                 raise self.retry(exc=error) from error
             _log.info("task %s is dropped: %s", self.name, error)

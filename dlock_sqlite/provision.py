@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +40,8 @@ def unsafe_traits(path: str, mount: Mount | None) -> tuple[tuple[str, str], ...]
         )
         traits.append(("sqlite-network-filesystem", reason))
     with suppress(OSError):  # it is not there yet
-        alone = mount is not None and mount.point == os.fsencode(path)
-        if alone or os.stat(path).st_nlink > 1:  # noqa: PTH116  # the path is text
+        alone, status = mount is not None and mount.point == os.fsencode(path), Path(path).stat()
+        if stat.S_ISREG(status.st_mode) and (alone or status.st_nlink > 1):
             name = "is mounted by itself" if alone else "has another name, as a hard link"
             reason = (
                 f"{path!r} {name}: SQLite's log is beside the name by which the file is opened, so who opens it by the other one"
