@@ -203,7 +203,12 @@ def command() -> None:
     """Hold distributed locks from the shell, and look after them."""
 
 
-@click.command("run", cls=CommandBehindDashes, example="dlock run KEY -- make deploy")
+@click.command(
+    "run",
+    cls=CommandBehindDashes,
+    example="dlock run KEY -- make deploy",
+    short_help="Hold a lock, or several, while a command runs.",
+)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @connection_options
 @option("--lease", "lease_duration", type=DURATION, metavar="TIME")

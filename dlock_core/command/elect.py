@@ -40,7 +40,12 @@ _START_PERIOD_S = 1.0
 _THREADS_END_S = 5.0
 
 
-@click.command("elect", cls=CommandBehindDashes, example="dlock elect KEY -- ./leader")
+@click.command(
+    "elect",
+    cls=CommandBehindDashes,
+    example="dlock elect KEY -- ./leader",
+    short_help="Run a command while this process leads.",
+)
 @click.argument("key", metavar="KEY")
 @connection_options
 @option("--lease", "lease_duration", type=DURATION, metavar="TIME")

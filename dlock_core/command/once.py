@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 _LONGEST = "--at-most-for"
 
 
-@click.command("once", cls=CommandBehindDashes, example='dlock once KEY --slot "$(date +%F)" -- make report')
+@click.command(
+    "once",
+    cls=CommandBehindDashes,
+    example='dlock once KEY --slot "$(date +%F)" -- make report',
+    short_help="Run a command once for each slot of a job.",
+)
 @click.argument("key", metavar="KEY")
 @connection_options
 @click.option("--slot", required=True, metavar="TEXT", help="Name of this run; slots grow, as dates do.")

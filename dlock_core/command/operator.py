@@ -53,7 +53,7 @@ _TOKEN = click.IntRange(min=0)
 _TOKEN.name = "token"  # in the message about one that is none
 
 
-@click.command("ls")
+@click.command("ls", short_help="List the locks that are held.")
 @click.argument("prefix_of_key", default="", metavar="[PREFIX]")
 @connection_options
 @click.option("--all", "everything", is_flag=True, help="Also the locks that are free.")
@@ -131,7 +131,7 @@ def show(key: str, output: str, **given: Any) -> int:
     return 0
 
 
-@click.command("break")
+@click.command("break", short_help="Take a lock from its holder.")
 @click.argument("key")
 @click.option(
     "--token",
@@ -258,7 +258,7 @@ def _broken_facts(key: str, token: int, record: LockRecord | None, *, now: bool)
     }
 
 
-@click.command("prune")
+@click.command("prune", short_help="Remove the records of locks that nobody has used for long.")
 @click.argument("prefix_of_key", default="", metavar="[PREFIX]")
 @click.option(
     "--older-than",
@@ -292,7 +292,7 @@ def init(output: str, **given: Any) -> None:
     print_as(output, facts, {"ready": f"{guarantees.store} {guarantees.version}"})
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Tell what the store promises, and whether it can be used.")
 @connection_options
 @click.option("--policy", is_flag=True, help="Print the rights that the store's user needs, and do nothing else.")
 @click.option(

@@ -68,7 +68,7 @@ class Board:
         return [*headings, "RENEWALS"], [[*row, count] for row, count in zip(rows, counts, strict=True)]
 
 
-@click.command("top")
+@click.command("top", short_help="List the locks that are held, again and again.")
 @click.argument("prefix_of_key", default="", metavar="[PREFIX]")
 @connection_options
 @click.option("--every", type=DURATION, default=2.0, metavar="TIME", help="Pause between two looks; 2s.")

@@ -18,6 +18,7 @@ import pytest
 
 from dlock_core import LockRecord, State, connect
 from dlock_core.clock import wall_ms
+from dlock_core.command.app import operator_commands
 from dlock_core.command.show import escape, held_in_words, print_rows, record_facts, renewed_in_words
 from dlock_core.errors import AcquireTimeoutError, LockLostError
 from dlock_core.record import Broken, Times
@@ -330,6 +331,10 @@ def test_an_unexpected_record_is_one_line_and_69(dlock: Command, url: str, tmp_p
 def test_version_and_help(dlock: Command) -> None:
     """The two things that everybody tries first."""
     assert dlock("--version")[1].startswith("dlock 0.")
+    code, out, _ = dlock("--help")
+    rows = out.partition("Commands:\n")[2].splitlines()
+    assert len(rows) == len(operator_commands()) + 3
+    assert [row for row in rows if not row.endswith(".") or row.endswith("...")] == []  # none is cut
     code, out, _ = dlock("run", "--help")
     assert code == 0
     assert "KEY... -- COMMAND [ARGUMENTS]..." in out
