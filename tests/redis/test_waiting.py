@@ -362,26 +362,12 @@ def renewed(store: Any, renewal: Replace) -> Reply:
 def test_a_wait_ends_in_time_on_a_server_that_seldom_looks(
     server: Server, admin: redis.Redis, open_store: Callable[..., Any]
 ) -> None:
-    """A server without other work looks by its own clock, by default ten times a second, for waits that are over."""
+    """A server without other work looks by its own clock, by default ten times a second, for waits that are over.
+
+    It is nudged by a command, whose answer is nobody's: a proxy may answer an empty line, and an answer left over shifts those after it.
+    """
     admin.config_set("hz", 1)
-    store, waits = open_store(server.url), 6
-    granted(store, "k")
-    began = time.monotonic()
-
-    for number in range(waits):
-        asked = Claim(held("k"), Expect.ANY, ticket=f"t{number}")
-        assert not store.claim_when_free(asked, wait_s=0.05, timeout_s=SOON_S).applied
-
-    assert time.monotonic() - began < waits / 2
-    assert calls(admin, "blpop") == waits
-
-
-def test_what_ends_a_wait_is_a_command_and_its_answer_is_nobodys(
-    server: Server, admin: redis.Redis, open_store: Callable[..., Any]
-) -> None:
-    """A proxy that answers an empty line, too, would shift all answers after it; and a connection with an answer left over is lost."""
-    admin.config_set("hz", 1)
-    said: list[bytes] = []
+    said, waits = list[bytes](), 6
 
     def note(part: bytes) -> bool:
         said.append(part)
@@ -390,16 +376,13 @@ def test_what_ends_a_wait_is_a_command_and_its_answer_is_nobodys(
     with closing(FaultProxy("127.0.0.1", server.port, is_request=note)) as way:
         store = open_store(f"redis://{way.address}")
         record = granted(store, "k")
-        for number in range(3):
+        began = time.monotonic()
+        for number in range(waits):
             asked = Claim(held("k"), Expect.ANY, ticket=f"t{number}")
-            assert store.claim_when_free(asked, wait_s=0.05, timeout_s=SOON_S).record == record
-        made = admin.info("stats")["total_connections_received"]
-
-        for number in range(3):
-            asked = Claim(held("k"), Expect.ANY, ticket=f"u{number}")
             assert store.claim_when_free(asked, wait_s=0.05, timeout_s=SOON_S).record == record
             assert store.read("k", timeout_s=SOON_S) == record
 
-    assert admin.info("stats")["total_connections_received"] == made
-    assert calls(admin, "time") >= 6
+    assert time.monotonic() - began < waits / 2
+    assert calls(admin, "blpop") == waits <= calls(admin, "time")
     assert [part for part in said if not part.startswith(b"*")] == []
+    assert admin.info("stats")["total_connections_received"] < waits
