@@ -26,6 +26,7 @@ from dlock_core.command.child import FORWARDED, Child, Guard, Progress, end_by_i
 from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import GRACE, LOST, SIGNALLED
 from dlock_core.command.show import Say, WaitLine
+from dlock_core.engine.opening import whole_commands
 from dlock_core.engine.progress import holder_in_words
 from dlock_core.engine.raised import LOSS_REASONS
 from dlock_core.errors import AcquireTimeoutError, DLockError, LockLostError
@@ -93,7 +94,8 @@ def hold(
             # The command's group may hold the terminal: writing to it from behind must not stop us.
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
             run = (make or Run)(request, options, say, child, guard, progress)
-            code = asyncio.run(run.main())
+            with whole_commands(options):
+                code = asyncio.run(run.main())
         finally:
             guard.dismiss()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dlock_core.store import Guarantees
 from dlock_postgres import provision
 from tests.cli.operator_support import Command
+from tests.cli.support import Shell
 
 NAME = "postgres-async-replica"
 
@@ -38,3 +40,17 @@ def test_doctor_without_the_table_names_the_whole_command(server_url: str, capsy
 
     assert code == 69
     assert "dlock init --url postgresql://" in err
+
+
+@pytest.mark.parametrize("command", ["run k", "once k --slot 1", "elect k"])
+def test_command_under_a_lock_names_the_whole_command_that_makes_the_table(
+    server_url: str, tmp_path: Path, command: str
+) -> None:
+    """What a first use meets."""
+    shell = Shell(tmp_path)
+    shell.environment["DLOCK_URL"] = f"{server_url}?table=dlock_tests.not_made"
+
+    done = shell.run(*command.split(), "--", "true")
+
+    assert done.returncode == 69
+    assert "dlock init --url postgresql://" in done.stderr
