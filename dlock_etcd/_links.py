@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import BeginsAnew, Lane, aperform, leave_behind, perform, watch_forks
-from dlock_etcd._errors import was_never_sent
+from dlock_core.kit import AsyncSeats, BeginsAnew, Lane, Seats, aperform, leave_behind, perform, watch_forks
+from dlock_etcd import _schema
+from dlock_etcd._errors import no_token, was_never_sent
+from dlock_etcd.options import credentials_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlock_core.kit import Exchange
     from dlock_etcd._schema import Request
+    from dlock_etcd.options import EtcdStoreOptions
 
 # How long a request waits for a member to come back, and how often it looks.
 _PATIENCE_S = 1.0
@@ -42,14 +45,18 @@ _OPTIONS = (
 
 
 class _Link(BeginsAnew):
-    """The channels of a link, and its stream of news. A channel of the user's own is the only one."""
+    """The channels of a link, its stream of news, and the token of its user. A channel of the user's own is the only one."""
 
     watch: Any = None
     _grpc: Any
     _sleep: Callable[[float], Any]
+    _seats: Any  # one: to check a password costs the server a tenth of a second
 
-    def __init__(self, targets: tuple[str, ...], credentials: Any, channel: Any) -> None:
-        self._targets, self._credentials, self._owned = targets, credentials, channel is None
+    def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
+        self._targets, self._credentials, self._owned = options.endpoints, credentials_of(options), channel is None
+        user, password = options.user, options.password.get_secret_value()
+        self._login = _schema.request("Auth", "Authenticate", name=user, password=password) if user else None
+        self._token = ""
         self._channels: dict[int, Any] = {} if channel is None else {0: channel}
         self._member = 0
         self._heard_at: dict[int, float] = {}
@@ -67,7 +74,7 @@ class _Link(BeginsAnew):
         method = request.method
         return self._channel(self._member).unary_stream(
             method.path, request_serializer=method.write, response_deserializer=method.read
-        )(request.message, metadata=request.metadata)
+        )(request.message, metadata=_metadata(self._token))
 
     def _channel(self, member: int) -> Any:
         if self._forked:
@@ -92,7 +99,33 @@ class _Link(BeginsAnew):
         if self._owned and is_silent and self._channels.get(member) is channel:
             self._channels[member] = self._new_channel(member)
 
-    def _sending(self, request: Request, timeout_s: float, deadline: float) -> Exchange[Any]:
+    def _asking(self, request: Request, timeout_s: float, deadline: float) -> Exchange[Any]:
+        """Send *request* as the user, as steps. What etcd answers to one without a valid token was not applied."""
+        token = self._token
+        try:
+            if token or self._login is None:
+                return (yield from self._sending(request, token, timeout_s, deadline))
+        except grpc.RpcError as error:
+            if self._login is None or not no_token(error):
+                raise
+        yield from self._logging_in(self._login, token, deadline)
+        return (yield from self._sending(request, self._token, deadline - time.monotonic(), deadline))
+
+    def _logging_in(self, login: Request, ended: str, deadline: float) -> Exchange[None]:
+        """Get another token than the one that has *ended*: one request does so for all, unless that takes it too long."""
+        left_s = deadline - time.monotonic()
+        seat = yield self._seats.take(left_s / 2)
+        try:
+            if self._token == ended:
+                self._token = (yield from self._sending(login, "", left_s, deadline)).token
+        finally:
+            if seat:
+                self._leave(seat)
+
+    def _leave(self, seat: Any) -> None:
+        raise NotImplementedError
+
+    def _sending(self, request: Request, token: str, timeout_s: float, deadline: float) -> Exchange[Any]:
         """Send *request*, as steps, until a member has taken it."""
         patience = time.monotonic() + min(timeout_s, _PATIENCE_S)
         asked: list[int] = []
@@ -101,7 +134,7 @@ class _Link(BeginsAnew):
             asked.append(member)
             channel, asked_at = self._channel(member), time.monotonic()
             try:
-                answer = yield self._call(request, channel, deadline)
+                answer = yield self._call(request, token, channel, deadline)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
@@ -123,12 +156,12 @@ class _Link(BeginsAnew):
         for channel in list(self._channels.values()) if self._owned else ():
             yield channel.close()
 
-    def _call(self, request: Request, channel: Any, deadline: float) -> Any:
+    def _call(self, request: Request, token: str, channel: Any, deadline: float) -> Any:
         method = request.method
         ask = channel.unary_unary(method.path, request_serializer=method.write, response_deserializer=method.read)
         timeout_s = max(min(deadline - time.monotonic(), request.within_s), 0.001)
         try:
-            return ask(request.message, timeout=timeout_s, metadata=request.metadata)
+            return ask(request.message, timeout=timeout_s, metadata=_metadata(token))
         except (ValueError, grpc.aio.UsageError) as error:
             raise StoreUnavailableError(f"etcd was not asked, nothing was written: {error}") from error
 
@@ -152,14 +185,17 @@ class ThreadLink(_Link):
     _grpc = grpc
     _sleep = staticmethod(time.sleep)
 
-    def __init__(self, targets: tuple[str, ...], credentials: Any, channel: Any) -> None:
-        super().__init__(targets, credentials, channel)
-        self._lane = Lane(_LANE_WIDTH)
+    def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
+        super().__init__(options, channel)
+        self._lane, self._seats = Lane(_LANE_WIDTH), Seats(1)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* once."""
         deadline = time.monotonic() + timeout_s
-        return self._lane.aside(lambda: perform(self._sending(request, timeout_s, deadline)), timeout_s)
+        return self._lane.aside(lambda: perform(self._asking(request, timeout_s, deadline)), timeout_s)
+
+    def _leave(self, seat: Any) -> None:
+        self._seats.leave(seat)
 
     def close(self) -> None:
         """Close all channels but that of the user."""
@@ -172,10 +208,22 @@ class AsyncLink(_Link):
     _grpc = grpc.aio
     _sleep = staticmethod(asyncio.sleep)
 
+    def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
+        super().__init__(options, channel)
+        self._seats = AsyncSeats(1)
+
     def send(self, request: Request, timeout_s: float) -> Any:
         """As :meth:`ThreadLink.send`; what this returns is awaited."""
-        return aperform(self._sending(request, timeout_s, time.monotonic() + timeout_s))
+        return aperform(self._asking(request, timeout_s, time.monotonic() + timeout_s))
+
+    def _leave(self, seat: Any) -> None:
+        self._seats.leave()
 
     async def close(self) -> None:
         """As :meth:`ThreadLink.close`."""
         await aperform(self._closing())
+
+
+def _metadata(token: str) -> tuple[tuple[str, str], ...] | None:
+    """Return what travels beside a message: the *token*, if there is one."""
+    return (("token", token),) if token else None

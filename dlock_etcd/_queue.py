@@ -112,7 +112,7 @@ class Queue:
 
     def _entered(self, own: Place) -> Exchange[Any]:
         if not self._lease:
-            self._lease = (yield from self._verbs.asked(_schema.request("Lease", "LeaseGrant", ttl=_LEASE_S))).id
+            self._lease = (yield _schema.request("Lease", "LeaseGrant", ttl=_LEASE_S)).id
         self._unanswered.add(own.bell)
         answer = yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease))
         self._unanswered.discard(own.bell)
@@ -150,7 +150,7 @@ class Queue:
     def upkeep(self) -> Exchange[None]:
         """Keep the places of all who wait, and give up those that nobody has come back to."""
         if self._lease:  # first: where many places are given up, the time may be over before it is kept
-            kept = yield from self._verbs.asked(_schema.request("Lease", "LeaseKeepAlive", id=self._lease))
+            kept = yield _schema.request("Lease", "LeaseKeepAlive", id=self._lease)
             if kept.ttl <= 0:
                 self._lease = 0
         over = time.monotonic() - _TURN_S

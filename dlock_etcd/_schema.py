@@ -98,21 +98,15 @@ def _method(service: str, name: str) -> Method:
 
 
 class Request(NamedTuple):
-    """A call of a method. *token* is that of the user who asks, empty where there is no user.
+    """A call of a method.
 
     Where *member* is given it goes to that endpoint and to no other. Its answer is waited for no longer than *within_s*.
     """
 
     method: Method
     message: Any
-    token: str = ""
     member: int | None = None
     within_s: float = float("inf")
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...] | None:
-        """What travels beside the message."""
-        return (("token", self.token),) if self.token else None
 
 
 TXN = _method("KV", "Txn")

@@ -11,7 +11,7 @@ from dlock_core.kit import BatchResults, in_parts, outcome, pages, wakes
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
 from dlock_etcd import _schema, _wire
-from dlock_etcd._errors import TROUBLE, error_of, no_token
+from dlock_etcd._errors import TROUBLE, error_of
 from dlock_etcd._queue import Queue
 from dlock_etcd._schema import TXN, Request
 from dlock_etcd._wire import BATCH_LIMIT
@@ -36,9 +36,7 @@ class EtcdVerbs:
 
     def __init__(self, options: EtcdStoreOptions) -> None:
         self.keys = _wire.Keys(options.root)
-        self._user, self._password = options.user, options.password.get_secret_value()
         self._endpoints = options.endpoints
-        self._token = ""
         self.queue = Queue(self)
         # What the cluster has reached, as its last answer said.
         self.revision = 0
@@ -125,7 +123,7 @@ class EtcdVerbs:
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Ask each endpoint for itself, and one for its cluster."""
-        return (yield from inspection(self.asked, self._endpoints))
+        return (yield from inspection(self._endpoints))
 
     def provision(self) -> Exchange[None]:
         """Make nothing: there is nothing to make. A batch that changes nothing shows whether etcd lets its user in, and takes so much."""
@@ -143,22 +141,10 @@ class EtcdVerbs:
     def watched(self) -> Request:
         """Return the request for the bells of this client."""
         start = self.queue.bells
-        return _schema.watch(start, _wire.behind(start))._replace(token=self._token)
+        return _schema.watch(start, _wire.behind(start))
 
     def transacted(self, txn: Any) -> Exchange[Any]:
         """Send a transaction."""
-        answer = yield from self.asked(Request(TXN, txn))
+        answer = yield Request(TXN, txn)
         self.revision = answer.header.revision
         return answer
-
-    def asked(self, request: Request) -> Exchange[Any]:
-        """Send *request*, as the user. What etcd answers to one without a valid token was not applied."""
-        try:
-            if self._token or not self._user:
-                return (yield request._replace(token=self._token))
-        except TROUBLE as error:
-            if not (self._user and no_token(error)):
-                raise
-        login = _schema.request("Auth", "Authenticate", name=self._user, password=self._password)
-        self._token = (yield login).token
-        return (yield request._replace(token=self._token))

@@ -10,11 +10,10 @@ from dlock_etcd import _schema
 from dlock_etcd._errors import TROUBLE, is_denied, misfit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from dlock_core.kit import Exchange
     from dlock_core.store import Guarantees
-    from dlock_etcd._schema import Request
 
 _OLDEST = (3, 4)
 # How long one endpoint may take to tell of itself: it asks nobody else.
@@ -27,7 +26,7 @@ def policy(root: str) -> str:
     return f"etcdctl role grant-permission ROLE --prefix=true readwrite '{root}/'; etcdctl user grant-role NAME ROLE"
 
 
-def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[str]) -> Exchange[Guarantees]:
+def inspection(endpoints: Sequence[str]) -> Exchange[Guarantees]:
     """Look at each of the *endpoints*, and at their cluster. A channel of the user's own has one, which is not known by name.
 
     Raises: StoreSetupError: a member does not fit. The error of the last endpoint, where none answers.
@@ -39,7 +38,7 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
     for number, endpoint in enumerate(looked_at):
         try:
             # It answers alone, also where there is no majority.
-            status = yield from asked(_STATUS._replace(member=number, within_s=_LOOK_S))
+            status = yield _STATUS._replace(member=number, within_s=_LOOK_S)
         except TROUBLE as error:
             (reserved if is_denied(error) else silent).append(endpoint)
             if len(silent) == len(looked_at):
@@ -49,9 +48,7 @@ def inspection(asked: Callable[[Request], Exchange[Any]], endpoints: Sequence[st
             answers[endpoint] = status
     voting: int | None
     try:
-        voting = sum(
-            not member.learner for member in (yield from asked(_schema.request("Cluster", "MemberList"))).members
-        )
+        voting = sum(not member.learner for member in (yield _schema.request("Cluster", "MemberList")).members)
     except TROUBLE:
         voting = None  # newer servers tell members to administrators only, and to nobody where there is no majority
     return _guarantees(answers, reserved, silent, voting)

@@ -16,7 +16,7 @@ from dlock_etcd._links import AsyncLink, ThreadLink
 from dlock_etcd._verbs import EtcdVerbs
 from dlock_etcd._watch import AsyncStream, Stream, opened
 from dlock_etcd._wire import BATCH_LIMIT, rung
-from dlock_etcd.options import EtcdStoreOptions, credentials_of
+from dlock_etcd.options import EtcdStoreOptions
 
 if TYPE_CHECKING:
     from dlock_core.kit import Exchange
@@ -43,7 +43,7 @@ class _Store(Batches, Waits):
     def __init__(self: Any, source: Any, *, root: str | None = None, user: str = "", password: str = "") -> None:
         parts = {"root": root, "user": user, "password": password}
         options, channel = EtcdStoreOptions.given(source, self._channel_class, **parts)
-        link, verbs = self._link_class(options.endpoints, credentials_of(options), channel), EtcdVerbs(options)
+        link, verbs = self._link_class(options, channel), EtcdVerbs(options)
         super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
 
         def open_stream() -> Any:

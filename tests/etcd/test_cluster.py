@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import grpc
 import pytest
 
 from dlock_core import Lease, connect
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError
-from dlock_core.kit import Exchange
 from dlock_core.record import LockRecord
 from dlock_core.store import Grade
 from dlock_etcd import EtcdStore
-from dlock_etcd._schema import Request
 from dlock_etcd.provision import inspection
 from tests.core.worlds import eventually
 from tests.etcd.cluster import EtcdCluster
@@ -137,7 +134,7 @@ def test_endpoint_that_cannot_keep_locks_is_named() -> None:
     """A learner, or an old version, also where the other endpoints fit."""
     fits = SimpleNamespace(version="3.5.1", learner=False, leader=1, errors=())
     for changes, why in (({"learner": True}, "b:2 is a learner"), ({"version": "3.3.27"}, "b:2 is etcd 3.3.27")):
-        look = inspection(answered, ("a:1", "b:2"))
+        look = inspection(("a:1", "b:2"))
         next(look)
         look.send(fits)
 
@@ -150,7 +147,7 @@ def test_members_that_tell_their_state_to_administrators_only_can_be_used() -> N
     fits = SimpleNamespace(version="3.5.1", learner=False, leader=1, errors=(), header=SimpleNamespace(revision=7))
     denied = Refusal(grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied")
     for states, version in (((denied, denied), "of a version not told"), ((denied, fits), "3.5.1")):
-        look = inspection(answered, ("a:1", "b:2"))
+        look = inspection(("a:1", "b:2"))
         next(look)
         for state in states:
             look.throw(state) if state is denied else look.send(state)
@@ -160,8 +157,3 @@ def test_members_that_tell_their_state_to_administrators_only_can_be_used() -> N
         guarantees = told.value.value
         assert guarantees.version == version
         assert any("told to administrators only: a:1" in note for note in guarantees.notes)
-
-
-def answered(request: Request) -> Exchange[Any]:
-    """Ask as the verbs do."""
-    return (yield request)

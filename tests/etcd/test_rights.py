@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +15,15 @@ from dlock_core import connect
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_core.store import Grade
 from dlock_etcd import AsyncEtcdStore, EtcdStore
+from dlock_etcd._schema import Request
 from tests.certificates import make_certificates
 from tests.cli.operator_support import Command
-from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, released, renewed
+from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, released, renewed, until
 from tests.scripted import ScriptedServer, free_port
 
 PASSWORD = "in-no-message"
 TOKEN_S = 1
+MANY = 20
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,7 @@ def test_user_with_rights_to_the_prefix_can_do_everything(guarded: str, key: str
     store = EtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app")
     record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
     assert record is not None
-    store._verbs._token = "ended.1"
+    store._link._token = "ended.1"
     record = store.replace(renewed(record), timeout_s=TIMEOUT_S).record
     assert record is not None
 
@@ -68,6 +73,67 @@ def test_asyncio_user_too(guarded: str, key: str) -> None:
         return reply.applied
 
     assert asyncio.run(claim())
+
+
+def counted(store: EtcdStore | AsyncEtcdStore, logins: list[object]) -> None:
+    """Note in *logins* each request for a token."""
+    call = store._link._call
+
+    def noted(request: Request, *others: Any) -> Any:
+        if request.method.path.endswith("Authenticate"):
+            logins.append(request)
+        return call(request, *others)
+
+    store._link._call = noted
+
+
+def test_requests_of_one_client_whose_token_has_ended_log_in_once(guarded: str, key: str) -> None:
+    """Each login costs the server a tenth of a second: two hundred that waited kept it busy until all locks were lost."""
+    store, logins = EtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app"), list[object]()
+    store.read(key, timeout_s=TIMEOUT_S)
+    counted(store, logins)
+    store._link._token = "ended.1"
+
+    with ThreadPoolExecutor(MANY) as pool:
+        done = list(pool.map(lambda _: store.read(key, timeout_s=TIMEOUT_S), range(MANY)))
+
+    assert done == [None] * MANY
+    assert len(logins) == 1
+    store.close()
+
+
+def test_tasks_of_one_client_whose_token_has_ended_log_in_once(guarded: str, key: str) -> None:
+    """The same way."""
+
+    async def read() -> int:
+        store, logins = AsyncEtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app"), list[object]()
+        counted(store, logins)
+        await asyncio.gather(*(store.read(key, timeout_s=TIMEOUT_S) for _ in range(MANY)))
+        await store.close()
+        return len(logins)
+
+    assert asyncio.run(read()) == 1
+
+
+def test_login_without_an_answer_delays_another_for_half_its_time(guarded: str, key: str) -> None:
+    """A renewal must not lose its lock to the long time-out of a request before it."""
+    store, hangs = EtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app"), threading.Event()
+    call = store._link._call
+
+    def first_hangs(*request: Any) -> Any:
+        if not hangs.is_set():
+            hangs.set()
+            until(lambda: store._link._token != "")
+        return call(*request)
+
+    store._link._call = first_hangs
+    hanging = threading.Thread(target=lambda: store.read(key, timeout_s=TIMEOUT_S))
+    hanging.start()
+    assert hangs.wait(TIMEOUT_S)
+
+    assert store.claim(any_claim(key), timeout_s=2.0).applied
+    hanging.join()
+    store.close()
 
 
 @pytest.mark.parametrize(
