@@ -54,8 +54,12 @@ def check_colour(function: Any, *, asynchronous: bool, key: str = "") -> None:
             f"{function!r} is a generator function, whose body would run after the lock was given back; write the with block inside of it"
         )
     if inspect.iscoroutinefunction(called) != asynchronous:
-        what, client = ("not a coroutine function", "blocking") if asynchronous else ("a coroutine function", "asyncio")
-        raise ConfigurationError(f"{function!r} is {what}; it is for the {client} client")
+        what, client = (
+            ("not a coroutine function", "blocking client, of connect()")
+            if asynchronous
+            else ("a coroutine function", "asyncio client, of aconnect()")
+        )
+        raise ConfigurationError(f"{function!r} is {what}; it is for the {client}")
     for name in _BRACED.findall(key):
         if name in inspect.signature(function).parameters:
             raise ConfigurationError(

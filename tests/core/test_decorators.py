@@ -115,7 +115,9 @@ def test_object_with_a_call_is_judged_by_that() -> None:
             pass
 
     with LockClient(MemoryStore(MemorySpace())) as client:
-        with pytest.raises(ConfigurationError, match="is a coroutine function; it is for the asyncio client"):
+        with pytest.raises(
+            ConfigurationError, match="is a coroutine function; it is for the asyncio client, of aconnect"
+        ):
             client.locked("k")(Job())
         with pytest.raises(ConfigurationError, match="None is no function"):
             client.locked("k")(nothing)
