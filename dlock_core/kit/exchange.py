@@ -160,6 +160,8 @@ class _Face:
         """Raise *error*, or the error of dlock for it, from the verb."""
         trouble = None if isinstance(error, StoreError) else self._verbs.trouble(error, call)
         try:
+            if isinstance(error, StoreError) and error.__cause__ is not None:
+                raise error.with_traceback(None)  # the traceback of its cause shows where the driver failed
             if trouble is None:
                 raise error
             raise trouble from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -271,12 +272,15 @@ def test_error_that_is_not_the_drivers_stays_what_it_is(face: Face) -> None:
 
 
 def test_error_of_dlock_in_an_exchange_is_not_translated(face: Face) -> None:
-    """What the verbs decide themselves."""
-    server = Server(RecordError("damaged", key="k"))
+    """What the verbs decide themselves. Where its cause has a traceback, its own leaves out the way through the link: people read it."""
+    error = RecordError("damaged", key="k")
+    error.__cause__ = DriverError("refused")
+    server = Server(error)
 
     with pytest.raises(RecordError, match="damaged"):
         face(server)("read", "k", timeout_s=5.0)
     assert server.calls == []
+    assert "answer" not in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 
 
 def test_exchange_may_catch_an_error_and_send_on(face: Face) -> None:
