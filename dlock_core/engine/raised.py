@@ -80,14 +80,23 @@ def interrupted_error(handle: Handle) -> Exception:
     )
 
 
+_CHANGES = {
+    ("read", "write"): ", or have its lease changed by try_upgrade()",
+    ("write", "read"): ", or have its lease changed by downgrade()",
+}
+
+
 def waits_for_itself_error(
-    key: str, holder: View, asking: View, kind: str, *, is_shared: bool = False
+    key: str, holder: View, asking: View, kind: str, *, modes: tuple[str, str] | None = None
 ) -> LeaseStateError:
-    """Return the error of a thread or task (*kind*) that waits for what it holds itself, and so would wait for ever."""
-    joins = "" if is_shared else ", or give reentrant=True in both places"
+    """Return the error of a thread or task (*kind*) that waits for what it holds itself, and so would wait for ever.
+
+    *modes* are those in which a shared lock is held and asked for.
+    """
+    instead = ", or give reentrant=True in both places" if modes is None else _CHANGES.get(modes, "")
     return LeaseStateError(
         f"lock {key!r} is held by this {kind} since {holder._place}, so the acquire at {asking._place} would wait for itself for ever; "
-        f"release it first{joins}; if another {kind} is to release it, give handover=True in the first place"
+        f"release it first{instead}; if another {kind} is to release it, give handover=True in the first place"
     )
 
 

@@ -301,11 +301,12 @@ class Attempt:
         if self._timings.wait_ns == 0:
             return
         keys = {ref.key for ref in refs}
-        own = [lease for _, lease in self._places() if lease._handle.key in keys]
-        mine = [lease for lease in own if not lease._handle.options.handover]
+        own = [(place.member.mode, lease) for place, lease in self._places() if lease._handle.key in keys]
+        mine = [(mode, lease) for mode, lease in own if not lease._handle.options.handover]
         if mine and (self.wish.mode != PERMIT or len(mine) == len(refs)):
-            kind = self._engine.runtime.caller_kind
-            raise waits_for_itself_error(self.wish.key, mine[0], self._view, kind, is_shared=True)
+            held, lease = mine[0]
+            kind, modes = self._engine.runtime.caller_kind, (held, self.wish.mode)
+            raise waits_for_itself_error(self.wish.key, lease, self._view, kind, modes=modes)
 
     async def _check_stands(self, own: Handle, record: LockRecord | None) -> None:
         """Raise unless the member of *own* stands in *record*: others have had the lock since, or may have.

@@ -194,10 +194,18 @@ async def test_who_would_wait_for_itself_is_told(world: World) -> None:
         async with client.read_lock("rw"):
             with pytest.raises(
                 LeaseStateError,
-                match=r"lock 'rw' is held by this .* since .* would wait for itself for ever; release it first; if",
+                match=r"lock 'rw' is held by this .* since .* would wait for itself for ever; release it first, "
+                r"or have its lease changed by try_upgrade\(\); if",
             ):
                 await client.acquire("rw", mode="write", timeout=5)
             assert await client.try_acquire("rw", mode="write") is None
+        async with client.write_lock("rw"):
+            with pytest.raises(
+                LeaseStateError, match=r"release it first, or have its lease changed by downgrade\(\); if"
+            ):
+                await client.acquire("rw", mode="read", timeout=5)
+            with pytest.raises(LeaseStateError, match="release it first; if"):
+                await client.acquire("rw", mode="write", timeout=5)
         async with client.semaphore("all", 2), client.semaphore("all", 2):
             with pytest.raises(LeaseStateError, match="would wait for itself"):
                 await client.acquire("all", permits=2)
