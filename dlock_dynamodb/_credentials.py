@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
+from inspect import iscoroutinefunction
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,13 @@ def given(driver: Any) -> tuple[Any, Any, str | None, str | None]:
 
     Raises: ConfigurationError: it is something else.
     """
+    # aiobotocore's are subclasses of botocore's, whose methods have to be awaited.
+    core = getattr(driver, "_session", driver) if isinstance(driver, boto3.Session) else driver
+    if any(iscoroutinefunction(getattr(type(core), name, None)) for name in ("get_credentials", "_make_api_call")):
+        raise ConfigurationError(
+            f"{type(driver).__module__}.{type(driver).__qualname__} is for asyncio alone; {_ACCEPTED}: "
+            "an asyncio client calls it on threads"
+        )
     if isinstance(driver, botocore.session.Session):
         driver = boto3.Session(botocore_session=driver)
     if isinstance(driver, boto3.Session):

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import boto3
+import botocore.client
+import botocore.session
 import pytest
 
 from dlock_core.backend import backend_for
@@ -106,6 +110,29 @@ def test_the_scheme_leads_to_this_backend() -> None:
     assert found is backend
 
 
+class AsyncClient(botocore.client.BaseClient):  # type: ignore[misc]  # botocore has no types
+    """A client of aiobotocore's, as far as it is one of botocore's."""
+
+    def __init__(self) -> None:
+        """Leave all that is not looked at."""
+
+    async def _make_api_call(self) -> None: ...
+
+
+class AsyncSession(botocore.session.Session):  # type: ignore[misc]  # as above
+    """A session of aiobotocore's, as far as it is one of botocore's."""
+
+    async def get_credentials(self) -> None:
+        """Look for them."""
+
+
+@pytest.mark.parametrize("driver", [AsyncClient, AsyncSession, lambda: boto3.Session(botocore_session=AsyncSession())])
+def test_a_driver_for_asyncio_alone_is_told(driver: Callable[[], Any]) -> None:
+    """The classes of aiobotocore and aioboto3 are subclasses of botocore's and boto3's, and have to be awaited."""
+    with pytest.raises(ConfigurationError, match="is for asyncio alone; give a boto3 session"):
+        DynamoDBStore(driver(), table="locks")
+
+
 @pytest.mark.usefixtures("no_credentials")
 def test_missing_credentials_are_told_at_open() -> None:
     """Not by the first lock."""
@@ -153,8 +180,6 @@ def test_an_endpoint_of_the_environment_that_is_none_is_told(monkeypatch: pytest
 
 def test_a_session_without_a_region_is_told() -> None:
     """Unless the caller names one."""
-    import boto3
-
     with pytest.raises(ConfigurationError, match="region"):
         DynamoDBStore(boto3.Session("key", "secret"), table="locks", region="")
 
