@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -23,7 +24,10 @@ _REFUSALS: dict[str, str] = {
     "1021 1041 1114": "the server has no room left; nothing was written",
     "1153 1301": "the request exceeds the server's max_allowed_packet; nothing was written",
     "1047": "this node is not in its cluster just now; nothing was written",
-    "1290 1792 1836": "the server is read-only, as a replica is, or a primary in a failover; nothing was written; name the primary",
+    "1792 1836": "the server is read-only, as a replica is, or a primary in a failover; nothing was written; name the primary",
+    # A server that is read-only, and any other that runs with an option that is in the way, such as MariaDB's --max-session-mem-used.
+    "1290": "the server runs with {option}; nothing was written; where it is read-only, as a replica is, or a primary in a failover, "
+    "name the primary",
 }
 _SETUP: dict[str, str] = {
     "1044 1142 1143 1227": "the user lacks a right; to create the table it needs CREATE, to keep locks: {grant}",
@@ -40,6 +44,7 @@ _SETUP: dict[str, str] = {
     # An unknown variable, a syntax error, a feature that is not there; binary logging of statements.
     "1193 1064 1235 1665": "the server does not fit; MySQL 8 or MariaDB 10.6 is needed, and binlog_format = ROW or MIXED",
 }
+_OPTION = re.compile(r"--[a-z][\w=-]*")
 _VERDICTS = meanings({StoreUnavailableError: _REFUSALS, StoreSetupError: _SETUP})
 _UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
 _LATE: _Verdict = (
@@ -74,7 +79,8 @@ def unconnected(error: Exception, options: MySQLStoreOptions) -> StoreError:
 
 def _verdict(error: Exception, options: MySQLStoreOptions, otherwise: _Verdict) -> _Verdict:
     kind, told = _VERDICTS.get(str(_number(error)), otherwise)
-    return kind, told.replace("{grant}", grants(options))
+    option = _OPTION.search(str(error))
+    return kind, told.replace("{grant}", grants(options)).replace("{option}", option[0] if option else "an option")
 
 
 def _number(error: BaseException) -> int:
