@@ -6,10 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
-from dlock_core.kit import BatchResults, pages
-from dlock_core.store import Reply
+from dlock_core.kit import BatchResults, outcome, pages
+from dlock_core.store import Claim, Reply
 from dlock_postgres import _wire
-from dlock_postgres._errors import TROUBLE, error_of
+from dlock_postgres._errors import TROUBLE, error_of, misfit
 from dlock_postgres.options import quoted
 from dlock_postgres.provision import inspection, policy, provisioning
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
     from dlock_core.kit import Call, Exchange
     from dlock_core.record import LockRecord
-    from dlock_core.store import Claim, Guarantees, Release, Replace
+    from dlock_core.store import Guarantees, Release, Replace
     from dlock_postgres._wire import Statement
     from dlock_postgres.provision import Facts
+
+# A waiter who was overtaken looks again; where something drops each mark, it goes without.
+_MARKS_MAX = 8
 
 
 class PostgresVerbs:
@@ -135,8 +138,10 @@ class PostgresVerbs:
         """Whether *key* is free, or held in another version than *record*. If not, its row is marked: the next write of it notifies."""
         told: bool | None = None
         try:
-            while told is None:  # until the time for asking is over
+            for _ in range(_MARKS_MAX):
                 [(told,)] = (yield self._adapted(_wire.mark(self._table, record))).rows
+                if told is not None:
+                    break
         except (StoreUnavailableError, *TROUBLE) as error:
             problem = self._problem(error, key, writes=False)
             if isinstance(problem, StoreSetupError):
@@ -175,10 +180,18 @@ class PostgresVerbs:
         reply = _wire.judged(request, row)
         if reply is None:
             reply = Reply(applied=False, record=(yield from self.read(request.record.key)))
+            if type(request) is not Claim and outcome(reply.record, request).applied:
+                raise _dropped(request.record.key)
         return reply
 
 
 def _settled(request: Replace, row: Sequence[Any]) -> Reply:
     reply = _wire.judged(request, row)
-    assert reply is not None, "a row that is locked refuses, or was written"
+    if reply is None:  # a row that is locked refuses, or was written
+        raise _dropped(request.record.key)
     return reply
+
+
+def _dropped(key: str) -> StoreSetupError:
+    """Return the error of a write that fits the row, and was not applied."""
+    return misfit("a trigger or a rule of its table drops writes", "remove it, or name another table", key=key)

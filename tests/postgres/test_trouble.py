@@ -207,6 +207,32 @@ def test_a_record_that_has_no_form_in_the_database_is_told(store: PostgresStore,
     assert store.read(key, timeout_s=TIMEOUT_S) is None
 
 
+def test_a_table_that_drops_writes_is_told(
+    open_store: Callable[[str], PostgresStore], server_url: str, admin: psycopg.Connection[Any], key: str
+) -> None:
+    """By a trigger: a record that fits, and was not written, is no refusal, at which a waiter would try again at once, for ever."""
+    store = open_store(f"{server_url}?table=dlock_tests.dropping")
+    store.provision()
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    admin.execute(
+        "CREATE OR REPLACE FUNCTION dlock_tests.drop() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+        "CREATE TRIGGER dropping BEFORE UPDATE ON dlock_tests.dropping FOR EACH ROW EXECUTE FUNCTION dlock_tests.drop()"
+    )
+    try:
+        with pytest.raises(StoreSetupError, match="a trigger or a rule of its table drops writes"):
+            store.replace(renewed(record), timeout_s=TIMEOUT_S)
+        with pytest.raises(StoreSetupError, match="drops writes"):
+            store.release(released(record), timeout_s=TIMEOUT_S)
+        [told] = store.replace_many([renewed(record)], timeout_s=TIMEOUT_S)
+        assert type(told) is StoreSetupError
+        marks = store.requests["read"]
+        store.wait(record, ticket="", timeout_s=0.5)
+        assert store.requests["read"] <= marks + 8
+    finally:
+        admin.execute("DROP TABLE dlock_tests.dropping")
+
+
 def test_the_encoding_of_the_environment_changes_no_key(
     open_store: Callable[[str], PostgresStore], url: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
