@@ -5,9 +5,12 @@ A table of ours has string keys, on-demand capacity and no time to live: an item
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError
+from botocore.session import Session
 
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade, Guarantees, TokenOrder
@@ -30,8 +33,7 @@ def policy(options: DynamoDBStoreOptions, *, account: str = "*", provision: bool
     actions = [*_VERBS, *(_VERBS_OF_DIALECTS if options.dialect != "dlock" else ())]
     if provision:
         actions.append("CreateTable")
-    area = options.region.rsplit("-", 2)[0]
-    partition = {"cn": "aws-cn", "us-gov": "aws-us-gov"}.get(area, "aws")
+    partition = next((each["id"] for each in _partitions() if re.match(each["regionRegex"], options.region)), "aws")
     return {
         "Version": "2012-10-17",
         "Statement": [
@@ -137,7 +139,15 @@ def _described(options: DynamoDBStoreOptions) -> Exchange[dict[str, Any] | None]
 
 def is_aws(host: str) -> bool:
     """Whether *host* is an endpoint of AWS itself."""
-    return host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".amazonwebservices.com.cn", ".api.aws"))
+    suffixes = (each["outputs"][name] for each in _partitions() for name in ("dnsSuffix", "dualStackDnsSuffix"))
+    return host.endswith(tuple([f".{suffix}" for suffix in suffixes]))
+
+
+@cache
+def _partitions() -> list[dict[str, Any]]:
+    """Return what botocore knows of the parts of AWS: that of most regions, China, the sovereign cloud of Europe."""
+    found: list[dict[str, Any]] = Session().get_component("data_loader").load_data("partitions")["partitions"]
+    return found
 
 
 def _see_replicas(table: dict[str, Any], unsafe: list[tuple[str, str]], notes: list[str]) -> None:

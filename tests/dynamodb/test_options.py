@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import botocore.client
@@ -15,6 +16,7 @@ import pytest
 from dlock_core.backend import backend_for
 from dlock_core.errors import ConfigurationError, MissingDriverError, StoreSetupError
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions, backend
+from dlock_dynamodb.provision import is_aws, policy
 from tests.dynamodb.support import session
 
 KEYS_OF_AWS = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"]
@@ -168,6 +170,19 @@ def test_what_is_no_session_or_client_is_refused_with_the_reason() -> None:
         with pytest.raises(ConfigurationError, match=told):
             DynamoDBStore(driver, table="locks")
     queue.close()
+
+
+@pytest.mark.parametrize("region", ["eu-west-1", "cn-north-1", "us-gov-west-1", "us-iso-east-1", "eusc-de-east-1"])
+def test_each_part_of_aws_is_known(region: str) -> None:
+    """By the end of its servers' names; its policy names it."""
+    client = boto3.client("dynamodb", region_name=region, aws_access_key_id="key", aws_secret_access_key="secret")
+    [statement] = policy(DynamoDBStoreOptions.from_url(f"dynamodb://{region}/locks"))["Statement"]
+    host = urlsplit(client.meta.endpoint_url).hostname or ""
+    client.close()
+
+    assert is_aws(host)
+    assert not is_aws(f"{host}.example")
+    assert statement["Resource"] == f"arn:{client.meta.partition}:dynamodb:{region}:*:table/locks"
 
 
 def test_an_endpoint_of_the_environment_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
