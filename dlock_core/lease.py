@@ -844,7 +844,7 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
         return state, ()  # the answer to a renewal that was under way when the release began
     record, version = event.reply.record, state.version
     if event.reply.applied:
-        return _end_release(state, None)
+        return _end_release(state, None, now)
     # A grant that never got its token is known by its RVN alone.
     own = record is not None and (not version.fencing_token or record.fencing_token == version.fencing_token)
     if own and record is not None and record.state is _HELD:
@@ -862,17 +862,21 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
         return _release_later(state, now)  # older than the grant, so old too
     if in_flight.verb is not Verb.READ and not state.terms.timings.refusals_linearizable:
         return _read(state, event.new_rvn, now)
-    return _end_release(state, record)
+    return _end_release(state, record, now)
 
 
-def _end_release(state: Releasing, record: LockRecord | None) -> Step:
+def _end_release(state: Releasing, record: LockRecord | None, now: int) -> Step:
     """End the release; *record* is what refused it, of somebody else.
 
-    Sent before the deadline, a release that finds another's record has done its work, by a lost reply or a lapse: only a break is a loss.
+    Sent before the deadline, a release that finds another's record has done its work, by a lost reply or a lapse. A loss is a break, and a
+    later grant where neither can be: the store has lost the record meanwhile, and two held the lock.
     """
-    loss = state.loss
-    if loss is None and record is not None and record.broken is not None:
-        loss = Loss(state.terms.key, state.version.fencing_token, LossReason.BROKEN, record)
+    loss, held, timings = state.loss, state.version.fencing_token, state.terms.timings
+    if loss is None and record is not None:
+        lasts = now < state.until - (timings.lease_ns - timings.usable_ns) and not (state.tries or state.pending)
+        stolen = lasts and record.fencing_token > held > 0
+        reason = LossReason.BROKEN if record.broken is not None else LossReason.STOLEN if stolen else None
+        loss = None if reason is None else Loss(state.terms.key, held, reason, record)
     return Ended(state.terms, Outcome.RELEASED if loss is None else Outcome.LOST, record, loss), ()
 
 

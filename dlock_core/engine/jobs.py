@@ -236,7 +236,7 @@ class JobRun:
         return None
 
     def _check_written(self, handle: Handle, written: Payload) -> None:
-        """Check that the release has left *written*. For a plain lock a release that finds another holder has done its work.
+        """Check that the release has left *written*. For a plain lock a release that finds another's record may have done its work.
 
         Raises: LockLostError: another process took the job over before the release arrived. OutcomeUnknownError: nobody can tell.
         """

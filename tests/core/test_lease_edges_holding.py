@@ -208,7 +208,7 @@ def test_release_of_a_record_that_is_gone_is_done() -> None:
 
 
 def test_f12_release_is_confirmed_by_a_read_where_refusals_may_be_old() -> None:
-    """A read that shows the own version sends the release again; one that shows another's ends it."""
+    """A read that shows the own version sends the release again; one that shows another's ends it: a later grant is a loss."""
     attempt = holding(STALE).at(1).free().answer(held("b", 2))
     assert attempt.asks is Read
     again = attempt.answer(held("f1", 1))
@@ -217,7 +217,7 @@ def test_f12_release_is_confirmed_by_a_read_where_refusals_may_be_old() -> None:
     other = again.answer(held("b", 2)).answer(held("b", 2))
 
     assert isinstance(other.state, Ended)
-    assert other.state.outcome is Outcome.RELEASED
+    assert other.state.outcome is Outcome.LOST
 
 
 def test_f1_late_copy_of_the_own_claim_is_not_what_is_released() -> None:

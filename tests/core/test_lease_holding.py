@@ -6,7 +6,7 @@ import pytest
 
 from dlock_core.errors import LeaseStateError
 from dlock_core.record import LockRecord, LossReason, State, Version
-from dlock_core.states import Answer, Held, Payload, Read
+from dlock_core.states import Answer, Ended, Held, Outcome, Payload, Read
 from dlock_core.store import Replace, Reply
 from dlock_core.timings import NEVER
 from tests.core.attempts import SECOND, broken, free, held, holding, timings
@@ -355,3 +355,17 @@ def test_fail_closed_lock_is_valid_until_told_otherwise() -> None:
     assert attempt.due_at * SECOND >= NEVER
 
     assert attempt.renew().answer(free("b", 2)).lost.loss.reason is LossReason.STOLEN
+
+
+def test_f8d_refusal_by_a_later_grant_is_a_loss_where_no_reply_was_lost_and_the_lease_goes_on() -> None:
+    """The store has lost the record, as at a failover, and granted the key again: the holder did not keep the others out."""
+    in_time, lapsed = holding().at(1).free().answer(held("b", 2)), holding().at(1).free().at(9.9).answer(held("b", 2))
+    in_doubt = holding().at(2.5).due().unknown().at(3).free().answer(held("b", 2))
+
+    assert isinstance(in_time.state, Ended)
+    assert in_time.state.outcome is Outcome.LOST
+    assert in_time.state.loss is not None
+    assert (in_time.state.loss.reason, in_time.state.loss.record) == (LossReason.STOLEN, held("b", 2))
+    for attempt in (lapsed, in_doubt):
+        assert isinstance(attempt.state, Ended)
+        assert attempt.state.outcome is Outcome.RELEASED

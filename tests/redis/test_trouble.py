@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import redis
 from redis.credentials import CredentialProvider
 
-from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
+from dlock_core import connect
+from dlock_core.errors import LockLostError, OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, Version
 from dlock_core.store import Claim, Expect, Replace
 from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, idle, release, renew
@@ -249,3 +251,14 @@ def test_several_claims_of_which_one_has_no_token_left_take_nothing(store: Any, 
         store.claim_many(requests, timeout_s=5.0)
 
     assert store.read(f"{key}/other", timeout_s=5.0) is None
+
+
+def test_a_release_tells_that_the_server_has_lost_the_lock_and_granted_it_again(
+    server: Server, admin: redis.Redis
+) -> None:
+    """As after a failover: a block that is shorter than a heartbeat hears of it at its end, and else never would."""
+    with connect(server.url) as client, connect(server.url) as other:
+        lease = client.acquire("k")
+        admin.flushall()
+        with other.lock("k", timeout=5), pytest.raises(LockLostError, match="took it over"):
+            lease.release()
