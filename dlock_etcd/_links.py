@@ -70,11 +70,11 @@ class _Link(BeginsAnew):
         self._channels = {}
 
     def stream(self, request: Request) -> Any:
-        """Begin a stream of answers."""
+        """Begin a stream of answers, which etcd ends where the member has no leader: one that is cut off from the others has no news."""
         method = request.method
         return self._channel(self._member).unary_stream(
             method.path, request_serializer=method.write, response_deserializer=method.read
-        )(request.message, metadata=_metadata(self._token))
+        )(request.message, metadata=(("hasleader", "true"), *_metadata(self._token)))
 
     def _channel(self, member: int) -> Any:
         if self._forked:
@@ -224,6 +224,6 @@ class AsyncLink(_Link):
         await aperform(self._closing())
 
 
-def _metadata(token: str) -> tuple[tuple[str, str], ...] | None:
+def _metadata(token: str) -> tuple[tuple[str, str], ...]:
     """Return what travels beside a message: the *token*, if there is one."""
-    return (("token", token),) if token else None
+    return (("token", token),) if token else ()

@@ -16,7 +16,7 @@ from dlock_etcd import EtcdStore
 from dlock_etcd.provision import inspection
 from tests.core.worlds import eventually
 from tests.etcd.cluster import EtcdCluster
-from tests.etcd.support import TIMEOUT_S, Refusal, any_claim, released, renewed
+from tests.etcd.support import TIMEOUT_S, Refusal, Waiter, any_claim, released, renewed
 from tests.scripted import ScriptedServer
 
 LEASE_S = 30.0
@@ -112,6 +112,24 @@ def test_without_a_majority_a_write_is_unknown_and_the_endpoints_that_answer_are
     found = asked_again(members, key)
     assert found is None or found.rvn == claim.record.rvn
     assert members.read(f"{key}/held", timeout_s=TIMEOUT_S) == held
+
+
+def test_who_waits_at_a_member_that_is_cut_off_from_the_others_asks_again(cluster: EtcdCluster, key: str) -> None:
+    """It goes on answering pings, and has no news: each lock came to its next holder by a poll, up to two seconds late, for hours."""
+    alive, *paused = cluster.members
+    store = EtcdStore(f"etcd://{cluster.address(alive)}/tests")
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+    waiter = Waiter(store, key)
+    eventually(lambda: bool(store._verbs.queue._lease), "its place")
+
+    cluster.pause(*paused)
+    try:
+        woken = waiter.woken.wait(TIMEOUT_S / 2)
+    finally:
+        cluster.go_on()
+
+    assert woken
+    store.close()
 
 
 def test_restart_of_all_members_keeps_what_is_held(cluster: EtcdCluster, members: EtcdStore, key: str) -> None:
