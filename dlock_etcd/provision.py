@@ -75,6 +75,9 @@ def _guarantees(
         f"{at}tokens are revisions: if a snapshot of an earlier one is restored, those granted since come again, "
         "so set token_floor above them first"
     )
+    notes.append(
+        "etcd keeps each renewal until it is compacted, and at its quota all locks are lost: set --auto-compaction-retention"
+    )
     notes.append("waiters of all clients stand in one queue; there is no clock, so ages are observed by the clients")
     versions = [status.version for status in answers.values()]
     return quorum_guarantees("etcd", versions[0] if versions else "of a version not told", voting, notes)

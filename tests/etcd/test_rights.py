@@ -175,6 +175,7 @@ def test_doctor_examines_a_server(address: str, capsys: pytest.CaptureFixture[st
     _, policy, _ = command("doctor", "--policy", "--url", url)
 
     assert "etcd" in str(told)
+    assert "--auto-compaction-retention" in str(told)
     assert "--prefix=true readwrite 'app/'" in policy
 
 
