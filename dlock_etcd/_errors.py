@@ -55,7 +55,7 @@ _ROWS = [
     for code, hints in by_code.items()
     for pattern, hint in hints.items()
 ]
-_NEVER_SENT = _ROWS[:6]
+_NEVER_SENT, _BY_TLS = _ROWS[:6], _ROWS[1:4]
 _TOKEN_TROUBLE = (
     "etcdserver: invalid auth token",
     "etcdserver: user name is empty",
@@ -73,6 +73,11 @@ def _row(error: Exception) -> tuple[grpc.StatusCode, str, str, type[StoreError]]
 def was_never_sent(error: Exception) -> bool:
     """Whether there was no connection that a request could have been sent on."""
     return _row(error) in _NEVER_SENT
+
+
+def is_refused_by_tls(error: Exception) -> bool:
+    """Whether there was no connection since one side does not take the other's certificate."""
+    return _row(error) in _BY_TLS
 
 
 def no_token(error: Exception) -> bool:

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from dlock_core.errors import StoreUnavailableError
+from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import AsyncSeats, BeginsAnew, Lane, Seats, aperform, leave_behind, perform, watch_forks
 from dlock_etcd import _schema
-from dlock_etcd._errors import no_token, was_never_sent
-from dlock_etcd.options import credentials_of
+from dlock_etcd._errors import is_refused_by_tls, no_token, was_never_sent
+from dlock_etcd.options import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dlock_core.kit import Exchange
     from dlock_etcd._schema import Request
-    from dlock_etcd.options import EtcdStoreOptions
+    from dlock_etcd.options import EtcdStoreOptions, Files
 
 # How long a request waits for a member to come back, and how often it looks.
 _PATIENCE_S = 1.0
@@ -53,7 +54,10 @@ class _Link(BeginsAnew):
     _seats: Any  # one: to check a password costs the server a tenth of a second
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
-        self._targets, self._credentials, self._owned = options.endpoints, credentials_of(options), channel is None
+        self._options, self._targets, self._owned = options, options.endpoints, channel is None
+        # What the files for TLS said last, and when each channel was made.
+        self._files = files_of(options)
+        self._made_with: dict[int, Files | None] = {}
         user, password = options.user, options.password.get_secret_value()
         self._login = _schema.request("Auth", "Authenticate", name=user, password=password) if user else None
         self._token = ""
@@ -85,18 +89,28 @@ class _Link(BeginsAnew):
         return self._channels.setdefault(member, self._new_channel(member)) if channel is None else channel
 
     def _new_channel(self, member: int) -> Any:
-        target = f"dns:///{self._targets[member]}"
-        if self._credentials is None:
+        target, files = f"dns:///{self._targets[member]}", self._files_now()
+        self._made_with[member] = files
+        if files is None:
             return self._grpc.insecure_channel(target, options=_OPTIONS)
-        return self._grpc.secure_channel(target, self._credentials, options=_OPTIONS)
+        return self._grpc.secure_channel(target, grpc.ssl_channel_credentials(*files), options=_OPTIONS)
+
+    def _files_now(self) -> Files | None:
+        """Return what the files for TLS say now; what they said last, while somebody replaces them."""
+        with suppress(ConfigurationError):
+            self._files = files_of(self._options)
+        return self._files
 
     def _doubt(self, member: int, channel: Any, asked_at: float, error: grpc.RpcError) -> None:
-        """Have the next request go by a new connection, where the *channel* was silent all the time of the one that had *error*.
+        """Have the next request go by a new channel, where this one was silent all the time of the request that had *error*.
 
-        What is between may be gone without a word. What else is under way by the old one goes on, and it ends with that.
+        What is between may be gone without a word. What else is under way by the old one goes on, and it ends with that. Also where
+        certificates were renewed since the channel was made, which would show the old ones for ever.
         """
+        if not self._owned or self._channels.get(member) is not channel:
+            return
         is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._heard_at.get(member, 0.0) < asked_at
-        if self._owned and is_silent and self._channels.get(member) is channel:
+        if is_silent or (is_refused_by_tls(error) and self._files_now() != self._made_with.get(member)):
             self._channels[member] = self._new_channel(member)
 
     def _asking(self, request: Request, timeout_s: float, deadline: float) -> Exchange[Any]:

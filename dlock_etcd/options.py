@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-
-import grpc
+from typing import TypeAlias
 
 from dlock_core.errors import ConfigurationError
 from dlock_core.kit import EndpointOptions
 
-__all__ = ["EtcdStoreOptions", "credentials_of"]
+__all__ = ["EtcdStoreOptions", "Files", "files_of"]
+
+Files: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
 
 
 class EtcdStoreOptions(EndpointOptions):
@@ -31,8 +32,8 @@ class EtcdStoreOptions(EndpointOptions):
         return value
 
 
-def credentials_of(options: EtcdStoreOptions) -> grpc.ChannelCredentials | None:
-    """Return what *options* say of TLS; None without it.
+def files_of(options: EtcdStoreOptions) -> Files | None:
+    """Return what the files of *options* say now: the authority, the client's key and its certificate; None without TLS.
 
     Raises: ConfigurationError: a file cannot be read.
     """
@@ -44,4 +45,4 @@ def credentials_of(options: EtcdStoreOptions) -> grpc.ChannelCredentials | None:
         )
     except OSError as error:
         raise ConfigurationError(f"a file for TLS cannot be read: {error}") from error
-    return grpc.ssl_channel_credentials(ca, key, cert)
+    return ca, key, cert

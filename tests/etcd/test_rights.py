@@ -212,3 +212,34 @@ def test_tls_verifies_both_sides(certificates: Path, key: str) -> None:
             store.close()
     finally:
         server.stop()
+
+
+def test_certificates_that_are_renewed_are_used_by_the_next_connection(tmp_path: Path, key: str) -> None:
+    """A program lives longer than its certificate: the first connection after that was refused for ever, and all locks were lost."""
+    port, folder = free_port(), make_certificates(tmp_path)
+    files = f"--cert-file={folder}/server.pem --key-file={folder}/server.key"
+    server = ScriptedServer(
+        "etcd.sh",
+        DLOCK_ETCD_URL=f"https://127.0.0.1:{port}",
+        DLOCK_ETCD_ARGS=f"{files} --client-cert-auth --trusted-ca-file={folder}/ca.pem",
+    )
+    own = f"tls_ca={folder}/ca.pem&tls_cert={folder}/server.pem&tls_key={folder}/server.key"
+    store = EtcdStore(f"etcd://127.0.0.1:{port}/app?tls=true&{own}")
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+
+    make_certificates(folder)
+    server.crash()
+    server.start()
+
+    def is_renewed() -> bool:
+        try:
+            return store.replace(renewed(record), timeout_s=2.0).applied
+        except StoreUnavailableError:
+            return False  # it is coming back
+
+    try:
+        until(is_renewed)
+    finally:
+        store.close()
+        server.stop()
