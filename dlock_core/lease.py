@@ -804,8 +804,8 @@ def _lost_free(state: Lost, event: Free, now: int) -> Step:
 def _free(state: Held, payload: Payload | None, new_rvn: str, now: int) -> Step:
     pending = _unresolved(state)
     sent, release = _release(state.terms, state.version, payload, new_rvn, now)
-    until = _last_end(state, pending)
-    return Releasing(state.terms, state.version, payload, until, now, in_flight=sent, pending=pending), (release,)
+    until, in_flight = _last_end(state, pending), sent._replace(timings=state.timings)
+    return Releasing(state.terms, state.version, payload, until, now, in_flight=in_flight, pending=pending), (release,)
 
 
 def _last_end(state: Held | Lost, pending: tuple[Sent, ...]) -> int:
@@ -844,7 +844,7 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
         return state, ()  # the answer to a renewal that was under way when the release began
     record, version = event.reply.record, state.version
     if event.reply.applied:
-        return _end_release(state, None, now)
+        return _end_release(state, in_flight, None, now)
     # A grant that never got its token is known by its RVN alone.
     own = record is not None and (not version.fencing_token or record.fencing_token == version.fencing_token)
     if own and record is not None and record.state is _HELD:
@@ -862,19 +862,20 @@ def _release_answer(state: Releasing, event: Answer, now: int) -> Step:
         return _release_later(state, now)  # older than the grant, so old too
     if in_flight.verb is not Verb.READ and not state.terms.timings.refusals_linearizable:
         return _read(state, event.new_rvn, now)
-    return _end_release(state, record, now)
+    return _end_release(state, in_flight, record, now)
 
 
-def _end_release(state: Releasing, record: LockRecord | None, now: int) -> Step:
+def _end_release(state: Releasing, in_flight: Sent, record: LockRecord | None, now: int) -> Step:
     """End the release; *record* is what refused it, of somebody else.
 
     Sent before the deadline, a release that finds another's record has done its work, by a lost reply or a lapse. A loss is a break, and a
     later grant where neither can be: the store has lost the record meanwhile, and two held the lock.
     """
-    loss, held, timings = state.loss, state.version.fencing_token, state.terms.timings
+    loss, held, timings = state.loss, state.version.fencing_token, in_flight.timings
     if loss is None and record is not None:
-        lasts = now < state.until - (timings.lease_ns - timings.usable_ns) and not (state.tries or state.pending)
-        stolen = lasts and record.fencing_token > held > 0
+        lasts = now < state.until - (timings.lease_ns - timings.usable_ns) and timings.session is None
+        first = not (state.tries or state.pending)
+        stolen = first and lasts and record.fencing_token > held > 0
         reason = LossReason.BROKEN if record.broken is not None else LossReason.STOLEN if stolen else None
         loss = None if reason is None else Loss(state.terms.key, held, reason, record)
     return Ended(state.terms, Outcome.RELEASED if loss is None else Outcome.LOST, record, loss), ()
@@ -1000,7 +1001,7 @@ def _times(terms: Terms, now: int) -> Times | None:
 
 
 def _read(state: Any, new_rvn: str, now: int) -> Step:
-    sent = Sent(Verb.READ, new_rvn, Expect.ANY, now, state.terms.timings)
+    sent = Sent(Verb.READ, new_rvn, Expect.ANY, now, (state.in_flight or state.terms).timings)
     aged = type(state) is Seeking and state.terms.timings.early.server_clock
     return state._replace(in_flight=sent), (Read(state.terms.key, new_rvn, aged),)
 

@@ -15,13 +15,13 @@ WORLDS = {
     "moved, and changed": 4294,
     "a move": 1762,
     "a move under a shorter session": 8924,
-    "a move, and the lock is given up": 9668,
+    "a move, and the lock is given up": 10249,
     "back to a longer lease": 5422,
-    "dropped": 11155,
-    "broken": 17613,
+    "dropped": 12172,
+    "broken": 17543,
     "broken, another lock": 3876,
     "the session's row is removed": 5632,
-    "rolled back, and audited": 18234,
+    "rolled back, and audited": 18281,
 }
 
 
