@@ -40,6 +40,8 @@ _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_receive_message_length", -1),
+    # Of a name with several addresses each new channel tries another one first: the member behind one may be cut off from the others.
+    ("grpc.service_config", '{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}'),
     # A channel of its own for each store: the others of the process may have other time-outs.
     ("grpc.use_local_subchannel_pool", 1),
 )

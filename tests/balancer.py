@@ -20,6 +20,11 @@ class Balancer:
         self._ends: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody has connected."""
+        return bool(self._ends)
+
     def forget(self) -> None:
         """Leave all connections that there are without an answer; new ones are passed on."""
         self._forgotten = len(self._ends)
