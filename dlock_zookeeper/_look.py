@@ -71,7 +71,11 @@ def _look(endpoint: str, timeout_s: float, connect: Callable[[tuple[str, int], f
     except OSError as error:
         return Look(endpoint, trouble=error.strerror or type(error).__name__)
     if not said:
-        return Look(endpoint, trouble="closes the connection; is it the right port, and is tls=true missing?")
+        return Look(
+            endpoint,
+            trouble="closes the connection; is it the right port, is tls=true missing, "
+            "or has this host as many connections as maxClientCnxns allows?",
+        )
     return Look(endpoint, said.decode(errors="replace"))
 
 

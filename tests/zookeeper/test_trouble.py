@@ -39,6 +39,14 @@ def own_server() -> Iterator[ScriptedServer]:
 
 
 @pytest.fixture
+def crowded() -> Iterator[ScriptedServer]:
+    """Start a server that lets one connection of each host in."""
+    server = ScriptedServer("zookeeper.sh", DLOCK_ZOOKEEPER_CONFIG="maxClientCnxns=1")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
 def lonely() -> Iterator[str]:
     """Start one of three servers, which has no majority; return its address."""
     config = "\n".join(
@@ -149,6 +157,15 @@ def test_server_without_a_majority_is_told_from_one_that_is_away(lonely: str, ke
 
     assert "127.0.0.1:9: Connection refused" in str(caught.value)
     assert f"{lonely}: answers, but has no majority" in str(caught.value)
+    store.close()
+
+
+def test_host_that_has_as_many_connections_as_it_may_is_told(crowded: ScriptedServer, key: str) -> None:
+    """By default sixty: the next process of the host was asked about its port and about TLS."""
+    with session(f"127.0.0.1:{crowded.port}"):
+        store = ZooKeeperStore(crowded.told)
+        with pytest.raises(StoreUnavailableError, match=r"closes the connection.*maxClientCnxns"):
+            store.read(key, timeout_s=2)
     store.close()
 
 
