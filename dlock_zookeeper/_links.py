@@ -80,6 +80,8 @@ class ThreadLink(BeginsAnew):
         self._client = client
         # Why no client is made any more.
         self._ended = ""
+        # The client whose user and password were refused; kazoo itself forgets it at once.
+        self._refused: Any = None
         self._heard_at = 0.0
         # The connection that was ended; kazoo may not know it yet.
         self._ended_way: Any = None
@@ -168,9 +170,11 @@ class ThreadLink(BeginsAnew):
         """
         asking_s = min(_ASKING_S, timeout_s * _ASKING_SHARE)
         until = time.monotonic() + timeout_s - asking_s
-        client = self._client or self._started()
+        client = self._client
+        if client is None or self._has_ended(client):
+            client = self._started()
         while not client.connected or client._connection._socket is self._ended_way:
-            if client.client_state == KeeperState.AUTH_FAILED:
+            if client is self._refused or client.client_state == KeeperState.AUTH_FAILED:
                 raise StoreSetupError("ZooKeeper refused user and password, nothing was written")
             if time.monotonic() > until:
                 raise _unasked(self._why(asking_s)) from ConnectionLoss(client.client_state)
@@ -183,10 +187,24 @@ class ThreadLink(BeginsAnew):
         with self._mutex:  # for as long as it takes to start threads
             if self._ended:
                 raise _unasked(self._ended)
+            if self._client is not None and self._has_ended(self._client):
+                DaemonThread("dlock-zookeeper-end", _end, self._client).begin()
+                self._client = None
             if self._client is None:
-                self._client = _client_of(self._options)
-                self._client.start_async()
+                client = _client_of(self._options)
+                client.add_listener(partial(self._note, client))
+                client.start_async()
+                self._client = client
             return self._client
+
+    def _has_ended(self, client: Any) -> bool:
+        """Whether kazoo has given up on a client of the store's own: user and password were refused, or it has met a mistake of its own."""
+        thread = client._connection._connection_routine
+        return self._given is None and thread is not None and not thread.is_alive()
+
+    def _note(self, client: Any, _: Any) -> None:
+        if client.client_state == KeeperState.AUTH_FAILED:
+            self._refused = client
 
     def _why(self, asking_s: float) -> str:
         not_started = self._given is not None and self._given.client_state == KeeperState.CLOSED
