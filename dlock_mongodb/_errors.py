@@ -117,6 +117,8 @@ def _said(error: BaseException) -> str:
         # Host, port and reason; what follows is the driver's picture of the topology.
         reason = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0][:300]
         return f"{name}: {reason}{_asked(error, reason)}"
+    if isinstance(error, errors.InvalidOperation) and "after close" in str(error):
+        return f"{name}: the client was closed"
     # What is wrong with the event loop, or the interpreter, holds nothing of the user's.
     return f"{name}: {str(error)[:300]}" if _unresolved(error) or isinstance(error, RuntimeError) else name
 

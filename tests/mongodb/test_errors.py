@@ -9,7 +9,7 @@ from typing import Any
 
 import bson.errors
 import pytest
-from pymongo import AsyncMongoClient, errors
+from pymongo import AsyncMongoClient, MongoClient, errors
 
 from dlock_core.errors import (
     OutcomeUnknownError,
@@ -17,7 +17,7 @@ from dlock_core.errors import (
     StoreSetupError,
     StoreUnavailableError,
 )
-from dlock_mongodb import AsyncMongoDBStore
+from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
 from dlock_mongodb._errors import CLASSES, CODES, check_concern, error_of, kind_of
 
 SECRET = "hunter2"
@@ -235,3 +235,12 @@ def test_a_write_concern_error_is_unknown_whatever_its_code(code: int) -> None:
 
     assert SECRET not in str(caught.value)
     assert isinstance(caught.value.__cause__, errors.WriteConcernError)
+
+
+def test_client_that_its_owner_has_closed_is_told_so() -> None:
+    """Only the owner closes it, so the words have to say what happened."""
+    client = MongoClient[Any]("mongodb://127.0.0.1:1", serverSelectionTimeoutMS=100)
+    client.close()
+
+    with pytest.raises(StoreUnavailableError, match="the client was closed"):
+        MongoDBStore(client).guarantees()
