@@ -12,12 +12,14 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     CredentialRetrievalError,
     EndpointConnectionError,
+    EndpointProviderError,
     MetadataRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
     ProxyConnectionError,
     SSLError,
     SSOError,
+    UnsupportedSignatureVersionError,
 )
 
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
@@ -62,6 +64,10 @@ _KEYLESS: Verdict = (
     StoreSetupError,
     "boto3 finds no usable credentials (environment, profile, role); 'aws sts get-caller-identity' checks them",
 )
+_MISCONFIGURED: Verdict = (
+    StoreSetupError,
+    "boto3 makes no request as it is set up (AWS_ACCOUNT_ID_ENDPOINT_MODE, AWS_USE_FIPS_ENDPOINT, signature_version); nothing was sent",
+)
 _UNTRUSTED: Verdict = (
     StoreSetupError,
     "the endpoint's certificate is not trusted; AWS_CA_BUNDLE names another authority",
@@ -79,6 +85,8 @@ DRIVER_ERRORS: dict[type[Exception], Verdict] = {
     NoCredentialsError: _KEYLESS,
     PartialCredentialsError: _KEYLESS,
     SSOError: _KEYLESS,
+    EndpointProviderError: _MISCONFIGURED,
+    UnsupportedSignatureVersionError: _MISCONFIGURED,
 }
 
 

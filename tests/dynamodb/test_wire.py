@@ -356,6 +356,11 @@ BY_CLASS: list[tuple[Exception, type[StoreError]]] = [
     (raised.NoCredentialsError(), StoreSetupError),
     (raised.PartialCredentialsError(provider="env", cred_var="x"), StoreSetupError),
     (raised.UnauthorizedSSOTokenError(), StoreSetupError),
+    (
+        raised.EndpointResolutionError(msg="AccountIdEndpointMode is required but no AccountID was provided"),
+        StoreSetupError,
+    ),
+    (raised.UnsupportedSignatureVersionError(signature_version="v4a"), StoreSetupError),
     (raised.SSLError(endpoint_url=URL, error=UNTRUSTED), StoreSetupError),
     (raised.SSLError(endpoint_url=URL, error=OSError(UNTRUSTED)), StoreSetupError),
     (raised.SSLError(endpoint_url=URL, error=ssl.SSLError(1, "bad record mac")), OutcomeUnknownError),
