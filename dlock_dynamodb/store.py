@@ -66,8 +66,8 @@ class DynamoDBVerbs:
         self._endpoint = urlsplit(endpoint).hostname or ""
         # Old emulators leave the item out of a refusal, which then looks as if the key were absent.
         self._shows_refusals = provision.is_aws(self._endpoint)
-        # Batches are given up where they are not allowed, and where they fail before they ever worked.
-        self._batches, self._batch_seen = True, self._shows_refusals
+        # Batches are given up where they are not allowed, or, but for AWS, fail, before they ever worked.
+        self._batches, self._batch_worked, self._is_aws = True, False, self._shows_refusals
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """Create the record if nobody holds the key: one write, or a second one where the first shows which row to take."""
@@ -250,9 +250,9 @@ class DynamoDBVerbs:
         except ClientError as error:
             if code_of(error) not in _NO_BATCH:
                 if isinstance(translate(error, "", key=None, writes=True), OutcomeUnknownError):
-                    self._batches = self._batch_seen
+                    self._batches = self._batch_worked or self._is_aws
                 raise
-            self._batches = False
+            self._batches = self._batch_worked
             return [None] * len(requests)
         answers = answer.get("Responses", ())
         if len(answers) != len(requests):
@@ -265,13 +265,13 @@ class DynamoDBVerbs:
     def _result(self, answer: dict[str, Any], key: str) -> Exchange[Reply | StoreError | None]:
         if "Error" not in answer:
             # An emulator that does nothing reports no error either: only the item proves the write.
-            self._batch_seen = self._batches = "Item" in answer
+            self._batch_worked = self._batches = "Item" in answer
             return self._applied(answer.get("Item"))
         code = str(answer["Error"].get("Code", "")).removesuffix("Exception")
         if code == _REFUSED:
             return (yield from self._refused(answer["Error"].get("Item"), key))
         if code in _NO_BATCH:
-            self._batches = False
+            self._batches = self._batch_worked
             return None
         return statement_error(code, self._doing("renew", key), key=key)
 

@@ -13,7 +13,7 @@ from dlock_core.record import NO_TOKEN, Broken, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_dynamodb import DynamoDBStore
 from dlock_dynamodb._errors import StrangeAnswerError
-from dlock_dynamodb._wire import Ask
+from dlock_dynamodb._wire import Ask, _row
 from dlock_dynamodb.dialects.awslabs import to_text
 from dlock_dynamodb.options import Dialect, DynamoDBStoreOptions
 from dlock_dynamodb.store import DynamoDBVerbs
@@ -222,6 +222,30 @@ def test_a_batch_that_is_not_allowed_is_given_up() -> None:
 
     assert alone.operation == "update_item"
     assert next(asking.replace_many([renewal()])).operation == "update_item"
+
+
+@pytest.mark.parametrize(
+    "denied",
+    [
+        {"Responses": [{"Error": {"Code": "AccessDenied"}}]},
+        ClientError({"Error": {"Code": "AccessDeniedException"}}, "BatchExecuteStatement"),
+    ],
+    ids=["one", "all"],
+)
+@pytest.mark.parametrize("endpoint", [AWS, ELSEWHERE])
+def test_batches_that_have_worked_are_not_given_up(endpoint: str, denied: Any) -> None:
+    """A right that lacks for a moment lacks for all requests: one by one, thousands of locks could never again be renewed in time."""
+    asking = verbs(endpoint)
+    exchange = asking.replace_many([renewal()])
+    next(exchange)
+    [applied] = end_of(exchange, {"Responses": [{"Item": {"key": {"S": "k"}, **_row(record("k", token=3))}}]})
+    assert applied.applied
+
+    exchange = asking.replace_many([renewal()])
+    next(exchange)
+    alone = exchange.throw(denied) if isinstance(denied, Exception) else exchange.send(denied)
+    assert alone.operation == "update_item"
+    assert next(asking.replace_many([renewal()])).operation == "batch_execute_statement"
 
 
 def test_the_error_of_one_of_a_batch_is_its_result() -> None:
