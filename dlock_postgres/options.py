@@ -14,10 +14,11 @@ from pydantic import AfterValidator, SecretStr
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError
 
-__all__ = ["PostgresStoreOptions", "checked_table", "conninfo_of", "fence_sql", "quoted"]
+__all__ = ["PostgresStoreOptions", "checked_table", "conninfo_of", "fence_sql", "quoted", "table_of"]
 
 _LIBPQ = frozenset(option.keyword.decode() for option in Conninfo.get_defaults())
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
+_TABLE = "public.dlock"
 _FORM = "write postgresql://USER@HOST/DATABASE?table=SCHEMA.TABLE"
 
 
@@ -36,7 +37,7 @@ def quoted(table: str) -> str:
     return ".".join(f'"{name}"' for name in table.split("."))
 
 
-def fence_sql(table: str = "public.dlock") -> LiteralString:
+def fence_sql(table: str = _TABLE) -> LiteralString:
     """Return the statement with which a transaction makes sure that its caller holds the lock, and keeps it until the commit.
 
     Its parameters are *key*, with the client's prefix, and the lease's *token* and *owner*: where a failover has lost a grant, the next one
@@ -74,11 +75,21 @@ def conninfo_of(source: Any) -> Callable[[], str]:
     return asked
 
 
+def table_of(source: Any, table: str | None) -> str:
+    """Return *table* as SCHEMA.TABLE; where it is None, the one that *source* names, if that is a URL.
+
+    Raises: ConfigurationError: it is no such name.
+    """
+    if table is None and isinstance(source, str) and "://" in source:
+        return PostgresStoreOptions.from_url(source).table
+    return checked_table(_TABLE if table is None else table)
+
+
 class PostgresStoreOptions(StoreOptions):
     """Where the records are: *conninfo* is libpq's connection string, *table* is ``SCHEMA.TABLE`` (by default ``public.dlock``)."""
 
     conninfo: SecretStr
-    table: Annotated[str, AfterValidator(checked_table)] = "public.dlock"
+    table: Annotated[str, AfterValidator(checked_table)] = _TABLE
 
     @classmethod
     def from_url(cls, url: str, **settings: Any) -> Self:

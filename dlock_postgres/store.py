@@ -22,7 +22,7 @@ from dlock_postgres._listen import news_of
 from dlock_postgres._session import TASKS, THREADS, Session
 from dlock_postgres._verbs import PostgresVerbs
 from dlock_postgres._wire import BATCH_LIMIT
-from dlock_postgres.options import checked_table, conninfo_of, fence_sql
+from dlock_postgres.options import conninfo_of, fence_sql, table_of
 
 if TYPE_CHECKING:
     from dlock_core.errors import StoreError
@@ -49,7 +49,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
 
     fence_sql = staticmethod(fence_sql)
 
-    def __init__(self, source: Any, *, table: str = "public.dlock") -> None:
+    def __init__(self, source: Any, *, table: str | None = None) -> None:
         conninfo = conninfo_of(source)
         self.capabilities = frozenset({Capability.ATOMIC_MULTI, Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
 
@@ -61,7 +61,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
             watch = self._link.watch
             return watch is not None and key in watch.queues
 
-        verbs = PostgresVerbs(checked_table(table), learned, is_awaited)
+        verbs = PostgresVerbs(table_of(source, table), learned, is_awaited)
 
         def unconnected(error: Exception) -> StoreError:
             return not_connected(error, conninfo())
@@ -74,7 +74,7 @@ class PostgresStore(_Store, ExchangeStore):
     """The store for threads.
 
     *source* is a URL, a DSN, or a pool of the user's (``psycopg_pool.ConnectionPool``). Of a pool only the server's address and who the
-    user is are taken: the store has connections of its own.
+    user is are taken: the store has connections of its own. *table* is SCHEMA.TABLE; by default that of the URL, or ``public.dlock``.
     """
 
     _link_class, _watch_class, _colour = PooledLink, Watch, THREADS

@@ -270,6 +270,14 @@ def test_a_store_is_brought_on_what_the_user_has(url: str, server_url: str, key:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
+@pytest.mark.parametrize("kind", [PostgresStore, AsyncPostgresStore])
+def test_the_table_of_a_url_is_that_of_the_store(kind: type[PostgresStore | AsyncPostgresStore], url: str) -> None:
+    """Another program that opens the URL itself has its locks there; who names a table besides means that."""
+    tables = [kind(url), kind(url, table="mine"), kind(url.partition("?")[0])]
+
+    assert [store._verbs._named for store in tables] == [TABLE, "public.mine", "public.dlock"]  # type: ignore[attr-defined]
+
+
 def test_the_users_name_for_the_application_is_kept(url: str, admin: psycopg.Connection[Any]) -> None:
     """In the list of the server's sessions; without one it is *dlock*."""
     name = f"app_{secrets.token_hex(4)}"
