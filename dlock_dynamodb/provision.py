@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from dlock_core.kit import Exchange
 
 _READY = ("ACTIVE", "UPDATING")
+# In place of which provisioning makes a table. Others, as of one that is archived, or whose key of KMS is gone, need more.
+_COMES = ("missing", "CREATING", "DELETING")
 _VERBS = ("GetItem", "UpdateItem", "PartiQLUpdate", "Scan", "DescribeTable", "DescribeTimeToLive")
 _VERBS_OF_DIALECTS = ("PutItem", "DeleteItem")
 _LOCAL_ARN = "arn:aws:dynamodb:ddblocal:"
@@ -82,7 +84,8 @@ def guarantees(options: DynamoDBStoreOptions, host: str) -> Exchange[Guarantees]
     table = yield from _described(options)
     status = "missing" if table is None else table["TableStatus"]
     if table is None or status not in _READY:
-        raise StoreSetupError(f"DynamoDB table {options.table!r} is {status}; 'dlock init --url URL' makes it ready")
+        mend = "'dlock init --url URL' makes it ready" if status in _COMES else "see 'aws dynamodb describe-table'"
+        raise StoreSetupError(f"DynamoDB table {options.table!r} is {status}; {mend}")
     version, grade, durable = "DynamoDB", Grade.A, True
     failover = "within the region: a write is in two zones when acknowledged"
     notes: list[str] = []

@@ -228,12 +228,20 @@ class TestGuarantees:
         with pytest.raises(StoreUnavailableError):
             told.guarantees()
 
-    @pytest.mark.parametrize("status", ["CREATING", "DELETING"])
-    def test_a_table_that_is_not_ready_is_told(self, told: DynamoDBStore, stub: Stub, status: str) -> None:
-        """With the state that it is in."""
+    @pytest.mark.parametrize(
+        ("status", "mend"),
+        [
+            ("CREATING", "dlock init"),
+            ("DELETING", "dlock init"),
+            ("ARCHIVED", "aws dynamodb describe-table"),
+            ("INACCESSIBLE_ENCRYPTION_CREDENTIALS", "aws dynamodb describe-table"),
+        ],
+    )
+    def test_a_table_that_is_not_ready_is_told(self, told: DynamoDBStore, stub: Stub, status: str, mend: str) -> None:
+        """With the state that it is in, and what mends it."""
         stub.says((200, {"Table": TABLE | {"TableStatus": status}}))
 
-        with pytest.raises(StoreSetupError, match=status):
+        with pytest.raises(StoreSetupError, match=f"{status}; .*{mend}"):
             told.guarantees()
 
     def test_provisioning_waits_until_the_table_is_active(self, told: DynamoDBStore, stub: Stub) -> None:
