@@ -329,7 +329,8 @@ def check_bytes(data: Any, name: str) -> None:
     """Raise ConfigurationError where *data* is neither None nor bytes that a record can carry; the message says *name*."""
     if data is not None and (type(data) is not bytes or len(data) > DATA_MAX_BYTES):
         what = f"{len(data)} bytes" if type(data) is bytes else type(data).__name__
-        raise ConfigurationError(f"{name} is {what}; at most {DATA_MAX_BYTES} bytes are possible, or None")
+        made = ", as text.encode() makes them" if type(data) is str else ""
+        raise ConfigurationError(f"{name} is {what}; give at most {DATA_MAX_BYTES} bytes{made}, or None")
 
 
 def describe(options: ClientOptions) -> str:

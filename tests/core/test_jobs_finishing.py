@@ -204,11 +204,18 @@ async def test_leaving_the_block_without_an_answer_is_followed_up(
 
 
 @both_colours
-@pytest.mark.parametrize("result", ["text", 7, b"x" * 65_537])
-async def test_result_that_cannot_be_kept_is_refused_and_the_run_goes_on(world: World, result: Any) -> None:
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        ("text", r"str; give at most 65536 bytes, as text.encode\(\) makes them, or None"),
+        (7, "int; give at most 65536 bytes, or None"),
+        (b"x" * 65_537, "65537 bytes; give at most 65536 bytes, or None"),
+    ],
+)
+async def test_result_that_cannot_be_kept_is_refused_and_the_run_goes_on(world: World, result: Any, told: str) -> None:
     """Up to 64 KiB of bytes."""
     async with world.client() as client, client.once("k", slot=1) as job:
-        with pytest.raises(ConfigurationError, match="the result of job 'k' is"):
+        with pytest.raises(ConfigurationError, match=f"the result of job 'k' is {told}"):
             await job.finish(result)
         assert job.lease is not None
         assert job.lease.is_valid
