@@ -204,7 +204,8 @@ class _Store(Batches, ReadsAge, Waits):
         kind = self._client_class
         if not isinstance(client, kind):
             raise ConfigurationError(
-                f"{type(self).__name__} works with a pymongo.{kind.__name__}, not with {type(client).__name__}"
+                f"{type(self).__name__} works with a pymongo.{kind.__name__}, not with {type(client).__name__}; "
+                "a URL goes to connect() or aconnect()"
             )
         names = MongoDBStoreOptions(database=database, collection=collection)
         self.capabilities = frozenset({Capability.BATCH_RENEW, Capability.SERVER_CLOCK})

@@ -197,7 +197,9 @@ class Servers(BeginsAnew):
                 self.topology = "redis-sentinel"
         else:
             given, wanted = type(client), f"{colour.__name__}.Redis or {colour.__name__}.RedisCluster"
-            raise ConfigurationError(f"this store needs a {wanted}, not a {given.__module__}.{given.__qualname__}")
+            raise ConfigurationError(
+                f"this store needs a {wanted}, not a {given.__module__}.{given.__qualname__}; a URL goes to connect() or aconnect()"
+            )
         watch_forks(self)
 
     @property

@@ -156,7 +156,9 @@ def test_a_client_of_the_other_colour_is_refused(url: str) -> None:
         pytest.raises(ConfigurationError, match=r"works with a pymongo\.AsyncMongoClient"),
     ):
         AsyncMongoDBStore(client)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"works with a pymongo\.MongoClient, not with AsyncMongoClient"):
+    with pytest.raises(
+        ConfigurationError, match=r"works with a pymongo\.MongoClient, not with AsyncMongoClient; a URL goes to connect"
+    ):
         MongoDBStore(AsyncMongoClient(url, connect=False))  # type: ignore[arg-type]
 
 

@@ -142,11 +142,12 @@ def test_a_server_is_found_without_parsing_python(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("store", "client"), [(RedisStore, redis.asyncio.Redis()), (AsyncRedisStore, redis.Redis()), (RedisStore, 5)]
+    ("store", "client"),
+    [(RedisStore, redis.asyncio.Redis()), (AsyncRedisStore, redis.Redis()), (RedisStore, "redis://h")],
 )
 def test_client_of_the_other_colour_is_refused(store: Any, client: Any) -> None:
-    """With the name of the right one."""
-    with pytest.raises(ConfigurationError, match="Redis"):
+    """With the name of the right one; a URL, which the stores of PostgreSQL and etcd take, is a client's affair here."""
+    with pytest.raises(ConfigurationError, match=r"needs a redis.*Redis or .*; a URL goes to connect\(\)"):
         store(client)
 
 
