@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 
-from dlock_core.engine.hints import unknown_option
+from dlock_core.engine.hints import near, unknown_option
 from dlock_core.errors import ConfigurationError, DLockError, MissingDriverError, StoreUnavailableError
 
 if TYPE_CHECKING:
@@ -184,7 +184,8 @@ def check_claims(url: str) -> EntryPoint:
     schemes = installed_schemes()
     if scheme not in schemes:
         base = scheme.partition("+")[0]  # SQLAlchemy's URLs name a driver, which dlock chooses itself
-        advice = f"; write {base}://…" if base in schemes else ""
+        meant = near(scheme, schemes)
+        advice = f"; write {base}://…" if base in schemes else f"; perhaps {meant}://… is meant" if meant else ""
         raise ConfigurationError(
             f"unknown store scheme {scheme!r} in '{scheme}://…'{advice}; installed: {', '.join(schemes)}"
         )
