@@ -56,6 +56,22 @@ def test_the_report_says_what_was_tried(tmp_path: Path) -> None:
     assert tried["requests"]["claim"] == tried["requests"]["replace_many_refused"] == 1
 
 
+def test_tests_of_the_authors_own_may_have_any_parameters(tmp_path: Path) -> None:
+    """Also of names that the suite has for its own."""
+    own = """
+import pytest
+
+class TestOwn:
+    @pytest.mark.parametrize(("way", "verb", "fault"), [("link", "claim_many", "cut")])
+    def test_s1_of_another(self, way, verb, fault):
+        assert way == "link"
+"""
+
+    done = run(tmp_path, suite=own)
+
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+
+
 @pytest.mark.parametrize("kind", ["LockStoreConformance", "LockClientConformance"])
 def test_a_suite_without_a_harness_shows_how_one_is_given(tmp_path: Path, kind: str) -> None:
     """Each test says so, and nothing else."""

@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     left_out: dict[pytest.Item, tuple[str, str, str, str]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and item.cls is not None and hasattr(item, "callspec"):
+        # Other tests of the same run may have parameters of these names.
+        if isinstance(item, pytest.Function) and hasattr(item.cls, "lacks") and hasattr(item, "callspec"):
             parameters = item.callspec.params
             reason = inapplicable(item.cls, item.function, item.name, parameters)
             if reason is not None:
