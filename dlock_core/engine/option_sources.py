@@ -50,8 +50,10 @@ def _mapping(text: str) -> dict[str, Any]:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ValueError:
+        value = None
     if not isinstance(value, dict):
-        raise ValueError("write a JSON object")  # noqa: TRY004  # reported like any other bad value
+        raise ValueError('write a JSON object, such as {"name": "value"}')  # noqa: TRY004  # reported like any other bad value
     return value
 
 

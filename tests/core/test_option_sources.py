@@ -164,11 +164,14 @@ def test_numbers_of_text_obey_the_same_rules(text: str, monkeypatch: pytest.Monk
         ClientOptions.load()
 
 
-def test_attributes_nested_without_end_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text from outside cannot exhaust the stack."""
-    monkeypatch.setenv("DLOCK_ATTRIBUTES", "[" * 100_000)
+@pytest.mark.parametrize(
+    ("text", "told"), [("[" * 100_000, "nested"), ("job=7", 'object, such as {"name"'), ("7", "object")]
+)
+def test_attributes_that_are_no_object_are_refused(text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to write, and not with the words of the parser. Text from outside cannot exhaust the stack."""
+    monkeypatch.setenv("DLOCK_ATTRIBUTES", text)
 
-    with pytest.raises(ConfigurationError, match="DLOCK_ATTRIBUTES"):
+    with pytest.raises(ConfigurationError, match=f"DLOCK_ATTRIBUTES.*{told}"):
         ClientOptions.load()
 
 
