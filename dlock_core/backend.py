@@ -184,7 +184,7 @@ def check_claims(url: str) -> EntryPoint:
     schemes = installed_schemes()
     if scheme not in schemes:
         base = scheme.partition("+")[0]  # SQLAlchemy's URLs name a driver, which dlock chooses itself
-        meant = near(scheme, schemes)
+        meant = {"valkey": "redis", "valkeys": "rediss"}.get(scheme) or near(scheme, schemes)
         advice = f"; write {base}://…" if base in schemes else f"; perhaps {meant}://… is meant" if meant else ""
         raise ConfigurationError(
             f"unknown store scheme {scheme!r} in '{scheme}://…'{advice}; installed: {', '.join(schemes)}"
