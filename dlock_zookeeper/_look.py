@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -58,7 +59,9 @@ def _look(endpoint: str, timeout_s: float, connect: Callable[[tuple[str, int], f
     host, _, port = endpoint.rpartition(":")
     said, trouble = b"", "no answer"
     try:
-        with connect((host.strip("[]"), int(port)), timeout_s) as asked:
+        # Whether it closes the connection as that is made, before it is asked, or after that, is chance.
+        closed = suppress(BrokenPipeError, ConnectionResetError)
+        with closed, connect((host.strip("[]"), int(port)), timeout_s) as asked:
             trouble = "no answer, though it takes connections; is it the right port?"
             asked.settimeout(timeout_s)
             asked.sendall(b"srvr\n")  # a server that expects TLS waits for a fifth byte before it refuses

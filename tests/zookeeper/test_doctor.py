@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import threading
+
 import pytest
 
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade
 from dlock_zookeeper import ZooKeeperStore
-from dlock_zookeeper._look import Look
+from dlock_zookeeper._look import Look, look_at
 from dlock_zookeeper.provision import guarantees, participants
 from tests.cli.operator_support import Command
 from tests.zookeeper.support import session
@@ -60,3 +64,20 @@ def test_server_that_is_too_old_is_named() -> None:
 
     with pytest.raises(StoreSetupError, match=r"b:2 is ZooKeeper 3\.4"):
         guarantees([fits, old], 3)
+
+
+def test_server_that_closes_the_connection_is_told_however_soon_it_does() -> None:
+    """By a reset, too, which it sends where it had something to read still: one that has as many connections as it allows."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            asked, _ = listener.accept()
+            asked.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            asked.close()
+
+        refusing = threading.Thread(target=refuse)
+        refusing.start()
+        told = look_at(f"127.0.0.1:{listener.getsockname()[1]}", 5.0)
+        refusing.join()
+
+    assert "closes the connection; is it the right port" in str(told)
