@@ -44,6 +44,8 @@ _SETUP: dict[str, str] = {
     # An unknown variable, a syntax error, a feature that is not there; binary logging of statements.
     "1193 1064 1235 1665": "the server does not fit; MySQL 8 or MariaDB 10.6 is needed, and binlog_format = ROW or MIXED",
 }
+# Another transaction had locked a row for too long.
+ROW_LOCKED = 1205
 _OPTION = re.compile(r"--[a-z][\w=-]*")
 _VERDICTS = meanings({StoreUnavailableError: _REFUSALS, StoreSetupError: _SETUP})
 _UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")

@@ -163,6 +163,11 @@ class Table:
         """Return the request for a row and its age, which :func:`age_ms_of` reads."""
         return Request(f"SELECT {_AGED_ROW} FROM {self._table} WHERE k = {literal(key)}")
 
+    def unlocked(self, keys: Sequence[str]) -> Request:
+        """Return the request that shows each of *keys* that has a row, and once more if no other transaction has locked that."""
+        rows = f"SELECT k FROM {self._table} WHERE k IN ({', '.join(map(literal, sorted(keys)))})"
+        return Request(f"{rows}; {rows} FOR UPDATE SKIP LOCKED", urgent=True)
+
     def page(self, prefix: str, after: str | None) -> Request:
         """Return the request for the rows from *prefix* on, or *after* a key, in the order of the keys' bytes."""
         begin = f">= {literal(prefix)}" if after is None else f"> {literal(after)}"

@@ -5,6 +5,7 @@ It is called from threads; asyncio is served by the core's threads over it. ``do
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore,
 from dlock_core.record import State
 from dlock_core.store import Capability, Reply
 from dlock_mysql import provision
-from dlock_mysql._errors import translate
+from dlock_mysql._errors import ROW_LOCKED, translate
 from dlock_mysql._link import link_of
 from dlock_mysql._wire import PAGE_ROWS, Arm, Table, age_ms_of, decode, identifier
 from dlock_mysql.options import MySQLStoreOptions, fence_sql
@@ -41,6 +42,7 @@ class MySQLVerbs:
     def __init__(self, options: MySQLStoreOptions) -> None:
         self.options = options
         self.table = Table(options)
+        self._passes_over = False
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """Create the record if nobody holds the key."""
@@ -82,18 +84,48 @@ class MySQLVerbs:
         results, arms = BatchResults(requests), [*map(Arm.of, requests)]
         parts = [*in_parts({number: len(arm.sql) for number, arm in enumerate(arms)}, _BATCH_CHARACTERS)]
         for numbers in parts:
-            batch = self.table.changes([arms[number] for number in numbers])
             try:
-                found = {key: (row, key) for row, key in (yield batch)}
+                yield from self._renew(results, requests, arms, numbers)
             except (StoreError, pymysql.Error, TimeoutError) as error:
+                self._passes_over = True
                 if len(parts) == 1:
                     raise
                 results.fail_by(numbers, error, partial(self._problem, error))
-                continue
-            for number in numbers:
-                key = requests[number].record.key.encode()
-                results.settle(number, partial(batch.reply, [found[key]] if key in found else [], requests[number]))
         return results.as_list()
+
+    def _renew(
+        self, results: BatchResults, requests: Sequence[Replace], arms: Sequence[Arm], numbers: Sequence[int]
+    ) -> Exchange[None]:
+        """Do the replaces of *numbers*. After one that has failed, those of rows that other transactions have locked are passed over.
+
+        So a transaction of the user's that checks the fence of one lock, and takes its time, costs no other.
+        """
+        if not self._passes_over:
+            try:
+                yield from self._batch(results, requests, arms, numbers)
+            except pymysql.Error as error:
+                if error.args[:1] != (ROW_LOCKED,):
+                    raise
+            else:
+                return
+        keys = {number: requests[number].record.key for number in numbers}
+        shown = Counter(key.decode() for (key,) in (yield self.table.unlocked([*keys.values()])))
+        locked = [number for number in numbers if shown[keys[number]] == 1]
+        self._passes_over = bool(locked)
+        taken = pymysql.OperationalError(ROW_LOCKED)
+        if len(locked) == len(numbers):
+            raise taken
+        results.fail_by(locked, taken, partial(self._problem, taken))
+        yield from self._batch(results, requests, arms, [number for number in numbers if number not in locked])
+
+    def _batch(
+        self, results: BatchResults, requests: Sequence[Replace], arms: Sequence[Arm], numbers: Sequence[int]
+    ) -> Exchange[None]:
+        batch = self.table.changes([arms[number] for number in numbers])
+        found = {key: (row, key) for row, key in (yield batch)}
+        for number in numbers:
+            key = requests[number].record.key.encode()
+            results.settle(number, partial(batch.reply, [found[key]] if key in found else [], requests[number]))
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Say what the server promises."""

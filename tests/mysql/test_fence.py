@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from dlock_core import Lease, connect
-from dlock_core.errors import ConfigurationError, StoreUnavailableError
+from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.record import LockRecord
-from dlock_core.store import Replace
+from dlock_core.store import Replace, Reply
 from dlock_mysql import MySQLStore
 from tests.mysql.support import TABLE, TIMEOUT_S, held, plain, renewal, taken
 
@@ -63,6 +63,36 @@ def test_a_reader_of_the_row_does_not_wait(url: str, store: MySQLStore, key: str
     with plain(url) as cursor:
         assert is_held(cursor, record)
         assert store.read(key, timeout_s=TIMEOUT_S) == record
+
+
+def test_a_fenced_transaction_costs_no_other_lock_its_renewal(url: str, each_store: MySQLStore, key: str) -> None:
+    """A batch passes over the row that it has locked, from the second one on without waiting for it; a row that is gone is none of them."""
+    records = [taken(each_store, f"{key}/{number}") for number in range(3)]
+    gone = held(f"{key}/gone")
+    with plain(url) as cursor:
+        assert is_held(cursor, records[1])
+        for _ in range(2):
+            first, locked, last, none = each_store.replace_many(
+                [renewal(record) for record in (*records, gone)], timeout_s=TIMEOUT_S
+            )
+            assert isinstance(locked, StoreUnavailableError)
+            assert "1205: another transaction had the row" in str(locked)
+            assert none == Reply(applied=False, record=None)
+            records[::2] = applied(first), applied(last)
+        cursor.connection.commit()
+
+    for _ in range(2):
+        replies = each_store.replace_many([renewal(record) for record in records], timeout_s=TIMEOUT_S)
+        records = [applied(reply) for reply in replies]
+    assert each_store.requests["replace"] == 3 + 2 + 2 + 1
+
+
+def applied(reply: Reply | StoreError) -> LockRecord:
+    """Return the record that *reply* says was written."""
+    assert isinstance(reply, Reply)
+    assert reply.applied
+    assert reply.record is not None
+    return reply.record
 
 
 def test_a_renewal_after_a_fenced_transaction_is_applied(url: str, store: MySQLStore, key: str) -> None:
