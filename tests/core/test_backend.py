@@ -46,12 +46,11 @@ def test_scheme_names_the_backend_and_does_not_mind_case() -> None:
     assert backend_for("memory://x") is backend_for("MEMORY://x")
 
 
-@pytest.mark.parametrize(
-    ("scheme", "meant"), [(name, "; perhaps redis://… is meant") for name in ("reddis", "valkey")] + [("kafka", "")]
-)
+@pytest.mark.parametrize(("scheme", "meant"), [("reddis", "redis"), ("valkey", "redis"), ("kafka", "")])
 def test_unknown_scheme_lists_the_installed(scheme: str, meant: str) -> None:
     """A misspelt scheme is told with what there is, and with what was probably meant."""
-    with pytest.raises(ConfigurationError, match=rf"'{scheme}' in '{scheme}://…'{meant}; installed: .*memory.*redis"):
+    told = f"; perhaps {meant}://… is meant" if meant else ""
+    with pytest.raises(ConfigurationError, match=rf"'{scheme}' in '{scheme}://…'{told}; installed: .*memory.*redis"):
         connect(f"{scheme}://localhost")
 
 
