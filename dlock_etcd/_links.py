@@ -1,8 +1,8 @@
 """The links: how a request reaches a member of the cluster and its answer comes back, for threads and for asyncio.
 
 A channel of gRPC carries all requests of a client at once, so nothing that waits can starve a renewal. Its mutexes are Python's, so no
-call of it is made where a signal handler could interrupt it. Each request is sent once; one that
-certainly was not sent, since there was no connection, is tried on the other members, and for a moment on a member that comes back.
+call of it is made where a signal handler could interrupt it. Each request is sent once; one that certainly was not sent, since there was
+no connection, is tried on the other members, and for a moment on a member that comes back.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Link(BeginsAnew):
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
         self._options, self._targets, self._owned = options, options.endpoints, channel is None
-        # What the files for TLS said last, and when each channel was made.
+        # What the files for TLS said last, and what they said as each channel was made.
         self._files = files_of(options)
         self._made_with: dict[int, Files | None] = {}
         user, password = options.user, options.password.get_secret_value()
