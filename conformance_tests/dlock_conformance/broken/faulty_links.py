@@ -262,12 +262,13 @@ class AsyncLeftOpen(AsyncLinks):
         self.idle = []
 
 
-class WithAThread(Links):
-    """Looks after its connections in a thread that nobody ends."""
+class WithThreads(Links):
+    """Looks after its connections in threads that nobody ends."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         super().__init__(address)
-        threading.Thread(target=threading.Event().wait, args=(300,), daemon=True).start()
+        for _ in range(4):
+            threading.Thread(target=threading.Event().wait, args=(300,), daemon=True).start()
 
 
 BROKEN_LINKS: tuple[BrokenLinks, ...] = (
@@ -321,5 +322,5 @@ BROKEN_LINKS: tuple[BrokenLinks, ...] = (
     ),
     BrokenLinks("a cancelled call is told as one without an answer", "S17", None, AsyncNotCancelled),
     BrokenLinks("close leaves connections open", "S22", LeftOpen, AsyncLeftOpen),
-    BrokenLinks("close leaves the thread that looks after connections", "S22", WithAThread, None),
+    BrokenLinks("close leaves the threads that look after connections", "S22", WithThreads, None),
 )
