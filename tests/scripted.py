@@ -17,8 +17,6 @@ __all__ = ["ScriptedServer", "free_port", "stop"]
 
 _SCRIPTS = Path(__file__).parents[1] / "tools" / "servers"
 _SCRIPT_S = 280
-
-
 _given: set[int] = set()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KeeperState
 
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError
 from dlock_zookeeper import ZooKeeperStore
@@ -19,7 +21,7 @@ def test_login_that_the_server_does_not_take_is_an_error_of_the_set_up(key: str)
     store = ZooKeeperStore(f"zookeeper://locker:{PASSWORD}@127.0.0.1:{server.port}/tests")
     try:
         for _ in range(2):
-            with pytest.raises(StoreSetupError, match="user and password"):
+            with pytest.raises(StoreSetupError, match="refused user and password"):
                 store.claim(any_claim(key), timeout_s=TIMEOUT_S)
         server.crash()
         server._variables["JAVA_TOOL_OPTIONS"] = ""
@@ -30,6 +32,15 @@ def test_login_that_the_server_does_not_take_is_an_error_of_the_set_up(key: str)
     finally:
         store.close()
         server.stop()
+
+
+def test_login_of_the_users_client_that_the_server_does_not_take_is_one_too(key: str) -> None:
+    """No second try mends it: its owner makes another client."""
+    refused = KazooClient("127.0.0.1:9")
+    refused._state = KeeperState.AUTH_FAILED
+
+    with pytest.raises(StoreSetupError, match="refused user and password"):
+        ZooKeeperStore(refused).claim(any_claim(key), timeout_s=0.5)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -79,7 +79,7 @@ def test_tls_that_fails_is_told(url: str, address: str, certificates: Path) -> N
     """What is missing or wrong is named."""
     trusting = f"zookeeper://{address}/tests?tls=true&tls_ca={certificates}/ca.pem"
     urls = {
-        f"zookeeper://{address}/tests": "closes the connection; is it the right port, is tls=true missing",
+        f"zookeeper://{address}/tests": "closes the connection; is it the right port, is tls=true missing, or has",
         f"zookeeper://{address}/tests?tls=true": "its certificate is refused (unable to get local issuer certificate)",
         trusting: "it wants a certificate of the client (tls_cert and tls_key), or refuses this one",
         url.replace("server.key", "ca.key"): "TLS fails (KEY_VALUES_MISMATCH); see that tls_ca, tls_cert and tls_key",
