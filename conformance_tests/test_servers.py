@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,12 @@ from dlock_conformance import servers
 servers._contained = servers._named
 print(servers.resolve("redis").address[1], flush=True)
 time.sleep(300)
+"""
+PORTS = """
+import sys
+from dlock_conformance.servers import free_port
+print(*(free_port() for _ in range(300)), flush=True)
+sys.stdin.read()
 """
 NAMED = """
 from dlock_conformance.servers import ServerMissingError, resolve
@@ -80,6 +87,27 @@ def test_a_url_in_the_environment_comes_first(dlock_server: Callable[[str], Serv
 
     assert f"url={server.url!r}" in done.stdout
     assert "named by DLOCK_TEST_REDIS_URL" in done.stdout
+
+
+def test_no_port_is_given_twice_nor_to_two_processes() -> None:
+    """Nor is it one of those from which the system serves outgoing connections, on which a server would fail to begin now and then."""
+    given: list[int] = []
+    with ExitStack() as stack:
+        for _ in range(2):
+            asked = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", PORTS],
+                    env=environment(),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            assert asked.stdout is not None
+            given += map(int, asked.stdout.readline().split())
+
+    assert len(set(given)) == len(given) == 600
+    assert max(given) < 32_768
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -46,8 +46,12 @@ CLIENTS = [
     for colour in broken.colours
 ]
 
-# What a broken store leaves open is collected in another test.
-left_behind = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+# What a broken store leaves open is collected in another test, and its threads may fail in another one.
+left_behind = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from dlock_conformance.servers import free_port
 
 from tests.core.worlds import eventually
 
-__all__ = ["ScriptedServer", "free_port", "stop"]
+__all__ = ["ScriptedServer", "stop"]
 
 _SCRIPTS = Path(__file__).parents[1] / "tools" / "servers"
 _SCRIPT_S = 280
-_given: set[int] = set()
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on, another one each time: the server of the last one may not listen yet."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port: int = listener.getsockname()[1]
-        if port not in _given:
-            _given.add(port)
-            return port
 
 
 def stop(pid: int) -> None:

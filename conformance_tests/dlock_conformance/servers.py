@@ -16,6 +16,7 @@ import atexit
 import fcntl
 import gc
 import os
+import random
 import re
 import shutil
 import socket
@@ -28,19 +29,23 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from dlock_conformance.recipes import RECIPES, Recipe
 
-__all__ = ["RECIPES", "Recipe", "Server", "ServerMissingError", "resolve"]
+__all__ = ["RECIPES", "Recipe", "Server", "ServerMissingError", "free_port", "resolve"]
 
 _SCRIPTS = Path(__file__).parents[2] / "tools" / "servers"
 _WAYS_VARIABLE = "DLOCK_TEST_SERVERS"
 _ANSWER_S = 60.0
 _PROBE_S = 2.0
 _LOOK_EVERY_S = 0.05
+# Ports below those of outgoing connections, of which one could be taken between the look at a port and the start of its server.
+_PORTS, _BUS = range(10_000, 20_000), 10_000
+_given: set[int] = set()
 # Runs a server; a line on its standard input kills it and starts it again. When that input closes, which it does however the process at
 # the other end ends, the server is ended and its folder removed.
 _GUARD = """
@@ -166,7 +171,7 @@ def _installed(name: str, recipe: Recipe) -> Server:
     version = re.search(recipe.version, said)
     data = Path(os.environ.get("DLOCK_TEST_DATA") or tempfile.gettempdir())
     data.mkdir(parents=True, exist_ok=True)
-    port, folder = _free_port(), tempfile.mkdtemp(prefix=f"dlock-{name}-", dir=data)
+    port, folder = free_port(), tempfile.mkdtemp(prefix=f"dlock-{name}-", dir=data)
     command = [program, *(word.format(port=port, folder=folder) for word in recipe.arguments)]
     guard = _guarded(_GUARD, folder, *command)
     _wait_for(("127.0.0.1", port), recipe)
@@ -191,7 +196,7 @@ def _provisioned(name: str, recipe: Recipe) -> Server:
         program = _run(script, "install", name)
     if recipe.arguments:
         return _installed(name, recipe._replace(program=program or recipe.program))
-    port = str(_free_port())
+    port = str(free_port())
     _run(script, "start", port, name=name)
     _guarded(_STOP_AT_THE_END, str(script), port)
 
@@ -268,8 +273,23 @@ def _answers(address: tuple[str, int], recipe: Recipe) -> bool:
     return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+def free_port() -> int:
+    """Return a loopback port that is free, and so is the port 10,000 above, on which a Redis Cluster has its bus.
+
+    No other process of this user gets it from here as long as this one lives, and the system gives neither to an outgoing connection.
+    """
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with suppress(OSError), socket.socket() as probe, socket.socket() as above:
+            fcntl.lockf(_reserved(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            if port not in _given:
+                probe.bind(("127.0.0.1", port))
+                above.bind(("127.0.0.1", port + _BUS))
+                _given.add(port)
+                return port
+    raise LookupError(f"no port of {_PORTS.start} to {_PORTS.stop - 1} is free")
+
+
+@cache
+def _reserved() -> IO[bytes]:
+    """Return the file of which each process locks the bytes of its ports; closed with the process."""
+    return (Path(tempfile.gettempdir()) / f"dlock-ports-{os.getuid()}").open("ab")

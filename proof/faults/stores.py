@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import quote
 
 from dlock_conformance.proxy import FaultProxy, has_headers
-from dlock_conformance.servers import RECIPES, ServerMissingError, resolve
+from dlock_conformance.servers import RECIPES, ServerMissingError, free_port, resolve
 
 from dlock_core.backend import backend_for
 from tests.backends import is_request
 from tests.cluster import Cluster
 from tests.etcd.cluster import EtcdCluster
-from tests.scripted import ScriptedServer, free_port
+from tests.scripted import ScriptedServer
 from tests.zookeeper.cluster import ZooKeeperCluster
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import uuid
 from typing import Any
 
 import pytest
+from dlock_conformance.servers import free_port
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -20,7 +21,6 @@ from opentelemetry.trace import StatusCode
 from dlock_contrib.opentelemetry import Telemetry
 from dlock_core import AcquireTimeoutError, LockLostError, LossReason, __version__, aconnect, connect
 from tests.documentation import shown
-from tests.scripted import free_port
 
 
 class Sdk:

@@ -202,7 +202,9 @@ async def test_batch_is_as_urgent_as_its_most_urgent_lock(world: World) -> None:
         await world.jump(10)
 
         assert all(lease.is_valid for lease in leases)
-        assert store.sizes[:2] == [3, 2]
+        # Of two threads the second may overtake the first, which has chosen its batch already.
+        first = store.sizes[:2]
+        assert (first if world.colour == "async" else sorted(first, reverse=True)) == [3, 2]
 
 
 @both_colours

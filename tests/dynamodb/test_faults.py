@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from dlock_conformance.servers import free_port
 
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import State, Version
@@ -29,7 +30,7 @@ from tests.dynamodb.support import (
     stubbed,
     went_direct,
 )
-from tests.scripted import ScriptedServer, free_port
+from tests.scripted import ScriptedServer
 from tests.stopping import stop
 
 OpenStore = Callable[..., DynamoDBStore]

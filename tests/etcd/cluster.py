@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dlock_conformance.servers import free_port
+
 from tests.cluster import MEMBERS, Cluster
 from tests.etcd.support import administer
-from tests.scripted import free_port
 
 if TYPE_CHECKING:
     from tests.scripted import ScriptedServer

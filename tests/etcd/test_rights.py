@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dlock_conformance.servers import free_port
 
 from dlock_core import connect
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
@@ -19,7 +20,7 @@ from dlock_etcd._schema import Request
 from tests.certificates import make_certificates
 from tests.cli.operator_support import Command
 from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, released, renewed, until
-from tests.scripted import ScriptedServer, free_port
+from tests.scripted import ScriptedServer
 
 PASSWORD = "in-no-message"
 TOKEN_S = 1

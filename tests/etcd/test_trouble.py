@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from dlock_conformance.servers import free_port
 
 from dlock_core.errors import (
     ConfigurationError,
@@ -27,7 +28,7 @@ from dlock_core.errors import (
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from dlock_etcd._errors import error_of
 from tests.etcd.support import TIMEOUT_S, Refusal, any_claim, released
-from tests.scripted import ScriptedServer, free_port, stop
+from tests.scripted import ScriptedServer, stop
 
 QUOTA = 300_000
 

@@ -16,13 +16,12 @@ from urllib.parse import urlsplit
 import boto3
 import psycopg
 import pymysql
-from dlock_conformance.servers import resolve
+from dlock_conformance.servers import free_port, resolve
 from pymongo import MongoClient
 from pymysql.constants import CLIENT
 from redis import Redis
 
 from tests.documentation import Block, Names, shown
-from tests.scripted import free_port
 
 REGION = {"region_name": "eu-west-1", "aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
 SERVER_S = 60

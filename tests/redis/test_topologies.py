@@ -17,6 +17,7 @@ import redis
 import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
+from dlock_conformance.servers import free_port
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.store import Replace
@@ -30,7 +31,6 @@ from tests.redis.support import (
     binary,
     claim,
     exercise,
-    free_port,
     granted,
     held,
     renew,

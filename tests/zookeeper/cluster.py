@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dlock_conformance.servers import free_port
+
 from dlock_zookeeper._look import look_at
 from tests.cluster import MEMBERS, Cluster
 from tests.core.worlds import eventually
-from tests.scripted import free_port
 
 if TYPE_CHECKING:
     from tests.scripted import ScriptedServer

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dlock_conformance.servers import free_port
 
 from dlock_core import connect
 from tests.certificates import make_certificates
 from tests.cli.operator_support import Command
-from tests.scripted import ScriptedServer, free_port
+from tests.scripted import ScriptedServer
 
 FAILING = """
 import sys

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from dlock_conformance.servers import free_port
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
@@ -24,7 +25,7 @@ from dlock_core.errors import (
 )
 from dlock_zookeeper import ZooKeeperStore
 from dlock_zookeeper._errors import error_of
-from tests.scripted import ScriptedServer, free_port, stop
+from tests.scripted import ScriptedServer, stop
 from tests.zookeeper.support import TIMEOUT_S, any_claim, granted, released, renewed, session
 
 PASSWORD = "in-no-message"
