@@ -61,7 +61,7 @@ S18  The token of a key never goes back: not by release, takeover, deletion or c
 S19  ``capabilities`` are exactly the optional Protocols that the store implements.
 S20  ``guarantees()`` says what the topology promises, from what the store can see of it.
 S21  No verb provisions. Where a table, index or right is missing, it raises :class:`~dlock_core.errors.StoreSetupError`, which names the
-     command that mends it; ``provision()`` may be repeated.
+     command that mends it; so does ``guarantees()`` where the table is missing. ``provision()`` may be repeated.
 S22  ``close()`` may be repeated, and ends within 10 s, also while calls have no answer. It closes what the store opened itself, never a
      client it was given. After it every verb raises :class:`~dlock_core.errors.StoreUnavailableError`. Before it, too, a store keeps no
      connection and no thread for a caller that has ended. In a forked child a store begins anew, or raises a

@@ -11,7 +11,7 @@ from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError, 
 from dlock_core.kit import BatchResults, is_urgent, pages
 from dlock_core.store import Reply
 from dlock_mongodb import _wire
-from dlock_mongodb._errors import CLASSES, CREATE_IT, check_concern, error_of, kind_of, misfit
+from dlock_mongodb._errors import CLASSES, check_concern, error_of, kind_of
 from dlock_mongodb._wire import Command
 from dlock_mongodb.provision import inspection, provisioning
 
@@ -158,14 +158,13 @@ class MongoDBVerbs:
         return (yield from self._send(_wire.find(self._names.collection, keys, level)))
 
     def _send(self, document: Document, *, urgent: bool = False) -> Exchange[Any]:
-        if not (yield from self._known()).provisioned:
-            raise misfit(f"the collection {self._names.database}.{self._names.collection} does not exist", CREATE_IT)
+        yield from self._known()
         answer: Any = yield Command(self._names.database, document, urgent=urgent)
         return answer  # with its type
 
     def _known(self) -> Exchange[Facts]:
         facts = self._facts
-        return facts if facts is not None and facts.provisioned else (yield from self._learn(inspection(self._names)))
+        return facts if facts is not None else (yield from self._learn(inspection(self._names)))
 
     def _learn(self, conversation: Conversation) -> Exchange[Facts]:
         self._facts = facts = yield from conversation

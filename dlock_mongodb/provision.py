@@ -16,7 +16,7 @@ from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Grade, Guarantees, TokenOrder
 from dlock_mongodb import _wire
-from dlock_mongodb._errors import misfit
+from dlock_mongodb._errors import CREATE_IT, misfit
 from dlock_mongodb._wire import Command, Document
 from dlock_mongodb.options import MongoDBStoreOptions
 
@@ -28,7 +28,6 @@ class Facts(NamedTuple):
     """What was found out. *read_level* is the read concern that makes a read of one record linearizable."""
 
     guarantees: Guarantees
-    provisioned: bool
     notifies: bool
     read_level: str
 
@@ -50,23 +49,20 @@ def inspection(names: MongoDBStoreOptions) -> Conversation:
     """Look at server and collection, and try a claim on a reserved document.
 
     Raises:
-        StoreSetupError: the server, the collection or the user does not fit.
+        StoreSetupError: the server, the collection or the user does not fit, or there is no such collection.
         StoreUnavailableError: the replica set is electing its primary.
     """
     hello = _demand((yield _ask(names.database, {"hello": 1})))
     # Where the user may not ask for it, the version stays unknown.
     build = yield _ask(names.database, {"buildInfo": 1})
     _check_server(hello, build)
-    provisioned = yield from _look_at_collection(names)
-    if provisioned:
-        if hello.get("msg") == "isdbgrid":
-            yield from _look_at_shard_key(names)
-        yield from _try_a_claim(names)
+    yield from _look_at_collection(names)
+    if hello.get("msg") == "isdbgrid":
+        yield from _look_at_shard_key(names)
+    yield from _try_a_claim(names)
     notifies = yield from _try_a_change_stream(names)
     standalone = "setName" not in hello and hello.get("msg") != "isdbgrid"
-    return Facts(
-        _guarantees(hello, build, notifies=notifies), provisioned, notifies, "local" if standalone else "linearizable"
-    )
+    return Facts(_guarantees(hello, build, notifies=notifies), notifies, "local" if standalone else "linearizable")
 
 
 def _check_server(hello: Document, build: Document) -> None:
@@ -91,9 +87,9 @@ def _check_server(hello: Document, build: Document) -> None:
 def _look_at_collection(names: MongoDBStoreOptions) -> _Part:
     listed = yield _ask(names.database, {"listCollections": 1, "filter": {"name": names.collection}})
     found = _wire.documents(_demand(listed))
-    if not found:
-        return False
     where = f"the collection {names.database}.{names.collection}"
+    if not found:
+        raise misfit(f"{where} does not exist", CREATE_IT)
     options = found[0].get("options", {})
     wrong = [
         name for name in ("capped", "collation", "timeseries", "viewOn", "expireAfterSeconds") if options.get(name)
@@ -107,7 +103,6 @@ def _look_at_collection(names: MongoDBStoreOptions) -> _Part:
             raise misfit(f"the TTL index {index['name']!r} of {where} removes locks and their tokens", "drop the index")
         if index.get("unique") and index["name"] != "_id_":
             raise misfit(f"the unique index {index['name']!r} of {where} keeps locks from being made", "drop the index")
-    return True
 
 
 def _look_at_shard_key(names: MongoDBStoreOptions) -> _Part:

@@ -87,12 +87,13 @@ def _made(sql: str) -> Exchange[None]:
 def inspection(table: str) -> Exchange[Facts]:
     """Look at server and table.
 
-    Raises: StoreSetupError: the server or the table does not fit. A table that is missing is no error here.
+    Raises: StoreSetupError: the server or the table does not fit, or there is no table.
     """
     answer = yield statement(_LOOK)
     [(version, number, whole, encoding, *settings, pid, replicas)] = answer.rows
     _check_server(version, number, whole, encoding, settings[-1])
-    yield from _look_at_table(table)
+    if not (yield from _look_at_table(table)):
+        raise misfit(f"there is no table {table}", CREATE_IT)
     notifies = pid == answer.backend_pid
     if not notifies:
         yield from _check_pooler()

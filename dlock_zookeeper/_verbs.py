@@ -186,7 +186,7 @@ class ZooKeeperVerbs:
             results.fail_by(numbers, error, partial(error_of, error, writes=False))
             return
         if not self._root_seen and not any(nodes):
-            yield from self._look_for_root(NoNodeError())
+            yield from self._look_for_root()
         for number, key, node in zip(numbers, keys, nodes, strict=True):
             self._hints.pop(key, None)
             expected = requests[number].expected if refused else None
@@ -223,9 +223,9 @@ class ZooKeeperVerbs:
         self._hints.pop(key, None)
         try:
             _, (value, stat) = yield _wire.read(_wire.path_of(self._root, key), watch=watch)
-        except NoNodeError as error:
+        except NoNodeError:
             if not self._root_seen:
-                yield from self._look_for_root(error)
+                yield from self._look_for_root()
             return None
         except StoreError:
             raise
@@ -238,10 +238,10 @@ class ZooKeeperVerbs:
         self._seen(key, record)
         return record
 
-    def _look_for_root(self, error: Exception) -> Exchange[None]:
+    def _look_for_root(self) -> Exchange[None]:
         try:
             yield _wire.reads([f"/{self._root}"])
-        except NoNodeError:
+        except NoNodeError as error:
             raise no_root(self._root) from error
         self._root_seen = True
 
@@ -272,7 +272,8 @@ class ZooKeeperVerbs:
         return pages(page)
 
     def guarantees(self) -> Exchange[Guarantees]:
-        """Ask the server for itself and its ensemble."""
+        """Look for the root, and ask the server for itself and its ensemble."""
+        yield from self._look_for_root()
         voting: int | None = None
         try:
             [(config, _)] = yield _wire.reads([_CONFIG])

@@ -74,7 +74,6 @@ class ThreadedStore:
 
     def __init__(self, store: LockStore) -> None:
         self.store = store
-        self.capabilities = store.capabilities
         self.default_prefix: str = getattr(store, "default_prefix", "")
         self.batch_limit: int = getattr(store, "batch_limit", 1)
         # What keeps or frees a lock never queues behind claims that hang.
@@ -83,6 +82,11 @@ class ThreadedStore:
         self._waits = ThreadPoolExecutor(WAIT_THREADS, thread_name_prefix="dlock-wait")
         self._places = threading.Semaphore(WAIT_THREADS)
         self._closed = False
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """Those of the store, which may learn of some when it is asked for its guarantees."""
+        return self.store.capabilities
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Claim."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+from dlock_core.errors import StoreSetupError
 from dlock_core.kit.exchange import aperform, perform
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ class Backend:
     ``is_unmade`` says that there is nothing to read yet. *policy* states the rights that the server's user needs, for
     ``dlock doctor --policy``: text, or a function that returns what is printed as JSON. *remedies* says by the name of an unsafe trait
     what to do about it, for ``dlock doctor``. With *learns* a store is asked for its guarantees when it is opened, since only then it
-    knows its capabilities.
+    knows its capabilities; what is wrong with its set-up is said to who asks next.
     """
 
     def __init__(
@@ -69,7 +71,8 @@ class Backend:
             store.inspect_timeout_s = min(store.inspect_timeout_s, longest_s)
         try:
             if self._learns:
-                yield store.guarantees()
+                with suppress(StoreSetupError):  # it may be about to be provisioned
+                    yield store.guarantees()
         except BaseException:
             yield store.close()
             raise

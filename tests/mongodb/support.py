@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import secrets
-import threading
 from collections.abc import Callable
 from typing import Any
 
+from dlock_conformance.subject import Loop
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 
@@ -70,25 +69,6 @@ class Counted(CommandListener):
         return [next(iter(command)) for command in self.commands if "endSessions" not in command]
 
 
-class Loop:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def run(self, coroutine: Any) -> Any:
-        """Run *coroutine* there, and return its result here."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
-
-    def close(self) -> None:
-        """End it."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
-
-
 class Face:
     """A store of either colour; its verbs block."""
 
@@ -102,7 +82,7 @@ class Face:
             came = getattr(self.raw, name)(*arguments, **keywords)
             if name == "scan":
                 return list(came) if self.loop is None else self.loop.run(_collected(came))
-            return self.loop.run(came) if self.loop is not None and inspect.isawaitable(came) else came
+            return self.loop.run(came) if self.loop is not None and inspect.iscoroutine(came) else came
 
         return call
 

@@ -81,7 +81,7 @@ def test_a_replica_set_of_three_is_grade_a() -> None:
     assert facts.guarantees.version == "8.0.4"
     told = facts.guarantees
     assert (told.unsafe, told.deletes, told.refusal_linearizable, told.durable) == ((), False, False, True)
-    assert (facts.provisioned, facts.notifies, facts.read_level) == (True, True, "linearizable")
+    assert (facts.notifies, facts.read_level) == (True, "linearizable")
     assert server.asked.count("db.findAndModify") == 2
     assert server.asked[-1] == "db.killCursors"  # what was tried stays nowhere
 
@@ -93,7 +93,7 @@ def test_a_replica_set_of_one_loses_with_its_disk() -> None:
 
 def test_the_oldest_server_is_taken() -> None:
     """MongoDB 4.4."""
-    assert Pretended(hello={**HELLO, "maxWireVersion": 9}).talk(inspection(NAMES)).provisioned
+    assert Pretended(hello={**HELLO, "maxWireVersion": 9}).talk(inspection(NAMES)).notifies
 
 
 def test_a_standalone_must_be_accepted_by_name() -> None:
@@ -165,7 +165,7 @@ def test_what_does_not_fit_is_named(answers: dict[str, Any], match: str) -> None
 )
 def test_what_harms_nobody_is_taken(answers: dict[str, Any]) -> None:
     """An index that keeps no lock from being made, and claims that say nothing either way."""
-    assert Pretended(**answers).talk(inspection(NAMES)).provisioned
+    assert Pretended(**answers).talk(inspection(NAMES)).notifies
 
 
 def test_an_election_is_no_fault_of_the_set_up() -> None:
@@ -206,7 +206,7 @@ def test_what_is_only_convenient_may_be_denied(refused: str) -> None:
 def test_a_sharded_collection_must_be_sharded_by_its_id(key: dict[str, Any]) -> None:
     """Only then is the _id unique; whoever may not look is told so in the notes. Its reads are linearizable as those of a replica set."""
     facts = Pretended(hello=SHARDED, find=cursor({"_id": "db.locks", "key": key})).talk(inspection(NAMES))
-    assert (facts.provisioned, facts.read_level) == (True, "linearizable")
+    assert facts.read_level == "linearizable"
     assert (facts.guarantees.grade, facts.guarantees.unsafe) == (Grade.A, ())
     assert any(
         "sharded" in note for note in Pretended(hello=SHARDED, find=DENIED).talk(inspection(NAMES)).guarantees.notes
@@ -217,9 +217,9 @@ def test_looking_makes_nothing() -> None:
     """Where the collection is missing nothing is written, not even the self-test."""
     server = Pretended(listCollections=cursor())
 
-    facts = server.talk(inspection(NAMES))
+    with pytest.raises(StoreSetupError, match="does not exist; 'dlock init"):
+        server.talk(inspection(NAMES))
 
-    assert not facts.provisioned
     assert not {"db.create", "db.findAndModify"} & set(server.asked)
 
 
@@ -228,7 +228,7 @@ def test_provisioning_may_be_repeated(answer: dict[str, Any]) -> None:
     """A collection that is there is looked at, not made."""
     server = Pretended(create=answer)
 
-    assert server.talk(provisioning(NAMES)).provisioned
+    assert server.talk(provisioning(NAMES)).notifies
     assert server.asked[0] == "db.create"
 
 

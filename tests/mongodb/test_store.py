@@ -284,13 +284,13 @@ def test_a_verb_makes_no_collection(opener: Opener, raw: Any, key: str) -> None:
     name = f"missing-{fresh()}"
     store = opener.store(collection=name)
     calls: list[Callable[[], Any]] = [
+        store.guarantees,
         lambda: store.claim(any_claim(key)),
         lambda: store.read(key),
         lambda: store.scan(""),
         lambda: store.replace_many([Replace(held(key), Version("r", 1))]),
     ]
 
-    store.guarantees()
     for call in calls:
         with pytest.raises(StoreSetupError, match="dlock init"):
             call()

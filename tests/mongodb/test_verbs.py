@@ -37,7 +37,7 @@ GUARANTEES = Guarantees(
 def verbs() -> MongoDBVerbs:
     """Return the verbs of a store that has inspected its server."""
     made = MongoDBVerbs(MongoDBStoreOptions(database="db", collection="c"), lambda _: None)
-    made._facts = Facts(GUARANTEES, provisioned=True, notifies=True, read_level="linearizable")
+    made._facts = Facts(GUARANTEES, notifies=True, read_level="linearizable")
     return made
 
 

@@ -8,6 +8,8 @@ import pytest
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Grade
 from dlock_postgres._session import Answer
+from dlock_postgres._wire import COLUMNS
+from dlock_postgres.provision import _EXTRA as EXTRA
 from dlock_postgres.provision import Facts, inspection, provisioning
 
 SETTINGS = {
@@ -27,10 +29,11 @@ def promised(replicas: int, changes: dict[str, str], *, pid: int = PID, server: 
     exchange = inspection("public.dlock")
     next(exchange)
     answer = Answer([(*server, "UTF8", *(SETTINGS | changes).values(), PID, replicas)], pid)
+    columns = ",".join(f"{name} {kind}" for name, kind in (COLUMNS | EXTRA).items())
     try:
         while True:
             exchange.send(answer)
-            answer = Answer([], pid)
+            answer = Answer([("r", "p", False, columns, True)], pid)
     except StopIteration as end:
         found: Facts = end.value
         return found

@@ -83,8 +83,7 @@ class Standby(Member):
 def primary() -> Iterator[Member]:
     """Start the primary, with the table made."""
     member = Member(DLOCK_POSTGRES_ARGS="-c wal_level=logical")
-    with connect(member.url) as client:
-        client.provision()
+    connect(member.url, provision=True).close()
     yield member
     member.end()
 

@@ -40,6 +40,7 @@ def test_server_alone_is_grade_b(url: str, address: str) -> None:
     store = ZooKeeperStore(url)
     with session(f"{address}/tests") as client:
         for each in (store, ZooKeeperStore(client)):
+            each.provision()
             told = each.guarantees()
 
             assert (told.grade, told.durable, told.deletes) == (Grade.B, True, False)

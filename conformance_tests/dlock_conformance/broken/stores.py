@@ -29,7 +29,7 @@ from dlock_conformance.broken.together import OF_SEVERAL, lacking_a_method
 from dlock_conformance.harness import Colour
 from dlock_conformance.records import held
 from dlock_conformance.wire.errors import NoReplyError, NoTableError, NotSentError
-from dlock_conformance.wire.wired import CAPABILITIES
+from dlock_conformance.wire.wired import CAPABILITIES, guarantees
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import State
 from dlock_core.store import Capability, Reply
@@ -142,6 +142,7 @@ BROKEN: tuple[Broken, ...] = (
     Broken("the grade is a letter", "S20", saying(grade="A")),
     Broken("grade A forgets everything", "S20", saying(durable=False)),
     Broken("a verb makes the table", "S21", setting(lenient=True)),
+    Broken("guarantees promise without a table", "S21", setting(promises=guarantees)),
     Broken(
         "a missing table is told as no reply",
         "S21",

@@ -28,6 +28,7 @@ from dlock_conformance.wire.wired import (
     waits,
     wired_harness,
     without_members,
+    without_table,
 )
 from dlock_core.errors import StoreError
 from dlock_core.record import LockRecord
@@ -222,9 +223,7 @@ def socket_harness(
     wire: Wire, links: tuple[type[Links], type[AsyncLinks]] = (Links, AsyncLinks), **changes: Any
 ) -> Iterator[StoreHarness]:
     """Yield a harness that can do to *wire*, through a socket and the clients *links*, all that a harness can do."""
-    bare = Wire()
-    bare.provisioned = False
-    bare.translate, bare.lenient = wire.translate, wire.lenient
+    bare = without_table(wire)
     with (
         closing(SocketServer(wire)) as server,
         closing(SocketServer(bare)) as empty,

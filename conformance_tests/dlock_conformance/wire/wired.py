@@ -116,6 +116,12 @@ class Wire:
         """Make the table."""
         self.provisioned = True
 
+    def promises(self) -> Guarantees:
+        """Say what the server promises, if the table is there."""
+        if not self.provisioned:
+            raise NoTableError("no such table")
+        return self.told()
+
     def patience(self, timeout_s: float) -> float:
         """How long the driver waits for a reply, where the caller allows *timeout_s*."""
         return timeout_s
@@ -257,7 +263,8 @@ class WiredStore:
 
     def guarantees(self) -> Guarantees:
         """As the port says."""
-        return self.wire.told()
+        with translated(self, "guarantees", None):
+            return self.wire.promises()
 
     def provision(self) -> None:
         """As the port says."""
@@ -362,7 +369,8 @@ class AsyncWiredStore:
 
     async def guarantees(self) -> Guarantees:
         """As the port says."""
-        return self.wire.told()
+        with translated(self, "guarantees", None):
+            return self.wire.promises()
 
     async def provision(self) -> None:
         """As the port says."""
@@ -413,12 +421,17 @@ def results(wire: Wire, came: Sequence[Any], requests: Sequence[Replace]) -> Seq
     ]
 
 
+def without_table(wire: Wire) -> Wire:
+    """Return a server without the table; what is patched of *wire* is patched of it, too."""
+    bare = Wire()
+    patched = {name: value for name, value in vars(wire).items() if name in ("translate", "lenient", "promises")}
+    bare.__dict__.update(patched, provisioned=False)
+    return bare
+
+
 def wired_harness(wire: Wire, **changes: Any) -> StoreHarness:
     """Return a harness that can do to *wire* all that a harness can do."""
-    bare = Wire()
-    bare.provisioned = False
-    # What is patched is patched for the table that is missing, too.
-    bare.__dict__.update({name: value for name, value in vars(wire).items() if name in ("translate", "lenient")})
+    bare = without_table(wire)
 
     def open_store() -> WiredStore:
         store: WiredStore = wire.faces[0](wire)
