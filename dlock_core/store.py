@@ -124,7 +124,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, Version
@@ -381,7 +381,8 @@ class Notify(Protocol):
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Return when a claim of *record.key* is worth trying: the key was released or renewed after *record*, or *timeout_s* passed.
 
-        *ticket* is the one of the attempt's claims: a store may keep the waiter's place under it.
+        *ticket* is the one of the attempt's claims: a store may keep the waiter's place under it. Where each wait writes a place, a store
+        may also have a method ``wait_keeping_place``, with the same arguments: an attempt that will wait again calls it.
         """
 
 
@@ -402,6 +403,11 @@ class ClaimWait(Protocol):
 
         The request names a ticket, as those who wait by :meth:`Notify.wait` do.
         """
+
+
+def wait_of(store: Any, *, returns: bool) -> Any:
+    """Return the method of *store* by which an attempt waits, which *returns* to wait again or not."""
+    return getattr(store, "wait_keeping_place", store.wait) if returns else store.wait
 
 
 def mark_withdrawn(interrupt: BaseException, request: Claim) -> None:

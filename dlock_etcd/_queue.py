@@ -47,6 +47,11 @@ class Queue:
         # Whose request for a place has had no answer: the place may come after it was given up.
         self._unanswered: set[str] = set()
 
+    @property
+    def has_places(self) -> bool:
+        """Whether a place stands, or may."""
+        return bool(self._places)
+
     def own(self, key: str, ticket: str | None) -> Place | None:
         """Return the place of an attempt, if it has waited."""
         if ticket is None:
@@ -147,13 +152,13 @@ class Queue:
             except TROUBLE as error:
                 _log.debug("a waiter was not woken: %s", error)
 
-    def upkeep(self) -> Exchange[None]:
-        """Keep the places of all who wait, and give up those that nobody has come back to."""
-        if self._lease:  # first: where many places are given up, the time may be over before it is kept
+    def upkeep(self, *, ends: bool = False) -> Exchange[None]:
+        """Keep the places of all who wait, and give up those that nobody has come back to; at once where the waiting *ends*."""
+        if self._lease and not ends:  # first: where many places are given up, the time may be over before it is kept
             kept = yield _schema.request("Lease", "LeaseKeepAlive", id=self._lease)
             if kept.ttl <= 0:
                 self._lease = 0
-        over = time.monotonic() - _TURN_S
+        over = time.monotonic() - (0 if ends else _TURN_S)
         for bell, (place, left_at) in list(self._places.items()):
             if left_at < over:
                 yield from self._give_up(bell, (place, left_at), passes_on=True)

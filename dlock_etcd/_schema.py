@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 EQUAL, GREATER, LESS = range(3)
-CREATED, MODIFIED, VALUE = 1, 2, 3
+CREATED, MODIFIED, VALUE, LEASE = 1, 2, 3, 4
 _NO_PUTS = 0
 _PACKAGE = "etcd"
 # Each message with its fields: a type, a name, a number. Fields of one oneof are joined by '|', of a list marked by '*'.
@@ -28,7 +28,8 @@ DeleteRange: bytes key 1
 DeleteRangeAnswer: int64 deleted 2
 Op: Range range 1 | Put put 2 | DeleteRange delete 3 | Txn txn 4
 OpAnswer: RangeAnswer range 1 | PutAnswer put 2 | DeleteRangeAnswer delete 3 | TxnAnswer txn 4
-Compare: int32 result 1, int32 target 2, bytes key 3, int64 create_revision 5 | int64 mod_revision 6 | bytes value 7, bytes range_end 64
+Compare: int32 result 1, int32 target 2, bytes key 3, \
+int64 create_revision 5 | int64 mod_revision 6 | bytes value 7 | int64 lease 8, bytes range_end 64
 Txn: *Compare compare 1, *Op success 2, *Op failure 3
 TxnAnswer: Header header 1, bool succeeded 2, *OpAnswer responses 3
 WatchCreate: bytes key 1, bytes range_end 2, *int32 filters 5

@@ -28,7 +28,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dlock_core.kit import Plain, damaged, kept, kept_for_first, payload_of, plain_of, record_of, written
 from dlock_core.record import FORMAT_VERSION, State
 from dlock_core.store import Claim, Expect, Reply
-from dlock_etcd._schema import CREATED, EQUAL, GREATER, LESS, MODIFIED, VALUE, Compare, DeleteRange, Op, Put, Range, Txn
+from dlock_etcd._schema import (
+    CREATED,
+    EQUAL,
+    GREATER,
+    LEASE,
+    LESS,
+    MODIFIED,
+    VALUE,
+    Compare,
+    DeleteRange,
+    Op,
+    Put,
+    Range,
+    Txn,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -284,9 +298,14 @@ def page(keys: Keys, prefix: str, after: str | None) -> Any:
 
 
 def enter(keys: Keys, own: Place, lease: int) -> Any:
-    """Return the transaction that gives a waiter its keys, for as long as *lease* lives, and shows whether a place is before its own."""
-    taken = [Op(put=Put(key=each, lease=lease)) for each in (own.place, own.bell.encode())]
-    return Txn(success=[*shows(keys, own.key), first_place(keys.places(own.key), own.place), *taken])
+    """Return the transaction that gives a waiter its keys, for as long as *lease* lives, and shows whether a place is before its own.
+
+    It writes nothing where the waiter has them already: etcd keeps whatever is written until it is told to compact.
+    """
+    shown, both = [*shows(keys, own.key), first_place(keys.places(own.key), own.place)], (own.place, own.bell.encode())
+    stand = [Compare(result=EQUAL, target=LEASE, key=each, lease=lease) for each in both]
+    taken = [Op(put=Put(key=each, lease=lease)) for each in both]
+    return Txn(compare=stand, success=shown, failure=[*shown, *taken])
 
 
 def leave(keys: Keys, own: Place) -> Any:

@@ -57,18 +57,33 @@ class _Store(Batches, Waits):
 
         A waiter that is interrupted leaves the queue.
         """
-        return self._perform(self._queueing(record, ticket, timeout_s))
+        return self._perform(self._queueing(record, ticket, timeout_s, returns=False))
 
-    def _queueing(self: Any, record: LockRecord, ticket: str, timeout_s: float) -> Exchange[None]:
+    def wait_keeping_place(self: Any, record: LockRecord, *, ticket: str, timeout_s: float) -> Any:
+        """As :meth:`wait`, for who waits again after a look at the key: the place stands for so long."""
+        return self._perform(self._queueing(record, ticket, timeout_s, returns=True))
+
+    def close(self: Any) -> Any:
+        """Leave the queues, refuse every later call, and close what the store opened itself; may be repeated."""
+        return self._perform(self._closing())
+
+    def _closing(self: Any) -> Exchange[None]:
+        if self._verbs.queue.has_places:
+            with suppress(StoreError):  # the places end a little later
+                yield self._run(self._verbs.queue.upkeep(ends=True), _UPKEEP)
+        yield super().close()  # type: ignore[misc]  # of the face that is mixed in
+
+    def _queueing(self: Any, record: LockRecord, ticket: str, timeout_s: float, *, returns: bool) -> Exchange[None]:
         key = record.key
-        queue, until, woken = self._verbs.queue, time.monotonic() + timeout_s, False
+        queue, until, woken, stays = self._verbs.queue, time.monotonic() + timeout_s, False, False
         bell = queue.attend(key, ticket, until)
         try:
             yield from self._waiting(record, bell, timeout_s)
             woken = time.monotonic() < until
-        finally:
             # Who waits for a shared lock makes no claim, which would take its place away.
-            if woken and record.members is None:
+            stays = (woken or returns) and record.members is None
+        finally:
+            if stays:
                 queue.keep(bell)
             else:
                 with suppress(StoreError):  # the place is given up a little later

@@ -49,21 +49,25 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Return when the key is this waiter's to claim, or after *timeout_s*; those who wait are woken in the order in which they came."""
-        # A shared lock may have room for several who wait: each sees every change.
-        shared = record.members is not None
-        return self._perform(
-            self._waiting(record, record.key, timeout_s) if shared else self._queueing(record, ticket, timeout_s)
-        )
+        self._perform(self._queueing(record, ticket, timeout_s, returns=False))
 
-    def _queueing(self, record: LockRecord, ticket: str, timeout_s: float) -> Exchange[None]:
-        queue, until, woken = self._queue, time.monotonic() + timeout_s, False
+    def wait_keeping_place(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """As :meth:`wait`, for who waits again after a look at the key: the place stands for so long."""
+        self._perform(self._queueing(record, ticket, timeout_s, returns=True))
+
+    def _queueing(self, record: LockRecord, ticket: str, timeout_s: float, *, returns: bool) -> Exchange[None]:
+        if record.members is not None:  # it may have room for several who wait: each sees every change
+            yield from self._waiting(record, record.key, timeout_s)
+            return
+        queue, until, woken, stays = self._queue, time.monotonic() + timeout_s, False, False
         place = queue.attend(record.key, ticket, until)
         try:
             while not woken and (left_s := until - time.monotonic()) > 0:
                 yield from self._waiting(record, place, left_s)
                 woken = time.monotonic() < until and not queue.is_behind(place)
+            stays = woken or returns
         finally:
-            if woken:
+            if stays:
                 queue.keep(place)
             else:
                 with suppress(StoreError):  # the place is given up a little later

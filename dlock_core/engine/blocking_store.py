@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dlock_core.store import wait_of
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
@@ -52,6 +54,10 @@ class BlockingStore:
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait; asked only of a store that can."""
         self.store.wait(record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]
+
+    async def wait_keeping_place(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """Wait, and keep the place for the next wait, where the store can do that."""
+        wait_of(self.store, returns=True)(record, ticket=ticket, timeout_s=timeout_s)
 
     async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
         """Claim when the key is free; asked only of a store that can."""

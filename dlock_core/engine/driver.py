@@ -54,7 +54,7 @@ from dlock_core.states import (
     Wait,
     Woken,
 )
-from dlock_core.store import Claim, Release, Replace, Reply
+from dlock_core.store import Claim, Release, Replace, Reply, wait_of
 from dlock_core.timings import NANOS, NEVER
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ _log = guarded_logger("dlock.engine")
 
 ABANDONED_MAX = 4_096
 _RVN_BYTES, _DRAWN_AT_ONCE = 16, 64
+_LOOK_NS = NANOS // 4  # an attempt with less time than this may end with the look that follows its wait
 _TOLD = frozenset({Risk, Stop, Abandon, Noted})
 _MAY_BE_LATE = frozenset({Answer, Failure})
 jitter = random.random  # spreads a herd; nothing is kept secret by it
@@ -392,7 +393,8 @@ class Driver:
         line = handle.line if type(state) is Seeking and state.failing_since is None else None
         if seconds > 0:
             if effect.record is not None:
-                await self.wait_for_notice(effect.record, state.terms.ticket, effect.until)
+                returns = type(state) is Seeking and state.give_up_at - effect.until > _LOOK_NS
+                await self.wait_for_notice(effect.record, state.terms.ticket, effect.until, returns=returns)
             elif line is not None:
                 await line.pause(handle, seconds)
             else:
@@ -401,11 +403,11 @@ class Driver:
             return Woken(new_rvn())
         return Due(new_rvn(), jitter())
 
-    async def wait_for_notice(self, record: LockRecord, ticket: str, until: int) -> None:
-        """Return when the store says that *record* stands no more, or at *until*."""
+    async def wait_for_notice(self, record: LockRecord, ticket: str, until: int, *, returns: bool = False) -> None:
+        """Return when the store says that *record* stands no more, or at *until*; *returns* says that the attempt then waits on."""
         seconds = max(until - self.runtime.now(), 1) / NANOS
         try:
-            await self.store.wait(record, ticket=ticket, timeout_s=seconds)  # type: ignore[attr-defined]  # a capability
+            await wait_of(self.store, returns=returns)(record, ticket=ticket, timeout_s=seconds)
         except StoreError as error:
             # Waiting is a convenience: without it the next poll finds out.
             _log.debug("waiting for lock %r failed: %s", record.key, error)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.store import Capability
+from dlock_core.store import Capability, wait_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -126,12 +126,18 @@ class ThreadedStore:
     async def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait; asked only of a store that can. With all threads taken, it is a pause: the next poll finds out."""
         assert Capability.NOTIFY in self.capabilities  # the engine asks nothing else
+        await self._wait(self.store.wait, record, ticket, timeout_s)  # type: ignore[attr-defined]
+
+    async def wait_keeping_place(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        """Wait, and keep the place for the next wait, where the store can do that."""
+        await self._wait(wait_of(self.store, returns=True), record, ticket, timeout_s)
+
+    async def _wait(self, wait: Callable[..., None], record: LockRecord, ticket: str, timeout_s: float) -> None:
         if not self._places.acquire(blocking=False):
             await asyncio.sleep(timeout_s)
             return
         # Its place is free when its thread is, which a cancelled waiter leaves behind.
-        call = partial(self.store.wait, record, ticket=ticket)  # type: ignore[attr-defined]
-        await self._run(call, timeout_s, self._waits, self._left)
+        await self._run(partial(wait, record, ticket=ticket), timeout_s, self._waits, self._left)
 
     async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
         """Claim when the key is free; asked only of a store that can. With all threads taken, the wait is a pause."""

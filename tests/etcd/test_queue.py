@@ -9,15 +9,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dlock_core import AcquireTimeoutError, LockClient
 from dlock_core.kit import Call
 from dlock_core.record import LockRecord, Member, Members, SessionRef
 from dlock_core.store import Claim, Expect
-from dlock_etcd import AsyncEtcdStore, EtcdStore
+from dlock_etcd import AsyncEtcdStore, EtcdStore, _queue
 from dlock_etcd._queue import Queue
 from tests.etcd.support import TIMEOUT_S, Waiter, administer, any_claim, coded, held, released, renewed, until
 
@@ -114,6 +116,51 @@ def _attend_early(attend: Callable[[Queue, str, str, float], str]) -> Callable[[
         return attend(queue, key, ticket, until)
 
     return early
+
+
+def test_client_that_waits_writes_nothing_after_its_place_and_none_is_left_by_who_gives_up(
+    address: str, standing: tuple[EtcdStore, LockRecord]
+) -> None:
+    """It looks at the key again and again; etcd keeps each write until it is told to compact."""
+    store, record = standing
+    waiting = EtcdStore(f"etcd://{address}/{ROOT}")
+    with LockClient(waiting, lease_duration=0.4) as client, ThreadPoolExecutor(1) as pool:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_queue, "_TURN_S", TIMEOUT_S * 2)
+            with pytest.raises(AcquireTimeoutError):
+                client.acquire(record.key, timeout=1)
+            until(lambda: places(address, record.key) == 0)
+
+        acquiring = pool.submit(client.acquire, record.key)
+        until(lambda: places(address, record.key) == 1)
+        store.read(record.key, timeout_s=TIMEOUT_S)
+        before, looks = store._verbs.revision, waiting.requests["read"]
+        until(lambda: waiting.requests["read"] > looks + 3)
+        store.read(record.key, timeout_s=TIMEOUT_S)
+        assert store._verbs.revision == before
+        store.release(released(record), timeout_s=TIMEOUT_S)
+        acquiring.result(TIMEOUT_S)
+    waiting.close()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_closing_leaves_the_queue(address: str, standing: tuple[EtcdStore, LockRecord], asynchronous: bool) -> None:
+    """Also a place that is kept for a look at the key, which would hold up those behind it for seconds."""
+    _, record = standing
+
+    async def wait_and_close() -> None:
+        store = AsyncEtcdStore(f"etcd://{address}/{ROOT}")
+        await store.wait_keeping_place(record, ticket="t", timeout_s=0.2)
+        await store.close()
+
+    if asynchronous:
+        asyncio.run(wait_and_close())
+    else:
+        store = EtcdStore(f"etcd://{address}/{ROOT}")
+        store.wait_keeping_place(record, ticket="t", timeout_s=0.2)
+        store.close()
+
+    assert places(address, record.key) == 0
 
 
 def test_newcomer_does_not_pass_who_waits(
@@ -241,7 +288,7 @@ def test_place_that_comes_after_it_was_given_up_ends_with_its_lease(
     send = link.send
 
     def interrupted(request: Any, timeout_s: float) -> Any:
-        if any(each.put.lease for each in request.message.success):
+        if any(each.put.lease for each in request.message.failure):
             late.append(request)
             raise KeyboardInterrupt
         return send(request, timeout_s)

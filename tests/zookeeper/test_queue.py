@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from queue import SimpleQueue
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from dlock_core import AcquireTimeoutError, LockClient
 from dlock_core.kit import Call
 from dlock_core.record import LockRecord, Member, Members, SessionRef
 from dlock_core.store import Claim, Expect
@@ -63,6 +65,33 @@ def waiter(url: str, standing: LockRecord, places: Callable[[], list[str]]) -> I
     yield wait
     for each in made:
         each.store.close()
+
+
+def test_client_that_waits_writes_nothing_after_its_place_and_none_is_left_by_who_gives_up(
+    store: ZooKeeperStore,
+    url: str,
+    client: Any,
+    standing: LockRecord,
+    places: Callable[[], list[str]],
+) -> None:
+    """It looks at the key again and again; each write is one of the whole ensemble."""
+    waiting = ZooKeeperStore(url)
+    with LockClient(waiting, lease_duration=0.4) as clients, ThreadPoolExecutor(1) as pool:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(_queue, "_TURN_S", TIMEOUT_S * 2)
+            with pytest.raises(AcquireTimeoutError):
+                clients.acquire(standing.key, timeout=1)
+            until(lambda: places() == [])
+
+        acquiring = pool.submit(clients.acquire, standing.key)
+        until(lambda: len(places()) == 1)
+        [place], looks = places(), waiting.requests["read"]
+        made = client.exists(f"/tests/+/{standing.key}/{place}").czxid
+        until(lambda: waiting.requests["read"] > looks + 3)
+        assert client.exists(f"/tests/+/{standing.key}/{place}").czxid == made
+        store.release(released(standing), timeout_s=TIMEOUT_S)
+        acquiring.result(TIMEOUT_S)
+    waiting.close()
 
 
 def test_release_wakes_the_first_alone(
