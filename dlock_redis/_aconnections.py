@@ -20,7 +20,7 @@ from dlock_redis._resp import Answers, IncompleteError, pack
 from dlock_redis._servers import Locate, Request, Servers, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 _LOOK_S = 0.5
 
@@ -135,7 +135,7 @@ async def aconnected(source: Source, deadline: float) -> _AsyncLink:
             async with asyncio.timeout(timeout_s):
                 if not isinstance(connection, SentinelManagedConnection):  # which asks for its address first
                     await _reach(connection, made, deadline)
-                await connection.connect()
+                await _heeding(connection.connect())
         except BaseException as error:
             connection._close()  # as in _AsyncLink
             for unused in made:
@@ -144,6 +144,16 @@ async def aconnected(source: Source, deadline: float) -> _AsyncLink:
                 raise source.late() from error
             raise
     return _AsyncLink(connection)
+
+
+async def _heeding(driver: Awaitable[object]) -> None:
+    """Await *driver*, and raise a cancellation that it swallowed: it waits by ``asyncio.wait_for``, which loses some in Python 3.11."""
+    task = asyncio.current_task()
+    assert task is not None  # of the caller
+    cancellations = task.cancelling()
+    await driver
+    if task.cancelling() > cancellations:
+        raise asyncio.CancelledError
 
 
 async def _reach(connection: Any, made: list[socket.socket], deadline: float) -> None:
@@ -238,7 +248,7 @@ class AsyncConnections(Servers):
         """Let the client of a Cluster learn the slots, the first time; the blocking one has when it was made."""
         if self.cluster:
             with errors.unsent(None):
-                await self._client.initialize()
+                await _heeding(self._client.initialize())
 
     async def watch(self, key: str) -> AsyncWatch:
         """As :meth:`Connections.watch`."""

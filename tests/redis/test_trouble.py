@@ -6,16 +6,19 @@ import asyncio
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from redis.credentials import CredentialProvider
 
 from dlock_core import connect
 from dlock_core.errors import LockLostError, OutcomeUnknownError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, Version
 from dlock_core.store import Claim, Expect, Replace
+from dlock_redis import AsyncRedisStore
 from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, idle, release, renew
 
 CUTS = 25
@@ -262,3 +265,27 @@ def test_a_release_tells_that_the_server_has_lost_the_lock_and_granted_it_again(
         admin.flushall()
         with other.lock("k", timeout=5), pytest.raises(LockLostError, match="took it over"):
             lease.release()
+
+
+def test_a_cancellation_that_the_driver_swallows_ends_the_request(
+    url: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It connects by asyncio.wait_for, which in Python 3.11 loses one that comes with its end: the task would wait on for its lock."""
+    connect: Callable[..., Any] = redis.asyncio.Connection.connect
+
+    async def swallowing(connection: Any) -> None:
+        await connect(connection)
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        monkeypatch.setattr(redis.asyncio.Connection, "connect", swallowing)
+        store = AsyncRedisStore(redis.asyncio.Redis.from_url(url))
+        with pytest.raises(asyncio.CancelledError):
+            await store.read(key, timeout_s=5.0)
+        await store.close()
+
+    asyncio.run(main())
