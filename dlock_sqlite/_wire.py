@@ -135,7 +135,7 @@ _DAMAGED = "keep a copy and check it with: sqlite3 FILE 'PRAGMA integrity_check'
 _ADVICE: dict[int | None, tuple[str, str, bool]] = {
     sqlite3.SQLITE_BUSY: ("another process kept it locked", "find out which with fuser, or allow more time", False),
     sqlite3.SQLITE_FULL: ("the disk is full", "free some space", False),
-    sqlite3.SQLITE_IOERR: ("the disk or the file system reported an error", "check them (dmesg)", False),
+    sqlite3.SQLITE_IOERR: ("the disk is full, or has reported an error", "check it (df, dmesg)", False),
     sqlite3.SQLITE_READONLY: ("the file cannot be written", "mount its file system for writing", True),
     sqlite3.SQLITE_PERM: ("access was denied", "give this user read and write permission on it", True),
     sqlite3.SQLITE_CANTOPEN: (

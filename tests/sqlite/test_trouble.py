@@ -274,6 +274,15 @@ class TestTrouble:
             "/x.db" in str(found) and "SQLITE_IOERR_FSYNC" in str(found) and found.key == "k" for found in (before, at)
         )
 
+    def test_full_disk_is_told_where_the_shared_memory_does_not_fit(self) -> None:
+        """SQLite calls that an I/O error, and the kernel's log, dmesg, says nothing of it."""
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode, error.sqlite_errorname = 4874, "SQLITE_IOERR_SHMSIZE"
+
+        found = wire.trouble(error, "/x.db", "k", at_commit=False)
+
+        assert "the disk is full, or has reported an error" in str(found)
+
     @pytest.mark.parametrize(
         ("words", "kind"),
         [
