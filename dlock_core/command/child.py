@@ -40,6 +40,8 @@ def _signals(*names: str) -> tuple[signal.Signals, ...]:
 
 
 FORWARDED = _signals("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGUSR1", "SIGUSR2")
+# Of those, what ends a program that does not handle it, as its user or a supervisor wants.
+ENDING = _signals("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM")
 _WANT_TERMINAL = _signals("SIGTTIN", "SIGTTOU")
 # Python ignores these for itself; a command must not inherit that.
 _RESTORED = _signals("SIGPIPE", "SIGXFSZ")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dlock_core.command.app import BUSY, CommandBehindDashes
-from dlock_core.command.child import FORWARDED
+from dlock_core.command.child import ENDING, FORWARDED
 from dlock_core.command.options import (
     DURATION,
     SIGNALLED,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from dlock_core.command.show import Say
     from dlock_core.options import ClientOptions
 
-_ENDING = {signal.Signals[name] for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM") if hasattr(signal, name)}
 _START_PERIOD_S = 1.0
 _THREADS_END_S = 5.0
 
@@ -103,10 +102,13 @@ class _Terms:
 
     def _came(self) -> set[int]:
         """Return the signals that came since the term: the end of hold() has blocked them, but for other threads that were still there."""
-        return {*map(int, signal.sigpending() & _ENDING), *([] if self._ending is None else [int(self._ending)])}
+        return {
+            *map(int, signal.sigpending().intersection(ENDING)),
+            *([] if self._ending is None else [int(self._ending)]),
+        }
 
     def _heard(self, number: signal.Signals) -> None:
-        if number in _ENDING:
+        if number in ENDING:
             self._ending = number
 
 

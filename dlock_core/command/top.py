@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from dlock_core.command.child import ENDING
 from dlock_core.command.doctor import standing_store
 from dlock_core.command.listing import Look, look_up, print_locks, rows_of
 from dlock_core.command.options import DURATION, client_options, connection_options, output_option
@@ -17,6 +18,8 @@ from dlock_core.command.show import OF_EACH, escape, table_of
 from dlock_core.errors import StoreError
 
 if TYPE_CHECKING:
+    from rich.live import Live
+
     from dlock_core.client import LockClient
     from dlock_core.record import LockRecord
 
@@ -88,14 +91,29 @@ def _leave(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
 
 
+def _give_back_while_stopped(live: Live) -> None:
+    """Have Ctrl-Z give the shell its screen and its cursor, and ``fg`` take them again."""
+
+    def stop(number: int, _: object) -> None:
+        live.stop()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # here again once resumed
+        signal.signal(number, stop)
+        live.start(refresh=True)
+
+    if hasattr(signal, "SIGTSTP") and signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGTSTP, stop)
+
+
 def _follow(board: Board, every_s: float) -> NoReturn:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, _leave)  # a process that is killed leaves the terminal as it is
     with Live(screen=True, auto_refresh=False) as live:
+        _give_back_while_stopped(live)
         while True:
             board.look()
             trouble = "" if board.trouble is None else f"  {board.trouble}"

@@ -181,7 +181,7 @@ def test_top_shows_the_locks_until_it_is_interrupted(terminal: Terminal, shell: 
     terminal.expect(r"code 130\r\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGTERM])
 def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, number: signal.Signals) -> None:
     """It was on a screen of its own, without a cursor."""
     terminal.type(f"{RUN.removesuffix('run')}top --every 100ms\n")
@@ -197,6 +197,24 @@ def test_top_leaves_the_terminal_as_it_was(terminal: Terminal, number: signal.Si
     assert "\x1b[?25h" in left
     terminal.type("echo code $?\n")
     terminal.expect(rf"code {128 + number}\r\n")
+
+
+def test_top_gives_the_terminal_back_while_it_is_stopped(terminal: Terminal) -> None:
+    """After Ctrl-Z the shell has its own screen and a cursor, and fg shows the locks again."""
+    terminal.type(f"{RUN.removesuffix('run')}top --every 100ms\n")
+    terminal.expect(r"0 held")
+
+    terminal.type("\x1a")
+
+    left = terminal.expect(r"Stopped")
+    assert left.rindex("\x1b[?1049l") > left.rfind("\x1b[?1049h")
+    assert left.rindex("\x1b[?25h") > left.rfind("\x1b[?25l")
+    terminal.expect(r"ready\$ ")
+    terminal.type("fg\n")
+    terminal.expect(r"\x1b\[\?1049h")
+    terminal.expect(r"0 held")
+    terminal.type("\x03")
+    terminal.expect(r"ready\$ ")
 
 
 def test_a_stop_from_the_keyboard_stops_the_job_until_it_is_resumed(terminal: Terminal) -> None:
