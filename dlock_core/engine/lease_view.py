@@ -306,7 +306,8 @@ class LeaseView:
     def _leaving(self, body_error: BaseException | None, error: Exception) -> Exception | None:
         """Return what leaves the block where the release raised *error*: never anything in place of the body's own exception."""
         if body_error is not None:
-            if str(error) != str(body_error):  # as where ensure() raised it
+            told = isinstance(body_error, DLockError) and str(error) == str(body_error)  # as where ensure() raised it
+            if not told:
                 body_error.add_note(str(error))
         elif isinstance(error, (LockLostError, LeaseStateError)):
             return error

@@ -201,6 +201,19 @@ async def test_body_that_raises_after_a_loss_gets_the_loss_as_a_note(world: Worl
 
 
 @both_colours
+async def test_body_may_raise_after_a_loss_what_has_no_text(world: World) -> None:
+    """An error of the user's whose ``__str__`` fails leaves the block all the same: a handler waits for its type."""
+
+    class Textless(Boom):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    async with world.client(lease_duration=10, auto_renew=False) as client:
+        with pytest.raises(Textless):
+            await _fail_in(world, client, Textless(), jump=10)
+
+
+@both_colours
 async def test_hazard_32_body_that_raises_gets_a_release_without_an_answer_as_a_note(world: World) -> None:
     """What failed at the end of the block hides nothing."""
     async with world.client(lease_duration=10) as client:
