@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Telemetry"]
 
 _NAME = "dlock"
-# Attempts whose spans are open; beyond, the oldest are ended, of leases that were dropped without a release.
-_OPEN_MAX = 10_000
+# Attempts in each phase; beyond, the oldest are forgotten: of leases that were dropped without a release, or of events that were lost.
+_OPEN_MAX = 100_000
 _ENDS_WAIT = {EventKind.GRANTED: "granted", EventKind.TAKEN_OVER: "taken_over", EventKind.REFUSED: "refused"}
 _BOUNDS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800, 3600)
 
@@ -51,10 +51,8 @@ class Telemetry:
         tracer_provider: TracerProvider | None = None,
     ) -> None:
         meter = metrics.get_meter(_NAME, __version__, meter_provider=meter_provider)
-        self._tracer = trace.get_tracer(_NAME, __version__, tracer_provider=tracer_provider)
+        tracer = trace.get_tracer(_NAME, __version__, tracer_provider=tracer_provider)
         self._keys_in_metrics = keys_in_metrics
-        self._acquiring: OrderedDict[str, Span] = OrderedDict()
-        self._holding: OrderedDict[str, Span] = OrderedDict()
 
         def histogram(name: str, description: str) -> metrics.Histogram:
             return meter.create_histogram(
@@ -64,10 +62,12 @@ class Telemetry:
         self._waits = histogram("dlock.acquire.duration", "Time from the request of a lock to its grant or refusal.")
         self._holds = histogram("dlock.hold.duration", "Time from the grant of a lock to its release or loss.")
         self._renewals = histogram("dlock.renewal.duration", "Time that the renewal of a lease took.")
-        self._held = meter.create_up_down_counter("dlock.held", unit="{lock}", description="Locks that are held now.")
-        self._waiting = meter.create_up_down_counter(
+        held = meter.create_up_down_counter("dlock.held", unit="{lock}", description="Locks that are held now.")
+        pending = meter.create_up_down_counter(
             "dlock.pending", unit="{lock}", description="Locks that are asked for and not granted yet."
         )
+        self._acquiring = _Phase(tracer, "lock acquire", pending)
+        self._holding = _Phase(tracer, "lock hold", held)
         self._risks = meter.create_counter("dlock.risks", unit="{event}", description="Renewals that failed.")
         self._losses = meter.create_counter("dlock.losses", unit="{event}", description="Locks that were lost.")
         self._breaks = meter.create_counter("dlock.breaks", unit="{event}", description="Locks that were broken.")
@@ -82,17 +82,16 @@ class Telemetry:
         labels: dict[str, str] = {"dlock.key": event.key} if self._keys_in_metrics else {}
         kind = event.kind
         if kind is EventKind.REQUESTED:
-            self._waiting.add(1, labels)
-            self._begin(self._acquiring, "lock acquire", event)
+            self._acquiring.begin(event, labels)
         elif kind is EventKind.WAITING:
-            self._note(self._acquiring, event)
+            self._acquiring.note(event)
         elif kind in _ENDS_WAIT:
             self._end_wait(event, labels)
         elif kind is EventKind.RENEWED:
             self._renewals.record(event.duration, labels)
         elif kind is EventKind.AT_RISK:
             self._risks.add(1, labels)
-            self._note(self._holding, event)
+            self._holding.note(event)
         elif kind in (EventKind.LOST, EventKind.RELEASED):
             self._end_hold(event, labels)
         elif kind is EventKind.BROKEN:
@@ -100,40 +99,55 @@ class Telemetry:
 
     def _end_wait(self, event: LockEvent, labels: Mapping[str, str]) -> None:
         granted = event.kind is not EventKind.REFUSED
-        self._waiting.add(-1, labels)
         self._waits.record(event.duration, {**labels, "dlock.outcome": _ENDS_WAIT[event.kind]})
         if granted:
-            self._held.add(1, labels)
-            self._begin(self._holding, "lock hold", event)
-        self._end(self._acquiring, event, error_type=None if granted else _ENDS_WAIT[event.kind])
+            self._holding.begin(event, labels)
+        self._acquiring.end(event, error_type=None if granted else _ENDS_WAIT[event.kind])
 
     def _end_hold(self, event: LockEvent, labels: Mapping[str, str]) -> None:
         lost = (event.error or "unknown") if event.kind is EventKind.LOST else None
-        if event.attempt not in self._holding:
+        if not self._holding.end(event, error_type=lost):
             return  # a lock that was lost is released, too
-        self._held.add(-1, labels)
         if lost:
             self._losses.add(1, {**labels, "error.type": lost})
         self._holds.record(event.duration, {**labels, "dlock.outcome": "lost" if lost else "released"})
-        self._end(self._holding, event, error_type=lost)
 
-    def _begin(self, spans: OrderedDict[str, Span], name: str, event: LockEvent) -> None:
+
+class _Phase:
+    """The attempts that are in one phase now: each has a span, and *counter* says how many they are."""
+
+    def __init__(self, tracer: trace.Tracer, name: str, counter: metrics.UpDownCounter) -> None:
+        self._tracer, self._name, self._counter = tracer, name, counter
+        self._open: OrderedDict[str, tuple[Span, Mapping[str, str]]] = OrderedDict()
+
+    def begin(self, event: LockEvent, labels: Mapping[str, str]) -> None:
         """Begin a span; its parent is the span of the caller, in whose context events are told."""
-        spans[event.attempt] = self._tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=_attributes(event))
-        if len(spans) > _OPEN_MAX:
-            spans.popitem(last=False)[1].end()
+        span = self._tracer.start_span(self._name, kind=trace.SpanKind.CLIENT, attributes=_attributes(event))
+        self._open[event.attempt] = span, labels
+        self._counter.add(1, labels)
+        if len(self._open) > _OPEN_MAX:
+            self._leave(next(iter(self._open)))
 
-    def _note(self, spans: OrderedDict[str, Span], event: LockEvent) -> None:
-        if (span := spans.get(event.attempt)) is not None:
-            span.add_event(event.kind.value, _attributes(event))
+    def note(self, event: LockEvent) -> None:
+        """Add *event* to its span."""
+        if (found := self._open.get(event.attempt)) is not None:
+            found[0].add_event(event.kind.value, _attributes(event))
 
-    def _end(self, spans: OrderedDict[str, Span], event: LockEvent, *, error_type: str | None) -> None:
-        if (span := spans.pop(event.attempt, None)) is None:
-            return
+    def end(self, event: LockEvent, *, error_type: str | None) -> bool:
+        """End the span with *event*; False if there is none."""
+        if (found := self._open.get(event.attempt)) is None:
+            return False
+        span = found[0]
         span.set_attributes(_attributes(event))
         if error_type is not None:
             span.set_attribute("error.type", error_type)
             span.set_status(trace.StatusCode.ERROR, event.error)
+        self._leave(event.attempt)
+        return True
+
+    def _leave(self, attempt: str) -> None:
+        span, labels = self._open.pop(attempt)
+        self._counter.add(-1, labels)
         span.end()
 
 

@@ -18,8 +18,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from dlock_contrib import opentelemetry
 from dlock_contrib.opentelemetry import Telemetry
-from dlock_core import AcquireTimeoutError, LockLostError, LossReason, __version__, aconnect, connect
+from dlock_core import AcquireTimeoutError, LockEvent, LockLostError, LossReason, __version__, aconnect, connect
 from tests.documentation import shown
 
 
@@ -119,6 +120,23 @@ def test_loss_is_counted_with_its_reason_and_once() -> None:
     assert metrics["dlock.hold.duration"] == {(("dlock.outcome", "lost"),): 1}
     span = sdk.spans()["lock hold k"]
     assert (span.status.status_code, span.attributes["error.type"]) == (StatusCode.ERROR, "broken")
+
+
+def test_gauges_fall_to_0_though_attempts_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of very many locks at once, and of an event that was lost; a gauge that stays above would tell of a leak for ever."""
+    monkeypatch.setattr(opentelemetry, "_OPEN_MAX", 2)
+    sdk = Sdk(keys_in_metrics=True)
+
+    def forgetful(event: LockEvent) -> None:
+        if (event.key, event.kind) != ("k0", "requested"):
+            sdk.telemetry(event)
+
+    with connect("memory://", on_event=forgetful) as client:
+        for lease in [client.acquire(f"k{number}") for number in range(5)]:
+            lease.release()
+
+    for gauge in ("dlock.held", "dlock.pending"):
+        assert set(sdk.metrics()[gauge].values()) == {0}
 
 
 def test_keys_are_in_metrics_only_where_they_are_wanted() -> None:
