@@ -188,7 +188,7 @@ class LeaseView:
         )
 
     def __del__(self) -> None:
-        """Warn of a lease that nobody can release any more. No I/O: it is not renewed from now on, and lapses."""
+        """Warn of a lease that nobody can release any more. No I/O: it is not renewed from now on, and lapses if it can."""
         try:
             handle, closed = self._handle, self._closed
         except AttributeError:  # never made
@@ -199,17 +199,19 @@ class LeaseView:
             return
         if handle.is_in_hand(beside=self):
             return
-        left = self.remaining
+        fate = f"lapses in {self.remaining:.1f} s"
+        if handle.options.fail_closed:
+            fate = "has no lease to end: it stays held until its client is closed, or somebody breaks it with 'dlock break'"
         handle.note_parting()
         # A handler of warnings may keep this lease; it stays dropped.
         self._closed = handle.dropped = True
         _log.warning(
-            "the lease of lock %r was dropped unreleased; it is not renewed any more and lapses in %.1f s",
+            "the lease of lock %r was dropped unreleased; it is not renewed any more and %s",
             handle.name,
-            left,
+            fate,
         )
         warnings.warn(
-            f"unreleased lease of lock {self.key!r}; it lapses in {left:.1f} s",
+            f"unreleased lease of lock {self.key!r}; it {fate}",
             ResourceWarning,
             source=self,
             stacklevel=2,

@@ -89,6 +89,21 @@ async def test_hazard_31_dropped_lease_warns_and_lapses(world: World, caplog: py
 
 
 @both_colours
+async def test_dropped_lease_of_a_lock_without_one_says_that_it_stays_held(world: World) -> None:
+    """Nothing lapses: the key stays closed to all others."""
+    async with world.client() as client:
+        lease = await client.acquire("k", fail_closed=True)
+
+        with pytest.warns(ResourceWarning, match="it has no lease to end: it stays held until its client is closed"):
+            del lease  # CPython finalizes it here
+
+        await world.live(100)
+        record = await client.get("k")
+        assert record is not None
+        assert record.held
+
+
+@both_colours
 async def test_dropped_view_of_a_reentrant_lock_leaves_the_others(world: World) -> None:
     """One view that nobody can release any more does not keep the key for ever."""
     async with world.client(reentrant=True) as client:
