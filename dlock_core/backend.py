@@ -6,6 +6,7 @@ Adapters of this project and of strangers are loaded in the same way, when a URL
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from contextlib import contextmanager
 from operator import attrgetter
@@ -186,9 +187,8 @@ def check_claims(url: str) -> EntryPoint:
         base = scheme.partition("+")[0]  # SQLAlchemy's URLs name a driver, which dlock chooses itself
         meant = {"valkey": "redis", "valkeys": "rediss"}.get(scheme) or near(scheme, schemes)
         advice = f"; write {base}://…" if base in schemes else f"; perhaps {meant}://… is meant" if meant else ""
-        raise ConfigurationError(
-            f"unknown store scheme {scheme!r} in '{scheme}://…'{advice}; installed: {', '.join(schemes)}"
-        )
+        installed = ", ".join(schemes) or "none, since the metadata of dlock-core is not here: install it with pip"
+        raise ConfigurationError(f"unknown store scheme {scheme!r} in '{scheme}://…'{advice}; installed: {installed}")
     claims = schemes[scheme]
     if len(claims) > 1:
         names = " and ".join(f"{_owner(entry)} ({entry.value})" for entry in claims)
@@ -247,8 +247,13 @@ def load_backend(entry: EntryPoint) -> StoreBackend:
     except OSError as error:
         raise StoreUnavailableError(f"{_adapter(entry)} cannot be read: {error}") from error
     except Exception as error:
+        advice = "mend the entry point or what it names"
+        if getattr(
+            sys, "frozen", False
+        ):  # what makes one program of many modules follows imports, and not names in metadata
+            advice = f"this program was frozen without it: give PyInstaller --collect-submodules {entry.module.partition('.')[0]}"
         raise ConfigurationError(
-            f"{_adapter(entry)} cannot be imported: {type(error).__name__}: {error}; mend the entry point or what it names"
+            f"{_adapter(entry)} cannot be imported: {type(error).__name__}: {error}; {advice}"
         ) from error
     lacks = [name for name in ("options", "options.from_url", "open", "aopen") if not _has(backend, name)]
     if lacks or isinstance(backend, type):

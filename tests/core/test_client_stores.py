@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -287,3 +288,25 @@ def test_store_that_cannot_be_used_is_closed(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("dlock_core.aio.check_capabilities", refuse)
     asyncio.run(scene())
+
+
+def test_program_that_was_frozen_without_an_adapter_is_told_how_to_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyInstaller follows imports, and the adapter is named in the metadata alone: there is no entry point to be mended."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    monkeypatch.setitem(sys.modules, "dlock_sqlite", None)
+
+    with pytest.raises(
+        ConfigurationError, match=r"frozen without it: give PyInstaller --collect-submodules dlock_sqlite$"
+    ):
+        connect("sqlite:///x.db")
+
+
+def test_copy_of_the_source_without_metadata_is_told_to_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list of what is installed would end in nothing."""
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    monkeypatch.setattr("dlock_core.backend._DISTRIBUTION", "no-such-distribution-of-ours")
+
+    with pytest.raises(
+        ConfigurationError, match="installed: none, since the metadata of dlock-core is not here: install it"
+    ):
+        connect("sqlite:///x.db")
