@@ -330,8 +330,11 @@ def explain(model: type[BaseModel], error: ValidationError) -> str:
 def split_url(url: str, known: Container[str]) -> tuple[str, dict[str, str]]:
     """Split off those query keys of *url* that are in *known*; return the rest, with the scheme in small letters, and the pairs.
 
+    Blanks and line breaks around *url* do not count: a file or a secret that it was read from ends with one, which named another store.
+
     Raises: ConfigurationError: a key of ours stands twice.
     """
+    url = url.strip()
     scheme, separator, rest = url.partition("://")
     url = scheme.lower() + separator + rest if separator else url  # drivers know small letters only
     head, mark, query = url.partition("?")

@@ -52,8 +52,9 @@ def _with_query(options: ClientOptions) -> ClientOptions:
     """Return *options* with those that stand in the query of their URL only."""
     if options.url is None:
         return options
-    plain, query = from_query(options.url.get_secret_value(), ClientOptions.model_fields)
-    if not query:
+    given = options.url.get_secret_value()
+    plain, query = from_query(given, ClientOptions.model_fields)
+    if plain == given:
         return options
     found = {name: value for name, value in query.items() if name not in options.model_fields_set}
     with naming_sources({name: query_key(name) for name in found}):

@@ -8,9 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pydantic import SecretStr
 
 from dlock_core import (
     AsyncLockClient,
+    ClientOptions,
     ConfigurationError,
     StoreUnavailableError,
     UnsafeStoreError,
@@ -23,6 +25,9 @@ from dlock_core.memory import AsyncMemoryStore, MemorySpace, MemoryStore
 from tests.core.worlds import both_colours, saying
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from tests.core.worlds import World
 
 
@@ -310,3 +315,11 @@ def test_copy_of_the_source_without_metadata_is_told_to_be_installed(monkeypatch
         ConfigurationError, match="installed: none, since the metadata of dlock-core is not here: install it"
     ):
         connect("sqlite:///x.db")
+
+
+@pytest.mark.parametrize("given", [str, lambda url: ClientOptions(url=SecretStr(url))])
+def test_line_break_behind_a_url_names_no_other_store(tmp_path: Path, given: Callable[[str], Any]) -> None:
+    """A file or a secret that the URL is read from ends with one: both would get the lock, each in a SQLite file of its own."""
+    url = f"sqlite:///{tmp_path}/locks.db"
+    with connect(url) as one, connect(given(f" {url}\n")) as other, one.lock("k"):
+        assert other.try_acquire("k") is None
