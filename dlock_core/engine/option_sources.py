@@ -181,6 +181,10 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
     store = table.pop("store", {})
     if not isinstance(store, dict):
         raise ConfigurationError(f"[store] in {str(file)!r} is not a table")
+    if "url" in store:
+        raise ConfigurationError(
+            f"url stands in [store] of {str(file)!r}; write it above, at the top level of the file"
+        )
     if isinstance(table.get("observations"), dict):
         raise ConfigurationError(
             f"observations in {str(file)!r} is a table; write a path, a mapping is for Python only"
