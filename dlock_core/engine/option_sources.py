@@ -173,7 +173,7 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
     import tomllib
 
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with the mark
     except OSError as error:
         raise ConfigurationError(f"the configuration file {str(file)!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # also of a number that Python does not read

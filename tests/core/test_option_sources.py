@@ -205,10 +205,10 @@ def test_named_file_gives_the_url_and_the_settings_of_the_store(
 
 
 def test_path_given_wins_over_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the caller names is what is read."""
+    """What the caller names is what is read; editors of Windows begin a file with a mark, which nobody sees."""
     monkeypatch.setenv("DLOCK_CONFIG", str(tmp_path / "missing.toml"))
 
-    assert ClientOptions.load(toml(tmp_path, "lease_duration = 7\n")).lease_duration == 7.0
+    assert ClientOptions.load(toml(tmp_path, "\ufefflease_duration = 7\n")).lease_duration == 7.0
 
 
 @pytest.mark.parametrize(
