@@ -121,7 +121,8 @@ class Child:
         if self._start >= 0:
             os.close(self._start)
             self._start = -1
-            os.waitpid(self.pid, 0)
+            with suppress(ChildProcessError):  # it was killed before, which changes() has told
+                os.waitpid(self.pid, 0)
         os.close(self.exec_error)
 
     def changes(self) -> Iterator[int]:

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,26 @@ def test_a_signal_while_waiting_abandons_the_wait(shell: Shell, number: signal.S
     assert f"{number.name} while waiting for 'k'" in err
     assert finish_with_line(holder) == 0
     assert not shell.held()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes in /proc")
+def test_a_signal_to_all_processes_while_waiting_abandons_the_wait(shell: Shell) -> None:
+    """As of killall, or of systemd where it stops a service: the process that would become the command has it, too."""
+    holder = shell.holding()
+    waiter = shell.waiting()
+    [child, _] = map(int, Path(f"/proc/{waiter.pid}/task/{waiter.pid}/children").read_text().split())
+    os.kill(child, signal.SIGTERM)
+    deadline = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{child}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)  # nothing tells that dlock has buried it
+
+    waiter.send_signal(signal.SIGTERM)
+
+    code, _, err = finish(waiter)
+    assert code == 128 + signal.SIGTERM
+    assert "no process" not in err
+    assert finish_with_line(holder) == 0
 
 
 @each_signal
