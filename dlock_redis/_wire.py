@@ -129,9 +129,7 @@ class RedisVerbs:
             Invocation(CLAIM, [key], claim_words(request, place, waited=True)).packed(whole=True),
         )
         entered, woken, answer = yield Request(b"".join(parts), len(parts), key, wait_s=wait_s, heard=heard)
-        if self._is_elsewhere(entered):
-            return (yield from self.claim(request))
-        if type(answer) is ResponseError:
+        if type(answer) is ResponseError:  # also of a Cluster's node whose slot moves: no claim can wait there
             errors.check([entered, woken, answer], key)
         reply = reply_of(request, answer)
         if not reply.applied:

@@ -372,6 +372,9 @@ def test_lock_in_a_slot_that_moves_is_renewed_and_released(colour: str, cluster:
             store.wait(requests[1].record, ticket="t", timeout_s=0.05)
             assert store.read(keys[1], timeout_s=5.0) == requests[1].record
             assert release(store, requests[0].record).applied
+            waits, began = Claim(held(keys[1]), Expect.ANY, ticket="u"), time.monotonic()
+            assert not store.claim_when_free(waits, wait_s=0.5, timeout_s=5.0).applied
+            assert time.monotonic() - began > 0.4, "it asks again at once, for as long as the slot moves"
             there.script_flush()
             assert release(store, requests[1].record).applied
             end()
