@@ -77,14 +77,14 @@ def is_busy(error: sqlite3.Error) -> bool:
 
 
 def with_room(work: Callable[[sqlite3.Connection], _T], connection: sqlite3.Connection) -> _T:
-    """Return *work(connection)*; done again if the disk is full, after SQLite's log has been emptied into the file.
+    """Return *work(connection)*; done again if there is no more space, after SQLite's log has been emptied into the file.
 
     The log then begins anew in the space that it has already: what is held can be renewed and released without any more.
     """
     try:
         return work(connection)
     except (OutcomeUnknownError, sqlite3.Error) as error:
-        if _code(error.__cause__ or error) != sqlite3.SQLITE_FULL:
+        if getattr(error.__cause__ or error, "sqlite_errorcode", None) not in _NO_ROOM:
             raise
         with suppress(sqlite3.Error):  # the second try tells what is wrong
             if connection.in_transaction:
@@ -129,13 +129,19 @@ def _code(error: BaseException) -> int | None:
     return None if code is None else code & 0xFF
 
 
+# SQLite calls only a full disk full: a quota that is used up, and a file as large as the process may make it, are failed writes.
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 _DENIED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 _DAMAGED = "keep a copy and check it with: sqlite3 FILE 'PRAGMA integrity_check'"
 # For each primary result code: what it means here, what to do, and whether the set-up has to be mended.
 _ADVICE: dict[int | None, tuple[str, str, bool]] = {
     sqlite3.SQLITE_BUSY: ("another process kept it locked", "find out which with fuser, or allow more time", False),
     sqlite3.SQLITE_FULL: ("the disk is full", "free some space", False),
-    sqlite3.SQLITE_IOERR: ("the disk is full, or has reported an error", "check it (df, dmesg)", False),
+    sqlite3.SQLITE_IOERR: (
+        "the disk is full, or has reported an error",
+        "check it (df, dmesg), and this user's quota (quota -s, ulimit -f)",
+        False,
+    ),
     sqlite3.SQLITE_READONLY: ("the file cannot be written", "mount its file system for writing", True),
     sqlite3.SQLITE_PERM: ("access was denied", "give this user read and write permission on it", True),
     sqlite3.SQLITE_CANTOPEN: (

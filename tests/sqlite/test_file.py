@@ -326,7 +326,7 @@ os._exit(0)
         program = """
 import resource
 record = take(store).record
-resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path + "-wal"), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 try:
     free(store, record)
 except OutcomeUnknownError as error:
