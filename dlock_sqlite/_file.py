@@ -51,6 +51,7 @@ _NAP_S, _NAP_MAX_S = 0.000_2, 0.005
 _PATIENCE_S = 10.0
 # Looking whether the file is still there costs as much as a statement; who calls more often than this looks now and then.
 _CHECK_EVERY_NS = NANOS // 10
+_GONE = "the file, or its directory, was removed or replaced while it was open; put it back, or stop all its users and start anew"
 _BUSY = "another process or thread kept it locked for {:g} s; find out which with fuser, or allow more time"
 
 
@@ -224,9 +225,7 @@ class SqliteFile:
             raise self._system_error(error) from error
         if (status.st_dev, status.st_ino) != self._identity:
             # Programs that have the old file open would not see the locks in the new one, whose tokens begin again.
-            raise self._misfit(
-                "the file was removed or replaced while it was open; put it back, or stop all its users and start anew"
-            )
+            raise self._misfit(_GONE)
 
     def _check_log(self) -> None:
         # Who opens the file from now on makes others, in which the locks of the old ones are not.
@@ -365,14 +364,15 @@ class SqliteFile:
     def _system_error(self, error: OSError) -> StoreError:
         directory = os.path.dirname(self.path)
         what = error.strerror
-        if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(directory):
+        is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        if is_missing and self._identity is not None:
+            return self._misfit(_GONE)
+        if is_missing and not os.path.isdir(directory):
             return self._misfit(f"there is no directory {directory!r}; make it: mkdir -p {directory}")
-        if error.errno == errno.ENOENT and self._identity is None:
+        if is_missing:
             return self._misfit(
                 f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk"
             )
-        if error.errno == errno.ENOENT:
-            return self._misfit("the file was removed while it was open; put it back, or start all its users anew")
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             advice = missing_right(self.path) or f"give this user write permission on the directory {directory!r}"
             return self._misfit(f"it cannot be made or read ({what}); {advice}")

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core.errors import ConfigurationError
+from dlock_core.errors import ConfigurationError, StoreSetupError
 from dlock_sqlite import SqliteStore, _rights
+from tests.sqlite.support import read, take
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -31,3 +33,21 @@ def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatc
 
     with pytest.raises(ConfigurationError, match="working directory was removed"):
         SqliteStore("locks.db")
+
+
+def test_a_directory_that_is_renamed_under_an_open_file_is_not_to_be_made(
+    tmp_path: Path, open_store: Callable[..., SqliteStore]
+) -> None:
+    """In a new one there would be a new file, whose users are granted what this one's hold."""
+    home = tmp_path / "home"
+    home.mkdir()
+    store = open_store(home / "locks.db")
+    held = take(store)
+    home.rename(tmp_path / "elsewhere")
+
+    store._file._check_at = 0  # a file that is used all the time is looked at ten times a second
+    with pytest.raises(StoreSetupError, match="its directory, was removed or replaced while it was open; put it back"):
+        read(store)
+
+    (tmp_path / "elsewhere").rename(home)
+    assert read(store) == held
