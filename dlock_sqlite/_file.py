@@ -60,12 +60,12 @@ class _OvertakenError(Exception):
 
 
 class SqliteFile:
-    """The file at *path* (absolute, resolved), opened when it is first used. *clock* is there for what is run on the open file."""
+    """The file *name* (absolute), opened when it is first used. *clock* is there for what is run on the open file."""
 
     clock: HostClock
 
-    def __init__(self, path: str, synchronous: str, *, creates: bool = True) -> None:
-        self.path = path
+    def __init__(self, name: str, synchronous: str, *, creates: bool = True) -> None:
+        self._name, self.path = name, os.path.realpath(name)
         self._creates = creates
         self._synchronous = synchronous
         self._mutex = threading.RLock()
@@ -78,7 +78,7 @@ class SqliteFile:
         self._check_at = 0
         self._pid = 0
         self._closed = False
-        self.wake_ups = WakeUps(f"{path}-wake")
+        self.wake_ups = WakeUps(f"{self.path}-wake")
         watch_forks(self)
 
     def run(self, work: Callable[[sqlite3.Connection], _T], key: str | None, timeout_s: float) -> _T:
@@ -220,7 +220,7 @@ class SqliteFile:
 
     def _check_same(self) -> None:
         try:
-            status = os.stat(self.path)
+            status = os.stat(self._name)  # who opens it from now on follows the links as they are then
         except OSError as error:
             raise self._system_error(error) from error
         if (status.st_dev, status.st_ino) != self._identity:

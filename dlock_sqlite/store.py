@@ -18,6 +18,7 @@ import sqlite3
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dlock_core.clock import NANOS, now_ns, wall_ms
@@ -64,13 +65,14 @@ class SqliteStore:
             raise ConfigurationError(f"synchronous {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
         try:
-            self.path = os.path.realpath(checked_path(os.fspath(path)))
+            name = str(Path(checked_path(os.fspath(path))).absolute())
         except FileNotFoundError as error:
             raise ConfigurationError(
                 f"SQLite path {path!r} is relative, and the working directory was removed; write it from the root on, sqlite:////var/lib/locks.db"
             ) from error
         self._creates = creates
-        self._file = SqliteFile(self.path, synchronous, creates=creates)
+        self._file = SqliteFile(name, synchronous, creates=creates)
+        self.path = self._file.path
 
     def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Create the record if nobody holds the key."""

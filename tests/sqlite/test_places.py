@@ -51,3 +51,26 @@ def test_a_directory_that_is_renamed_under_an_open_file_is_not_to_be_made(
 
     (tmp_path / "elsewhere").rename(home)
     assert read(store) == held
+
+
+def test_a_link_that_is_turned_to_another_directory_ends_the_store(
+    tmp_path: Path, open_store: Callable[..., SqliteStore]
+) -> None:
+    """As a deployment does it: who begins after that has another file, in which none of the locks are."""
+    old, new, current = tmp_path / "1", tmp_path / "2", tmp_path / "current"
+    for each in (old, new):
+        each.mkdir()
+    current.symlink_to(old)
+    store = open_store(current / "locks.db")
+    held = take(store)
+    current.unlink()
+    current.symlink_to(new)
+    take(open_store(current / "locks.db"))
+
+    store._file._check_at = 0  # as above
+    with pytest.raises(StoreSetupError, match="replaced while it was open"):
+        read(store)
+
+    current.unlink()
+    current.symlink_to(old)
+    assert read(store) == held
