@@ -113,6 +113,8 @@ def _said(error: BaseException) -> str:
         details = getattr(error, "details", None)
         named = details.get("codeName") if isinstance(details, dict) else None
         return f"{name} (code {code}{f', {named}' if isinstance(named, str) else ''})"
+    if isinstance(error, errors.WaitQueueTimeoutError):
+        return f"{name}: others have all connections of this client; make one for the locks alone, or raise its maxPoolSize"
     if isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError):
         # Host, port and reason; what follows is the driver's picture of the topology.
         reason = str(error).partition(", Timeout: ")[0].partition(" (configured timeouts")[0][:300]

@@ -244,3 +244,14 @@ def test_client_that_its_owner_has_closed_is_told_so() -> None:
 
     with pytest.raises(StoreUnavailableError, match="the client was closed"):
         MongoDBStore(client).guarantees()
+
+
+def test_client_whose_connections_others_have_is_told_so() -> None:
+    """The server answers all the same, so who is called would look at it in vain."""
+    cause = errors.WaitQueueTimeoutError("Timed out while checking out a connection")
+
+    told = error_of(cause, "k", writes=True)
+
+    assert isinstance(told, StoreUnavailableError)
+    assert "nothing was written" in str(told)
+    assert "make one for the locks alone" in str(told)
