@@ -51,6 +51,22 @@ CODES = meanings(
         },
     }
 )
+# What is said without a code.
+WORDS: dict[str, tuple[type[StoreError], str]] = {
+    "unknown command": (
+        StoreSetupError,
+        "the server, or a proxy before it, lacks this command, as a Sentinel does; dlock needs Redis 6 or newer, with scripts",
+    ),
+    "No master found": (
+        StoreUnavailableError,
+        "nothing was applied; see the name, and how the Sentinels are reached: their password and TLS go into sentinel_kwargs",
+    ),
+    "max number of clients": (StoreUnavailableError, "nothing was applied; the server is at its maxclients"),
+    "DB index": (
+        StoreSetupError,
+        "the last number of the URL is that of a database; the server has `databases` of them, from 0",
+    ),
+}
 # What a person has to know first, in the place of a hint.
 _FIRST: dict[str | None, str] = {
     "NOAUTH": "Redis wants a password; write it into the URL: redis://:PASSWORD@HOST:6379/0, or redis://USER:PASSWORD@HOST:6379/0. ",
@@ -64,6 +80,8 @@ _FOREIGN_LOCKS = {
     "python-redis-lock": re.compile(r"[A-Za-z0-9+/]{24}"),
 }
 _CODE = re.compile(rf"(?:^|[\s:-])({'|'.join(CODES)})\b")
+# How redis-py names a Sentinel that was asked: with all settings of its client, of which this is what a person can use.
+_CLIENT = re.compile(r"<redis[\w.]*\.Redis\(.*?host=([^,)]*),port=(\d+).*?\)>\)>\)>")
 _MISPLACED = {"CLUSTERDOWN", "LOADING", "MASTERDOWN", "MOVED", "NOREPLICAS", "READONLY"}
 
 # What an exception class of redis-py means. The driver itself only connects, signs in, and asks Sentinels and Clusters where the servers
@@ -163,18 +181,8 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
         known = "WRONGPASS" if "invalid" in str(error) else "NOPASS" if "without any password" in str(error) else known
     if known is not None:
         kind, hint = CODES[known]
-    elif "unknown command" in str(error):
-        kind, hint = (
-            StoreSetupError,
-            "the server, or a proxy before it, lacks this command, as a Sentinel does; dlock needs Redis 6 or newer, with scripts",
-        )
-    elif "max number of clients" in str(error):
-        kind, hint = StoreUnavailableError, "nothing was applied; the server is at its maxclients"
-    elif "DB index" in str(error):
-        kind, hint = (
-            StoreSetupError,
-            "the last number of the URL is that of a database; the server has `databases` of them, from 0",
-        )
+    elif (meaning := next((WORDS[words] for words in WORDS if words in str(error)), None)) is not None:
+        kind, hint = meaning
     elif sent:
         kind, hint = OutcomeUnknownError, "it may have been applied"
     else:
@@ -183,5 +191,5 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
             hint += "; a server that speaks TLS wants rediss://"
     where = "" if key is None else f" for key {key!r}"
     first = _FIRST.get(known, "")
-    said = str(error) or f"{type(error).__name__}, no answer"
+    said = _CLIENT.sub(r"\1:\2", str(error)) or f"{type(error).__name__}, no answer"
     return kind(f"{first}the request{where} failed at Redis: {said}" + (f" ({hint})" if hint else ""), key=key)

@@ -85,6 +85,22 @@ def test_sentinel_leads_to_its_primary(colour: str, sentinel: int) -> None:
         store.end()
 
 
+def test_sentinel_that_is_reached_in_the_wrong_way_is_named(colour: str, sentinel: int) -> None:
+    """redis-py names it by all the settings of its client, which is a page for each."""
+    module: Any = redis.sentinel if colour == "sync" else redis.asyncio.sentinel
+    driver = module.Sentinel([("127.0.0.1", sentinel)], sentinel_kwargs={"password": "not-set-there"})
+    client = driver.master_for("locks")
+    store: Any = RedisStore(client) if colour == "sync" else Blocking(lambda: AsyncRedisStore(client))
+
+    with pytest.raises(StoreUnavailableError, match=f"'locks' : 127.0.0.1:{sentinel} - .*sentinel_kwargs") as caught:
+        claim(store, "k")
+
+    assert "<redis" not in str(caught.value)
+    store.close()
+    if isinstance(store, Blocking):
+        store.end()
+
+
 def test_sentinel_that_hangs_takes_a_share_of_the_time(colour: str, sentinel: int) -> None:
     """Another one is asked within the time-out of the call, whatever that of the user's client is, and is asked first from then on."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
