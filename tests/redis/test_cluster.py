@@ -221,6 +221,10 @@ def test_failover_of_a_cluster_is_found_though_who_failed_does_not_tell(failing_
             store.wait(held("other"), ticket="t", timeout_s=0.02)  # as long as a client backs off
 
     assert reply.applied or reply.record is not None
+    known = {node.name for node in store._link._client.get_nodes()}
+    while not known.issuperset(store._link._nodes):
+        assert time.monotonic() < until + 3, "connections to a node that has left are kept for ever"
+        store.wait(held("other"), ticket="t", timeout_s=0.02)  # the client asks for the slots beside its requests
 
 
 def test_failover_of_a_cluster_is_found_though_who_failed_is_silent(

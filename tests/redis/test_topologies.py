@@ -286,6 +286,7 @@ def test_the_node_with_the_most_requests_under_way_is_asked_last_for_the_slots_b
         """As redis-py's, of a version that shuffles."""
 
         startup_nodes: ClassVar[dict[str, str]] = {name: name for name in ("first", "stuck", "other")}
+        nodes_cache = startup_nodes
 
         def initialize(self, last_failed_node_name: str | None) -> None:
             asked.append(last_failed_node_name)
