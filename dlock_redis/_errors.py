@@ -61,6 +61,7 @@ WORDS: dict[str, tuple[type[StoreError], str]] = {
         StoreUnavailableError,
         "nothing was applied; see the name, and how the Sentinels are reached: their password and TLS go into sentinel_kwargs",
     ),
+    "no TLS connection": (StoreUnavailableError, "nothing was applied; a server that speaks no TLS wants redis://"),
     "max number of clients": (StoreUnavailableError, "nothing was applied; the server is at its maxclients"),
     "DB index": (
         StoreSetupError,

@@ -122,14 +122,19 @@ def test_stopped_server_is_given_up_in_time(
         server.resume()
 
 
-@pytest.mark.parametrize(("scheme", "kind"), [("redis", "connection"), ("rediss", "TLS connection")])
-def test_server_that_never_greets_is_named(open_store: Callable[..., Any], scheme: str, kind: str) -> None:
-    """By its address, which the driver's own words leave out; with TLS where the server may speak none."""
+@pytest.mark.parametrize(
+    ("scheme", "kind", "hint"),
+    [("redis", "connection", ""), ("rediss", "TLS connection", "; a server that speaks no TLS wants redis://")],
+)
+def test_server_that_never_greets_is_named(open_store: Callable[..., Any], scheme: str, kind: str, hint: str) -> None:
+    """By its address, which the driver's own words leave out. A Redis without TLS is silent where a client begins with it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         store = open_store(f"{scheme}://127.0.0.1:{port}/1")
 
-        with pytest.raises(StoreUnavailableError, match=f"no {kind} to 127.0.0.1:{port} in time .nothing was applied"):
+        with pytest.raises(
+            StoreUnavailableError, match=f"no {kind} to 127.0.0.1:{port} in time .nothing was applied{hint}[)]"
+        ):
             store.read("k", timeout_s=0.3)
 
 
