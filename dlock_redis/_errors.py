@@ -57,6 +57,8 @@ WORDS: dict[str, tuple[type[StoreError], str]] = {
         StoreSetupError,
         "the server, or a proxy before it, lacks this command, as a Sentinel does; dlock needs Redis 6 or newer, with scripts",
     ),
+    # In a script, whose errors come before it writes.
+    "command called from": (StoreSetupError, "dlock needs this command, which the server has renamed or disabled"),
     "No master found": (
         StoreUnavailableError,
         "nothing was applied; see the name, and how the Sentinels are reached: their password and TLS go into sentinel_kwargs",

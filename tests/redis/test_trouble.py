@@ -13,12 +13,14 @@ import pytest
 import redis
 import redis.asyncio
 from redis.credentials import CredentialProvider
+from redis.exceptions import ResponseError
 
 from dlock_core import connect
-from dlock_core.errors import LockLostError, OutcomeUnknownError, StoreUnavailableError
+from dlock_core.errors import LockLostError, OutcomeUnknownError, StoreSetupError, StoreUnavailableError
 from dlock_core.record import TOKEN_MAX, LockRecord, Version
 from dlock_core.store import Claim, Expect, Replace
 from dlock_redis import AsyncRedisStore
+from dlock_redis import _errors as errors
 from tests.redis.support import Blocking, Proxy, Server, calls, claim, fresh, granted, held, idle, release, renew
 
 CUTS = 25
@@ -294,3 +296,18 @@ def test_a_cancellation_that_the_driver_swallows_ends_the_request(
         await store.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERR Unknown Redis command called from script script: 8bc6, on @user_script:44.",
+        "ERR Error running script (call to f_8bc6): @user_script:44: @user_script: 44: Unknown Redis command called from Lua script",
+    ],
+)
+def test_a_command_that_the_server_has_renamed_is_told(said: str) -> None:
+    """The script has written nothing, and would not the next time: who asks for a lock does not wait for ever."""
+    error = errors.trouble(ResponseError(said), "k", sent=True)
+
+    assert type(error) is StoreSetupError
+    assert "renamed or disabled" in str(error)
