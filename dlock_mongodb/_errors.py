@@ -64,6 +64,8 @@ _MENDS = {
 }
 # A server in the driver's picture of the topology.
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
+# What dnspython raises where a name server has answered that there is nothing; all else may pass.
+_NO_SUCH_NAME = ("NXDOMAIN", "NoAnswer", "NoneType")
 _DNS_MEND = "see that the host of a mongodb+srv URL is right, and that this machine can resolve names"
 _MEND = "see `dlock doctor --url URL`"
 
@@ -74,6 +76,8 @@ def kind_of(error: BaseException) -> type[StoreError] | None:
         kind = CODES.get(_code(error))
         if kind is not None:
             return kind
+    if _unresolved(error) and type(error.__context__).__name__ not in _NO_SUCH_NAME:
+        return StoreUnavailableError
     return next((CLASSES[each] for each in type(error).__mro__ if each in CLASSES), None)
 
 
@@ -135,4 +139,5 @@ def _asked(error: errors.ConnectionFailure, reason: str) -> str:
 
 def _unresolved(error: BaseException) -> bool:
     """Whether the names behind a ``mongodb+srv`` URL were not found; then the message holds those names, and nothing else."""
-    return isinstance(error, errors.ConfigurationError) and "DNS" in str(error)
+    told = type(error.__context__).__module__.startswith("dns.") or "DNS" in str(error)
+    return isinstance(error, errors.ConfigurationError) and told

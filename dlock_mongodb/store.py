@@ -31,6 +31,7 @@ from dlock_core.kit import (
     watch_forks,
 )
 from dlock_core.store import Capability
+from dlock_mongodb._errors import error_of
 from dlock_mongodb._verbs import MongoDBVerbs
 from dlock_mongodb._wire import BATCH_LIMIT, CODEC, DUPLICATE_KEY, NEWS, Document
 from dlock_mongodb.options import MongoDBStoreOptions, told
@@ -49,7 +50,7 @@ _SEATS_MAX = 16
 _RESERVED_CONNECTIONS = 2
 # Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
 _LANE_WIDTH, _CLOSE_S, _LEAVE_S = 16, 10.0, 1.0
-_AWAIT_MS = 500
+_AWAIT_MS, _CONNECT_MS = 500, 10_000
 
 
 class _Link:
@@ -260,9 +261,14 @@ def _client(make: Any, options: MongoDBStoreOptions) -> Any:
     if options.url is None:
         raise ConfigurationError("the MongoDB store has no URL; give it one, or a client of your own")
     url = options.url.get_secret_value()
+    # A mongodb+srv URL is looked up by name servers first, for as long as a connection may take.
+    limits = {} if "connecttimeoutms" in url.lower() else {"connectTimeoutMS": _CONNECT_MS}
     try:
         # With retries of reads or writes on, the driver would also send a refused command again.
-        return make(url, retryReads=False, retryWrites=False)
+        return make(url, retryReads=False, retryWrites=False, **limits)
     except (PyMongoError, ValueError, TypeError) as error:
+        problem = error_of(error, None, writes=False)
+        if isinstance(problem, StoreUnavailableError):
+            raise problem from error
         # Without its cause: the driver repeats values, and one of them may be a secret.
         raise ConfigurationError(f"pymongo refuses {redact(url)!r}: {told(error, url)}") from None

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from typing import Any
 
+import dns.asyncresolver
+import dns.resolver
 import pytest
+from dns.exception import Timeout
+from dns.resolver import NXDOMAIN, NoNameservers
 from pymongo import MongoClient
 
+from dlock_core import aconnect, connect
 from dlock_core.backend import backend_for
-from dlock_core.errors import ConfigurationError
+from dlock_core.errors import ConfigurationError, DLockError, StoreSetupError, StoreUnavailableError
 from dlock_mongodb import MongoDBStoreOptions, backend
 from dlock_mongodb.store import _client
 
@@ -111,6 +118,33 @@ def test_no_error_repeats_a_secret(url: str) -> None:
     while error is not None:
         assert SECRET not in str(error)
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+@pytest.mark.parametrize("told", [Timeout, NoNameservers, NXDOMAIN])
+def test_name_server_that_does_not_answer_is_no_mistake_in_the_url(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be asked again; it is waited for as long as the look at a store may take. That there is no such name stays so."""
+    asked = list[float]()
+
+    def resolve(*_: Any, lifetime: float) -> Any:
+        asked.append(lifetime)
+        raise told()
+
+    async def aresolve(*_: Any, lifetime: float) -> Any:
+        return resolve(lifetime=lifetime)
+
+    async def aopened() -> None:
+        await aconnect("mongodb+srv://locks.example.org/app")
+
+    monkeypatch.setattr(dns.resolver, "resolve", resolve)
+    monkeypatch.setattr(dns.asyncresolver, "resolve", aresolve)
+    wrong: tuple[type[DLockError], ...] = (ConfigurationError, StoreSetupError)
+
+    with pytest.raises(wrong if told is NXDOMAIN else StoreUnavailableError):
+        connect("mongodb+srv://locks.example.org/app")
+    with pytest.raises(wrong if told is NXDOMAIN else StoreUnavailableError):
+        asyncio.run(aopened())
+
+    assert asked == [10.0, 10.0]
 
 
 def test_options_do_not_show_their_url() -> None:
