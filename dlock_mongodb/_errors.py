@@ -60,7 +60,7 @@ _MENDS = {
     61: "shard the collection by _id or hashed _id, or not at all",
     121: "drop the validator of the collection",
     123: "reads need a replica set; start mongod with --replSet",
-    8000: "check user, password and the access list of the cluster",
+    8000: "check user, password, access list and space quota of the cluster in Atlas",
 }
 # A server in the driver's picture of the topology.
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")

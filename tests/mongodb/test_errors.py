@@ -200,6 +200,13 @@ def test_host_that_is_not_found_is_named() -> None:
     assert "resolve names" in str(error)
 
 
+def test_cluster_of_atlas_that_is_full_is_among_what_is_to_be_checked() -> None:
+    """It has one code for all that it refuses, and which it is stands in words that are not shown."""
+    full = errors.OperationFailure("you are over your space quota, using 512 MB of 512 MB", 8000, {"code": 8000})
+
+    assert "space quota of the cluster" in str(error_of(full, "k", writes=True))
+
+
 def test_client_of_another_event_loop_is_told_so() -> None:
     """Two calls of asyncio.run() are enough, and 'RuntimeError' alone helps nobody."""
     client = AsyncMongoClient[Any]("mongodb://127.0.0.1:1", serverSelectionTimeoutMS=100)
