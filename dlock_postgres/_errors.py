@@ -73,10 +73,12 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
     return unanswered("PostgreSQL", _said(error) or f"{type(error).__name__}, no answer in time", key, writes=writes)
 
 
-def not_connected(error: Exception, conninfo: str) -> StoreError:
-    """Return the error of a statement that was not sent, since there is no connection by *conninfo*."""
+def not_connected(error: Exception, conninfo: str | None) -> StoreError:
+    """Return the error of a statement that was not sent, since there is no connection by *conninfo*, which None says is not known yet."""
     said = " ".join(str(error).split())
-    if isinstance(error, (TimeoutError, psycopg.errors.ConnectionTimeout)):
+    if conninfo is None:
+        said = "the pool's conninfo or kwargs, which are functions, did not answer in time"
+    elif isinstance(error, (TimeoutError, psycopg.errors.ConnectionTimeout)):
         known = conninfo_to_dict(conninfo)
         said = f"no connection to {known.get('host') or 'the default host'}, port {known.get('port') or 5432}, in time"
     if any(refusal in said for refusal in _REFUSALS):

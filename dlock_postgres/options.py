@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Annotated, Any, LiteralString, Self
 
 import psycopg
@@ -12,7 +13,7 @@ from psycopg.pq import Conninfo
 from pydantic import AfterValidator, SecretStr
 
 from dlock_core.backend import StoreOptions, redact, split_url
-from dlock_core.errors import ConfigurationError
+from dlock_core.errors import ConfigurationError, StoreUnavailableError
 
 __all__ = ["PostgresStoreOptions", "checked_table", "conninfo_of", "fence_sql", "quoted", "table_of"]
 
@@ -47,10 +48,12 @@ def fence_sql(table: str = _TABLE) -> LiteralString:
     return f"SELECT token FROM {quoted(checked_table(table))} WHERE {holder} FOR SHARE"  # noqa: S608
 
 
-def conninfo_of(source: Any) -> Callable[[], str]:
+def conninfo_of(source: Any) -> tuple[Callable[[], str], Callable[[], str | None]]:
     """Return what gives the connection string of *source*: a URL, a DSN, or a pool of psycopg_pool, of either colour.
 
-    Raises: ConfigurationError: it is none of these, or libpq does not understand it.
+    And what says the one that was given last, without a call of the pool's functions; None while one of these is under way.
+
+    Raises: ConfigurationError: it is none of these, libpq does not understand it, or a function of the pool has to be awaited.
     """
     if isinstance(source, str):
         conninfo = source if "://" not in source else PostgresStoreOptions.from_url(source).conninfo.get_secret_value()
@@ -60,19 +63,32 @@ def conninfo_of(source: Any) -> Callable[[], str]:
             raise ConfigurationError(
                 f"the DSN is malformed, or has an option that libpq does not know; {_FORM}"
             ) from None
-        return lambda: conninfo
+        return lambda: conninfo, lambda: conninfo
     if not hasattr(source, "conninfo") or not hasattr(source, "kwargs"):
         raise ConfigurationError(
             f"a PostgreSQL store works with a URL, a DSN or a pool of psycopg_pool, not {type(source).__name__}"
         )
+    if iscoroutinefunction(source.conninfo) or iscoroutinefunction(source.kwargs):
+        raise ConfigurationError(
+            "the pool's conninfo or kwargs has to be awaited, which the store cannot do on its threads; "
+            "give it a pool whose functions are plain ones"
+        )
+    last: str | None = None
 
     def asked() -> str:
-        # Those may be functions, for passwords that change.
-        said, options = (given() if callable(given) else given for given in (source.conninfo, source.kwargs))
-        known = {name: value for name, value in (options or {}).items() if name in _LIBPQ}
-        return make_conninfo(said, **known)
+        nonlocal last
+        last = None
+        try:
+            # Those may be functions, for passwords that change.
+            said, options = (given() if callable(given) else given for given in (source.conninfo, source.kwargs))
+            known = {name: value for name, value in (options or {}).items() if name in _LIBPQ}
+            last = conninfo = make_conninfo(said, **known)
+        except Exception as error:  # what it says may be a secret
+            why = f"the pool's conninfo or kwargs cannot be used ({type(error).__name__})"
+            raise StoreUnavailableError(f"PostgreSQL cannot be reached, nothing was written: {why}") from error
+        return conninfo
 
-    return asked
+    return asked, lambda: last
 
 
 def table_of(source: Any, table: str | None) -> str:

@@ -50,7 +50,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
     fence_sql = staticmethod(fence_sql)
 
     def __init__(self, source: Any, *, table: str | None = None) -> None:
-        conninfo = conninfo_of(source)
+        conninfo, last_conninfo = conninfo_of(source)
         self.capabilities = frozenset({Capability.ATOMIC_MULTI, Capability.BATCH_RENEW, Capability.SERVER_CLOCK})
 
         def learned(facts: Facts) -> None:
@@ -64,7 +64,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
         verbs = PostgresVerbs(table_of(source, table), learned, is_awaited)
 
         def unconnected(error: Exception) -> StoreError:
-            return not_connected(error, conninfo())
+            return not_connected(error, last_conninfo())
 
         link = self._link_class(lambda _: Session(conninfo(), self._colour), unconnected, **_CONNECTIONS)
         super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
