@@ -359,19 +359,21 @@ class Driver:
         """Return the event that *result* of the request *rvn* is for the machine; *drawn* is the RVN of what may follow from it."""
         wall_ms: int | None = None
         if isinstance(result, StoreError):
-            handle.trouble = str(result)
-            self.last_error = (handle.trouble, self.runtime.now())
+            told = str(result)
+            self.last_error = (told, self.runtime.now())
             _log.debug("a request for lock %r failed: %s", handle.name, result)
         elif not isinstance(result, Reply):
             raise TypeError(
                 f"the store answered a request for lock {handle.name!r} with {result!r} in place of a Reply"
             )
         else:
-            handle.trouble, record = "", result.record
+            told, record = "", result.record
             if record is None and result.applied:
                 _log.warning("the store granted a request for lock %r without a record (clause S7)", handle.name)
             elif record is not None and record.stamp is not None:
                 wall_ms = self.runtime.wall_ms()
+        if handle.loss is None:  # else what its release meets says nothing of why it was lost
+            handle.trouble = told
         return lease.heard(rvn, result, drawn, jitter(), self._abandoned, wall_ms=wall_ms, seen=handle.seen)
 
     async def _probe(self, effect: Probe, handle: Handle) -> Event:

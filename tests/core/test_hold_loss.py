@@ -155,6 +155,19 @@ async def test_lost_is_absorbing(world: World) -> None:
 
 
 @both_colours
+async def test_the_release_of_a_lost_lock_says_why_it_was_lost(world: World) -> None:
+    """Also where the store answers again by then."""
+    async with world.client(lease_duration=10) as client:
+        lease = await client.acquire("k")
+        with world.store.outage():
+            await world.live(11)
+        assert lease.loss is not None
+
+        with pytest.raises(LockLostError, match=r"renewals failed until its lease ran out \(.*not sent"):
+            await lease.release()
+
+
+@both_colours
 async def test_outage_during_the_hold_is_a_risk_and_then_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """At risk once a renewal fails, safe again once one succeeds; told once for each such stretch."""
     caplog.set_level(logging.INFO, "dlock.engine")
