@@ -41,6 +41,9 @@ _SETUP: dict[str, str] = {
     "1049": "there is no such database; CREATE DATABASE makes it, and 'dlock init --url URL' the table in it",
     # Columns that are missing, too short, of another type or without a default; a view.
     "1054 1264 1288 1347 1364 1366 1406": "the table is not dlock's; name another one with table=…, and 'dlock init --url URL' creates it",
+    "1644": "a trigger of the table refuses writes; remove it, or name another table with table=…",
+    # Of a unique index, a foreign key, a check.
+    "1062 1452 3819 4025": "the table has a constraint that is not dlock's; drop it, or name another table with table=…",
     # An unknown variable, a syntax error, a feature that is not there; binary logging of statements.
     "1193 1064 1235 1665": "the server does not fit; MySQL 8 or MariaDB 10.6 is needed, and binlog_format = ROW or MIXED",
 }

@@ -19,6 +19,7 @@ CODES = meanings(
     {
         RecordError: {"22": "PostgreSQL has no form for a value of the record"},
         StoreSetupError: {
+            "09 38 39 P0": "a trigger of the table refuses writes; remove it, or name another table",
             "0A": "the server lacks a feature; dlock needs PostgreSQL 12 or newer",
             "23": "the table has a constraint that is not dlock's; drop it, or name another table",
             "26": "a pooler in between mixes up sessions",

@@ -142,7 +142,7 @@ class TestRivals:
                 StoreSetupError,
                 "1044 1142 1143 1227 1045 1698 1820 1862 1129 1130 3159 2026 2059 1146 1049 1054 1264 1288 1347 1364 1366",
             ),
-            (StoreSetupError, "1406 1193 1064 1235 1665"),
+            (StoreSetupError, "1406 1193 1064 1235 1665 1644 1062 1452 3819 4025"),
         ],
     )
     def test_what_the_server_has_refused_is_certain(self, kind: type[StoreError], numbers: str) -> None:
@@ -318,6 +318,29 @@ class TestSetUp:
             cursor.execute("ALTER TABLE fast ENGINE = Aria")
         with pytest.raises(StoreSetupError, match="engine"):
             store.guarantees()
+        store.close()
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            ("ADD CONSTRAINT few CHECK (token < 1)", "constraint that is not dlock's"),
+            ("a trigger", "a trigger of the table refuses writes"),
+        ],
+    )
+    def test_a_table_that_refuses_writes_is_a_setup_error(self, url: str, key: str, change: str, said: str) -> None:
+        """And nothing was written: a client that took it for no answer would ask for ever."""
+        store = opened(url, table="guarded")
+        with plain(url) as cursor:
+            cursor.execute(f"CREATE OR REPLACE TABLE guarded LIKE {TABLE}")
+            cursor.execute(
+                "CREATE TRIGGER guard BEFORE INSERT ON guarded FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'"
+                if change == "a trigger"
+                else f"ALTER TABLE guarded {change}"
+            )
+
+        with pytest.raises(StoreSetupError, match=said):
+            store.claim(claim(key), timeout_s=TIMEOUT_S)
+        assert store.read(key, timeout_s=TIMEOUT_S) is None
         store.close()
 
     def test_too_many_connections_are_unavailable(self, url: str, key: str) -> None:

@@ -31,7 +31,7 @@ def _of(code: str | None, *, writes: bool = True) -> StoreError:
     ("kind", "codes"),
     [
         (StoreUnavailableError, "25006 40001 40P01 53100 53300 54000 55P03 57014 57P03"),
-        (StoreSetupError, "0A000 23514 26000 28000 3D000 3F000 42501 42601 42703 42P01"),
+        (StoreSetupError, "09000 0A000 23514 26000 28000 3D000 3F000 42501 42601 42703 42P01 P0001"),
         (RecordError, "22021 22003"),
         (OutcomeUnknownError, "08006 25P02 40003 57P01 57P02 57P05 58030 XX000"),
     ],
