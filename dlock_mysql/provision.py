@@ -65,7 +65,10 @@ def _is_there(options: MySQLStoreOptions) -> Exchange[bool]:
     where = f"table_schema = {literal(options.database)} AND table_name = {literal(options.table)}"
     rows = yield Request(
         f"SELECT 'engine', LOWER(COALESCE(engine, table_type)), '' FROM information_schema.tables WHERE {where}; "
-        f"SELECT column_name, LOWER(data_type), IF(column_key = 'PRI', 'PRI', '') FROM information_schema.columns WHERE {where}"
+        f"SELECT column_name, LOWER(data_type), IF(column_key = 'PRI', 'PRI', '') FROM information_schema.columns WHERE {where}; "
+        # Of a step that meets a row of another key in such an index, that would be the answer.
+        "SELECT CONCAT('unique index ', index_name), 'a column of it', '' FROM information_schema.statistics "
+        f"WHERE {where} AND non_unique = 0 AND (index_name <> 'PRIMARY' OR sub_part IS NOT NULL)"
     )
     found = {name: (kind, key) for name, kind, key in rows}
     wanted = {"engine": ("innodb", "")} | {
