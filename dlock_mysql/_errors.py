@@ -19,8 +19,11 @@ _Verdict: TypeAlias = "tuple[type[StoreError], str]"
 # closed, and the server rolls that back.
 _REFUSALS: dict[str, str] = {
     # Deadlock, lock wait time-out; the row was changed meanwhile, with innodb_snapshot_isolation; group replication refused the commit.
-    "1213 1205 1020 3101": "another transaction had the row, and the server rolled this one back; nothing was written",
-    "1040 1203 1226": "the server has no connection left for this user; nothing was written",
+    "1213 1020 3101": "another transaction had the row, and the server rolled this one back; nothing was written",
+    "1205": "another transaction had the row, or the table, as a backup and ALTER TABLE have it, and the server rolled this one back; "
+    "nothing was written",
+    "1040 1203": "the server has no connection left for this user; nothing was written",
+    "1226": "the user has used up what it may (SHOW CREATE USER): connections, or queries or updates of this hour; nothing was written",
     "1021 1041 1114": "the server has no room left; nothing was written",
     "1153 1301": "the request exceeds the server's max_allowed_packet; nothing was written",
     "1047": "this node is not in its cluster just now; nothing was written",
@@ -49,6 +52,8 @@ _SETUP: dict[str, str] = {
 }
 # Another transaction had locked a row for too long.
 ROW_LOCKED = 1205
+# Numbers from here on are errors of the server's, but for those that its library and drivers have for themselves.
+_SERVERS_FROM, _DRIVERS = 1000, range(2000, 3000)
 _OPTION = re.compile(r"--[a-z][\w=-]*")
 _VERDICTS = meanings({StoreUnavailableError: _REFUSALS, StoreSetupError: _SETUP})
 _UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
@@ -83,7 +88,11 @@ def unconnected(error: Exception, options: MySQLStoreOptions) -> StoreError:
 
 
 def _verdict(error: Exception, options: MySQLStoreOptions, otherwise: _Verdict) -> _Verdict:
-    kind, told = _VERDICTS.get(str(_number(error)), otherwise)
+    number = _number(error)
+    kind, told = _VERDICTS.get(str(number), otherwise)
+    if str(number) not in _VERDICTS and number >= _SERVERS_FROM and number not in _DRIVERS:
+        applied = "; the write may have been applied" if kind is OutcomeUnknownError else ""
+        told = f"the server ended it, and 'perror {number}' says why{applied}"
     option = _OPTION.search(str(error))
     return kind, told.replace("{grant}", grants(options)).replace("{option}", option[0] if option else "an option")
 
