@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Verdict: TypeAlias = "tuple[type[StoreError], str]"
 
 _FAILED: Verdict = (OutcomeUnknownError, "DynamoDB failed; the write may have been applied")
+THROTTLED = "ProvisionedThroughputExceeded Throttling ThrottlingError RequestLimitExceeded"
 # Codes without their ending "Exception", which a batch leaves out. What is not here, such as InternalServerError, is unknown.
 CODES: dict[str, Verdict] = meanings(
     {
@@ -47,8 +48,7 @@ CODES: dict[str, Verdict] = meanings(
             "UnknownOperation": "the server does not know this operation; 'dlock doctor' shows what it is",
         },
         StoreUnavailableError: {
-            "ProvisionedThroughputExceeded Throttling ThrottlingError RequestLimitExceeded": "DynamoDB throttled the request; "
-            "nothing was written",
+            THROTTLED: "DynamoDB throttled the request; nothing was written",
             "ReplicatedWriteConflict": "another region was writing the item; nothing was written",
             "TransactionConflict TransactionInProgress": "a transaction was under way on the item; nothing was written",
         },

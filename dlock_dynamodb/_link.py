@@ -11,6 +11,7 @@ when first needed.
 from __future__ import annotations
 
 import math
+import random
 import threading
 import time
 from functools import partial
@@ -26,7 +27,7 @@ from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, Lane, leave_behind, watch_forks
 from dlock_dynamodb._credentials import SteadyCredentials
 from dlock_dynamodb._direct import CLAIMING, KEEPING, check_whole, direct_of, is_patched
-from dlock_dynamodb._errors import NOT_DYNAMODBS, TROUBLE, StrangeAnswerError
+from dlock_dynamodb._errors import NOT_DYNAMODBS, THROTTLED, TROUBLE, StrangeAnswerError, code_of
 from dlock_dynamodb._units import Units
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 _SHORTEST, _LONGEST = -6, 6  # powers of two: 1/64 s to 64 s
 # Of the client that is asked for settings.
 _ANY_S = 10.0
+# DynamoDB grants an account few looks at its tables in a second, and many clients may open at once.
+_LOOKS = frozenset({"describe_table", "describe_time_to_live"})
+_LOOK_AGAIN_S = 0.2
 _KINDS = frozenset({"B", "BOOL", "BS", "L", "M", "N", "NS", "NULL", "S", "SS"})  # of a value
 
 
@@ -71,7 +75,22 @@ class DynamoDBLink(BeginsAnew):
         self._here.verb = verb
 
     def send(self, request: Ask, timeout_s: float) -> dict[str, Any]:
-        """Send *request* once; return the answer within *timeout_s* or raise the driver's error."""
+        """Send *request* once; return the answer within *timeout_s* or raise the driver's error.
+
+        A look at the table that is throttled is sent again after a pause, as long as it has time.
+        """
+        deadline, pause_s = time.monotonic() + timeout_s, _LOOK_AGAIN_S
+        while True:
+            try:
+                return self._send_once(request, deadline - time.monotonic())
+            except ClientError as error:
+                pause_s *= random.uniform(1, 2)  # noqa: S311  # no secret
+                is_throttled = request.operation in _LOOKS and code_of(error) in THROTTLED.split()
+                if not is_throttled or time.monotonic() + pause_s > deadline:
+                    raise
+            time.sleep(pause_s)
+
+    def _send_once(self, request: Ask, timeout_s: float) -> dict[str, Any]:
         if timeout_s < 2.0**_SHORTEST:
             raise StoreUnavailableError(f"{timeout_s:.3g} s are too short for a request to DynamoDB; nothing was sent")
         deadline = time.monotonic() + timeout_s

@@ -224,8 +224,21 @@ class TestGuarantees:
         with pytest.raises(StoreSetupError, match="dlock doctor --policy"):
             told.guarantees()
 
-        stub.says((200, {"Table": TABLE}), (400, {"__type": "x#ThrottlingException"}))
+        stub.says((200, {"Table": TABLE}), (500, {"__type": "x#InternalServerError"}))
         with pytest.raises(StoreUnavailableError):
+            told.guarantees()
+
+    def test_a_look_that_is_throttled_is_repeated_in_its_time(self, told: DynamoDBStore, stub: Stub) -> None:
+        """As where many clients open at once: DynamoDB grants an account few looks in a second."""
+        slow = (400, {"__type": "x#ThrottlingException"})
+        stub.says(slow, (200, {"Table": TABLE}), slow, NO_TTL)
+
+        assert told.guarantees().grade is Grade.C
+        assert [name for name, _ in stub.requests] == ["DescribeTable"] * 2 + ["DescribeTimeToLive"] * 2
+
+        stub.says(slow)
+        told.inspect_timeout_s = 0.3
+        with pytest.raises(StoreUnavailableError, match="throttled"):
             told.guarantees()
 
     @pytest.mark.parametrize(
