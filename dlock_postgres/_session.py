@@ -164,7 +164,12 @@ class Session:
                     raise TimeoutError("no answer in time")
                 self._cancels, self._cancelled, until = False, True, deadline
                 cancel(pg)
-            pg.consume_input()
+            try:
+                pg.consume_input()
+            except psycopg.OperationalError as error:
+                # Why the server ends a session it says before, with a code that would tell of a statement that was rolled back.
+                told = results[-1].error_message if results else b""
+                raise psycopg.OperationalError(told.decode(errors="replace") or str(error)) from error
 
     def _answer(self, results: list[Any]) -> Answer:
         for result in results:
