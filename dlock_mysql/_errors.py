@@ -54,6 +54,8 @@ _SETUP: dict[str, str] = {
 ROW_LOCKED = 1205
 # Numbers from here on are errors of the server's, but for those that its library and drivers have for themselves.
 _SERVERS_FROM, _DRIVERS = 1000, range(2000, 3000)
+# What a constraint, a column or a trigger refuses.
+_OF_ONE = frozenset({1062, 1264, 1366, 1406, 1452, 1644, 3819, 4025})
 _OPTION = re.compile(r"--[a-z][\w=-]*")
 _VERDICTS = meanings({StoreUnavailableError: _REFUSALS, StoreSetupError: _SETUP})
 _UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
@@ -63,6 +65,11 @@ _LATE: _Verdict = (
 )
 _UNREAD: _Verdict = (StoreUnavailableError, "no answer that can be read")
 _UNSENT: _Verdict = (StoreUnavailableError, "nothing was sent; see that the server runs there")
+
+
+def is_of_one(error: Exception) -> bool:
+    """Whether *error*, of a request about many records, may be that of one of them."""
+    return _number(error) in _OF_ONE
 
 
 def translate(error: Exception, what: str, options: MySQLStoreOptions, *, key: str | None, writes: bool) -> StoreError:

@@ -16,7 +16,7 @@ from dlock_core.kit import Batches, BatchResults, Call, Exchange, ExchangeStore,
 from dlock_core.record import State
 from dlock_core.store import Capability, Reply
 from dlock_mysql import provision
-from dlock_mysql._errors import ROW_LOCKED, translate
+from dlock_mysql._errors import ROW_LOCKED, is_of_one, translate
 from dlock_mysql._link import link_of
 from dlock_mysql._wire import PAGE_ROWS, Arm, Table, age_ms_of, decode, identifier
 from dlock_mysql.options import MySQLStoreOptions, fence_sql
@@ -121,11 +121,14 @@ class MySQLVerbs:
     def _batch(
         self, results: BatchResults, requests: Sequence[Replace], arms: Sequence[Arm], numbers: Sequence[int]
     ) -> Exchange[None]:
-        batch = self.table.changes([arms[number] for number in numbers])
-        found = {key: (row, key) for row, key in (yield batch)}
-        for number in numbers:
-            key = requests[number].record.key.encode()
-            results.settle(number, partial(batch.reply, [found[key]] if key in found else [], requests[number]))
+        def send(numbers: Sequence[int]) -> Exchange[None]:
+            batch = self.table.changes([arms[number] for number in numbers])
+            found = {key: (row, key) for row, key in (yield batch)}
+            for number in numbers:
+                key = requests[number].record.key.encode()
+                results.settle(number, partial(batch.reply, [found[key]] if key in found else [], requests[number]))
+
+        return results.apart(send, numbers, is_of_one, self._problem)
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Say what the server promises."""

@@ -56,6 +56,9 @@ _REFUSALS = (
 )
 _STANDBY = "session is read-only"
 
+# Of a value, a constraint, a trigger, a damaged row.
+_OF_ONE = frozenset({"09", "22", "23", "38", "39", "P0", "XX"})
+
 TROUBLE = (psycopg.Error, OSError)
 
 
@@ -72,6 +75,11 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
         kind, hint = known[0], known[1].replace("{grant}", grant)
         return kind(f"PostgreSQL refused a statement about {named(key)}: {_said(error)}; {hint}", key=key)
     return unanswered("PostgreSQL", _said(error) or f"{type(error).__name__}, no answer in time", key, writes=writes)
+
+
+def is_of_one(error: Exception) -> bool:
+    """Whether *error*, of a statement about many records, may be that of one of them."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in _OF_ONE
 
 
 def not_connected(error: Exception, conninfo: str | None) -> StoreError:

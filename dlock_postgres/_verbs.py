@@ -9,7 +9,7 @@ from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import BatchResults, outcome, pages
 from dlock_core.store import Claim, Reply
 from dlock_postgres import _wire
-from dlock_postgres._errors import TROUBLE, error_of, misfit
+from dlock_postgres._errors import TROUBLE, error_of, is_of_one, misfit
 from dlock_postgres.options import quoted
 from dlock_postgres.provision import inspection, policy, provisioning
 
@@ -103,27 +103,36 @@ class PostgresVerbs:
 
         So a transaction of the user's that checks the fence of one lock holds up the renewal of no other.
         """
-        results = BatchResults(requests)
-        left = yield from self._batch(results, list(enumerate(requests)), waits=False)
+        results, left = BatchResults(requests), list[int]()
+        yield from self._batch(results, requests, range(len(requests)), left, waits=False)
         try:
             if left:
-                yield from self._batch(results, left, waits=True)
-        except TROUBLE as error:
-            results.fail_by((number for number, _ in left), error, partial(self._problem, error, writes=True))
+                yield from self._batch(results, requests, left, [], waits=True)
+        except (StoreError, *TROUBLE) as error:
+            results.fail_by(left, error, partial(self._renewal_problem, error))
         return results.as_list()
 
     def _batch(
-        self, results: BatchResults, requests: Sequence[tuple[int, Replace]], *, waits: bool
-    ) -> Exchange[list[tuple[int, Replace]]]:
-        """Send *requests* and note their results; return those that were passed over."""
-        answer = yield from self._telling(_wire.changes_of(self._table, self.channel, requests, waits=waits))
-        asked, left = dict(requests), []
-        for number, passed_over, *row in answer.rows:
-            if passed_over:
-                left.append((number, asked[number]))
-            else:
-                results.settle(number, partial(_settled, asked[number], row))
-        return left
+        self,
+        results: BatchResults,
+        requests: Sequence[Replace],
+        numbers: Sequence[int],
+        left: list[int],
+        *,
+        waits: bool,
+    ) -> Exchange[None]:
+        """Send the requests of *numbers* and note their results; those that were passed over go to *left*."""
+
+        def send(numbers: Sequence[int]) -> Exchange[None]:
+            asked = [(number, requests[number]) for number in numbers]
+            answer = yield from self._telling(_wire.changes_of(self._table, self.channel, asked, waits=waits))
+            for number, passed_over, *row in answer.rows:
+                if passed_over:
+                    left.append(number)
+                else:
+                    results.settle(number, partial(_settled, requests[number], row))
+
+        return results.apart(send, numbers, is_of_one, self._renewal_problem)
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Look at server and table."""
@@ -154,6 +163,9 @@ class PostgresVerbs:
 
     def _problem(self, error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
         return error_of(error, key, writes=writes, grant=self._grant)
+
+    def _renewal_problem(self, error: Exception, key: str) -> StoreError | None:
+        return self._problem(error, key, writes=True)
 
     def _noted(self, facts: Facts) -> Facts:
         # A commit that waits for a synchronous standby is not rolled back where it is cancelled: the server answers as if the standby had

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dlock_core.errors import OutcomeUnknownError, StoreError
@@ -9,7 +10,11 @@ from dlock_core.errors import OutcomeUnknownError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from dlock_core.kit.exchange import Exchange
     from dlock_core.store import Replace, Reply
+
+# Enough for two bad ones among five hundred; where each is bad the store is asked no more often than so.
+_FAILURES_MAX = 20
 
 
 def in_parts(sizes: Mapping[int, int], most: int) -> Iterator[list[int]]:
@@ -48,6 +53,34 @@ class BatchResults:
             if problem is not error:
                 problem.__cause__ = error
             self._results[number] = problem
+
+    def apart(
+        self,
+        send: Callable[[Sequence[int]], Exchange[None]],
+        numbers: Sequence[int],
+        is_of_one: Callable[[Exception], bool],
+        told: Callable[[Exception, str], StoreError | None],
+    ) -> Exchange[None]:
+        """Do *send* with all *numbers*, which it applies and settles together, or with none.
+
+        Where its error *is_of_one* of them, as that of a row which is damaged or refused, it is done with each half, and so on, up to some
+        twenty times: it costs no other request its result. What *told* makes of the error for a key is noted.
+        """
+        parts, failures = [numbers], 0
+        while parts:
+            part = parts.pop()
+            try:
+                yield from send(part)
+            except Exception as error:
+                failures += 1
+                apart = len(part) > 1 and failures < _FAILURES_MAX and is_of_one(error)
+                if part is numbers and not apart:
+                    raise
+                if apart:
+                    half = len(part) // 2
+                    parts += (part[half:], part[:half])
+                else:
+                    self.fail_by(part, error, partial(told, error))
 
     def as_list(self) -> list[Reply | StoreError]:
         """Return all results."""

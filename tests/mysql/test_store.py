@@ -366,6 +366,20 @@ def test_a_batch_is_never_longer_than_what_a_server_takes(url: str, key: str) ->
             cursor.execute(f"{setting} = DEFAULT")
 
 
+def test_a_row_that_refuses_costs_no_other_its_renewal(url: str, each_store: MySQLStore, key: str) -> None:
+    """By a trigger, as by a constraint: the statement fails whole, and with it all locks of the client would be lost."""
+    records = [taken(each_store, f"{key}/{number}") for number in range(5)]
+    with plain(url) as cursor:
+        refuse = f"IF NEW.k = '{key}/3' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'; END IF"
+        cursor.execute(f"CREATE TRIGGER refusing BEFORE UPDATE ON {TABLE} FOR EACH ROW {refuse}")
+        results = each_store.replace_many([renewal(record) for record in records], timeout_s=TIMEOUT_S)
+        cursor.execute("DROP TRIGGER refusing")
+
+    assert [getattr(result, "applied", None) for result in results] == [True, True, True, None, True]
+    assert type(results[3]) is StoreSetupError
+    assert results[3].key == f"{key}/3"
+
+
 def test_the_server_clock_of_a_client_is_there(url: str, key: str) -> None:
     """``server_clock`` is accepted, and a held lock is not taken over."""
     with LockClient(opened(url), server_clock=True) as one, LockClient(opened(url), server_clock=True) as two:
