@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from dlock_core.errors import RecordError, StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import meanings, named, unanswered, unfit
+from dlock_postgres.options import settings_of
 
 misfit = partial(unfit, "PostgreSQL")
 CREATE_IT = "'dlock init --url URL' creates it"
@@ -88,8 +88,9 @@ def not_connected(error: Exception, conninfo: str | None) -> StoreError:
     if conninfo is None:
         said = "the pool's conninfo or kwargs, which are functions, did not answer in time"
     elif isinstance(error, (TimeoutError, psycopg.errors.ConnectionTimeout)):
-        known = conninfo_to_dict(conninfo)
-        said = f"no connection to {known.get('host') or 'the default host'}, port {known.get('port') or 5432}, in time"
+        known = settings_of(conninfo)
+        named_by = f"the host of service {known['service']!r}" if "service" in known else "the default host"
+        said = f"no connection to {known.get('host') or named_by}, port {known.get('port') or 5432}, in time"
     if any(refusal in said for refusal in _REFUSALS):
         return StoreSetupError(f"PostgreSQL refuses the connection: {said}; check the URL, user, password and TLS")
     hint = "; this is a standby: name the primary; or default_transaction_read_only is on" if _STANDBY in said else ""

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import capabilities
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
@@ -23,6 +22,7 @@ from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import DaemonThread, aperform, is_ready, perform
 from dlock_postgres._errors import not_connected
 from dlock_postgres._wire import Statement, decoded, prepared
+from dlock_postgres.options import settings_of
 
 _CONNECT_S = 3
 # A name of the application that the user gives, also in the environment, stands.
@@ -31,7 +31,8 @@ _SETTINGS: dict[str, Any] = {
     "fallback_application_name": "dlock",
     "target_session_attrs": "read-write",
 }
-# What the user's connection string may say otherwise. A listener, which sends nothing, finds out within a minute that its way is gone.
+# What the user's connection string, or the environment, may say otherwise. A listener, which sends nothing, finds out within a minute that
+# its way is gone.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": _CONNECT_S,
     "keepalives_idle": 30,
@@ -71,7 +72,7 @@ class Session:
     def __init__(self, conninfo: str, colour: Colour) -> None:
         self.colour = colour
         try:
-            given = conninfo_to_dict(conninfo)
+            given = settings_of(conninfo)
             more = {name: value for name, value in _DEFAULTS.items() if name not in given}
             self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS, **more).pgconn
         except psycopg.Error as error:

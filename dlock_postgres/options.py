@@ -15,12 +15,18 @@ from pydantic import AfterValidator, SecretStr
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 
-__all__ = ["PostgresStoreOptions", "checked_table", "conninfo_of", "fence_sql", "quoted", "table_of"]
+__all__ = ["PostgresStoreOptions", "checked_table", "conninfo_of", "fence_sql", "quoted", "settings_of", "table_of"]
 
 _LIBPQ = frozenset(option.keyword.decode() for option in Conninfo.get_defaults())
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
 _TABLE = "public.dlock"
 _FORM = "write postgresql://USER@HOST/DATABASE?table=SCHEMA.TABLE"
+
+
+def settings_of(conninfo: str) -> dict[str, Any]:
+    """Return what libpq connects with: the parts of *conninfo*, and of the environment where it leaves them out."""
+    defaults = {option.keyword.decode(): option.val.decode() for option in Conninfo.get_defaults() if option.val}
+    return {**defaults, **conninfo_to_dict(conninfo)}
 
 
 def checked_table(table: str) -> str:

@@ -245,3 +245,13 @@ def test_a_name_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch, key:
         pytest.raises(StoreUnavailableError, match=r"nothing was written: failed to resolve host 'lost.example'"),
     ):
         store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+
+def test_the_environment_says_how_long_a_connection_may_take(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As libpq has it for every program: the store's own time is for who says nothing."""
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "7")
+
+    with closing(Session(server_url, THREADS)) as session:
+        options = {option.keyword: option.val for option in session.pg.info}
+
+    assert options[b"connect_timeout"] == b"7"

@@ -93,3 +93,20 @@ def test_a_connection_that_was_not_made_is_told(error: Exception, kind: type[Sto
     """Nothing was sent; what no second try mends is an error of the set-up."""
     with pytest.raises(kind, match=said):
         raise not_connected(error, "host=db.example")
+
+
+@pytest.mark.parametrize(
+    ("variable", "conninfo", "said"),
+    [
+        (("PGHOST", "db.environment"), "dbname=x", "no connection to db.environment, port 5432, in time"),
+        (("PGHOST", "db.environment"), "host=db.example", "no connection to db.example, port 5432, in time"),
+        (("PGUSER", "x"), "service=locks", "no connection to the host of service 'locks', port 5432, in time"),
+    ],
+)
+def test_a_server_without_an_answer_is_named_as_libpq_finds_it(
+    monkeypatch: pytest.MonkeyPatch, variable: tuple[str, str], conninfo: str, said: str
+) -> None:
+    """In the environment, where the connection string does not say."""
+    monkeypatch.setenv(*variable)
+
+    assert str(not_connected(TimeoutError(), conninfo)).endswith(said)
