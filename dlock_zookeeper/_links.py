@@ -205,12 +205,23 @@ class ThreadLink(BeginsAnew):
     def _note(self, client: Any, _: Any) -> None:
         if client.client_state == KeeperState.AUTH_FAILED:
             self._refused = client
+        elif not client.connected:
+            # A server refuses who has seen later transactions than it has, for ever where an older copy of the data was put back. It may
+            # let this client in: what its steps expect is checked, and its reads follow a sync.
+            client.last_zxid = 0
 
     def _why(self, asking_s: float) -> str:
-        not_started = self._given is not None and self._given.client_state == KeeperState.CLOSED
-        return "; ".join(
-            ["the client given is not started" if not_started else "no session", *map(str, self.looks(asking_s))]
-        )
+        looks = self.looks(asking_s)
+        has = [look.zxid for look in looks if look.zxid is not None]
+        why = "no session"
+        if self._given is not None and self._given.client_state == KeeperState.CLOSED:
+            why = "the client given is not started"
+        elif self._given is not None and has and self._given.last_zxid > max(has):
+            why = (
+                "the client given has seen later transactions than the servers have, which let it in no more, as where an older copy "
+                "of their data was put back: stop() it, and start() it again"
+            )
+        return "; ".join([why, *map(str, looks)])
 
 
 def _end(client: Any) -> None:

@@ -34,6 +34,12 @@ class Look(NamedTuple):
         found = re.search(r"Mode: (\S+)", self.said)
         return found[1] if found else ""
 
+    @property
+    def zxid(self) -> int | None:
+        """The last transaction that it has, as far as it is known."""
+        found = re.search(r"Zxid: 0x([0-9a-f]+)", self.said)
+        return int(found[1], 16) if found else None
+
     def __str__(self) -> str:
         if self.trouble:
             return f"{self.endpoint}: {self.trouble}"
