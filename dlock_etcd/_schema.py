@@ -17,7 +17,7 @@ _NO_PUTS = 0
 _PACKAGE = "etcd"
 # Each message with its fields: a type, a name, a number. Fields of one oneof are joined by '|', of a list marked by '*'.
 _MESSAGES = """
-Header: int64 revision 3
+Header: uint64 cluster_id 1, uint64 member_id 2, int64 revision 3
 KeyValue: bytes key 1, int64 create_revision 2, int64 mod_revision 3, bytes value 5
 Event: int32 type 1, KeyValue kv 2
 Range: bytes key 1, bytes range_end 2, int64 limit 3, bool keys_only 8
@@ -42,7 +42,7 @@ LeaseKeepAliveAnswer: int64 ttl 3
 Authenticate: string name 1, string password 2
 AuthenticateAnswer: string token 2
 Status:
-StatusAnswer: Header header 1, string version 2, uint64 leader 4, *string errors 8, bool learner 10
+StatusAnswer: Header header 1, string version 2, uint64 leader 4, uint64 raft_index 5, *string errors 8, bool learner 10
 MemberList:
 Member: uint64 id 1, *string client_urls 4, bool learner 5
 MemberListAnswer: *Member members 2

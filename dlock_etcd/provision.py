@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.kit import quorum_guarantees
@@ -46,6 +47,7 @@ def inspection(endpoints: Sequence[str]) -> Exchange[Guarantees]:
         else:
             _check(endpoint, status)
             answers[endpoint] = status
+    yield from _comparing(answers, looked_at)
     voting: int | None
     try:
         voting = sum(not member.learner for member in (yield _schema.request("Cluster", "MemberList")).members)
@@ -60,6 +62,25 @@ def _check(endpoint: str, status: Any) -> None:
         raise misfit(f"{endpoint} is etcd {status.version or 'of an unknown version'}", "update it to 3.4 or newer")
     if status.learner:
         raise misfit(f"{endpoint} is a learner, which answers no linearizable request", "name voting members only")
+
+
+def _comparing(answers: Mapping[str, Any], looked_at: Sequence[str]) -> Exchange[None]:
+    """Refuse endpoints that are not of one cluster: a client that comes to another one is granted a lock that is held.
+
+    By default servers that were started apart have the same ids, as one server by two names has; but a member's log never gets shorter.
+    """
+    for endpoint, status in list(answers.items())[1:]:
+        first, known = next(iter(answers.items()))
+        are_apart = status.header.cluster_id != known.header.cluster_id
+        if not are_apart and status.header.member_id == known.header.member_id:
+            with suppress(*TROUBLE):
+                again = yield _STATUS._replace(member=looked_at.index(first), within_s=_LOOK_S)
+                are_apart = not known.raft_index <= status.raft_index <= again.raft_index
+        if are_apart:
+            raise misfit(
+                f"{first} and {endpoint} are of two clusters, and each would grant the same lock",
+                "name members of one cluster, which know each other by --initial-cluster",
+            )
 
 
 def _guarantees(

@@ -36,8 +36,15 @@ def guarantees(looks: Sequence[Look], voting: int | None) -> Guarantees:
     for look in looks:
         if look.version and tuple(map(int, look.version.split(".")[:2])) < _OLDEST:
             raise unfit("ZooKeeper", f"{look.endpoint} is ZooKeeper {look.version}", "update it to 3.5 or newer")
-    if "standalone" in {look.mode for look in looks}:
+    alone = next((look.endpoint for look in looks if look.mode == "standalone"), "")
+    if alone:
         voting = 1
+        if others := ", ".join(look.endpoint for look in looks if look.mode and look.endpoint != alone):
+            raise unfit(
+                "ZooKeeper",
+                f"{alone} stands alone, and would grant the same lock as {others}",
+                "name servers of one ensemble, which know each other by 'server.N' in their configuration, or one that stands alone once",
+            )
     version = next((look.version for look in looks if look.version), "")
     notes = [
         *map(str, looks),

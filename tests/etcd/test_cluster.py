@@ -16,7 +16,7 @@ from dlock_etcd import EtcdStore
 from dlock_etcd.provision import inspection
 from tests.core.worlds import eventually
 from tests.etcd.cluster import EtcdCluster
-from tests.etcd.support import TIMEOUT_S, Refusal, Waiter, any_claim, released, renewed
+from tests.etcd.support import TIMEOUT_S, Refusal, Waiter, administer, any_claim, coded, released, renewed
 from tests.scripted import ScriptedServer
 
 LEASE_S = 30.0
@@ -158,6 +158,36 @@ def test_endpoint_that_cannot_keep_locks_is_named() -> None:
 
         with pytest.raises(StoreSetupError, match=why):
             look.send(SimpleNamespace(**vars(fits) | changes))
+
+
+def test_endpoints_of_two_clusters_are_refused(address: str, key: str) -> None:
+    """Servers that nobody has told of each other: both granted the lock, once to whoever reached the first, once beside it.
+
+    By default their ids are the same; a server that is named twice has these, too, and is used.
+    """
+    own = ScriptedServer("etcd.sh")
+    alone = f"127.0.0.1:{own.port}"
+    while (
+        administer(alone, "maintenance/status")["raftIndex"] == administer(address, "maintenance/status")["raftIndex"]
+    ):
+        administer(alone, "kv/put", key=coded("any"))
+    with pytest.raises(StoreSetupError, match=f"{alone} and {address} are of two clusters"):
+        connect(f"etcd://{alone},{address}/tests")
+
+    with connect(f"etcd://{address},{address.replace('127.0.0.1', 'localhost')}/tests") as client:
+        client.acquire(key).release()
+    own.stop()
+
+
+def test_endpoints_of_two_clusters_are_told_by_their_ids() -> None:
+    """Whatever else they say."""
+    look = inspection(("a:1", "b:2"))
+    next(look)
+    fits = {"version": "3.5.1", "learner": False, "leader": 1, "errors": ()}
+    look.send(SimpleNamespace(**fits, header=SimpleNamespace(cluster_id=1)))
+
+    with pytest.raises(StoreSetupError, match="a:1 and b:2 are of two clusters"):
+        look.send(SimpleNamespace(**fits, header=SimpleNamespace(cluster_id=2)))
 
 
 def test_members_that_tell_their_state_to_administrators_only_can_be_used() -> None:

@@ -67,6 +67,18 @@ def test_server_that_is_too_old_is_named() -> None:
         guarantees([fits, old], 3)
 
 
+@pytest.mark.parametrize("mode", ["standalone", "follower"])
+def test_servers_that_are_of_no_one_ensemble_are_refused(mode: str) -> None:
+    """Each granted the lock that another had granted: two held it."""
+    alone, other = Look("a:1", "Mode: standalone"), Look("b:2", f"Mode: {mode}")
+
+    for looks in ([alone, other], [other, alone]):
+        with pytest.raises(StoreSetupError, match="stands alone, and would grant the same lock as"):
+            guarantees(looks, 3)
+
+    assert guarantees([alone, Look("b:2", trouble="no answer")], None).grade is Grade.B
+
+
 def test_server_that_closes_the_connection_is_told_however_soon_it_does() -> None:
     """By a reset, too, which it sends where it had something to read still: one that has as many connections as it allows."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
