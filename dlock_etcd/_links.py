@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
-from dlock_core.kit import AsyncSeats, BeginsAnew, Lane, Seats, aperform, leave_behind, perform, watch_forks
+from dlock_core.kit import AsyncSeats, BeginsAnew, Hearing, Lane, Seats, aperform, leave_behind, perform, watch_forks
 from dlock_etcd import _schema
 from dlock_etcd._errors import is_refused_by_tls, no_token, was_never_sent
 from dlock_etcd.options import files_of
@@ -65,7 +66,7 @@ class _Link(BeginsAnew):
         self._token = ""
         self._channels: dict[int, Any] = {} if channel is None else {0: channel}
         self._member = 0
-        self._heard_at: dict[int, float] = {}
+        self._hearing: defaultdict[int, Hearing] = defaultdict(Hearing)
         self._forked = False
         watch_forks(self)
 
@@ -104,14 +105,14 @@ class _Link(BeginsAnew):
         return self._files
 
     def _doubt(self, member: int, channel: Any, asked_at: float, error: grpc.RpcError) -> None:
-        """Have the next request go by a new channel, where this one was silent all the time of the request that had *error*.
+        """Have the next request go by a new channel, where this one was silent to the request that had *error*.
 
         What is between may be gone without a word. What else is under way by the old one goes on, and it ends with that. Also where
         certificates were renewed since the channel was made, which would show the old ones for ever.
         """
         if not self._owned or self._channels.get(member) is not channel:
             return
-        is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._heard_at.get(member, 0.0) < asked_at
+        is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._hearing[member].is_silent(asked_at)
         if is_silent or (is_refused_by_tls(error) and self._files_now() != self._made_with.get(member)):
             self._channels[member] = self._new_channel(member)
 
@@ -162,7 +163,7 @@ class _Link(BeginsAnew):
                 if pause_s is None:
                     raise
             else:
-                self._heard_at[member] = time.monotonic()
+                self._hearing[member].answered(asked_at)
                 return answer
             yield self._sleep(pause_s)
 

@@ -5,7 +5,7 @@ call of it is made where a signal handler could interrupt it. Each is sent once.
 that would have to wait for a connection is not handed to kazoo at all, which would send it later, whatever has become of its caller.
 
 To kazoo each request is a sign of life of its own, so that it sends no ping and misses no answer: a server that is gone without a word
-would keep a client that goes on asking for as long as the system sends. Here the first request without an answer ends the connection.
+would keep a client that goes on asking for as long as the system sends. Here a request without an answer ends the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
-from dlock_core.kit import BeginsAnew, DaemonThread, Lane, leave_behind, watch_forks
+from dlock_core.kit import BeginsAnew, DaemonThread, Hearing, Lane, leave_behind, watch_forks
 from dlock_zookeeper._look import Look, look_at
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 
 # How soon an idle connection that is dead is found out. Nothing is lost with a session but watches and places in queues.
 _SESSION_S = 6.0
-# For how long a connection must have been silent to be ended: a client of the user's has others who count on it.
-_SILENT_S, _GIVEN_SILENT_S = 0.1, 1.0
+_GIVEN_SILENT_S = 1.0
 _LOOK_EVERY_S = 0.01
 # What of a call's time is left for asking each server why none takes the session.
 _ASKING_S, _ASKING_SHARE = 0.5, 0.25
@@ -82,7 +81,8 @@ class ThreadLink(BeginsAnew):
         self._ended = ""
         # The client whose user and password were refused; kazoo itself forgets it at once.
         self._refused: Any = None
-        self._heard_at = 0.0
+        # A client of the user's has others who count on its connection.
+        self._hearing = Hearing() if client is None else Hearing(_GIVEN_SILENT_S)
         # The connection that was ended; kazoo may not know it yet.
         self._ended_way: Any = None
         self._mutex = threading.Lock()
@@ -119,21 +119,20 @@ class ThreadLink(BeginsAnew):
         try:
             for answer in request(client, self.news.put):
                 came.append(answer.get(timeout=max(deadline - time.monotonic(), 0)))
-                self._heard_at = time.monotonic()
+                self._hearing.answered(asked_at)
         except KazooTimeoutError:
             self._doubt(client, way, asked_at)
             raise
         except KazooException:
-            self._heard_at = time.monotonic()
+            self._hearing.heard()
             raise
         return came
 
     def _doubt(self, client: Any, way: Any, asked_at: float) -> None:
-        """End the connection *way* of a request that had no answer, if it was silent all the time: kazoo makes another, for the session."""
-        silent_s = time.monotonic() - max(asked_at, self._heard_at)
-        is_silent = silent_s >= (_SILENT_S if self._given is None else _GIVEN_SILENT_S)
-        if is_silent and isinstance(way, socket.socket) and client._connection._socket is way:
-            _log.warning("no answer for %.1f s, connecting anew", silent_s)
+        """End the connection *way* of a request that had no answer, if it is silent: kazoo makes another, for the session."""
+        is_used = isinstance(way, socket.socket) and client._connection._socket is way
+        if is_used and self._hearing.is_silent(asked_at):
+            _log.warning("no answer to what was asked %.1f s ago, connecting anew", time.monotonic() - asked_at)
             self._ended_way = way
             with suppress(OSError):  # it was closed meanwhile
                 socket.socket.shutdown(way, socket.SHUT_RDWR)  # not that of TLS, which goes on without encryption

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from contextlib import suppress
 
 __all__ = ["Balancer"]
 
 
 class Balancer:
-    """Passes bytes on. After :meth:`forget` it takes what comes by the connections that it has, and passes nothing on."""
+    """Passes bytes on, answers so many seconds late.
+
+    After :meth:`forget` it takes what comes by the connections that it has, and passes nothing on.
+    """
+
+    delay_s = 0.0
 
     def __init__(self, address: str) -> None:
         host, port = address.split(":")
@@ -46,8 +52,10 @@ class Balancer:
                     threading.Thread(target=self._pass, args=(number, *pair), daemon=True).start()
 
     def _pass(self, number: int, source: socket.socket, to: socket.socket) -> None:
+        answers = source is self._ends[number + 1]
         with suppress(OSError):
             while came := source.recv(65_536):
+                time.sleep(self.delay_s if answers else 0)  # as a server that is slow
                 if number >= self._forgotten:
                     to.sendall(came)
             to.shutdown(socket.SHUT_WR)

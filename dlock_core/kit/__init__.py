@@ -13,6 +13,7 @@
 :class:`Backend`                            the object behind an entry point
 :class:`EndpointOptions`                    the options of a store on a cluster of servers
 :class:`Lane`                               threads for calls of a driver that keeps to no time-out; :func:`in_own_thread`: for asyncio
+:class:`Hearing`                            whether the connection that all requests share is dead, or its server slow
 :class:`DaemonThread`                       a thread whose start an interrupt of the program cannot leave half done
 :class:`DeadlineSocket` and its TLS twin    sockets whose every wait ends at one instant; :func:`connected_socket`: one by a name
 :func:`is_ready`, :func:`is_idle`           whether a socket has something to read, on every platform; whether a connection is idle
@@ -49,6 +50,7 @@ from dlock_core.kit.exchange import (
     perform,
 )
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
+from dlock_core.kit.hearing import Hearing
 from dlock_core.kit.lane import Lane, in_own_thread
 from dlock_core.kit.outcome import is_urgent, kept, kept_for_first, matches, outcome, wakes, written
 from dlock_core.kit.pages import pages
@@ -85,6 +87,7 @@ __all__ = [
     "Exchange",
     "ExchangeStore",
     "Forkable",
+    "Hearing",
     "Lane",
     "Link",
     "News",

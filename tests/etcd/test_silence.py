@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from dlock_core.errors import OutcomeUnknownError
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_etcd import AsyncEtcdStore, EtcdStore
 from tests.balancer import Balancer
 from tests.etcd.support import TIMEOUT_S, any_claim, renewed
@@ -55,6 +55,24 @@ def test_renewal_by_asyncio_too(balancer: Balancer, key: str) -> None:
         return reply.applied
 
     assert asyncio.run(renew())
+
+
+def test_server_that_is_slow_has_no_new_connection_for_each_short_request(balancer: Balancer, key: str) -> None:
+    """Each that left a queue had one made, with all that TLS asks of a server that is slow as it is."""
+    store = EtcdStore(f"etcd://{balancer.address}/tests")
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    balancer.delay_s = 0.5
+    assert store.read(key, timeout_s=TIMEOUT_S) == record
+    connection = store._link._channels[0]
+
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError):
+            store.read(key, timeout_s=0.25)
+
+    assert store.replace(renewed(record), timeout_s=TIMEOUT_S).applied
+    assert store._link._channels[0] is connection
+    store.close()
 
 
 def test_name_with_several_addresses_leads_to_any_of_them(address: str, key: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from dlock_core.errors import OutcomeUnknownError
+from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_zookeeper import ZooKeeperStore
 from tests.balancer import Balancer
 from tests.zookeeper.support import TIMEOUT_S, granted, renewed, session
@@ -86,3 +86,20 @@ def test_server_that_answers_others_ends_no_connection(store: ZooKeeperStore, ke
 
     assert socket_of(store) is connection
     assert store.replace(renewed(record), timeout_s=TIMEOUT_S).applied
+
+
+def test_server_that_is_slow_is_not_connected_to_anew_for_each_short_request(balancer: Balancer, key: str) -> None:
+    """Each that left a queue ended the connection of all, again and again: no renewal was answered any more, and the locks were lost."""
+    store = ZooKeeperStore(f"zookeeper://{balancer.address}/tests")
+    record = granted(store, key)
+    balancer.delay_s = 0.5
+    assert store.read(key, timeout_s=TIMEOUT_S) == record
+    connection = socket_of(store)
+
+    for _ in range(3):
+        with pytest.raises(StoreUnavailableError):
+            store.read(key, timeout_s=0.25)
+
+    assert store.replace(renewed(record), timeout_s=TIMEOUT_S).applied
+    assert socket_of(store) is connection
+    store.close()
