@@ -96,6 +96,11 @@ def lease_ended(error: Exception) -> bool:
     return row is not None and row[0] is _Code.NOT_FOUND
 
 
+def lease_stands(error: Exception) -> bool:
+    """Whether the lease of etcd's that was asked for is there already."""
+    return isinstance(error, grpc.RpcError) and _said(error).startswith("etcdserver: lease already exists")
+
+
 def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
     """Return dlock's error for one of the driver, or None if it is not the driver's. A read that got no answer wrote nothing."""
     if not isinstance(error, TROUBLE):

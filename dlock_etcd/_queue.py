@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from dlock_core.errors import RecordError
 from dlock_etcd import _schema, _wire
-from dlock_etcd._errors import TROUBLE, lease_ended
+from dlock_etcd._errors import TROUBLE, lease_ended, lease_stands
 
 if TYPE_CHECKING:
     from dlock_core.kit import Exchange
@@ -44,6 +44,8 @@ class Queue:
         # Who comes next, where this client holds a key that others wait for.
         self._following: OrderedDict[str, Place] = OrderedDict()
         self._lease = 0
+        # The lease that is asked for, as yet without an answer: all who come meanwhile ask for the same.
+        self._asked_for = 0
         # Whose request for a place has had no answer: the place may come after it was given up.
         self._unanswered: set[str] = set()
 
@@ -99,13 +101,15 @@ class Queue:
     def enter(self, bell: str, seen: LockRecord) -> Exchange[bool]:
         """Take the place; return whether there is nothing to wait for: the key is free, or held in another version than *seen*."""
         own, _ = self._places[bell]
+        lease = yield from self._leased()
         try:
-            answer = yield from self._entered(own)
+            answer = yield from self._entered(own, lease)
         except TROUBLE as error:
             if not lease_ended(error):
                 raise
-            self._lease = 0
-            answer = yield from self._entered(own)
+            if self._lease == lease:
+                self._lease = 0
+            answer = yield from self._entered(own, (yield from self._leased()))
         shown = _wire.shown(answer.responses)
         try:
             record = shown.record(own.key)
@@ -115,11 +119,23 @@ class Queue:
             return record.version != seen.version
         return not shown.is_kept
 
-    def _entered(self, own: Place) -> Exchange[Any]:
-        if not self._lease:
-            self._lease = (yield _schema.request("Lease", "LeaseGrant", ttl=_LEASE_S)).id
+    def _leased(self) -> Exchange[int]:
+        """Return the lease of the places, which may have ended; never 0, with which a place would stand for ever."""
+        if lease := self._lease:
+            return lease
+        wanted = self._asked_for = self._asked_for or secrets.randbits(62) + 1
+        try:
+            yield _schema.request("Lease", "LeaseGrant", ttl=_LEASE_S, id=wanted)
+        except TROUBLE as error:
+            if not lease_stands(error):
+                raise
+        if self._asked_for == wanted:
+            self._lease, self._asked_for = wanted, 0
+        return wanted
+
+    def _entered(self, own: Place, lease: int) -> Exchange[Any]:
         self._unanswered.add(own.bell)
-        answer = yield from self._verbs.transacted(_wire.enter(self._keys, own, self._lease))
+        answer = yield from self._verbs.transacted(_wire.enter(self._keys, own, lease))
         self._unanswered.discard(own.bell)
         return answer
 

@@ -35,8 +35,8 @@ TxnAnswer: Header header 1, bool succeeded 2, *OpAnswer responses 3
 WatchCreate: bytes key 1, bytes range_end 2, *int32 filters 5
 Watch: WatchCreate create 1
 WatchAnswer: bool created 3, bool canceled 4, string cancel_reason 6, *Event events 11
-LeaseGrant: int64 ttl 1
-LeaseGrantAnswer: int64 id 2
+LeaseGrant: int64 ttl 1, int64 id 2
+LeaseGrantAnswer:
 LeaseKeepAlive: int64 id 1
 LeaseKeepAliveAnswer: int64 ttl 3
 Authenticate: string name 1, string password 2

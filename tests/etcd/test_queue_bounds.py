@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
+import grpc
 import pytest
 
-from dlock_etcd import EtcdStore, _queue, _schema
+from dlock_etcd import AsyncEtcdStore, EtcdStore, _queue, _schema
 from dlock_etcd._verbs import EtcdVerbs
 from dlock_etcd.options import EtcdStoreOptions
-from tests.etcd.support import TIMEOUT_S, Waiter, any_claim, released, until
+from tests.etcd.support import TIMEOUT_S, Refusal, Waiter, administer, any_claim, coded, held, released, until
+
+MANY = 20
 
 
 def test_waiter_stays_the_first_while_its_client_has_more_attempts_than_it_remembers(
@@ -70,3 +74,44 @@ def test_places_are_kept_before_others_are_given_up() -> None:
     _, first = upkeep.begins()
 
     assert first.method.path.endswith("/LeaseKeepAlive")
+
+
+def test_tasks_that_begin_to_wait_at_once_have_one_lease(address: str, key: str) -> None:
+    """Each had one of its own; all but the last ended after two seconds, and woke who had it."""
+
+    async def leases() -> set[str]:
+        store = AsyncEtcdStore(f"etcd://{address}/queue")
+        record = (await store.claim(any_claim(key), timeout_s=TIMEOUT_S)).record
+        assert record is not None
+        tickets = [f"ticket/{number}" for number in range(MANY)]
+        waiting = [asyncio.create_task(store.wait(record, ticket=ticket, timeout_s=TIMEOUT_S)) for ticket in tickets]
+        start, found = f"queue/wait/{len(key)}:{key}/", list[Any]()
+        while len(found) < MANY:
+            shown = await asyncio.to_thread(
+                administer, address, "kv/range", key=coded(start), range_end=coded(start[:-1] + "0")
+            )
+            found = shown.get("kvs", [])
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await store.close()
+        return {place["lease"] for place in found}
+
+    assert len(asyncio.run(leases())) == 1
+
+
+def test_waiters_whose_lease_was_lost_ask_for_the_same_one() -> None:
+    """Whoever comes second finds it there, and does not take it from the first."""
+    upkeep = _Upkeep("first", "second")
+    upkeep.queue._lease = 5
+    entering = [upkeep.queue.enter(bell, held("key")) for bell in upkeep.bells]
+    for each in entering:
+        next(each)
+    lost = Refusal(grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found")
+    stands = Refusal(grpc.StatusCode.FAILED_PRECONDITION, "etcdserver: lease already exists")
+
+    asked = [each.throw(lost).message.id for each in entering]
+    entered = [entering[0].send(None), entering[1].throw(stands)]
+
+    used = {op.put.lease for request in entered for op in request.message.success if op.put.key}
+    assert {*asked} == used == {upkeep.queue._lease}
