@@ -35,6 +35,7 @@ class _Place:
     left_at: float  # from when on nobody waits there, whatever has become of who did
     made: bool = False  # it stands, as was seen last
     behind: bool = False  # another was before it, as was seen last
+    watches: str = ""  # the node whose news are for it
 
 
 class Queue(BeginsAnew):
@@ -93,13 +94,21 @@ class Queue(BeginsAnew):
             if not known.made:  # it ended with a session
                 continue
             before = max((name for name in names if name < own), default=None)
-            self._watched.setdefault(path if before is None else f"{queue}/{before}", set()).add(place)
+            self._watch(place, known, path if before is None else f"{queue}/{before}")
             if before is None:
                 return True
             known.behind = True
             [stands] = yield _wire.watching(f"{queue}/{before}")
             if stands is not None:
                 return False
+
+    def _watch(self, place: str, known: _Place, path: str) -> None:
+        """Have news of *path* be for *place*, and no others; of no node, with an empty path."""
+        if path != known.watches:
+            self._watched.get(known.watches, set()).discard(place)
+        known.watches = path
+        if path:
+            self._watched.setdefault(path, set()).add(place)
 
     def is_behind(self, place: str) -> bool:
         """Whether another was before *place* when it was looked last."""
@@ -117,6 +126,10 @@ class Queue(BeginsAnew):
     def woken_by(self, path: str) -> set[str]:
         """Return the places that news of *path* are for."""
         return self._watched.pop(path, set())
+
+    def cut_off(self) -> None:
+        """Note that there will be no news of what was watched; who waits asks again."""
+        self._watched.clear()
 
     def claimed(self, key: str, own: str | None) -> None:
         """Note that a claim was granted, of an attempt with its *own* place or without."""
@@ -161,7 +174,8 @@ class Queue(BeginsAnew):
 
     def drop(self, place: str) -> None:
         """Forget a place that has ended."""
-        self._places.pop(place, None)
+        if (known := self._places.pop(place, None)) is not None:
+            self._watch(place, known, "")
 
 
 def _bound(known: OrderedDict[str, Any]) -> None:

@@ -89,6 +89,7 @@ class ZooKeeperStore(Batches, Waits, ExchangeStore):
         """
         path = event.path
         if path is None:
+            self._queue.cut_off()
             self._news_link.watch.queues.wake_all()
             return ()
         key = key_of(path.rpartition("/")[2])

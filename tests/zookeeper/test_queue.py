@@ -303,6 +303,25 @@ def test_place_that_could_not_be_left_is_left_later(
         until(lambda: places() == [])
 
 
+def test_client_remembers_nothing_of_those_who_gave_up(url: str, standing: LockRecord) -> None:
+    """Until the record changed, or the one before them went, it remembered each: for ever where that news was lost with a connection."""
+    with closing(ZooKeeperStore(url)) as other, closing(ZooKeeperStore(url)) as behind:
+        for number in range(3):
+            other.wait(standing, ticket=f"first/{number}", timeout_s=0.1)
+            assert not any(other._queue._watched.values())
+        first = threading.Thread(target=lambda: other.wait(standing, ticket="stays", timeout_s=TIMEOUT_S), daemon=True)
+        first.start()
+        until(lambda: any(other._queue._watched.values()))
+        for number in range(3):
+            behind.wait(standing, ticket=f"behind/{number}", timeout_s=0.1)
+            assert not any(behind._queue._watched.values())
+
+        assert behind._queue._watched
+        behind._changed(SimpleNamespace(path=None))
+        assert not behind._queue._watched
+    first.join()
+
+
 def test_who_waits_for_a_shared_lock_has_no_place(url: str, store: ZooKeeperStore, key: str, client: Any) -> None:
     """There may be room for several of them: each sees every change."""
     reader, owner = Member("0" * 16, "read", None, None, 1, 0), SessionRef("s", 1000, 1)
