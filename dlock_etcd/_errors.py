@@ -55,7 +55,7 @@ _ROWS = [
     for code, hints in by_code.items()
     for pattern, hint in hints.items()
 ]
-_NEVER_SENT, _BY_TLS = _ROWS[:6], _ROWS[1:4]
+_NOT_TAKEN, _BY_TLS = _ROWS[:7], _ROWS[1:4]
 _TOKEN_TROUBLE = (
     "etcdserver: invalid auth token",
     "etcdserver: user name is empty",
@@ -70,9 +70,9 @@ def _row(error: Exception) -> tuple[grpc.StatusCode, str, str, type[StoreError]]
     return next((row for row in _ROWS if error.code() is row[0] and re.search(row[1], said)), None)
 
 
-def was_never_sent(error: Exception) -> bool:
-    """Whether there was no connection that a request could have been sent on."""
-    return _row(error) in _NEVER_SENT
+def was_not_taken(error: Exception) -> bool:
+    """Whether there was no connection that a request could have been sent on, or what answers there takes none: another member may."""
+    return _row(error) in _NOT_TAKEN
 
 
 def is_refused_by_tls(error: Exception) -> bool:

@@ -2,7 +2,7 @@
 
 A channel of gRPC carries all requests of a client at once, so nothing that waits can starve a renewal. Its mutexes are Python's, so no
 call of it is made where a signal handler could interrupt it. Each request is sent once; one that certainly was not sent, since there was
-no connection, is tried on the other members, and for a moment on a member that comes back.
+no connection, or that a learner refused, is tried on the other members, and for a moment on a member that comes back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grpc
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import AsyncSeats, BeginsAnew, Hearing, Lane, Seats, aperform, leave_behind, perform, watch_forks
 from dlock_etcd import _schema
-from dlock_etcd._errors import is_refused_by_tls, no_token, was_never_sent
+from dlock_etcd._errors import is_refused_by_tls, no_token, was_not_taken
 from dlock_etcd.options import files_of
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ class _Link(BeginsAnew):
         """
         if self._member == asked[-1]:  # else another request has gone on already, and one step more might lead back
             self._member = (self._member + 1) % max(len(self._targets), 1)
-        if was_never_sent(error) and (self._member not in asked or time.monotonic() + _LOOK_EVERY_S <= deadline):
+        if was_not_taken(error) and (self._member not in asked or time.monotonic() + _LOOK_EVERY_S <= deadline):
             return _LOOK_EVERY_S if self._member == 0 else 0.0
         if self._targets:
             error.add_note("asked: " + ", ".join(self._targets[member] for member in sorted(set(asked))))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from dlock_conformance.servers import free_port
 
 from dlock_core import Lease, connect
 from dlock_core.errors import OutcomeUnknownError, StoreError, StoreSetupError
@@ -158,6 +159,35 @@ def test_endpoint_that_cannot_keep_locks_is_named() -> None:
 
         with pytest.raises(StoreSetupError, match=why):
             look.send(SimpleNamespace(**vars(fits) | changes))
+
+
+@pytest.fixture
+def learner() -> Iterator[str]:
+    """Start a member with a learner beside it; return the endpoints, the learner's first."""
+    peers = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+    members = ",".join(f"m{number}={peer}" for number, peer in enumerate(peers))
+    started: list[ScriptedServer] = []
+    for number, (peer, known) in enumerate(zip(peers, (members.partition(",")[0], members), strict=True)):
+        if started:
+            administer(f"127.0.0.1:{started[0].port}", "cluster/member/add", peerURLs=[peer], isLearner=True)
+        own = f"--name m{number} --listen-peer-urls {peer} --initial-advertise-peer-urls {peer}"
+        state = "existing" if started else "new"
+        started.append(
+            ScriptedServer(
+                "etcd.sh", DLOCK_ETCD_ARGS=f"{own} --initial-cluster {known} --initial-cluster-state {state}"
+            )
+        )
+    yield ",".join(f"127.0.0.1:{each.port}" for each in reversed(started))
+    for each in reversed(started):
+        each.stop()
+
+
+def test_learner_is_passed_over(learner: str, key: str) -> None:
+    """A member that is being replaced is one for a while: a client that came to it had an error, though the others answer."""
+    store = EtcdStore(f"etcd://{learner}/tests")
+
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+    store.close()
 
 
 def test_endpoints_of_two_clusters_are_refused(address: str, key: str) -> None:
