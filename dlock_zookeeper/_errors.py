@@ -23,7 +23,11 @@ _REFUSED: tuple[tuple[type[Exception], type[StoreError], str], ...] = (
     ),
     (exceptions.UnimplementedError, StoreSetupError, "update the server to ZooKeeper 3.5 or newer"),
     (exceptions.NotReadOnlyCallError, StoreUnavailableError, "the server is read-only: it has lost its majority"),
-    (exceptions.QuotaExceededError, StoreUnavailableError, "raise the quota of the nodes"),
+    (
+        exceptions.QuotaExceededError,
+        StoreUnavailableError,
+        "raise the quota of the nodes: renewals need room for one each, too",
+    ),
     (exceptions.ThrottledOpError, StoreUnavailableError, "the server is overloaded"),
     (exceptions.NoNodeError, StoreSetupError, "make the chroot of the client that was given"),
     (exceptions.NotEmptyError, RecordError, "the record has nodes of another recipe; give dlock a root of its own"),
