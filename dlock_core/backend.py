@@ -248,9 +248,8 @@ def load_backend(entry: EntryPoint) -> StoreBackend:
         raise StoreUnavailableError(f"{_adapter(entry)} cannot be read: {error}") from error
     except Exception as error:
         advice = "mend the entry point or what it names"
-        if getattr(
-            sys, "frozen", False
-        ):  # what makes one program of many modules follows imports, and not names in metadata
+        # What makes one program of many modules follows imports, and not names in metadata.
+        if getattr(sys, "frozen", False):
             advice = f"this program was frozen without it: give PyInstaller --collect-submodules {entry.module.partition('.')[0]}"
         raise ConfigurationError(
             f"{_adapter(entry)} cannot be imported: {type(error).__name__}: {error}; {advice}"

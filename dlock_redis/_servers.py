@@ -275,10 +275,9 @@ class Servers(BeginsAnew):
                 manager.startup_nodes = {**others, name: last}
             shuffles = "last_failed_node_name" in inspect.signature(manager.initialize).parameters
             yield manager.initialize(**({"last_failed_node_name": name} if shuffles else {}))
+            # Those have left the Cluster, and whatever waits there asks another one.
             for left in [name for name in dict(self._nodes) if name not in manager.nodes_cache]:
-                yield self._nodes.pop(
-                    left
-                ).close()  # it has left the Cluster, and whatever waits there asks another one
+                yield self._nodes.pop(left).close()
         except TROUBLE as error:
             _log.debug("asking the Cluster for its slots failed: %s", error)
         finally:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from dlock_core.backend import backend_for
 from dlock_core.engine.store_in_threads import ThreadedStore
@@ -165,7 +165,7 @@ def _opened(name: str, folder: Path) -> tuple[LockStore, tasks.OpenStore]:
 
     async def open_for_tasks() -> AsyncLockStore:
         opening = backend.aopen(options)
-        return ThreadedStore(backend.open(options)) if opening is None else await opening
+        return cast("AsyncLockStore", ThreadedStore(backend.open(options))) if opening is None else await opening
 
     return backend.open(options), open_for_tasks
 
