@@ -144,7 +144,7 @@ def test_name_server_that_does_not_answer_is_no_mistake_in_the_url(told: Any, mo
     with pytest.raises(wrong if told is NXDOMAIN else StoreUnavailableError):
         asyncio.run(aopened())
 
-    assert asked == [10.0, 10.0]
+    assert set(asked) == {10.0}
 
 
 def test_options_do_not_show_their_url() -> None:
