@@ -153,17 +153,6 @@ def client_guarantees(shop: Shop) -> None:
     assert shop.client().guarantees().token.value == "ordered"
 
 
-@exercise("client.provision()")
-def client_provision(shop: Shop) -> None:
-    """Creates what the store needs; may be repeated."""
-    client = shop.client()
-
-    client.provision()
-    client.provision()
-
-    assert client.acquire("k").is_valid
-
-
 @exercise("client.close()")
 def client_close(shop: Shop) -> None:
     """Releases all, and goes on after an error."""
