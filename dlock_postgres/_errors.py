@@ -52,6 +52,10 @@ _REFUSALS = (
     "permission denied for database",
     "server does not support SSL",
     "certificate",
+    # PgBouncer's, of a database that it does not know, and of an option that it was not told to take or to ignore.
+    "no such database",
+    "bouncer config error",
+    "unsupported startup parameter",
     "invalid ",  # a value of the URL, or an answer to the wish for TLS that is none of PostgreSQL's
 )
 _STANDBY = "session is read-only"

@@ -86,6 +86,8 @@ def test_an_error_of_another_library_is_left() -> None:
             "check the URL",
         ),
         (psycopg.OperationalError('invalid sslmode value: "x"'), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError("FATAL: no such database: x"), StoreSetupError, "check the URL"),
+        (psycopg.OperationalError("FATAL: bouncer config error"), StoreSetupError, "check the URL"),
         (psycopg.OperationalError("certificate verify failed"), StoreSetupError, "check the URL"),
     ],
 )

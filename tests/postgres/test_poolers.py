@@ -39,6 +39,12 @@ def pooled_url(url: str) -> Iterator[str]:
         yield made
 
 
+def test_an_option_that_a_pooler_does_not_take_is_a_setup_error(pooled_url: str) -> None:
+    """Nobody would ask again for ever."""
+    with pytest.raises(StoreSetupError, match=r"unsupported startup parameter.*check the URL"):
+        connect(f"{pooled_url}&options=-cgeqo%3Doff")
+
+
 def test_every_verb_works_in_transaction_mode(pooled_url: str, key: str) -> None:
     """Whichever session a statement goes to; the store says that waiters poll."""
     store = PostgresStore(pooled_url, table=TABLE)
