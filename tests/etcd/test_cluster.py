@@ -190,23 +190,27 @@ def test_learner_is_passed_over(learner: str, key: str) -> None:
     store.close()
 
 
-def test_endpoints_of_two_clusters_are_refused(address: str, key: str) -> None:
+@pytest.fixture
+def alone() -> Iterator[str]:
+    """Start a server that nobody has told of others; return its address."""
+    server = ScriptedServer("etcd.sh")
+    yield f"127.0.0.1:{server.port}"
+    server.stop()
+
+
+def test_endpoints_of_two_clusters_are_refused(alone: str, address: str, key: str) -> None:
     """Servers that nobody has told of each other: both granted the lock, once to whoever reached the first, once beside it.
 
     By default their ids are the same; a server that is named twice has these, too, and is used.
     """
-    own = ScriptedServer("etcd.sh")
-    alone = f"127.0.0.1:{own.port}"
-    while (
-        administer(alone, "maintenance/status")["raftIndex"] == administer(address, "maintenance/status")["raftIndex"]
-    ):
+    ends = alone, address
+    while len({administer(each, "maintenance/status")["raftIndex"] for each in ends}) == 1:
         administer(alone, "kv/put", key=coded("any"))
     with pytest.raises(StoreSetupError, match=f"{alone} and {address} are of two clusters"):
         connect(f"etcd://{alone},{address}/tests")
 
     with connect(f"etcd://{address},{address.replace('127.0.0.1', 'localhost')}/tests") as client:
         client.acquire(key).release()
-    own.stop()
 
 
 def test_endpoints_of_two_clusters_are_told_by_their_ids() -> None:
