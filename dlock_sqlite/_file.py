@@ -228,8 +228,9 @@ class SqliteFile:
             raise self._misfit(_GONE)
 
     def _check_log(self) -> None:
-        # Who opens the file from now on makes others, in which the locks of the old ones are not.
-        if self._logs() != self._log:
+        # Who opens the file from now on makes others, in which the locks of the old ones are not. A signal handler may open it meanwhile.
+        turn = self._turn
+        if self._logs() != self._log and self._turn == turn:
             raise self._misfit("its -wal or -shm was removed while it was open; stop all its users and start anew")
 
     def _logs(self) -> list[tuple[int, int] | None]:

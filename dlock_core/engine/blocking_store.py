@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dlock_core.store import wait_of
-
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
@@ -21,6 +19,8 @@ class BlockingStore:
         self.store = store
         self.capabilities: frozenset[Capability] = store.capabilities
         self.batch_limit: int = getattr(store, "batch_limit", 1)
+        if hasattr(store, "wait_keeping_place"):
+            self.wait_keeping_place = self._wait_keeping_place
 
     async def claim(self, request: Claim, *, timeout_s: float) -> Reply:
         """Claim."""
@@ -55,9 +55,8 @@ class BlockingStore:
         """Wait; asked only of a store that can."""
         self.store.wait(record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]
 
-    async def wait_keeping_place(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
-        """Wait, and keep the place for the next wait, where the store can do that."""
-        wait_of(self.store, returns=True)(record, ticket=ticket, timeout_s=timeout_s)
+    async def _wait_keeping_place(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        self.store.wait_keeping_place(record, ticket=ticket, timeout_s=timeout_s)  # type: ignore[attr-defined]
 
     async def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float) -> Reply:
         """Claim when the key is free; asked only of a store that can."""

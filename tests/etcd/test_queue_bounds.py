@@ -113,5 +113,5 @@ def test_waiters_whose_lease_was_lost_ask_for_the_same_one() -> None:
     asked = [each.throw(lost).message.id for each in entering]
     entered = [entering[0].send(None), entering[1].throw(stands)]
 
-    used = {op.put.lease for request in entered for op in request.message.success if op.put.key}
+    used = {op.put.lease for request in entered for op in request.message.failure if op.put.key}
     assert {*asked} == used == {upkeep.queue._lease}

@@ -15,6 +15,7 @@ import pytest
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
+from dlock_sqlite import _file
 from dlock_sqlite.store import SqliteStore
 
 if TYPE_CHECKING:
@@ -133,9 +134,10 @@ def test_handler_that_raises_inside_close_does_not_hold_the_next_close(tmp_path:
 
 @pytest.mark.parametrize("verb", ["claim", "replace", "replace_many", "release"])
 def test_handler_that_calls_the_store_and_the_call_it_interrupted_are_one_after_the_other(
-    tmp_path: Path, verb: str
+    tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever the handler's write comes, it is applied at once, and one of the two is decided after the other."""
+    monkeypatch.setattr(_file, "_CHECK_EVERY_NS", 0)  # the look whether the file is still there is a place, too
     for number in count():
         assert number < PLACES_MAX
         with closing(SqliteStore(tmp_path / f"{number}.db")) as store:
