@@ -75,7 +75,6 @@ async def test_hazard_31_dropped_lease_warns_and_lapses(world: World, caplog: py
         assert [str(one.message) for one in caught] == ["unreleased lease of lock 'k'; it lapses in 7.8 s"]
         assert (caught[0].category, caught[0].filename) == (ResourceWarning, __file__)
         assert caught[0].source is not None  # with tracemalloc it says where the lease was made
-        del caught
         assert "the lease of lock 'k' was dropped unreleased" in caplog.text
         assert sum(world.store.requests.values()) == requests
         assert await other.try_acquire("k") is None
