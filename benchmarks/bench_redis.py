@@ -10,7 +10,6 @@ import logging
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 import threading
@@ -22,6 +21,7 @@ import pottery
 import redis
 import redis.asyncio
 import redis_lock
+from dlock_conformance.servers import free_port
 from tooz import coordination
 
 from benchmarks._figures import Part, Section, Shown, atimed, compared, in_turn, resident_kib, timed
@@ -46,9 +46,7 @@ def server() -> Iterator[tuple[int, int]]:
     binary = shutil.which(os.environ.get("DLOCK_REDIS_SERVER", "redis-server"))
     if binary is None:
         raise SystemExit("redis-server is not on PATH; tools/servers/redis.sh install")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as directory:
         fixed = ["--port", str(port), "--bind", "127.0.0.1", "--dir", directory, "--save", "", "--appendonly", "no"]
         with subprocess.Popen([binary, *fixed], stdout=subprocess.DEVNULL) as process:

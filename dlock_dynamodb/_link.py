@@ -79,14 +79,17 @@ class DynamoDBLink(BeginsAnew):
 
         A look at the table that is throttled is sent again after a pause, as long as it has time.
         """
+        return (self._look if request.operation in _LOOKS else self._send_once)(request, timeout_s)
+
+    def _look(self, request: Ask, timeout_s: float) -> dict[str, Any]:
         deadline, pause_s = time.monotonic() + timeout_s, _LOOK_AGAIN_S
         while True:
             try:
                 return self._send_once(request, deadline - time.monotonic())
             except ClientError as error:
                 pause_s *= random.uniform(1, 2)  # noqa: S311  # no secret
-                is_throttled = request.operation in _LOOKS and code_of(error) in THROTTLED.split()
-                if not is_throttled or time.monotonic() + pause_s > deadline:
+                left_s = deadline - time.monotonic() - pause_s  # for the next one
+                if code_of(error) not in THROTTLED.split() or left_s < _LOOK_AGAIN_S:
                     raise
             time.sleep(pause_s)
 

@@ -49,11 +49,6 @@ class Queue:
         # Whose request for a place has had no answer: the place may come after it was given up.
         self._unanswered: set[str] = set()
 
-    @property
-    def has_places(self) -> bool:
-        """Whether a place stands, or may."""
-        return bool(self._places)
-
     def own(self, key: str, ticket: str | None) -> Place | None:
         """Return the place of an attempt, if it has waited."""
         if ticket is None:

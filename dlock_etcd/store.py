@@ -68,9 +68,8 @@ class _Store(Batches, Waits):
         return self._perform(self._closing())
 
     def _closing(self: Any) -> Exchange[None]:
-        if self._verbs.queue.has_places:
-            with suppress(StoreError):  # the places end a little later
-                yield self._run(self._verbs.queue.upkeep(ends=True), _UPKEEP)
+        with suppress(StoreError):  # the places end a little later
+            yield self._run(self._verbs.queue.upkeep(ends=True), _UPKEEP)
         yield super().close()  # type: ignore[misc]  # of the face that is mixed in
 
     def _queueing(self: Any, record: LockRecord, ticket: str, timeout_s: float, *, returns: bool) -> Exchange[None]:

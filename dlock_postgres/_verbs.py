@@ -109,7 +109,7 @@ class PostgresVerbs:
             if left:
                 yield from self._batch(results, requests, left, [], waits=True)
         except (StoreError, *TROUBLE) as error:
-            results.fail_by(left, error, partial(self._renewal_problem, error))
+            results.fail_by(left, error, partial(self._problem, error, writes=True))
         return results.as_list()
 
     def _batch(
@@ -132,7 +132,7 @@ class PostgresVerbs:
                 else:
                     results.settle(number, partial(_settled, requests[number], row))
 
-        return results.apart(send, numbers, is_of_one, self._renewal_problem)
+        return results.apart(send, numbers, is_of_one, partial(self._problem, writes=True))
 
     def guarantees(self) -> Exchange[Guarantees]:
         """Look at server and table."""
@@ -163,9 +163,6 @@ class PostgresVerbs:
 
     def _problem(self, error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
         return error_of(error, key, writes=writes, grant=self._grant)
-
-    def _renewal_problem(self, error: Exception, key: str) -> StoreError | None:
-        return self._problem(error, key, writes=True)
 
     def _noted(self, facts: Facts) -> Facts:
         # A commit that waits for a synchronous standby is not rolled back where it is cancelled: the server answers as if the standby had

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import psycopg
 
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
 
-__all__ = ["TIMEOUT_S", "any_claim", "held", "released", "renewed"]
+__all__ = ["TIMEOUT_S", "any_claim", "held", "refused_by_a_trigger", "released", "renewed"]
 
 TIMEOUT_S = 20.0
 
@@ -32,3 +36,17 @@ def released(record: LockRecord) -> Release:
     """Return the release of *record*."""
     tombstone = LockRecord(record.key, State.FREE, secrets.token_hex(16), record.fencing_token, "", None)
     return Release(tombstone, record.version)
+
+
+@contextmanager
+def refused_by_a_trigger(admin: psycopg.Connection[Any], table: str, event: str, key: str) -> Iterator[None]:
+    """Have a trigger of *table* raise at each *event* on the row of *key*."""
+    guard = f"guard_{secrets.token_hex(4)}"
+    admin.execute(f"CREATE FUNCTION {guard}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not so''; END'")
+    admin.execute(
+        f"CREATE TRIGGER {guard} BEFORE {event} ON {table} FOR EACH ROW WHEN (NEW.key = '{key}') EXECUTE FUNCTION {guard}()"
+    )
+    try:
+        yield
+    finally:
+        admin.execute(f"DROP FUNCTION {guard} CASCADE")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import psycopg
@@ -13,7 +12,7 @@ from dlock_postgres import PostgresStore
 from dlock_postgres._session import Answer
 from dlock_postgres._verbs import PostgresVerbs
 from tests.postgres.conftest import TABLE
-from tests.postgres.support import TIMEOUT_S, any_claim, held, renewed
+from tests.postgres.support import TIMEOUT_S, any_claim, held, refused_by_a_trigger, renewed
 
 
 def test_a_row_that_refuses_costs_no_other_its_renewal(
@@ -21,15 +20,10 @@ def test_a_row_that_refuses_costs_no_other_its_renewal(
 ) -> None:
     """By a trigger, as by a constraint or a damaged page: the statement fails whole, and with it all locks of the client would be lost."""
     records = [store.claim(any_claim(f"{key}/{number}"), timeout_s=TIMEOUT_S).record for number in range(5)]
-    guard = f"guard_{secrets.token_hex(4)}"
-    admin.execute(f"CREATE FUNCTION {guard}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not so''; END'")
-    admin.execute(
-        f"CREATE TRIGGER {guard} BEFORE UPDATE ON {TABLE} FOR EACH ROW WHEN (NEW.key = '{key}/3') EXECUTE FUNCTION {guard}()"
-    )
 
-    results = store.replace_many([renewed(record) for record in records if record is not None], timeout_s=TIMEOUT_S)
+    with refused_by_a_trigger(admin, TABLE, "UPDATE", f"{key}/3"):
+        results = store.replace_many([renewed(record) for record in records if record is not None], timeout_s=TIMEOUT_S)
 
-    admin.execute(f"DROP FUNCTION {guard} CASCADE")
     assert [getattr(result, "applied", None) for result in results] == [True, True, True, None, True]
     assert type(results[3]) is StoreSetupError
     assert results[3].key == f"{key}/3"

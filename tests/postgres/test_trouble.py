@@ -30,7 +30,7 @@ from dlock_core.store import Capability, Claim, Expect, Reply
 from dlock_postgres import AsyncPostgresStore, PostgresStore, PostgresStoreOptions
 from dlock_postgres._session import THREADS, Session
 from tests.postgres.conftest import TABLE
-from tests.postgres.support import TIMEOUT_S, any_claim, held, released, renewed
+from tests.postgres.support import TIMEOUT_S, any_claim, held, refused_by_a_trigger, released, renewed
 
 PASSWORD = "in-no-message"
 
@@ -237,16 +237,11 @@ def test_a_table_that_drops_writes_is_told(
 
 def test_a_trigger_that_raises_is_told(store: PostgresStore, admin: psycopg.Connection[Any], key: str) -> None:
     """The server has rolled the write back: who took that for no answer would ask again for ever."""
-    guard = f"guard_{secrets.token_hex(4)}"
-    admin.execute(f"CREATE FUNCTION {guard}() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not so''; END'")
-    admin.execute(
-        f"CREATE TRIGGER {guard} BEFORE INSERT ON {TABLE} FOR EACH ROW WHEN (NEW.key = '{key}') EXECUTE FUNCTION {guard}()"
-    )
-
-    with pytest.raises(StoreSetupError, match="not so; a trigger of the table refuses writes"):
+    with (
+        refused_by_a_trigger(admin, TABLE, "INSERT", key),
+        pytest.raises(StoreSetupError, match="not so; a trigger of the table refuses writes"),
+    ):
         store.claim(any_claim(key), timeout_s=TIMEOUT_S)
-
-    admin.execute(f"DROP FUNCTION {guard} CASCADE")
 
 
 def test_the_encoding_of_the_environment_changes_no_key(
