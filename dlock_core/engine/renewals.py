@@ -95,7 +95,9 @@ class Renewals:
         any_due = first is not None and first.due <= now
         while any_due and (handle := timers.first()) is not None:
             state = handle.state
-            early = type(state) is Held and state.in_flight is None and handle.due == state.renew_at
+            # Where the lock ends at that instant, no renewal is due: a lease that nobody has in hand is put there again.
+            renews = type(state) is Held and state.in_flight is None and handle.due == state.renew_at
+            early = renews and lease.is_valid(state, handle.due)
             if handle.due > now + (state.timings.period_ns // 8 if early else 0):  # type: ignore[union-attr]  # early: it is held
                 break
             if handle.due > now and handles and len(handles) % self._batch_limit == 0:

@@ -88,6 +88,23 @@ async def test_hazard_31_dropped_lease_warns_and_lapses(world: World, caplog: py
 
 
 @both_colours
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.timeout(20)
+async def test_dropped_lease_ends_where_its_hold_ends_with_a_renewal(world: World) -> None:
+    """Looked at a little before that, as a renewal is, it was put there again, and looked at again, for ever."""
+    async with world.client(lease_duration=8) as client:
+        lease = await client.acquire("k", stall_timeout=2)
+        other = await client.acquire("ends", max_hold=1.75)
+
+        del lease
+        gc.collect()
+        await world.live(2.25)
+
+        assert not client.holds("k")
+        assert not other.is_valid
+
+
+@both_colours
 async def test_dropped_lease_of_a_lock_without_one_says_that_it_stays_held(world: World) -> None:
     """Nothing lapses: the key stays closed to all others."""
     async with world.client() as client:
