@@ -15,8 +15,8 @@ from redis.exceptions import InvalidResponse
 
 from dlock_core.kit import AsyncPool, AsyncWatch, News, aperform, connected_socket, in_own_thread, is_ready
 from dlock_redis import _errors as errors
-from dlock_redis._connections import NUDGE, NUDGE_S, SUBSCRIBE_S, Inbox, Node, is_address
-from dlock_redis._resp import Answers, IncompleteError, pack
+from dlock_redis._connections import NUDGE, NUDGE_S, Inbox, Node, is_address, subscribing
+from dlock_redis._resp import Answers, IncompleteError
 from dlock_redis._servers import Locate, Request, Servers, Source
 
 if TYPE_CHECKING:
@@ -45,21 +45,19 @@ class _AsyncLink(asyncio.Protocol):
     async def send(self, request: Request, deadline: float) -> list[Any]:
         """As :meth:`_Link.send`."""
         self.fit = False
-        answers = await self.ask(request.commands, request.answers, deadline, request.heard, request.wait_s)
+        answers = await self.ask(request, deadline)
         self.fit = not errors.is_misplaced(answers[0])
         return answers
 
-    async def ask(
-        self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None, wait_s: float = 0
-    ) -> list[Any]:
+    async def ask(self, request: Request, deadline: float) -> list[Any]:
         """As :meth:`_Link.ask`."""
         answers: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
         self._answers = answers
-        self._reader = Answers(count, heard)
+        self._reader = Answers(request.answers, request.heard)
         timer = self._loop.call_later(deadline - time.monotonic(), _give_up, answers)
-        self._transport.write(commands)
-        if wait_s:
-            self._nudging = self._loop.call_later(wait_s + NUDGE_S, self._nudge, 2 * NUDGE_S)
+        self._transport.write(request.commands)
+        if request.wait_s:
+            self._nudging = self._loop.call_later(request.wait_s + NUDGE_S, self._nudge, 2 * NUDGE_S)
         try:
             answer = await answers
             if isinstance(answer, Exception):
@@ -205,19 +203,11 @@ class _AsyncSubscription:
         self._link.close()
 
 
-async def _subscribed(source: Source, channel: bytes, wake: Callable[[str], None]) -> _AsyncSubscription:
-    deadline = time.monotonic() + SUBSCRIBE_S
-    link = await aconnected(source, deadline)
-    try:
-        errors.check(await link.ask(pack(b"SUBSCRIBE", channel), 1, deadline), None)
-    except BaseException:
-        link.close()
-        raise
-    return _AsyncSubscription(link, wake)
-
-
 def _node(channel: bytes, source: Source) -> Node:
-    watch = AsyncWatch(News(lambda: _subscribed(source, channel, watch.queues.wake), list, errors.FAILURES))
+    async def subscribed() -> _AsyncSubscription:
+        return _AsyncSubscription(await aperform(subscribing(aconnected, source, channel)), watch.queues.wake)
+
+    watch = AsyncWatch(News(subscribed, list, errors.FAILURES))
     return Node.of(AsyncPool, lambda _, deadline: aconnected(source, deadline), watch)
 
 

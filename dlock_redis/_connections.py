@@ -28,13 +28,15 @@ from dlock_redis._servers import Locate, Request, Servers, Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from dlock_core.kit import Exchange
+
 # Connections to one server at most: for claims and reads, and for renewals and releases.
 _CONNECTIONS_MAX = 16
 _URGENT_MAX = 8
 # And for claims that wait in the server; who finds none free waits by the connection that all share.
 _WAITING_MAX = 4
 # How long subscribing may take, and how soon the end of a store is seen by the thread that listens for it.
-SUBSCRIBE_S = 10.0
+_SUBSCRIBE_S = 10.0
 _LOOK_S = 0.1
 # A time-out of the socket that differs by less is left as it is, which saves a system call.
 _NEGLIGIBLE = 0.01
@@ -83,21 +85,19 @@ class _Link:
     def send(self, request: Request, deadline: float) -> list[Any]:
         """Send *request*, and read its answers. A server that says that another one has to be asked is not asked again."""
         self.fit = False
-        answers = self.ask(request.commands, request.answers, deadline, request.heard, request.wait_s)
+        answers = self.ask(request, deadline)
         self.fit = not errors.is_misplaced(answers[0])
         return answers
 
-    def ask(
-        self, commands: bytes, count: int, deadline: float, heard: list[Any] | None = None, wait_s: float = 0
-    ) -> list[Any]:
-        """Send *commands*, which wait for *wait_s*, and read *count* answers by *deadline*."""
+    def ask(self, request: Request, deadline: float) -> list[Any]:
+        """Send *request*, and read its answers by *deadline*."""
         timeout_s = deadline - time.monotonic()
         if abs(timeout_s - self._timeout_s) > timeout_s * _NEGLIGIBLE:
             self._limit(timeout_s)
-        self._socket.sendall(commands)
-        answers, waits_until = Answers(count, heard), time.monotonic() + wait_s
+        self._socket.sendall(request.commands)
+        answers, waits_until = Answers(request.answers, request.heard), time.monotonic() + request.wait_s
         while True:
-            if wait_s:
+            if request.wait_s:
                 more = self._more_after(waits_until, deadline, answers)
             else:
                 if time.monotonic() > deadline - timeout_s * 0.9:
@@ -171,21 +171,26 @@ def is_address(host: str) -> bool:
     return True
 
 
+def subscribing(connect: Callable[[Source, float], Any], source: Source, channel: bytes) -> Exchange[Any]:
+    """Return a new connection of *connect* that is subscribed to *channel*, in steps."""
+    deadline = time.monotonic() + _SUBSCRIBE_S
+    link = yield connect(source, deadline)
+    try:
+        errors.check((yield link.ask(Request(pack(b"SUBSCRIBE", channel)), deadline)), None)
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
 class _Subscription:
     """The stream of :class:`~dlock_core.kit.Watch`: a connection that is subscribed to *channel*."""
 
     alive = True
 
     def __init__(self, source: Source, channel: bytes) -> None:
-        deadline = time.monotonic() + SUBSCRIBE_S
-        self._link = link = connected(source, deadline)
-        self._inbox = Inbox()
-        try:
-            errors.check(link.ask(pack(b"SUBSCRIBE", channel), 1, deadline), None)
-        except BaseException:
-            link.close()
-            raise
-        self.close = link.close
+        self._link, self._inbox = perform(subscribing(connected, source, channel)), Inbox()
+        self.close = self._link.close
 
     def try_next(self) -> list[str] | None:
         try:
