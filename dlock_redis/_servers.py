@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 from redis.sentinel import SentinelConnectionPool
 
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
-from dlock_core.kit import BeginsAnew, leave_behind, watch_forks
+from dlock_core.kit import BeginsAnew, aperform, leave_behind, perform, watch_forks
 from dlock_redis._errors import TROUBLE, is_misplaced, unsent
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ class _Primary:
     """
 
     is_master, check_connection = True, False
+    _perform: Any = staticmethod(perform)
 
     def __init__(self, pool: Any, timeout_s: float) -> None:
         self.service_name = pool.service_name
@@ -127,15 +128,16 @@ class _Primary:
         self._manager.sentinels = [own for _, own in self._asked]
 
     def get_master_address(self) -> Any:
-        """Return it."""
+        """Return it; for asyncio what this returns is awaited."""
+        return self._perform(self._asking())
+
+    def _asking(self) -> Exchange[Any]:
+        """Return the address, and have the Sentinel that said it asked first from now on."""
         try:
-            return self._found(self._manager.discover_master(self.service_name))
+            address = yield self._manager.discover_master(self.service_name)
         finally:
             for _, own in self._asked:
-                own.connection_pool.disconnect()
-
-    def _found(self, address: Any) -> Any:
-        """Return *address*, and have the Sentinel that said so asked first from now on."""
+                yield own.connection_pool.disconnect()
         first = next(each for each, own in self._asked if own is self._manager.sentinels[0])
         # In one step, of a copy: several threads may do this at once, and none may be lost from the user's list.
         self._known[:] = [first, *(each for each in tuple(self._known) if each is not first)]
@@ -143,15 +145,7 @@ class _Primary:
 
 
 class _AsyncPrimary(_Primary):
-    """As :class:`_Primary`; what the method returns is awaited."""
-
-    async def get_master_address(self) -> Any:
-        """Return it."""
-        try:
-            return self._found(await self._manager.discover_master(self.service_name))
-        finally:
-            for _, own in self._asked:
-                await own.connection_pool.disconnect()
+    _perform = staticmethod(aperform)
 
 
 def _limited(client: Any, timeout_s: float) -> Any:
