@@ -54,7 +54,7 @@ class _Link(BeginsAnew):
     watch: Any = None
     _grpc: Any
     _sleep: Callable[[float], Any]
-    _seats: Any  # one: to check a password costs the server a tenth of a second
+    _seats_class: Any
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
         self._options, self._targets, self._owned = options, options.endpoints, channel is None
@@ -67,6 +67,7 @@ class _Link(BeginsAnew):
         self._channels: dict[int, Any] = {} if channel is None else {0: channel}
         self._member = 0
         self._hearing: defaultdict[int, Hearing] = defaultdict(Hearing)
+        self._seats = self._seats_class(1)  # to check a password costs the server a tenth of a second
         self._forked = False
         watch_forks(self)
 
@@ -137,10 +138,7 @@ class _Link(BeginsAnew):
                 self._token = (yield from self._sending(login, "", left_s, deadline)).token
         finally:
             if seat:
-                self._leave(seat)
-
-    def _leave(self, seat: Any) -> None:
-        raise NotImplementedError
+                self._seats.leave(seat)
 
     def _sending(self, request: Request, token: str, timeout_s: float, deadline: float) -> Exchange[Any]:
         """Send *request*, as steps, until a member has taken it."""
@@ -199,20 +197,17 @@ class _Link(BeginsAnew):
 class ThreadLink(_Link):
     """The link for threads."""
 
-    _grpc = grpc
+    _grpc, _seats_class = grpc, Seats
     _sleep = staticmethod(time.sleep)
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
         super().__init__(options, channel)
-        self._lane, self._seats = Lane(_LANE_WIDTH), Seats(1)
+        self._lane = Lane(_LANE_WIDTH)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* once."""
         deadline = time.monotonic() + timeout_s
         return self._lane.aside(lambda: perform(self._asking(request, timeout_s, deadline)), timeout_s)
-
-    def _leave(self, seat: Any) -> None:
-        self._seats.leave(seat)
 
     def close(self) -> None:
         """Close all channels but that of the user."""
@@ -222,19 +217,12 @@ class ThreadLink(_Link):
 class AsyncLink(_Link):
     """The link for the tasks of one event loop."""
 
-    _grpc = grpc.aio
+    _grpc, _seats_class = grpc.aio, AsyncSeats
     _sleep = staticmethod(asyncio.sleep)
-
-    def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
-        super().__init__(options, channel)
-        self._seats = AsyncSeats(1)
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """As :meth:`ThreadLink.send`; what this returns is awaited."""
         return aperform(self._asking(request, timeout_s, time.monotonic() + timeout_s))
-
-    def _leave(self, seat: Any) -> None:
-        self._seats.leave()
 
     async def close(self) -> None:
         """As :meth:`ThreadLink.close`."""

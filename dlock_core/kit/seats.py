@@ -35,8 +35,8 @@ class AsyncSeats:
         self.taken += 1
         return True
 
-    def leave(self) -> None:
-        """Give the seat back."""
+    def leave(self, _seat: object = None) -> None:
+        """Give a seat back, as :meth:`take` returned it."""
         self.taken -= 1
         self._free.release()
 
