@@ -212,7 +212,9 @@ def _become(
             if signal.getsignal(number) is not signal.SIG_IGN or number in _RESTORED:
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if order := _read_all(orders):
+        with os.fdopen(orders, "rb") as given:
+            order = given.read()
+        if order:
             try:
                 os.execvpe(argv[0], list(argv), {**_inherited(), **json.loads(order)})  # noqa: S606  # no shell is the point
             except OSError as error:
@@ -240,13 +242,6 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(127)  # it died before the kernel was told
-
-
-def _read_all(file: int) -> bytes:
-    parts = []
-    while part := os.read(file, 65536):
-        parts.append(part)
-    return b"".join(parts)
 
 
 class Progress:
