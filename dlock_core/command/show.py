@@ -279,14 +279,7 @@ def print_rows(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
     on_terminal = sys.stdout.isatty() and shutil.get_terminal_size().columns >= _COLUMN_MIN * len(headings)
     table = table_of(headings, rows, on_terminal=on_terminal)
-    console = Console(
-        file=sys.stdout,
-        width=None if on_terminal else _WIDE,
-        markup=False,
-        highlight=False,
-        emoji=False,
-        soft_wrap=False,
-    )
+    console = Console(file=sys.stdout, width=None if on_terminal else _WIDE)
     with writing_output(), console.capture() as capture:
         console.print(table)
     print_text("\n".join(line.rstrip() for line in capture.get().splitlines()))
@@ -297,7 +290,7 @@ def table_of(headings: Sequence[str], rows: Iterable[Sequence[object]], *, on_te
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=bool(headings), pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(Text(heading), overflow="fold", no_wrap=not on_terminal)
     for row in rows:
