@@ -30,8 +30,6 @@ def _checked(answer: Any) -> Any:
 class Stream:
     """A watch, read by a thread of its own: gRPC has no time-out for the next answer."""
 
-    alive = True
-
     def __init__(self, call: Any) -> None:
         self._call = call
         self._came: SimpleQueue[Any] = SimpleQueue()
@@ -61,8 +59,6 @@ class Stream:
 
 class AsyncStream:
     """As :class:`Stream`. A read that is cancelled would end the call, so it goes on until something comes."""
-
-    alive = True
 
     def __init__(self, call: Any) -> None:
         self._call = call

@@ -28,8 +28,6 @@ _CONNECT_S = 10.0
 class _Stream:
     """A stream of notifications, for the colour of *session*; an error of the connection ends it."""
 
-    alive = True
-
     def __init__(self, session: Session) -> None:
         self.session = session
 

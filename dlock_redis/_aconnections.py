@@ -179,8 +179,6 @@ async def _reach(connection: Any, made: list[socket.socket], deadline: float) ->
 class _AsyncSubscription:
     """As :class:`_Subscription`; it wakes the waiters from the event loop's own call, which spares them a task in between."""
 
-    alive = True
-
     def __init__(self, link: _AsyncLink, wake: Callable[[str], None]) -> None:
         self._link, self._wake, self._inbox = link, wake, Inbox()
         self._broken: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()

@@ -186,8 +186,6 @@ def subscribing(connect: Callable[[Source, float], Any], source: Source, channel
 class _Subscription:
     """The stream of :class:`~dlock_core.kit.Watch`: a connection that is subscribed to *channel*."""
 
-    alive = True
-
     def __init__(self, source: Source, channel: bytes) -> None:
         self._link, self._inbox = perform(subscribing(connected, source, channel)), Inbox()
         self.close = self._link.close

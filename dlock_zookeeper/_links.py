@@ -49,8 +49,6 @@ _log.addHandler(logging.NullHandler())
 class News:
     """The nodes that have changed, as one-shot watches tell it; the stream of :class:`~dlock_core.kit.Watch`."""
 
-    alive = True
-
     def __init__(self) -> None:
         self._came: SimpleQueue[Any] = SimpleQueue()
 

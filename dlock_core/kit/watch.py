@@ -37,9 +37,9 @@ Wake: TypeAlias = "Callable[[], None]"
 class News(NamedTuple):
     """Where the news come from. For asyncio, what *open* and the methods of a stream return is awaited.
 
-    *open* gives a stream: ``try_next()`` gives news, or None after half a second at most without any; ``alive`` is false once there will
-    be no more; ``close()`` ends it. *keys* says which keys news are about. An error in *trouble* ends the stream, any other is a bug.
-    While the stream runs *upkeep* is called twice a second, and tried again where it raises a StoreError.
+    *open* gives a stream: ``try_next()`` gives news, or None after half a second at most without any; ``alive``, if it has that, is false
+    once there will be no more; ``close()`` ends it. *keys* says which keys news are about. An error in *trouble* ends the stream, any other
+    is a bug. While the stream runs *upkeep* is called twice a second, and tried again where it raises a StoreError.
     """
 
     open: Callable[[], Any]
@@ -132,7 +132,7 @@ class _Stream(BeginsAnew):
         try:
             stream = yield self._news.open()
             run.opened.set()
-            while stream.alive and not self._closed and idle < _IDLE_ROUNDS:
+            while getattr(stream, "alive", True) and not self._closed and idle < _IDLE_ROUNDS:
                 if self._news.upkeep is not None and time.monotonic() >= kept_at + _UPKEEP_S:
                     with suppress(StoreError):
                         yield self._news.upkeep()

@@ -137,8 +137,6 @@ class OfModels:
 class Stream:
     """A stream without news."""
 
-    alive = True
-
     def __init__(self) -> None:
         self.close = threading.Event().set
 
