@@ -309,14 +309,15 @@ class SqliteFile:
         return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
 
     def _check_ours(self) -> None:
-        # "immutable" reads the header and touches nothing: no lock, no -wal, no -shm, no recovery. So it may meet a write half done, as of
-        # another process that makes the file just now: a bad answer is believed when it stays.
+        # "immutable" reads the header and touches nothing: no lock, no -wal, no -shm, no recovery. So it may meet a write half done: a bad
+        # answer is believed when it stays. Missing pages are no damage, with "writable_schema", where a log or journal may have them.
         for look in itertools.count(1):
+            written = os.path.exists(f"{self.path}-journal") or os.path.exists(f"{self.path}-wal")
             connection = self._connect("mode=ro&immutable=1")
             try:
+                connection.execute(f"PRAGMA writable_schema = {written:d}")
                 self._check_marks(connection)
             except (sqlite3.DatabaseError, StoreSetupError):
-                written = any(os.path.exists(f"{self.path}-{kind}") for kind in ("journal", "wal"))
                 if look >= (_LOOKS_MAX if written else _LOOKS_MIN):
                     raise
             else:

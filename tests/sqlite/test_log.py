@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from dlock_core.errors import StoreSetupError
 from tests.sqlite.support import output, read, start, take
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from dlock_sqlite import SqliteStore
@@ -41,3 +43,41 @@ say("kept", free(store, record).applied)
 store.close()
 """
     assert output(start(program, path)).split("\n") == ["kept True", ""]
+
+
+# Where *kill_at* was called the kernel kills the process at its first write beyond so many bytes of a file.
+KILLED = """
+import resource
+def kill_at(size):
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+def fill(*keys):
+    store = SqliteStore(path)
+    for key in keys:
+        store.claim(Claim(dataclasses.replace(held(key), data=b"x" * 1000), Expect.ANY), timeout_s=10)
+    store.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "kept"),
+    [
+        ("kill_at(4096); fill('new')", []),
+        ("fill(*map(str, range(200))); kill_at(os.stat(path).st_size); fill(*map(str, range(200, 220)))", range(220)),
+    ],
+    ids=["as it is made", "as the log is brought into it"],
+)
+def test_a_process_that_is_killed_leaves_no_damage(
+    path: Path, open_store: Callable[..., SqliteStore], program: str, kept: Sequence[int]
+) -> None:
+    """The first page, written first, speaks of pages that are not there: the file was refused for ever, with all that is held."""
+    process = start(KILLED + program, path)
+    _, trouble = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGXFSZ, trouble
+    pages = int.from_bytes(path.read_bytes()[28:32], "big")
+    assert path.stat().st_size < 4096 * pages
+
+    store = open_store(path)
+    assert all(read(store, str(number)) is not None for number in kept)
+    take(store, "new")
