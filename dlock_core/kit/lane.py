@@ -146,8 +146,8 @@ class Lane(BeginsAnew):
         self._places.leave(place)
 
 
-def in_own_thread(call: Callable[[], _T], late: Callable[[_T], object]) -> asyncio.Future[_T]:
-    """Return the future of what *call* returns, or raises; *late* is called with what it returns if nobody waits for it any more.
+async def in_own_thread(call: Callable[[], _T], late: Callable[[_T], object]) -> _T:
+    """Return what *call* returns, or raise what it raises; *late* is called with what it returns if nobody waits for it any more.
 
     Not by ``asyncio.to_thread``: the threads of the loop's executor are the user's, whose work may have all of them for minutes.
 
@@ -155,7 +155,13 @@ def in_own_thread(call: Callable[[], _T], late: Callable[[_T], object]) -> async
     """
     future: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
     DaemonThread("dlock-lane", _answer, future, call, late).begin()
-    return future
+    try:
+        return await future
+    except BaseException:
+        # An answer may have come in the same round of the loop as the cancellation.
+        if not future.cancel() and not future.cancelled() and future.exception() is None:
+            late(future.result())
+        raise
 
 
 def _answer(future: asyncio.Future[_T], call: Callable[[], _T], late: Callable[[_T], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import signal
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from dlock_core.engine.seats import Seat, Seats
 from dlock_core.errors import StoreUnavailableError
-from dlock_core.kit import Lane
+from dlock_core.kit import Lane, in_own_thread
 from dlock_core.kit.forks import watched
 from dlock_core.kit.lane import _Job
 from proof.interrupts.points import Tracer
@@ -264,6 +265,24 @@ def test_an_interrupted_caller_leaves_its_answer_too() -> None:
     end.set()
 
     lane.run(lambda: None, 10)
+    assert late == [7]
+
+
+def test_a_task_that_is_cancelled_as_its_answer_comes_leaves_it() -> None:
+    """A connection was left open, and the garbage collector warned of it."""
+    late = list[int]()
+
+    async def scene() -> None:
+        task = asyncio.create_task(in_own_thread(lambda: 7, late.append))
+        before = set(threading.enumerate())
+        await asyncio.sleep(0)
+        for thread in set(threading.enumerate()) - before:
+            thread.join()
+        asyncio.get_running_loop().call_soon(task.cancel)  # the loop has the answer, and then this
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scene())
     assert late == [7]
 
 
