@@ -11,13 +11,12 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlock_core.errors import StoreUnavailableError
+from dlock_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
 from dlock_core.store import Capability, wait_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from dlock_core.errors import StoreError
     from dlock_core.record import LockRecord
     from dlock_core.store import Claim, Guarantees, LockStore, Release, Replace, Reply
 
@@ -180,7 +179,7 @@ class ThreadedStore:
         self._keeps.shutdown(wait=False, cancel_futures=True)
         self._waits.shutdown(wait=False, cancel_futures=True)
 
-    def _left(self, _: Future[Any]) -> None:
+    def _left(self, _: object) -> None:
         self._places.release()
 
     async def _run(
@@ -188,14 +187,16 @@ class ThreadedStore:
         call: Callable[..., _T],
         timeout_s: float | None = None,
         pool: ThreadPoolExecutor | None = None,
-        ended: Callable[[Future[_T]], object] | None = None,
+        ended: Callable[[object], object] | None = None,
     ) -> _T:
-        """Run *call* on a thread of *pool*, and *ended* when it is off that thread again; without a free one in time, never."""
+        """Run *call* on a thread of *pool*, and *ended* when it is off that thread, or gets none; without a free one in time, never."""
         job = _Job(call, timeout_s)
         try:
             sent: Future[_T] = (pool or self._claims).submit(Context().run, job)
         except RuntimeError as error:
-            raise StoreUnavailableError("the store was closed; open a new one") from error
+            if ended is not None:
+                ended(None)
+            raise _refusal(job, error) from error
         if ended is not None:
             sent.add_done_callback(ended)
         answer = asyncio.wrap_future(sent)
@@ -214,3 +215,15 @@ class ThreadedStore:
         if answer.cancelled():
             raise StoreUnavailableError("the store was closed before the request was sent")
         return answer.result()
+
+
+def _refusal(job: _Job, error: RuntimeError) -> StoreError:
+    """Return what *error* of a pool, which was to have *job* made, means to the caller."""
+    # Where no thread can be started a call stays in the queue of its pool, and the next thread would make it.
+    is_given_up = job.abandon()
+    if not str(error).startswith("can't "):
+        return StoreUnavailableError("the store was closed; open a new one")
+    what = f"the process gets no more threads: {error}"
+    if is_given_up:
+        return StoreUnavailableError(f"{what}; nothing was sent")
+    return OutcomeUnknownError(f"{what}; another one may have made the request")

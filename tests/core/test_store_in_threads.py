@@ -109,6 +109,48 @@ def test_without_a_thread_for_it_a_wait_is_a_pause(monkeypatch: pytest.MonkeyPat
     asyncio.run(use())
 
 
+def test_a_call_that_gets_no_thread_is_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that was said not to be sent was applied by the next thread: the key was held by nobody, without a lease for ever."""
+    monkeypatch.setattr(store_in_threads, "WAIT_THREADS", 1)
+    entered, over, asked = threading.Event(), threading.Event(), list[str]()
+
+    class Claims(_Recorder):
+        """Whose first claim takes long."""
+
+        def claim(self, request: Any, *, timeout_s: float) -> Any:
+            asked.append(request)
+            if request == "first":
+                entered.set()
+                over.wait(timeout_s)
+
+        def wait(self, record: Any, *, ticket: str, timeout_s: float) -> None:
+            asked.append(f"wait for {record}")
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def use() -> None:
+        store: Any = ThreadedStore(Claims())
+        first = asyncio.ensure_future(store.claim("first", timeout_s=PATIENCE_S))
+        await asyncio.to_thread(entered.wait)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(
+                StoreUnavailableError, match="no more threads: can't start new thread; nothing was sent"
+            ):
+                await store.claim("second", timeout_s=PATIENCE_S)
+            with pytest.raises(StoreUnavailableError, match="no more threads"):
+                await store.wait("second", ticket="t", timeout_s=PATIENCE_S)
+        over.set()
+        await first
+        await store.claim("third", timeout_s=PATIENCE_S)
+        await store.wait("third", ticket="t", timeout_s=PATIENCE_S)
+        await store.close()
+
+    asyncio.run(use())
+    assert asked == ["first", "third", "wait for third"]
+
+
 @pytest.mark.parametrize(("queued_s", "left_s"), [(0.4, 10), (0.6, 9.4), (9.5, 0.5), (10, None), (11, None)])
 def test_time_in_the_queue_is_taken_off_the_time_of_the_call(
     monkeypatch: pytest.MonkeyPatch, queued_s: float, left_s: float | None
