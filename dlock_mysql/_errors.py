@@ -50,6 +50,7 @@ _SETUP: dict[str, str] = {
     # An unknown variable, a syntax error, a feature that is not there; binary logging of statements.
     "1193 1064 1235 1665": "the server does not fit; MySQL 8 or MariaDB 10.6 is needed, and binlog_format = ROW or MIXED",
 }
+_READ_ONLY = frozenset({1290, 1792, 1836})
 # Another transaction had locked a row for too long.
 ROW_LOCKED = 1205
 # Numbers from here on are errors of the server's, but for those that its library and drivers have for themselves.
@@ -70,6 +71,11 @@ _UNSENT: _Verdict = (StoreUnavailableError, "nothing was sent; see that the serv
 def is_of_one(error: Exception) -> bool:
     """Whether *error*, of a request about many records, may be that of one of them."""
     return _number(error) in _OF_ONE
+
+
+def is_read_only(error: Exception) -> bool:
+    """Whether the server takes no writes, or runs with another option that is in the way of them."""
+    return _number(error) in _READ_ONLY
 
 
 def translate(error: Exception, what: str, options: MySQLStoreOptions, *, key: str | None, writes: bool) -> StoreError:

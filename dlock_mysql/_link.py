@@ -23,7 +23,7 @@ from pymysql.constants import CLIENT
 
 from dlock_core.errors import ConfigurationError
 from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, is_ready, leave_behind
-from dlock_mysql._errors import unconnected
+from dlock_mysql._errors import is_read_only, unconnected
 
 if TYPE_CHECKING:
     from dlock_mysql._wire import Request, Row
@@ -51,6 +51,7 @@ class _Connection:
     """An open connection. It belongs to one request at a time."""
 
     fit = True
+    demoted = False
 
     def __init__(self, options: MySQLStoreOptions, context: ssl.SSLContext | None, deadline: float) -> None:
         driver = self._driver = pymysql.Connection(
@@ -74,10 +75,14 @@ class _Connection:
         self.fit = False
         self._driver._sock.deadline = deadline
         cursor = self._driver.cursor()
-        cursor.execute(request.text(returning=self.has_returning))
-        rows = list(cursor.fetchall())
-        while cursor.nextset():
-            rows += cursor.fetchall()
+        try:
+            cursor.execute(request.text(returning=self.has_returning))
+            rows = list(cursor.fetchall())
+            while cursor.nextset():
+                rows += cursor.fetchall()
+        except pymysql.Error as error:
+            self.demoted = is_read_only(error)
+            raise
         self.fit = True
         return rows
 

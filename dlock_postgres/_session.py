@@ -45,6 +45,8 @@ _CANCEL_S = 0.25
 _UNCONFIRMED = b"SyncRepWaitForLSN"
 # Nothing was run: the session has prepared it before, or has not, or its plan no longer fits the table.
 _NOT_PREPARED = ("42P05", "26000", "0A000")
+# The server took writes when the connection was made: it is no primary any more, or another one is to be.
+_READ_ONLY = "25006"
 _T = TypeVar("_T")
 Steps: TypeAlias = Generator[Any, Any, _T]
 
@@ -82,14 +84,14 @@ class Session:
         self.pg.notice_handler = lambda notice: noticed.append(notice.error_field(DiagnosticField.SOURCE_FUNCTION))
         # The names of the statements that were prepared; None where none should be.
         self.prepared: set[bytes] | None = set() if capabilities.has_pipeline() else None
-        self._cancels = self._cancelled = False
+        self._cancels = self._cancelled = self.demoted = False
 
     @property
     def fit(self) -> bool:
-        """Whether the last statement's answer was read to its end, outside of a transaction, and nothing was cancelled."""
+        """Whether the last statement's answer was read to its end, outside of a transaction, nothing was cancelled, and it takes writes."""
         pg = self.pg
         is_over = pg.transaction_status == TransactionStatus.IDLE and pg.pipeline_status == PipelineStatus.OFF
-        return is_over and not self._cancelled
+        return is_over and not self._cancelled and not self.demoted
 
     def is_alive(self) -> bool:
         """Whether it is fit, and the server has neither closed it, nor said something unasked."""
@@ -175,7 +177,9 @@ class Session:
     def _answer(self, results: list[Any]) -> Answer:
         for result in results:
             if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-                raise error_from_result(result)
+                error = error_from_result(result)
+                self.demoted = error.sqlstate == _READ_ONLY
+                raise error
         if not results:
             raise psycopg.OperationalError("the connection ended without an answer")
         if _UNCONFIRMED in self._noticed:

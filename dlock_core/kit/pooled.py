@@ -3,8 +3,9 @@
 Some connections are for renewals and releases alone, so nothing that waits can starve a lock that is held. One is made on a thread of a
 lane, since the search for a server's name has no bound; where it comes too late for its request, it is for the next one.
 
-Where a request gets no answer in time, its server or the way there may be gone without a word, and all idle connections with it. The next
-request opens a new one, and takes one of those only where it gets none: else each of them would cost one request its time.
+Where a request gets no answer in time, its server or the way there may be gone without a word, and all idle connections with it. Where a
+server says that it takes no writes any more, another one may be the primary now. In both cases the next request opens a new connection, and
+takes an idle one only where it gets none: else each of them would cost one request its time.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class PooledConnection(Protocol):
     @property
     def fit(self) -> bool:
         """Whether the last request came to its end, so that another one may be sent."""
+
+    @property
+    def demoted(self) -> bool:
+        """Whether the server has said that it takes no writes: then no other request is sent on it, and :attr:`fit` is false."""
 
     def is_alive(self) -> bool:
         """Whether it is fit, and the server has said nothing since: neither a good-bye nor its end."""
@@ -145,8 +150,10 @@ class _Pool(Generic[_SeatsT]):
         return connection, self.shelf
 
     def _doubt_after(self, error: Exception, connection: PooledConnection | None) -> None:
-        """Where *error* says that a request on *connection* got no answer in time, doubt all connections that are idle now."""
-        if connection is not None and any(isinstance(each, TimeoutError) for each in (error, error.__context__)):
+        """Where a request on *connection* got no answer in time, or met a server that takes no writes, doubt all that are idle now."""
+        if connection is None:
+            return
+        if connection.demoted or any(isinstance(each, TimeoutError) for each in (error, error.__context__)):
             for shelf in self._all_shelves:
                 shelf.doubt()
 

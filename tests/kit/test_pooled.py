@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -32,7 +33,7 @@ class Connection:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.fit = self.alive = True
-        self.closed = self.disowned = False
+        self.closed = self.disowned = self.demoted = False
 
     def is_alive(self) -> bool:
         """Whether it is."""
@@ -157,13 +158,12 @@ def test_one_that_is_unfit_or_dead_is_closed(links: Links, what: str) -> None:
     assert again is not spoiled
 
 
-def silent(connection: Connection) -> None:
-    """Get no answer, as PyMySQL tells of it: its error is raised while the socket's is handled."""
-    connection.fit = False
-    try:
-        raise TimeoutError("no answer in time")
-    except TimeoutError:
-        raise ConnectionError("the connection was lost during the query")  # noqa: B904
+def silent(connection: Connection, *, demoted: bool = False) -> None:
+    """Get no answer, as PyMySQL tells of it: its error is raised while the socket's is handled. Or that the server takes no writes."""
+    connection.fit, connection.demoted = False, demoted
+    error = ConnectionError("the connection was lost during the query")
+    error.__context__ = None if demoted else TimeoutError("no answer in time")
+    raise error
 
 
 def idle(links: Links, link: Any) -> None:
@@ -172,16 +172,18 @@ def idle(links: Links, link: Any) -> None:
         pool.shelf.put(links.connect(0.0))
 
 
-@pytest.mark.parametrize("urgent", [False, True])
-def test_after_a_request_without_an_answer_the_next_one_has_a_new_connection(links: Links, urgent: bool) -> None:
-    """A way that is gone without a word takes all idle connections with it: each of them would cost a renewal its time."""
+@pytest.mark.parametrize(("urgent", "demoted"), [(False, False), (True, False), (False, True)])
+def test_after_a_request_without_an_answer_the_next_one_has_a_new_connection(
+    links: Links, urgent: bool, demoted: bool
+) -> None:
+    """A way that is gone without a word takes all idle connections with it, as does a server that is no primary any more."""
     link = links.link(most=4)
     idle(links, link)
     idle(links, link)
     before = list(links.made)
 
     with pytest.raises(ConnectionError):
-        sent(links, link, Request(silent, urgent))
+        sent(links, link, Request(partial(silent, demoted=demoted), urgent))
 
     assert sum(connection.closed for connection in before) == 1
     assert sent(links, link, Request(lambda connection: connection, urgent=True)) not in before

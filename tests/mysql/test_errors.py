@@ -286,23 +286,6 @@ class TestSetUp:
                 cursor.execute("SET GLOBAL require_secure_transport = 0")
         store.close()
 
-    def test_a_read_only_server_is_refused(self, url: str, key: str) -> None:
-        """1290 for a user without the right to write in spite of it, and guarantees() for everybody."""
-        store = opened(url, user="reader", password="r")
-        with plain(url) as cursor:
-            cursor.execute("CREATE USER reader@'%' IDENTIFIED BY 'r'")
-            cursor.execute(f"GRANT SELECT, INSERT, UPDATE ON {TABLE} TO reader@'%'")
-            cursor.execute("SET GLOBAL read_only = 1")
-            try:
-                with pytest.raises(StoreUnavailableError, match=r"1290.*primary"):
-                    store.claim(claim(key), timeout_s=TIMEOUT_S)
-                with pytest.raises(StoreSetupError, match="read_only = ON"):
-                    store.guarantees()
-            finally:
-                cursor.execute("SET GLOBAL read_only = 0")
-                cursor.execute("DROP USER reader@'%'")
-        store.close()
-
     def test_a_table_of_another_shape_is_refused_and_left(self, url: str, key: str) -> None:
         """By provision() and guarantees(), which name what differs, and by every verb."""
         store = opened(url, table="accounts")

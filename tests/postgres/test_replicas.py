@@ -140,6 +140,28 @@ def test_a_promoted_asynchronous_standby_grants_a_held_lock_again(primary: Membe
     assert not said.refusal_linearizable
 
 
+def test_a_holder_follows_a_switchover_that_leaves_the_old_primary_up(
+    primary: Member, standby: Standby, key: str
+) -> None:
+    """It was made read-only, and closed no connection: the holder's went on to be refused there, until the lock was lost."""
+    both = f"{primary.url.rpartition('/')[0]},{standby.url.rpartition('@')[2]}"
+    with connect(both, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as client:
+        lease = client.acquire(key, auto_renew=False)
+        primary.set("default_transaction_read_only", "on")
+        try:
+            primary.wait_until("current_setting('default_transaction_read_only') = 'on'")
+            standby.catch_up()
+            with pytest.raises(StoreUnavailableError, match="session is read-only"):
+                client.try_acquire(f"{key}/other")
+            standby.promote()
+
+            lease.renew()
+        finally:
+            primary.set("default_transaction_read_only", "off")
+
+        assert fenced(standby.url, key, lease.fencing_token, lease.owner)
+
+
 def test_a_standby_that_is_away_and_has_a_slot_counts(primary: Member) -> None:
     """It may come back, or be promoted, without having seen the last grants."""
     primary.admin.execute("SELECT pg_create_physical_replication_slot('away')")
