@@ -47,13 +47,27 @@ _REFUSALS = (
     "authentication failed",
     "no password supplied",
     "no pg_hba.conf entry",
+    "pg_hba.conf rejects",
     "does not exist",
     "is not permitted to log in",
-    "permission denied for database",
+    "is not currently accepting connections",  # a database without ALLOW_CONNECTIONS
+    "permission denied ",  # for the database, or to set what the URL has in its options
+    "unrecognized configuration parameter",
     "server does not support SSL",
     "certificate",
-    # PgBouncer's, of a database that it does not know, and of an option that it was not told to take or to ignore.
+    "private key",
+    " alert ",  # what the server says of TLS: it does not trust the client's certificate, or has no version or cipher in common
+    # What the URL demands, and the server, or this host, has not.
+    "channel binding required",
+    "authentication method requirement",
+    "GSSAPI encryption required",
+    "requirepeer",
+    "weak sslmode",
+    "service file",
+    "definition of service",
+    # PgBouncer's, of a database that it does not know, a rule for its users, and an option that it was not told to take or to ignore.
     "no such database",
+    "login rejected",
     "bouncer config error",
     "unsupported startup parameter",
     "invalid ",  # a value of the URL, or an answer to the wish for TLS that is none of PostgreSQL's

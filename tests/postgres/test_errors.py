@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 import pytest
 
@@ -74,27 +76,48 @@ def test_an_error_of_another_library_is_left() -> None:
             StoreUnavailableError,
             "or default_transaction_read_only is on$",
         ),
-        (psycopg.OperationalError('role "x" is not permitted to log in'), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError('permission denied for database "x"'), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError('database "x" does not exist'), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError('password authentication failed for user "x"'), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError("fe_sendauth: no password supplied"), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError('no pg_hba.conf entry for host "h"'), StoreSetupError, "check the URL"),
-        (
-            psycopg.OperationalError("server does not support SSL, but SSL was required"),
-            StoreSetupError,
-            "check the URL",
-        ),
-        (psycopg.OperationalError('invalid sslmode value: "x"'), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError("FATAL: no such database: x"), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError("FATAL: bouncer config error"), StoreSetupError, "check the URL"),
-        (psycopg.OperationalError("certificate verify failed"), StoreSetupError, "check the URL"),
     ],
 )
 def test_a_connection_that_was_not_made_is_told(error: Exception, kind: type[StoreError], said: str) -> None:
-    """Nothing was sent; what no second try mends is an error of the set-up."""
+    """Nothing was sent."""
     with pytest.raises(kind, match=said):
         raise not_connected(error, "host=db.example")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        'role "x" is not permitted to log in',
+        'permission denied for database "x"',
+        'permission denied to set parameter "lc_messages"',
+        'unrecognized configuration parameter "x"',
+        'database "x" does not exist',
+        'database "x" is not currently accepting connections',
+        'password authentication failed for user "x"',
+        "fe_sendauth: no password supplied",
+        'no pg_hba.conf entry for host "h"',
+        'pg_hba.conf rejects connection for host "h"',
+        "server does not support SSL, but SSL was required",
+        'invalid sslmode value: "x"',
+        'weak sslmode "prefer" may not be used with sslnegotiation=direct',
+        "certificate verify failed",
+        "SSL error: tlsv1 alert unknown ca",
+        'private key file "x" has group or world access',
+        "channel binding required, but SSL not in use",
+        'authentication method requirement "scram-sha-256" failed: server did not complete authentication',
+        "GSSAPI encryption required but no credential cache",
+        'requirepeer specifies "x", but actual peer user name is "y"',
+        'definition of service "x" not found',
+        'service file "x" not found',
+        "FATAL: no such database: x",
+        "FATAL: login rejected",
+        "FATAL: bouncer config error",
+    ],
+)
+def test_what_no_second_try_mends_is_an_error_of_the_set_up(said: str) -> None:
+    """Whoever waits for a lock is told, and does not ask for ever."""
+    with pytest.raises(StoreSetupError, match=f"{re.escape(said)}; check the URL"):
+        raise not_connected(psycopg.OperationalError(said), "host=db.example")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ RULES = (
     "host all guarded 127.0.0.1/32 scram-sha-256",
     "hostssl all encrypted 127.0.0.1/32 trust",
     "host all plain 127.0.0.1/32 trust",
+    "host all rejected 127.0.0.1/32 reject",
 )
 
 
@@ -64,12 +65,14 @@ def url_for(user: str, url: str) -> str:
         ("guarded", "no password supplied"),
         ("encrypted", "no encryption"),
         ("unknown", "no pg_hba.conf entry"),
+        ("rejected", "pg_hba.conf rejects connection"),
+        ("plain", "permission denied to set parameter"),
     ],
 )
 def test_a_user_whom_the_server_refuses_is_told_why(strict: ScriptedServer, user: str, told: str) -> None:
     """It is an error of the set-up, which no second try mends."""
     with pytest.raises(StoreSetupError, match=told) as caught:
-        connect(url_for(user, strict.told))
+        connect(url_for(user, strict.told) + "?options=-c%20lc_messages%3DC")
 
     assert PASSWORD not in str(caught.value)
 
