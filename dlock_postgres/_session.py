@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import capabilities
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, PipelineStatus, PollingStatus, TransactionStatus
 from psycopg.pq.abc import PGconn
@@ -22,7 +23,7 @@ from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import DaemonThread, aperform, is_ready, perform
 from dlock_postgres._errors import not_connected
 from dlock_postgres._wire import Statement, decoded, prepared
-from dlock_postgres.options import settings_of
+from dlock_postgres.options import service_of, settings_of
 
 _CONNECT_S = 3
 # A name of the application that the user gives, also in the environment, stands.
@@ -39,6 +40,9 @@ _DEFAULTS: dict[str, Any] = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
 }
+# What psycopg does in the place of libpq, but for a service, whose file it does not read: libpq would then search for the name, while all
+# threads stand, and try one host alone.
+_PSYCOPGS = frozenset({"host", "hostaddr", "port", "connect_timeout", "load_balance_hosts"})
 # A statement is cancelled so long before its time is over, or a quarter of it where that is less.
 _CANCEL_S = 0.25
 # Who says, beside an answer as of any commit, that no standby has confirmed it. What it says is in the server's language.
@@ -74,8 +78,9 @@ class Session:
     def __init__(self, conninfo: str, colour: Colour) -> None:
         self.colour = colour
         try:
-            given = settings_of(conninfo)
-            more = {name: value for name, value in _DEFAULTS.items() if name not in given}
+            given, known = conninfo_to_dict(conninfo), settings_of(conninfo)
+            more = {name: value for name, value in _DEFAULTS.items() if name not in known}
+            more |= {name: value for name, value in service_of(conninfo).items() if name in _PSYCOPGS - given.keys()}
             self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS, **more).pgconn
         except psycopg.Error as error:
             raise not_connected(error, conninfo) from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from configparser import ConfigParser
+from configparser import Error as ConfigParserError
 from inspect import iscoroutinefunction
 from typing import Annotated, Any, LiteralString, Self
 
@@ -15,7 +18,16 @@ from pydantic import AfterValidator, SecretStr
 from dlock_core.backend import StoreOptions, redact, split_url
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 
-__all__ = ["PostgresStoreOptions", "checked_table", "conninfo_of", "fence_sql", "quoted", "settings_of", "table_of"]
+__all__ = [
+    "PostgresStoreOptions",
+    "checked_table",
+    "conninfo_of",
+    "fence_sql",
+    "quoted",
+    "service_of",
+    "settings_of",
+    "table_of",
+]
 
 _LIBPQ = frozenset(option.keyword.decode() for option in Conninfo.get_defaults())
 _NAME = r"[A-Za-z_][A-Za-z0-9_$]{0,62}"
@@ -24,9 +36,26 @@ _FORM = "write postgresql://USER@HOST/DATABASE?table=SCHEMA.TABLE"
 
 
 def settings_of(conninfo: str) -> dict[str, Any]:
-    """Return what libpq connects with: the parts of *conninfo*, and of the environment where it leaves them out."""
+    """Return what libpq connects with: the parts of *conninfo*, and of its service and the environment where it leaves them out."""
     defaults = {option.keyword.decode(): option.val.decode() for option in Conninfo.get_defaults() if option.val}
-    return {**defaults, **conninfo_to_dict(conninfo)}
+    return {**defaults, **service_of(conninfo), **conninfo_to_dict(conninfo)}
+
+
+def service_of(conninfo: str) -> dict[str, str]:
+    """Return what the service file says of the service in *conninfo*, or in the environment; nothing where that is left to libpq."""
+    given = conninfo_to_dict(conninfo)
+    name = str(given.get("service") or os.environ.get("PGSERVICE", ""))
+    own = str(given.get("servicefile") or os.environ.get("PGSERVICEFILE", "~/.pg_service.conf"))
+    common = f"{os.environ.get('PGSYSCONFDIR', '')}/pg_service.conf"
+    for path in (own, common) if name else ():
+        file = ConfigParser(interpolation=None, strict=False, allow_no_value=True, delimiters="=", comment_prefixes="#")
+        try:
+            file.read(os.path.expanduser(path), encoding="utf-8")  # noqa: PTH111  # a Path raises where there is no home
+        except (OSError, ValueError, ConfigParserError):  # libpq says what is wrong with it
+            return {}
+        if file.has_section(name):
+            return {option: value for option, value in file.items(name) if option in _LIBPQ and value}
+    return {}
 
 
 def checked_table(table: str) -> str:
