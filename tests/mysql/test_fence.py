@@ -95,6 +95,24 @@ def applied(reply: Reply | StoreError) -> LockRecord:
     return reply.record
 
 
+def test_a_transaction_that_began_before_the_grant_reads_what_is_old(url: str, store: MySQLStore, key: str) -> None:
+    """The fence locks the row that stands, and a plain SELECT shows the snapshot: so the page has the transaction begin under the lock."""
+    data = taken(store, f"{key}/data")
+    with plain(url) as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        cursor.execute("SET SESSION autocommit = 0 /*M!110602 , innodb_snapshot_isolation = OFF */")  # else error 1020
+        cursor.execute(f"SELECT rvn FROM {TABLE} WHERE k = %s", (data.key,))  # noqa: S608  # a name of ours
+        written = applied(store.replace(renewal(data), timeout_s=TIMEOUT_S))  # by the holder before
+
+        assert is_held(cursor, taken(store, key))
+
+        cursor.execute(f"SELECT rvn FROM {TABLE} WHERE k = %s", (data.key,))  # noqa: S608  # as above
+        assert cursor.fetchone() == (data.rvn.encode(),)
+        cursor.connection.commit()
+        cursor.execute(f"SELECT rvn FROM {TABLE} WHERE k = %s", (data.key,))  # noqa: S608  # as above
+        assert cursor.fetchone() == (written.rvn.encode(),)
+
+
 def test_a_renewal_after_a_fenced_transaction_is_applied(url: str, store: MySQLStore, key: str) -> None:
     """The fence leaves nothing behind."""
     record = taken(store, key)
