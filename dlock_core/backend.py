@@ -39,7 +39,7 @@ __all__ = [
 GROUP = "dlock.stores"
 _DISTRIBUTION = "dlock-core"
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+._-]*")
 _HOST = r"(?:\[[^\]]*\]|[^:,\[\]]*)(?::\d*)?"
 _HOSTS = re.compile(f"{_HOST}(?:,{_HOST})*")
 # Pydantic's words for a type that an option wants, and ours.
@@ -331,9 +331,14 @@ def split_url(url: str, known: Container[str]) -> tuple[str, dict[str, str]]:
 
     Blanks and line breaks around *url* do not count: a file or a secret that it was read from ends with one, which named another store.
 
-    Raises: ConfigurationError: a key of ours stands twice.
+    Raises: ConfigurationError: a key of ours stands twice, or the password was hidden.
     """
     url = url.strip()
+    if re.match(r"[^/]+//[^/?#@]*:\*\*\*@", url):
+        raise ConfigurationError(
+            f"the password in {redact(url)!r} is ***, which stands for a hidden one, as in str(url) of SQLAlchemy; "
+            "give the whole URL, there url.render_as_string(hide_password=False)"
+        )
     scheme, separator, rest = url.partition("://")
     url = scheme.lower() + separator + rest if separator else url  # drivers know small letters only
     head, mark, query = url.partition("?")

@@ -178,3 +178,20 @@ def test_any_text_as_a_url_is_a_store_or_a_configuration_error(text: str) -> Non
     for url in (text, "memory://" + text):
         with contextlib.suppress(ConfigurationError):
             connect(url).close()
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql+psycopg://app:***@h/app", "mysql://app:***@h/app?table=x", "redis://:***@h/0"]
+)
+def test_a_password_that_was_hidden_is_told(url: str) -> None:
+    """So does str() show the URL of an engine of SQLAlchemy: the server would refuse it as a wrong one."""
+    with pytest.raises(ConfigurationError, match=r"is \*\*\*, which stands for a hidden one.*hide_password=False"):
+        connect(url)
+
+
+def test_a_scheme_with_an_underscore_is_a_scheme() -> None:
+    """As SQLAlchemy has one: it was told to be no URL at all."""
+    with pytest.raises(
+        ConfigurationError, match=r"unknown store scheme 'postgresql\+psycopg_async'.*write postgresql://…"
+    ):
+        connect("postgresql+psycopg_async://app@h/app")
