@@ -56,7 +56,9 @@ _REFUSALS = (
     "server does not support SSL",
     "certificate",
     "private key",
-    " alert ",  # what the server says of TLS: it does not trust the client's certificate, or has no version or cipher in common
+    # What the server says of TLS: it does not trust the client's certificate, or has no version in common.
+    "alert unknown ca",
+    "alert protocol version",
     # What the URL demands, and the server, or this host, has not.
     "channel binding required",
     "authentication method requirement",

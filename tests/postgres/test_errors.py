@@ -102,6 +102,7 @@ def test_a_connection_that_was_not_made_is_told(error: Exception, kind: type[Sto
         'weak sslmode "prefer" may not be used with sslnegotiation=direct',
         "certificate verify failed",
         "SSL error: tlsv1 alert unknown ca",
+        "SSL error: tlsv1 alert protocol version",
         'private key file "x" has group or world access',
         "channel binding required, but SSL not in use",
         'authentication method requirement "scram-sha-256" failed: server did not complete authentication',
