@@ -129,7 +129,11 @@ class Session:
                 self.prepared.add(name)
                 return answer
             self.prepared = None
-        return (yield from self._asking(statement, deadline))
+        answer = yield from self._asking(statement, deadline)
+        if statement.asks_primary and answer.rows[0][0]:
+            self.demoted = True
+            raise psycopg.errors.ReadOnlySqlTransaction("its records may be old")
+        return answer
 
     def _asking(
         self, statement: Statement, deadline: float, name: bytes | None = None, sql: bytes | None = None

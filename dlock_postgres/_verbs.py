@@ -83,9 +83,8 @@ class PostgresVerbs:
 
     def read_age(self, key: str) -> Exchange[tuple[LockRecord, int] | None]:
         """By the server's clock."""
-        for age_ms, *row in (yield _wire.read(self._table, key)).rows:
-            return _wire.found(key, row), max(0, age_ms)
-        return None
+        [(_, age_ms, *row)] = (yield _wire.read(self._table, key)).rows
+        return None if age_ms is None else (_wire.found(key, row), max(0, age_ms))
 
     def scan(self, prefix: str) -> Iterator[Exchange[Iterable[LockRecord]]]:
         """In the order of keys."""

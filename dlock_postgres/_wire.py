@@ -65,7 +65,8 @@ class Statement(NamedTuple):
     """One statement with its parameters in binary. An *urgent* one keeps a lock or gives it back.
 
     It is cancelled when its time is almost over, if it *cancels*. One that is *prepared* is parsed and planned once on each connection.
-    What one writes that does not *last* may be lost with the server.
+    What one writes that does not *last* may be lost with the server. One that *asks_primary* shows first whether the server takes no
+    writes: then another one may be the primary, and have newer records.
     """
 
     sql: str
@@ -75,6 +76,7 @@ class Statement(NamedTuple):
     cancels: bool = True
     prepared: bool = False
     lasts: bool = True
+    asks_primary: bool = False
 
 
 def statement(sql: str, *values: Any, urgent: bool = False) -> Statement:
@@ -257,8 +259,10 @@ def mark(table: str, seen: LockRecord) -> Statement:
 
 
 def read(table: str, key: str) -> Statement:
-    """Return the statement that reads the age of *key* in ms, and its row."""
-    return statement(f"SELECT {_AGE}, {_ROW} FROM {table} AS s WHERE s.key = $1", key)
+    """Return the statement that reads whether the server takes no writes, and the age of *key* in ms and its row: empty for no row."""
+    asked = f"current_setting('transaction_read_only') = 'on', {_AGE}, {_ROW}"
+    sql = f"SELECT {asked} FROM (SELECT) AS one LEFT JOIN {table} AS s ON s.key = $1"
+    return statement(sql, key)._replace(asks_primary=True)
 
 
 def page(table: str, prefix: str, after: str | None) -> Statement:

@@ -143,10 +143,14 @@ def test_a_promoted_asynchronous_standby_grants_a_held_lock_again(primary: Membe
 def test_a_holder_follows_a_switchover_that_leaves_the_old_primary_up(
     primary: Member, standby: Standby, key: str
 ) -> None:
-    """It was made read-only, and closed no connection: the holder's went on to be refused there, until the lock was lost."""
+    """It was made read-only, and closed no connection: the holder's went on to be refused there, and who reads alone saw old records."""
     both = f"{primary.url.rpartition('/')[0]},{standby.url.rpartition('@')[2]}"
-    with connect(both, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as client:
+    with (
+        connect(both, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as client,
+        connect(both, allow_unsafe=ACCEPTED) as reader,
+    ):
         lease = client.acquire(key, auto_renew=False)
+        before = reader.get(key)
         primary.set("default_transaction_read_only", "on")
         try:
             primary.wait_until("current_setting('default_transaction_read_only') = 'on'")
@@ -156,8 +160,15 @@ def test_a_holder_follows_a_switchover_that_leaves_the_old_primary_up(
             standby.promote()
 
             lease.renew()
+            with pytest.raises(StoreUnavailableError, match="records may be old; the session is read-only"):
+                reader.get(key)
+            after = reader.get(key)
         finally:
             primary.set("default_transaction_read_only", "off")
+
+        assert before is not None
+        assert after is not None
+        assert before.rvn != after.rvn
 
         assert fenced(standby.url, key, lease.fencing_token, lease.owner)
 
