@@ -30,10 +30,10 @@ def policy(root: str) -> str:
 def inspection(endpoints: Sequence[str]) -> Exchange[Guarantees]:
     """Look at each of the *endpoints*, and at their cluster. A channel of the user's own has one, which is not known by name.
 
-    Raises: StoreSetupError: a member does not fit. The error of the last endpoint, where none answers.
+    Raises: StoreSetupError: a member does not fit, or all are learners. The error of the last endpoint, where no other answers.
     """
     answers: dict[str, Any] = {}
-    silent: list[str] = []
+    silent: dict[str, Exception] = {}
     reserved: list[str] = []
     looked_at = endpoints or ("the channel",)
     for number, endpoint in enumerate(looked_at):
@@ -41,27 +41,31 @@ def inspection(endpoints: Sequence[str]) -> Exchange[Guarantees]:
             # It answers alone, also where there is no majority.
             status = yield _STATUS._replace(member=number, within_s=_LOOK_S)
         except TROUBLE as error:
-            (reserved if is_denied(error) else silent).append(endpoint)
-            if len(silent) == len(looked_at):
-                raise
+            if is_denied(error):
+                reserved.append(endpoint)
+            else:
+                silent[endpoint] = error
         else:
             _check(endpoint, status)
             answers[endpoint] = status
+    learners = [endpoint for endpoint, status in answers.items() if status.learner]
+    if len(silent) + len(learners) == len(looked_at):
+        if silent:
+            raise list(silent.values())[-1]
+        raise misfit(f"{', '.join(learners)}: a learner answers no linearizable request", "name voting members")
     yield from _comparing(answers, looked_at)
     voting: int | None
     try:
         voting = sum(not member.learner for member in (yield _schema.request("Cluster", "MemberList")).members)
     except TROUBLE:
         voting = None  # newer servers tell members to administrators only, and to nobody where there is no majority
-    return _guarantees(answers, reserved, silent, voting)
+    return _guarantees(answers, reserved, list(silent), voting)
 
 
 def _check(endpoint: str, status: Any) -> None:
     version = tuple(int(part) for part in re.findall(r"\d+", status.version)[:2])
     if version < _OLDEST:
         raise misfit(f"{endpoint} is etcd {status.version or 'of an unknown version'}", "update it to 3.4 or newer")
-    if status.learner:
-        raise misfit(f"{endpoint} is a learner, which answers no linearizable request", "name voting members only")
 
 
 def _comparing(answers: Mapping[str, Any], looked_at: Sequence[str]) -> Exchange[None]:
@@ -89,6 +93,11 @@ def _guarantees(
     notes = [f"answered: {', '.join([*answers, *reserved])}; no answer: {', '.join(silent)}"] if silent else []
     if reserved:  # as etcd 3.5.30 does
         notes.append(f"version and state are told to administrators only: {', '.join(reserved)}")
+    notes += [
+        f"{endpoint} is a learner, and is passed over until it votes"
+        for endpoint, status in answers.items()
+        if status.learner
+    ]
     notes += [f"{endpoint} reports: {error}" for endpoint, status in answers.items() for error in status.errors]
     notes += [f"{endpoint} knows no leader now" for endpoint, status in answers.items() if not status.leader]
     at = f"at revision {max(status.header.revision for status in answers.values())}; " if answers else ""

@@ -150,15 +150,26 @@ def test_restart_of_all_members_keeps_what_is_held(cluster: EtcdCluster, members
 
 
 def test_endpoint_that_cannot_keep_locks_is_named() -> None:
-    """A learner, or an old version, also where the other endpoints fit."""
+    """An old version, also where the other endpoints fit; or nothing but learners."""
     fits = SimpleNamespace(version="3.5.1", learner=False, leader=1, errors=())
-    for changes, why in (({"learner": True}, "b:2 is a learner"), ({"version": "3.3.27"}, "b:2 is etcd 3.3.27")):
+    old, learner = (SimpleNamespace(**vars(fits) | each) for each in ({"version": "3.3.27"}, {"learner": True}))
+    for states, why in (((fits, old), "b:2 is etcd 3.3.27"), ((learner, learner), "a:1, b:2: a learner answers no")):
         look = inspection(("a:1", "b:2"))
         next(look)
-        look.send(fits)
+        look.send(states[0])
 
         with pytest.raises(StoreSetupError, match=why):
-            look.send(SimpleNamespace(**vars(fits) | changes))
+            look.send(states[1])
+
+
+def test_learner_beside_endpoints_that_do_not_answer_is_no_mistake_of_the_set_up() -> None:
+    """The voting members may come back: the error is that of who is silent, which is tried again."""
+    look = inspection(("a:1", "b:2"))
+    next(look)
+    look.throw(Refusal(grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses"))
+
+    with pytest.raises(Refusal):
+        look.send(SimpleNamespace(version="3.5.1", learner=True, leader=1, errors=()))
 
 
 @pytest.fixture
@@ -188,6 +199,15 @@ def test_learner_is_passed_over(learner: str, key: str) -> None:
 
     assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
     store.close()
+
+
+def test_client_is_opened_while_an_endpoint_is_a_learner(learner: str, key: str) -> None:
+    """As long as a member was being replaced no program with its address in the URL could start, though the others answer."""
+    with connect(f"etcd://{learner}/tests") as client:
+        client.acquire(key).release()
+        told = client.guarantees().notes
+
+    assert f"{learner.partition(',')[0]} is a learner, and is passed over until it votes" in told
 
 
 @pytest.fixture
