@@ -15,6 +15,7 @@ TROUBLE = (grpc.RpcError, OSError)
 _Code = grpc.StatusCode
 _NO_LOGIN = "leave user and password out, or enable authentication"
 _NO_CONNECTION = "failed to connect to all addresses"
+_TOO_MUCH = _MANY, _LARGE = "etcdserver: too many operations", "etcdserver: request is too large"
 
 # What says that a request was certainly not applied, now or later: the code, and a pattern of the text. What is not here is unknown:
 # "etcdserver: request timed out", since etcd may apply the write when a majority is back; and "etcdserver: mvcc: database space exceeded",
@@ -38,7 +39,7 @@ _REFUSALS: dict[type[StoreError], dict[grpc.StatusCode, dict[str, str]]] = {
     },
     StoreSetupError: {
         _Code.INVALID_ARGUMENT: {
-            "etcdserver: too many operations": "leave --max-txn-ops at 128 or more",
+            _MANY: "leave --max-txn-ops at 128 or more",
             "etcdserver: user name is empty": "etcd asks for a user: etcd://USER:PASSWORD@HOST",
             "etcdserver: authentication failed": "check user and password",
         },
@@ -47,7 +48,7 @@ _REFUSALS: dict[type[StoreError], dict[grpc.StatusCode, dict[str, str]]] = {
         _Code.UNAUTHENTICATED: {"": "check user and password"},
         _Code.UNIMPLEMENTED: {"": "what answers there has no API of etcd 3.4 or newer"},
     },
-    RecordError: {_Code.INVALID_ARGUMENT: {"etcdserver: request is too large": "raise --max-request-bytes"}},
+    RecordError: {_Code.INVALID_ARGUMENT: {_LARGE: "raise --max-request-bytes"}},
 }
 _ROWS = [
     (code, pattern, hint, kind)
@@ -88,6 +89,12 @@ def no_token(error: Exception) -> bool:
 def is_denied(error: Exception) -> bool:
     """Whether the user lacks a right."""
     return isinstance(error, grpc.RpcError) and error.code() is _Code.PERMISSION_DENIED
+
+
+def is_too_much(error: Exception) -> bool:
+    """Whether etcd refused a transaction as too large, or for its many operations: one with fewer may be taken."""
+    row = _row(error)
+    return row is not None and row[1] in _TOO_MUCH
 
 
 def lease_ended(error: Exception) -> bool:

@@ -11,7 +11,7 @@ from dlock_core.kit import BatchResults, in_parts, outcome, pages, wakes
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Replace, Reply
 from dlock_etcd import _schema, _wire
-from dlock_etcd._errors import TROUBLE, error_of
+from dlock_etcd._errors import TROUBLE, error_of, is_too_much
 from dlock_etcd._queue import Queue
 from dlock_etcd._schema import TXN, Request
 from dlock_etcd._wire import BATCH_LIMIT
@@ -85,24 +85,23 @@ class EtcdVerbs:
             yield from self.queue.ring(_wire.following(self.keys, request.record.key, answer, told))
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
-        """One transaction, with one inside of it for each request; more where they are large."""
+        """One transaction, with one inside of it for each request; more where they are large, or etcd takes less than by default."""
         results = BatchResults(requests)
         steps = [_wire.step(self.keys, request, self.revision) for request in requests]
-        for numbers in in_parts({number: txn.ByteSize() for number, txn in enumerate(steps)}, _BATCH_BYTES):
-            yield from self._batch(results, requests, steps, numbers)
-        return results.as_list()
 
-    def _batch(
-        self, results: BatchResults, requests: Sequence[Replace], steps: Sequence[Any], numbers: list[int]
-    ) -> Exchange[None]:
-        try:
+        def send(numbers: Sequence[int]) -> Exchange[None]:
             answer = yield from self.transacted(_wire.batch([steps[number] for number in numbers]))
-        except TROUBLE as error:
-            results.fail_by(numbers, error, partial(error_of, error, writes=True))
-            return
-        for number, each in zip(numbers, _wire.batch_answers(answer), strict=True):
-            results.settle(number, partial(self._settled, requests[number], each))
-            yield from self._woken(requests[number], each)
+            for number, each in zip(numbers, _wire.batch_answers(answer), strict=True):
+                results.settle(number, partial(self._settled, requests[number], each))
+                yield from self._woken(requests[number], each)
+
+        told = partial(error_of, writes=True)
+        for numbers in in_parts({number: txn.ByteSize() for number, txn in enumerate(steps)}, _BATCH_BYTES):
+            try:
+                yield from results.apart(send, numbers, is_too_much, told)
+            except TROUBLE as error:
+                results.fail_by(numbers, error, partial(told, error))
+        return results.as_list()
 
     def read(self, key: str) -> Exchange[LockRecord | None]:
         """Linearizable, as each transaction is."""

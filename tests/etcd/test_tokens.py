@@ -8,6 +8,7 @@ from dlock_core.record import LockRecord
 from dlock_core.store import Expect, Reply
 from dlock_etcd import EtcdStore
 from tests.etcd.support import TIMEOUT_S, administer, any_claim, coded, held, released, renewed
+from tests.scripted import ScriptedServer
 
 RENEWALS = 1000
 
@@ -114,6 +115,23 @@ def test_renewals_that_are_too_large_for_one_transaction_go_in_several(store: Et
 
     assert all(isinstance(reply, Reply) and reply.applied for reply in results)
     assert store.read(records[-1].key, timeout_s=TIMEOUT_S) == renewals[-1].record
+
+
+@pytest.mark.parametrize("limit", ["--max-txn-ops=20", "--max-request-bytes=20000"])
+def test_renewals_that_a_server_with_lower_limits_refuses_together_are_made_in_parts(limit: str, key: str) -> None:
+    """A client with many locks lost them all: each renewal was refused with the others, though the server takes it alone."""
+    server = ScriptedServer("etcd.sh", DLOCK_ETCD_ARGS=limit)
+    store = EtcdStore(server.told)
+    records = [granted(store, f"{key}/{number}") for number in range(store.batch_limit)]
+    stale = records[77]
+    standing = store.replace(renewed(stale), timeout_s=TIMEOUT_S).record
+
+    results = store.replace_many([renewed(record) for record in records], timeout_s=TIMEOUT_S)
+    store.close()
+    server.stop()
+
+    assert [number for number, reply in enumerate(results) if not (isinstance(reply, Reply) and reply.applied)] == [77]
+    assert results[77] == Reply(applied=False, record=standing)
 
 
 def test_page_of_large_records_is_read(store: EtcdStore, key: str) -> None:

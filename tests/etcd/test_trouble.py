@@ -164,7 +164,7 @@ def test_host_that_has_no_address_was_not_asked(key: str) -> None:
 
 @pytest.mark.parametrize("own_server", ["--max-txn-ops=16"], indirect=True)
 def test_server_that_takes_small_transactions_is_told_at_its_set_up(own_server: ScriptedServer, key: str) -> None:
-    """Single locks would be had there, and lost once there are many to renew: ``dlock init`` says so before that."""
+    """Locks are had there, but to renew many takes as many requests more: ``dlock init`` says so before that."""
     store = EtcdStore(own_server.told)
 
     with pytest.raises(StoreSetupError, match="leave --max-txn-ops at 128 or more"):
