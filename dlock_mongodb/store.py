@@ -51,6 +51,8 @@ _RESERVED_CONNECTIONS = 2
 # Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
 _LANE_WIDTH, _CLOSE_S, _LEAVE_S = 16, 10.0, 1.0
 _AWAIT_MS, _CONNECT_MS = 500, 10_000
+# What an inspection may take at least: its connection is made first, which a short search for a server says nothing about.
+_LOOK_S = 2.0
 
 
 class _Link:
@@ -82,8 +84,10 @@ class _Link:
         return [server.pool for server in servers if server.description.is_writable]
 
     def _limit_s(self, command: Command, timeout_s: float) -> float:
-        """Return how long *command* may take: an inspection less, where the user waits less for a server."""
-        return timeout_s if command.checked else min(timeout_s, self.client.options.server_selection_timeout)
+        """Return how long *command* may take: an inspection less, where the user waits less for a server, but enough for a connection."""
+        return (
+            timeout_s if command.checked else min(timeout_s, max(self.client.options.server_selection_timeout, _LOOK_S))
+        )
 
     def _crowded(self) -> StoreUnavailableError:
         return StoreUnavailableError(

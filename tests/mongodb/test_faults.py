@@ -188,6 +188,15 @@ def test_a_store_is_told_of_a_server_that_is_not_there() -> None:
     opener.close()
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_short_search_for_a_server_leaves_time_for_the_connection(server: ScriptedServer, asynchronous: bool) -> None:
+    """To log in by TLS at a distant server takes longer than to choose it: no client could be opened with such a URL."""
+    opener = Opener(f"{url_of(server)}&serverSelectionTimeoutMS=1", asynchronous=asynchronous)
+
+    assert opener.store().guarantees().grade
+    opener.close()
+
+
 def test_a_wrong_password_is_a_matter_of_setup(server: ScriptedServer) -> None:
     """It names the user's part, and does not repeat the password."""
     url = f"mongodb://nobody:hunter2@127.0.0.1:{server.port}/?directConnection=true&authMechanism=SCRAM-SHA-256"
