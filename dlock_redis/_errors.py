@@ -175,24 +175,26 @@ def connecting() -> Iterator[None]:
 
 def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server."""
+    # Of an unknown command the server repeats the arguments: the payload of a lock, or the password of the user.
+    said = str(error).partition(", with args beginning with")[0]
     known = next((CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), None)
-    if (code := _CODE.search(str(error))) is not None:
+    if (code := _CODE.search(said)) is not None:
         known = code.group(1)
-    elif re.search("user executing the script|acl failure in script", str(error), re.IGNORECASE):
+    elif re.search("user executing the script|acl failure in script", said, re.IGNORECASE):
         known = "NOPERM"
     if known == "NOAUTH":  # redis-py has one class for all three
-        known = "WRONGPASS" if "invalid" in str(error) else "NOPASS" if "without any password" in str(error) else known
+        known = "WRONGPASS" if "invalid" in said else "NOPASS" if "without any password" in said else known
     if known is not None:
         kind, hint = CODES[known]
-    elif (meaning := next((WORDS[words] for words in WORDS if words in str(error)), None)) is not None:
+    elif (meaning := next((WORDS[words] for words in WORDS if words in said), None)) is not None:
         kind, hint = meaning
     elif sent:
         kind, hint = OutcomeUnknownError, "it may have been applied"
     else:
         kind, hint = StoreUnavailableError, "nothing was applied"
-        if re.search("reset by peer|closed (by server|the connection)", str(error), re.IGNORECASE):
+        if re.search("reset by peer|closed (by server|the connection)", said, re.IGNORECASE):
             hint += "; a server that speaks TLS wants rediss://"
     where = "" if key is None else f" for key {key!r}"
     first = _FIRST.get(known, "")
-    said = _CLIENT.sub(r"\1:\2", str(error)) or f"{type(error).__name__}, no answer"
+    said = _CLIENT.sub(r"\1:\2", said) or f"{type(error).__name__}, no answer"
     return kind(f"{first}the request{where} failed at Redis: {said}" + (f" ({hint})" if hint else ""), key=key)
