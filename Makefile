@@ -125,6 +125,7 @@ explore: venv
 	$(BIN)/python -m proof.explore.members
 	$(BIN)/python -m proof.explore.sessions
 	$(BIN)/python -m proof.simulate.walks
+	$(BIN)/python -m proof.simulate.users
 
 # The named mutants of the shell and the adapters, and the sweep: two hours, with servers. Not a part of `make test`.
 mutate: venv

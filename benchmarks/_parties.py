@@ -112,8 +112,8 @@ def wake_ups(
         for name, each in taken.items()
     )
     said = (
-        f"From the call of `release` to the return of `acquire` in another process that waits, {HANDS} times; {how} Each side has been idle "
-        f"for {_IDLE_S * 1e3:.0f} ms before."
+        f"From the call of `release` to the return of `acquire` in another process that waits, {HANDS} times; {how} Each side has been "
+        f"idle for {_IDLE_S * 1e3:.0f} ms before."
     )
     head = ("", "p50, ms", "p99, ms", "p50 of dlock × this")
     section = Section(f"{server}, wake-up of a lone waiter", said, head, lines)
