@@ -176,7 +176,9 @@ def connecting() -> Iterator[None]:
 def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
     """Return what *error* of the driver means for a request about *key*; *sent*: some of it may have reached the server."""
     # Of an unknown command the server repeats the arguments: the payload of a lock, or the password of the user.
-    said = str(error).partition(", with args beginning with")[0]
+    said, repeats, _ = str(error).partition(", with args beginning with")
+    if repeats:
+        error.args = (said,)  # it is shown as the cause
     known = next((CLASSES[base.__name__] for base in type(error).__mro__ if base.__name__ in CLASSES), None)
     if (code := _CODE.search(said)) is not None:
         known = code.group(1)

@@ -315,10 +315,10 @@ def test_a_command_that_the_server_has_renamed_is_told(said: str) -> None:
 
 @pytest.mark.parametrize(("command", "sent"), [("EVALSHA", True), ("AUTH", False)])
 def test_arguments_of_an_unknown_command_are_not_shown(command: str, sent: bool) -> None:
-    """The server repeats them: the payload of a lock, the whole script, or a password stood in the error, and in the log."""
-    said = f"ERR unknown command '{command}', with args beginning with: 'NOAUTH' 'hunter2' "
+    """The server repeats them: the payload of a lock, the whole script, or a password stood in the error, its cause, and the log."""
+    said = ResponseError(f"ERR unknown command '{command}', with args beginning with: 'NOAUTH' 'hunter2' ")
 
-    told = str(errors.trouble(ResponseError(said), "k", sent=sent))
+    told = str(errors.trouble(said, "k", sent=sent))
 
     assert f"unknown command '{command}' (the server, or a proxy before it, lacks this command" in told
-    assert "hunter2" not in told
+    assert "hunter2" not in f"{told} {said!r} {said}"
