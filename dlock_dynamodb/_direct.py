@@ -60,7 +60,6 @@ class _Connection:
     """An open connection. It belongs to one request at a time."""
 
     fit = True
-    demoted = False
 
     def __init__(self, peer: DeadlineSocket) -> None:
         self._peer = peer

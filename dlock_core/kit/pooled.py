@@ -34,15 +34,14 @@ _CONNECT_S = 5.0
 
 
 class PooledConnection(Protocol):
-    """An open connection. It belongs to one request at a time."""
+    """An open connection. It belongs to one request at a time.
+
+    One that has a true attribute ``demoted`` is to a server that has said that it takes no writes; it is then unfit for another request.
+    """
 
     @property
     def fit(self) -> bool:
         """Whether the last request came to its end, so that another one may be sent."""
-
-    @property
-    def demoted(self) -> bool:
-        """Whether the server has said that it takes no writes: then no other request is sent on it, and :attr:`fit` is false."""
 
     def is_alive(self) -> bool:
         """Whether it is fit, and the server has said nothing since: neither a good-bye nor its end."""
@@ -153,7 +152,9 @@ class _Pool(Generic[_SeatsT]):
         """Where a request on *connection* got no answer in time, or met a server that takes no writes, doubt all that are idle now."""
         if connection is None:
             return
-        if connection.demoted or any(isinstance(each, TimeoutError) for each in (error, error.__context__)):
+        if getattr(connection, "demoted", False) or any(
+            isinstance(each, TimeoutError) for each in (error, error.__context__)
+        ):
             for shelf in self._all_shelves:
                 shelf.doubt()
 

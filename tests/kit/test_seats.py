@@ -52,7 +52,7 @@ def test_tasks_have_seats_too() -> None:
 class _Connection:
     """A connection that notes in *closed* that it was closed."""
 
-    fit, demoted = True, False
+    fit = True
 
     def __init__(self, name: object, closed: list[object], *, alive: bool = True) -> None:
         self.name, self._closed, self._alive = name, closed, alive
