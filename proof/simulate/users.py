@@ -87,13 +87,13 @@ class Run:
         self._holds: dict[AsyncLease, Hold] = {}
         self._tokens: dict[str, int] = {}
 
-    async def run(self, steps: int) -> None:
-        """Let users and trouble go on for so many *steps*, and then see that everything ends."""
+    async def run(self) -> None:
+        """Let users and trouble go on for some steps, and then see that everything ends."""
         asyncio.get_running_loop().set_exception_handler(lambda _, said: self._fail(f"the loop was told: {said}"))
         for _ in range(CLIENTS):
             await self._open()
         self._users = [asyncio.create_task(self._use()) for _ in range(USERS)]
-        for _ in range(steps):
+        for _ in range(STEPS):
             for _ in range(self._chance.randrange(1, _TURNS_MAX)):
                 await asyncio.sleep(0)
                 self._look()
@@ -142,15 +142,14 @@ class Run:
 
     async def _end(self) -> None:
         """See that everybody can be stopped, that each lock can be had, and that nothing is left."""
-        users, self._users = self._users, []
-        for user in users:
+        for user in self._users:
             user.cancel()
-        await self._ended("a user", asyncio.wait(users))
-        del user, users
+        await self._ended("a user", asyncio.wait(self._users))
+        del user  # what it has raised keeps leases
         self.let_go()
         for store in self._stores:
             await store.deliver()
-        client = await self._open(AsyncFaultyStore(self._memory))
+        client = await self._open()
         for key, options in self._obtained():
             await self._ended(f"acquire({key!r})", self._obtain(client, key, options))
         for client in self._clients:
@@ -177,8 +176,8 @@ class Run:
 
     # ---- what happens
 
-    async def _open(self, store: AsyncFaultyStore | None = None) -> AsyncLockClient:
-        store = AsyncFaultyStore(self._memory) if store is None else store
+    async def _open(self) -> AsyncLockClient:
+        store = AsyncFaultyStore(self._memory)
         options: dict[str, Any] = {
             "lease_duration": self._chance.choice([4, 10]),
             "renewal": self._chance.choice(["lock", "lock", "session", "auto"]),
@@ -326,14 +325,14 @@ class Run:
         self._look()
 
 
-def ran(seed: int, steps: int = STEPS) -> Run:
+def ran(seed: int) -> Run:
     """Return a run of its own event loop; one that stands still is ended with all threads' stacks."""
     faulthandler.dump_traceback_later(_STUCK_S, exit=True, file=_STDERR)
     run = Run(seed)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # of leases that users drop
-            asyncio.run(run.run(steps))
+            asyncio.run(run.run())
             run.let_go()
     finally:
         faulthandler.cancel_dump_traceback_later()
