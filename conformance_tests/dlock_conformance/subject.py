@@ -83,14 +83,17 @@ class Transcript:
 
     def __init__(self, clause: str = "the suite") -> None:
         self.clause = clause
-        self._lines: deque[tuple[str, str]] = deque(maxlen=12)
+        self._calls: deque[tuple[str, tuple[Any, ...], dict[str, Any], object]] = deque(maxlen=12)
 
-    def note(self, asked: str, came: object) -> None:
-        """Add a line."""
-        self._lines.append((asked, describe(came)))
+    def note(self, verb: str, arguments: tuple[Any, ...], options: dict[str, Any], came: object) -> None:
+        """Keep a call. It becomes a line where a test fails: few do."""
+        self._calls.append((verb, arguments, options, came))
 
     def __str__(self) -> str:
-        return "\n".join(f"    {asked}  ->  {came}" for asked, came in self._lines)
+        return "\n".join(
+            f"    {_asked(verb, arguments, options)}  ->  {describe(came)}"
+            for verb, arguments, options, came in self._calls
+        )
 
 
 class Subject:
@@ -108,17 +111,15 @@ class Subject:
 
     def claim(self, request: Claim, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for a conditional create."""
-        expect = request.expect if isinstance(request.expect, tuple) else request.expect.value
-        flags = "".join(f" {flag}" for flag in ("must_exist", "keep_payload") if getattr(request, flag))
-        return self._step(f"claim {describe(request.record)} expect={describe(expect)}{flags}", request, timeout_s)
+        return self._step("claim", request, timeout_s)
 
     def replace(self, request: Replace, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for a conditional update."""
-        return self._step(f"replace {_change(request)}", request, timeout_s)
+        return self._step("replace", request, timeout_s)
 
     def release(self, request: Release, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for a conditional delete."""
-        return self._step(f"release {_change(request)}", request, timeout_s)
+        return self._step("release", request, timeout_s)
 
     def send(self, request: Claim | Replace | Release, *, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for *request* by the verb that it belongs to."""
@@ -132,13 +133,13 @@ class Subject:
 
     def read(self, key: str, *, timeout_s: float = TIMEOUT_S) -> LockRecord | None:
         """Read one key."""
-        came = self._ask(f"read {key[-24:]!r}", "read", (key,), {"timeout_s": timeout_s})
+        came = self._ask("read", key, timeout_s=timeout_s)
         self._is(came, (LockRecord, type(None)), "read", "a LockRecord or None")
         return cast("LockRecord | None", came)
 
     def read_age(self, key: str, *, timeout_s: float = TIMEOUT_S) -> tuple[LockRecord, int] | None:
         """Read one key with its age."""
-        came = self._ask(f"read_age {key[-24:]!r}", "read_age", (key,), {"timeout_s": timeout_s})
+        came = self._ask("read_age", key, timeout_s=timeout_s)
         self._is(came, (tuple, type(None)), "read_age", "a LockRecord and its age in ms, or None")
         return cast("tuple[LockRecord, int] | None", came)
 
@@ -146,15 +147,13 @@ class Subject:
         self, records: Sequence[LockRecord], *, older_than_ms: int, dry_run: bool = False, timeout_s: float = TIMEOUT_S
     ) -> int:
         """Remove those of *records* that may go."""
-        asked = f"prune {len(records)} records older than {older_than_ms} ms{' (dry run)' if dry_run else ''}"
-        options = {"older_than_ms": older_than_ms, "dry_run": dry_run, "timeout_s": timeout_s}
-        came = self._ask(asked, "prune", (records,), options)
+        came = self._ask("prune", records, older_than_ms=older_than_ms, dry_run=dry_run, timeout_s=timeout_s)
         self._is(came, (int,), "prune", "how many records went")
         return cast("int", came)
 
     def scan(self, prefix: str, *, timeout_s: float = TIMEOUT_S) -> list[LockRecord]:
         """Read all records under *prefix*, to the end."""
-        came = self._ask(f"scan {prefix!r}", "scan", (prefix,), {"timeout_s": timeout_s})
+        came = self._ask("scan", prefix, timeout_s=timeout_s)
         for record in came:
             self._is(record, (LockRecord,), "scan", "LockRecords")
         return cast("list[LockRecord]", came)
@@ -172,8 +171,7 @@ class Subject:
 
     def replace_many(self, requests: Sequence[Replace], *, timeout_s: float = TIMEOUT_S) -> list[Reply | StoreError]:
         """Ask for many conditional updates in one request."""
-        asked = f"replace_many of {len(requests)}"
-        came = self._ask(asked, "replace_many", (requests,), {"timeout_s": timeout_s})
+        came = self._ask("replace_many", requests, timeout_s=timeout_s)
         self._is(came, (Sequence,), "replace_many", "a sequence of results")
         if len(came) != len(requests):
             self.fail(
@@ -186,7 +184,7 @@ class Subject:
 
     def claim_many(self, requests: Sequence[Claim], *, timeout_s: float = TIMEOUT_S) -> list[Reply]:
         """Ask for several claims in one step."""
-        came = self._ask(f"claim_many of {len(requests)}", "claim_many", (requests,), {"timeout_s": timeout_s})
+        came = self._ask("claim_many", requests, timeout_s=timeout_s)
         self._is(came, (Sequence,), "claim_many", "a sequence of replies")
         for each in came:
             self._is(each, (Reply,), "claim_many", "a Reply for each request")
@@ -196,30 +194,27 @@ class Subject:
 
     def wait(self, record: LockRecord, *, ticket: str, timeout_s: float) -> None:
         """Wait for a release that follows *record*."""
-        self._ask(
-            f"wait {describe(record)} for {timeout_s} s", "wait", (record,), {"ticket": ticket, "timeout_s": timeout_s}
-        )
+        self._ask("wait", record, ticket=ticket, timeout_s=timeout_s)
 
     def claim_when_free(self, request: Claim, *, wait_s: float, timeout_s: float = TIMEOUT_S) -> Reply:
         """Ask for a claim that waits."""
-        asked, options = f"claim_when_free within {wait_s:.1f} s", {"wait_s": wait_s, "timeout_s": timeout_s}
-        came = self._ask(f"{asked} {describe(request.record)}", "claim_when_free", (request,), options)
+        came = self._ask("claim_when_free", request, wait_s=wait_s, timeout_s=timeout_s)
         self._is(came, (Reply,), "claim_when_free", "a Reply, also for a refusal")
         return cast("Reply", came)
 
     def guarantees(self) -> Guarantees:
         """Ask what the store promises."""
-        came = self._ask("guarantees", "guarantees", (), {})
+        came = self._ask("guarantees")
         self._is(came, (Guarantees,), "guarantees", "a Guarantees")
         return cast("Guarantees", came)
 
     def provision(self) -> None:
         """Have the store create what it needs."""
-        self._ask("provision", "provision", (), {})
+        self._ask("provision")
 
     def close(self) -> None:
         """Close the store."""
-        self._ask("close", "close", (), {})
+        self._ask("close")
 
     def fail(self, clause: str, wrong: str) -> None:
         """Fail with *clause* named, and the transcript."""
@@ -240,27 +235,26 @@ class Subject:
         """As :meth:`calling`, of a close."""
         return lambda: cast("None", self._call("close", (), {}))
 
-    def _step(self, asked: str, request: Claim | Replace | Release, timeout_s: float) -> Reply:
-        verb = asked.partition(" ")[0]
-        came = self._ask(asked, verb, (request,), {"timeout_s": timeout_s})
+    def _step(self, verb: str, request: Claim | Replace | Release, timeout_s: float) -> Reply:
+        came = self._ask(verb, request, timeout_s=timeout_s)
         self._is(came, (Reply,), verb, "a Reply, also for a refusal")
         return cast("Reply", came)
 
-    def _ask(self, asked: str, verb: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _ask(self, verb: str, *arguments: Any, **options: Any) -> Any:
         try:
-            came = self._call(verb, arguments, keywords)
+            came = self._call(verb, arguments, options)
         except DLockError as error:
-            self.transcript.note(asked, error)
+            self.transcript.note(verb, arguments, options, error)
             if not hasattr(error, "__notes__"):  # a test that does not expect it ends so
                 told = f"{self.transcript.clause} could not be tried for the {self.colour} store: it raised this"
                 error.add_note(f"{told}\n  what was asked, and what came back:\n{self.transcript}")
             raise
         except Exception as error:
-            self.transcript.note(asked, error)
+            self.transcript.note(verb, arguments, options, error)
             wrong = f"{verb} raised {type(error).__module__}.{type(error).__qualname__}; only errors of dlock_core.errors may come out"
             message = f"S17: {wrong}, with the driver's as their cause\n  what was asked, and what came back:\n{self.transcript}"
             raise AssertionError(message) from error
-        self.transcript.note(asked, came)
+        self.transcript.note(verb, arguments, options, came)
         return came
 
     def _call(self, verb: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -289,6 +283,24 @@ async def _collected(call: Callable[..., Any], arguments: tuple[Any, ...], keywo
     return [record async for record in call(*arguments, **keywords)]
 
 
-def _change(request: Replace | Release) -> str:
-    keep = " keep_payload" if request.keep_payload else ""
-    return f"{describe(request.record)} expected={describe(request.expected)}{keep}"
+def _asked(verb: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> str:
+    shown = [verb, *(_shown(argument) for argument in arguments)]
+    if verb != "wait":  # there it is how long the store waits
+        options = {name: value for name, value in options.items() if name != "timeout_s"}
+    return " ".join([*shown, *(f"{name}={value}" for name, value in options.items() if name != "ticket")])
+
+
+def _shown(argument: Any) -> str:
+    match argument:
+        case Claim():
+            expect = argument.expect if isinstance(argument.expect, tuple) else argument.expect.value
+            flags = "".join(f" {flag}" for flag in ("must_exist", "keep_payload") if getattr(argument, flag))
+            return f"{describe(argument.record)} expect={describe(expect)}{flags}"
+        case Replace() | Release():
+            keep = " keep_payload" if argument.keep_payload else ""
+            return f"{describe(argument.record)} expected={describe(argument.expected)}{keep}"
+        case str():
+            return repr(argument[-24:])
+        case list() | tuple():
+            return f"of {len(argument)}"
+    return describe(argument)
