@@ -49,6 +49,10 @@ class Queue:
         # Whose request for a place has had no answer: the place may come after it was given up.
         self._unanswered: set[str] = set()
 
+    def begin_anew(self) -> None:
+        """Let the places that stand end: a server that was restored from a copy has some of which nobody knows any more."""
+        self._lease = 0
+
     def own(self, key: str, ticket: str | None) -> Place | None:
         """Return the place of an attempt, if it has waited."""
         if ticket is None:

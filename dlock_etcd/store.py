@@ -47,6 +47,7 @@ class _Store(Batches, Waits):
         super().__init__(verbs, link)  # type: ignore[call-arg]  # the face that is mixed in
 
         def open_stream() -> Any:
+            verbs.queue.begin_anew()
             return self._perform(opened(self._stream_class(link.stream(verbs.watched()))))
 
         news = News(open_stream, rung, (StoreError, *TROUBLE), lambda: self._run(verbs.queue.upkeep(), _UPKEEP))
