@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss, KazooException
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # How soon an idle connection that is dead is found out. Nothing is lost with a session but watches and places in queues.
 _SESSION_S = 6.0
 _GIVEN_SILENT_S = 1.0
+# How long a host may take to take a connection, before the next one is tried.
+_CONNECT_S = 2.0
 _LOOK_EVERY_S = 0.01
 # What of a call's time is left for asking each server why none takes the session.
 _ASKING_S, _ASKING_SHARE = 0.5, 0.25
@@ -221,6 +223,13 @@ class ThreadLink(BeginsAnew):
         return "; ".join([why, *map(str, looks)])
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # published without types
+    """As kazoo's, which waits a whole session for a host that is gone without a word: meanwhile short leases end."""
+
+    def create_connection(self, *address: Any, timeout: float, **options: Any) -> Any:
+        return super().create_connection(*address, timeout=min(timeout, _CONNECT_S), **options)
+
+
 def _end(client: Any) -> None:
     client.stop()
     client.close()
@@ -239,6 +248,7 @@ def _client_of(options: Any) -> Any:
         auth_data=login,
         default_acl=CREATOR_ALL_ACL if login else None,
         connection_retry=patient,
+        handler=_Handler(),
         logger=_log,
         use_ssl=options.tls,
         ca=options.tls_ca,

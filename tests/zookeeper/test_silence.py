@@ -9,7 +9,8 @@ import pytest
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_zookeeper import ZooKeeperStore
 from tests.balancer import Balancer
-from tests.zookeeper.support import TIMEOUT_S, granted, renewed, session
+from tests.deaf import deaf_place
+from tests.zookeeper.support import TIMEOUT_S, any_claim, granted, renewed, session
 
 # Sooner than kazoo, which a client that asks so often keeps from its pings.
 SOON_S = 2.0
@@ -103,3 +104,17 @@ def test_server_that_is_slow_is_not_connected_to_anew_for_each_short_request(bal
     assert store.replace(renewed(record), timeout_s=TIMEOUT_S).applied
     assert socket_of(store) is connection
     store.close()
+
+
+def test_host_that_takes_no_connection_delays_the_next_one_for_less_than_a_session(
+    address: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three lost its power: kazoo waited a whole session for it, and all locks with a short lease were lost meanwhile."""
+    monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", lambda _: None)
+    with deaf_place() as (host, port):
+        store = ZooKeeperStore(f"zookeeper://{host}:{port},{address}/tests")
+
+        reply = store.claim(any_claim(key), timeout_s=2 * SOON_S)
+
+        assert reply.applied
+        store.close()
