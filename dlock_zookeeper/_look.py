@@ -44,7 +44,7 @@ class Look(NamedTuple):
         if self.trouble:
             return f"{self.endpoint}: {self.trouble}"
         if "not currently serving" in self.said:
-            return f"{self.endpoint}: answers, but has no majority"
+            return f"{self.endpoint}: answers, but has no majority, or leads with leaderServes=no"
         if self.mode:
             return f"{self.endpoint}: answers as {self.mode}"
         return f"{self.endpoint}: answers, but shows no state"

@@ -35,6 +35,13 @@ def test_doctor_examines_a_server(address: str, url: str, capsys: pytest.Capture
     assert "secret" not in policy
 
 
+def test_server_that_serves_nobody_may_lead_by_choice() -> None:
+    """A leader with ``leaderServes=no`` answers as one without a majority does: an operator looked for the wrong fault."""
+    assert "or leads with leaderServes=no" in str(
+        Look("zk:2181", "This ZooKeeper instance is not currently serving requests")
+    )
+
+
 def test_server_alone_is_grade_b(url: str, address: str) -> None:
     """By a URL, and by a client of the user's, below a chroot or not."""
     store = ZooKeeperStore(url)
