@@ -104,13 +104,15 @@ class Request(NamedTuple):
         record = request.record
         if not rows:
             return Reply(applied=False, record=None)
-        write_id, plain = _parsed(record.key, rows[0][0])
+        # Galera runs a statement again where another member was faster: the answer has the rows of both runs, and the last one counts.
+        row = rows[-1]
+        write_id, plain = _parsed(record.key, row[0])
         applied = write_id == self.write_id
         if applied:
             token, payload = plain.token, plain.payload
             stands = kept(record, token, payload) if request.keep_payload else written(record, token, None)
             return Reply(applied=True, record=stands)
-        age_ms = age_ms_of(rows[0]) if type(request) is Claim else None
+        age_ms = age_ms_of(row) if type(request) is Claim else None
         return Reply(applied=False, record=record_of(record.key, plain, where=_WHERE), age_ms=age_ms)
 
 

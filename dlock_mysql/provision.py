@@ -140,8 +140,14 @@ def _promises(settings: dict[str, str]) -> Guarantees:
 
 def _failover(settings: dict[str, str]) -> tuple[Grade, str, tuple[tuple[str, str], ...]]:
     """Return the grade, what a failover does, and what must be accepted by name."""
-    if _is_on(settings, "wsrep_on") or settings.get("group_replication_group_name"):
-        reason = "a read on one member may miss what another one has answered; this project has tested neither Galera nor group replication"
+    galera = _is_on(settings, "wsrep_on")
+    if galera or settings.get("group_replication_group_name"):
+        reason = "a member may show older records than another one has answered"
+        reason += (
+            ": a client that is led to several members then loses locks; name one, or set wsrep_sync_wait = 7 on all"
+            if galera
+            else "; this project has not tested group replication"
+        )
         return (
             Grade.C,
             "the cluster's own; it may show older records, and grant a held lock again",

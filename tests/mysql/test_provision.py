@@ -70,7 +70,7 @@ def test_what_weakens_it_is_grade_c_with_a_note(changes: dict[str, str], durable
     ],
 )
 def test_what_can_grant_twice_must_be_accepted_by_name(changes: dict[str, str], name: str) -> None:
-    """Asynchronous replicas, and clusters that nobody has tested."""
+    """Asynchronous replicas, and clusters whose members may lag behind."""
     found = promised(**changes)
 
     assert found.grade is Grade.C
