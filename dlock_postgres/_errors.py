@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import psycopg
@@ -42,7 +43,8 @@ CODES = meanings(
         },
     }
 )
-# What the server says when it refuses a connection has no code in libpq, but for its text.
+# What the server says when it refuses a connection has no code in libpq, but for its text. These are known in English alone: in another
+# language of the server's (lc_messages) the refusal is one that may pass.
 _REFUSALS = (
     "authentication failed",
     "no password supplied",
@@ -75,6 +77,8 @@ _REFUSALS = (
     "invalid ",  # a value of the URL, or an answer to the wish for TLS that is none of PostgreSQL's
 )
 _STANDBY = "session is read-only"
+# So libpq shows what a server says, in every language: its severity, a colon and two spaces come before it.
+_SERVERS = re.compile(r"\w:  \S")
 
 # Of a value, a constraint, a trigger, a damaged row.
 _OF_ONE = frozenset({"09", "22", "23", "38", "39", "P0", "XX"})
@@ -114,7 +118,8 @@ def not_connected(error: Exception, conninfo: str | None) -> StoreError:
     if any(refusal in said for refusal in _REFUSALS):
         return StoreSetupError(f"PostgreSQL refuses the connection: {said}; check the URL, user, password and TLS")
     hint = "; this is a standby: name the primary; or default_transaction_read_only is on" if _STANDBY in said else ""
-    return StoreUnavailableError(f"PostgreSQL cannot be reached, nothing was written: {said}{hint}")
+    fault = "refuses the connection" if _SERVERS.search(str(error)) else "cannot be reached"
+    return StoreUnavailableError(f"PostgreSQL {fault}, nothing was written: {said}{hint}")
 
 
 def _said(error: Exception) -> str:

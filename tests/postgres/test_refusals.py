@@ -11,6 +11,7 @@ import pytest
 
 from dlock_core import connect
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
+from dlock_postgres._errors import not_connected
 from tests.scripted import ScriptedServer
 
 CONNECTIONS = 8  # of which the server keeps three for superusers
@@ -78,15 +79,34 @@ def test_a_user_whom_the_server_refuses_is_told_why(strict: ScriptedServer, user
 
 
 def test_a_server_whose_connections_are_all_taken_may_be_asked_again(strict: ScriptedServer) -> None:
-    """Nothing was written."""
+    """Nothing was written. It can be reached, since it answers."""
     url = url_for("plain", strict.told)
     taken = [psycopg.connect(url) for _ in range(CONNECTIONS - 3)]
 
-    with pytest.raises(StoreUnavailableError, match=r"nothing was written.*connection slots"):
+    with pytest.raises(StoreUnavailableError, match=r"refuses the connection, nothing was written.*connection slots"):
         connect(url)
 
     for connection in taken:
         connection.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "FATAL:  Passwort-Authentifizierung für Benutzer »x« fehlgeschlagen",
+        'ВАЖНО:  пользователь "x" не прошёл проверку подлинности (по паролю)',
+    ],
+)
+def test_what_a_server_says_in_another_language_is_known_as_an_answer(said: str) -> None:
+    """It has no code, so what it means is not known; but who is told that the server cannot be reached looks in the wrong place."""
+    error = psycopg.OperationalError(
+        f'connection failed: connection to server at "127.0.0.1", port 5432 failed: {said}'
+    )
+
+    told = str(not_connected(error, ""))
+
+    assert told.startswith("PostgreSQL refuses the connection, nothing was written")
+    assert said.rpartition("  ")[2] in told
 
 
 def test_a_full_server_costs_no_lock(strict: ScriptedServer) -> None:
