@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -325,3 +326,23 @@ def test_asyncio_waiter_that_is_cancelled_leaves_no_place(
     store.release(released(record), timeout_s=TIMEOUT_S)
 
     assert behind.woken.wait(TIMEOUT_S)
+
+
+def test_client_of_a_loop_that_is_closed_leaves_no_error_to_the_next_loop(
+    address: str, standing: tuple[EtcdStore, LockRecord], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program that calls ``asyncio.run`` again and again had tracebacks of gRPC in its log: 'Event loop is closed'."""
+    store, record = standing
+
+    async def wait_for_the_release(number: int) -> None:
+        other = AsyncEtcdStore(f"etcd://{address}/{ROOT}")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await other.wait(record, ticket=f"loop-{number}", timeout_s=TIMEOUT_S)
+        await other.close()
+
+    for number in range(5):
+        asyncio.run(wait_for_the_release(number))
+
+    assert [each.getMessage() for each in caplog.records if each.name == "asyncio"] == []
+    assert store.read(record.key, timeout_s=TIMEOUT_S) == record
