@@ -18,6 +18,8 @@ from dlock_core.kit import BeginsAnew, watch_forks
 from dlock_zookeeper import _wire
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dlock_core.kit import Exchange
     from dlock_zookeeper._links import ThreadLink
 
@@ -93,6 +95,9 @@ class Queue(BeginsAnew):
             known.made = own in names
             if not known.made:  # it ended with a session
                 continue
+            if forgotten := self._forgotten(queue, names):
+                yield _wire.leaving(forgotten)
+                continue
             before = max((name for name in names if name < own), default=None)
             self._watch(place, known, path if before is None else f"{queue}/{before}")
             if before is None:
@@ -101,6 +106,11 @@ class Queue(BeginsAnew):
             [stands] = yield _wire.watching(f"{queue}/{before}")
             if stands is not None:
                 return False
+
+    def _forgotten(self, queue: str, names: Iterable[str]) -> list[str]:
+        """Return the places of this client in *queue* that it has given up, which data that were restored from a copy brought back."""
+        mine = (f"{queue}/{name}" for name in names if f"-{self._client}-" in name)
+        return [place for place in mine if place not in self._places]
 
     def _watch(self, place: str, known: _Place, path: str) -> None:
         """Have news of *path* be for *place*, and no others; of no node, with an empty path."""

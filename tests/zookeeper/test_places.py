@@ -169,3 +169,22 @@ def test_child_of_a_fork_has_no_place(standing: LockRecord, waiter: Callable[[],
 
     assert os.waitpid(child, 0)[1] == 0
     assert store._queue._places
+
+
+def test_place_that_a_copy_of_the_data_brings_back_is_removed_by_its_client(
+    store: ZooKeeperStore,
+    client: Any,
+    standing: LockRecord,
+    waiter: Callable[[], Waiter],
+    places: Callable[[], list[str]],
+) -> None:
+    """It stood as long as that client's session; those behind it had no news of the lock, and had to poll for it."""
+    first = waiter()
+    name = f"{0:016x}-{first.store._queue._client}-gone"
+    client.create(f"/tests/+/{standing.key}/{name}", ephemeral=True)
+
+    first.store.wait(standing, ticket="another", timeout_s=1)
+
+    assert name not in places()
+    store.release(released(standing), timeout_s=TIMEOUT_S)
+    assert first.woken.wait(TIMEOUT_S)
