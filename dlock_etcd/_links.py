@@ -33,6 +33,9 @@ _PATIENCE_S = 1.0
 _LOOK_EVERY_S = 0.05
 # Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
 _LANE_WIDTH, _CLOSE_S = 16, 10.0
+# How long gRPC may take to tell an event loop of calls that were cancelled. It has no call that waits for that; where the loop is closed by
+# then, it logs an error, and nothing is lost.
+_FAREWELL_S = 0.05
 _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -227,6 +230,7 @@ class AsyncLink(_Link):
     async def close(self) -> None:
         """As :meth:`ThreadLink.close`."""
         await aperform(self._closing())
+        await asyncio.sleep(_FAREWELL_S)
 
 
 def _metadata(token: str) -> tuple[tuple[str, str], ...]:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.5
 _OPEN_S = 10.0
-_FAREWELL_S = 0.05
 
 
 def _checked(answer: Any) -> Any:
@@ -81,8 +80,6 @@ class AsyncStream:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        # gRPC hears a moment later that the call has ended, and tells the loop of the call: one that is closed by then has an error logged.
-        await asyncio.sleep(_FAREWELL_S)
 
 
 def opened(stream: Any) -> Exchange[Any]:
