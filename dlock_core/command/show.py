@@ -136,7 +136,7 @@ class WaitLine:
             else:
                 health = self._client.health()
                 if record is not None and record.held:
-                    who = f"{holder_in_words(record)} (token {record.fencing_token})"
+                    who = f"{holder_in_words(record)} (token {record.fencing_token}){_of_parent(key, record)}"
                 elif record is None and self._client.options.only_if_exists:
                     who = "there is no such lock, and only_if_exists was asked for"
                 elif health.last_error_age is not None and health.last_error_age < (now_ns() - began) / NANOS:
@@ -149,6 +149,15 @@ class WaitLine:
             else:
                 self._say.note(text)
             await asyncio.sleep(_PROGRESS_S if self._say.live else _LINES_S)
+
+
+def _of_parent(key: str, record: LockRecord) -> str:
+    """Add that the command which holds *key* has started this one: it may wait for our end, and we for its end."""
+    holder = os.environ.get("DLOCK_OWNER"), os.environ.get("DLOCK_FENCING_TOKENS", "")
+    with suppress(ValueError, AttributeError):  # anybody can set the variables, to anything
+        if holder[0] == escape(record.owner) and json.loads(holder[1]).get(key) == record.fencing_token:
+            return "; that is the dlock around this one: if it waits for this one to end, neither ends"
+    return ""
 
 
 def in_words(seconds: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,18 @@ def test_run_in_a_pipe_says_that_it_waits(shell: Shell) -> None:
     waiter = shell.start("run", "k", "--", "true")
 
     assert line(waiter.stderr).startswith("dlock: waiting for 'k' for 1 s: held by 'the holder' since 20")
+
+
+def test_run_inside_of_a_run_of_the_same_key_says_that_it_waits_for_its_parent(shell: Shell) -> None:
+    """The owner alone, a number of a process, does not tell that neither of the two will ever end."""
+    outer = shell.start(
+        "run", "k", "--", sys.executable, "-m", "dlock_core", "run", "--timeout", "5", "k", "--", "true"
+    )
+
+    said = line(outer.stderr)
+    assert said.startswith("dlock: waiting for 'k' for 1 s: held by "), said
+    assert said.endswith("; that is the dlock around this one: if it waits for this one to end, neither ends"), said
+    outer.terminate()
 
 
 def test_wait_line_says_why_the_store_gives_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
