@@ -20,6 +20,7 @@ from dlock_core.command.options import (
     grace_within,
     holding_options,
     option,
+    probe_option,
 )
 from dlock_core.command.show import OutputClosedError, OutputError, Say
 from dlock_core.errors import (
@@ -200,7 +201,10 @@ def operator_commands() -> dict[str, click.Command]:
 @click.group(cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(None, "-V", "--version", package_name="dlock-core", message="dlock %(version)s")
 def command() -> None:
-    """Hold distributed locks from the shell, and look after them."""
+    """Hold distributed locks from the shell, and look after them.
+
+    To begin: dlock run --url sqlite:///locks.db KEY -- COMMAND
+    """
 
 
 @click.command(
@@ -231,7 +235,7 @@ def command() -> None:
     help="File in which a run that ends keeps for the next one since when it has seen each holder unchanged, so that a dead one is found; "
     "by default in the user's state directory where the wait may end, '' for none.",
 )
-@option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
+@probe_option
 @option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
 @option("--server-clock/--no-server-clock", "server_clock", default=None)
 @option("--lock-delay", "lock_delay", type=DURATION, metavar="TIME")
@@ -263,6 +267,8 @@ def _run(  # click hands the options over by name
     """Hold the lock KEY, or several of them, while COMMAND runs; no shell is involved.
 
     The exit code is that of COMMAND; 75 held, 76 lost, 69 store unreachable, 64 usage, 126 and 127 cannot run, 128+n ended by signal n.
+
+    A TIME is a number of seconds, or has a unit: 500ms, 10s, 1m, 2h.
     """
     if no_wait and given["timeout"] is not None:
         raise click.UsageError("--no-wait means --timeout 0; give one of the two", ctx)

@@ -25,6 +25,7 @@ from dlock_core.command.options import (
     grace_within,
     holding_options,
     option,
+    probe_option,
 )
 from dlock_core.command.run import CANNOT_RUN, NOT_FOUND, Request, hold
 from dlock_core.engine.client_context import EXCLUSIVE
@@ -51,7 +52,7 @@ _THREADS_END_S = 5.0
 @click.option("--value", type=os.fsencode, metavar="TEXT", help="Text that observers see while this process leads.")
 @click.option("--once", is_flag=True, help="Lead one term, and exit with the command's code.")
 @grace_option
-@option("--probe-owner", "owner_probe", " The flag means 'same-host'.", flag_value="same-host")
+@probe_option
 @option("--clock-skew", "clock_skew", type=DURATION, metavar="TIME")
 @click.pass_context
 def elect(  # click hands the options over by name
@@ -69,6 +70,8 @@ def elect(  # click hands the options over by name
 
     COMMAND gets TERM when the leadership cannot be kept, and KILL before another may lead. A signal to dlock goes to COMMAND; HUP, INT,
     QUIT and TERM also end dlock, with the code of COMMAND. The other exit codes are those of 'dlock run'.
+
+    A TIME is a number of seconds, or has a unit: 500ms, 10s, 1m, 2h.
     """
     options = holding_options(**given, data=value).with_(timeout=None, retries=None, **EXCLUSIVE)
     return _Terms(key, ctx.obj, grace_within(options, grace), say).lead(options, once=once)

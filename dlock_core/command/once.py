@@ -87,6 +87,8 @@ def once(  # click hands the options over by name
     The exit code is 0 where the slot was finished before, or the last run began too short a time ago (--at-least-for), 75 where another
     process is at it, else that of COMMAND. A COMMAND that ends with another code than 0 leaves the slot due. The other exit codes are those
     of 'dlock run'.
+
+    A TIME is a number of seconds, or has a unit: 500ms, 10s, 1m, 2h.
     """
     with naming("max_hold", None if at_most_for is None else _LONGEST):
         options = holding_options(**given, max_hold=at_most_for)

@@ -61,6 +61,12 @@ def connection_options(function: _F) -> _F:
     return function
 
 
+probe_option = click.option(
+    "--probe-owner",
+    "owner_probe",
+    flag_value="same-host",
+    help="Take over at once from a process of this host that is dead, together with its command; give it to all runs.",
+)
 grace_option = click.option(
     "--grace",
     type=DURATION,
