@@ -78,7 +78,7 @@ class SqliteFile:
         self._check_at = 0
         self._pid = 0
         self._closed = False
-        self.wake_ups = WakeUps(f"{self.path}-wake")
+        self.wake_ups = WakeUps(self.path)
         watch_forks(self)
 
     def run(self, work: Callable[[sqlite3.Connection], _T], key: str | None, timeout_s: float) -> _T:

@@ -7,11 +7,12 @@ writing, removes its name and closes it: the hang-up wakes the waiter. Nothing i
 - Removing the name is the decision: either the releaser does it, and the waiter owes a wake-up to somebody, or the waiter does it, and the
   releaser goes on to the next. So no wake-up is lost between a waiter that leaves and a releaser that chose it.
 - A FIFO that nobody reads (ENXIO) belonged to a process that was killed; it is removed.
+- The pipes and directories may be used by whoever may write the database, whose mode they have, as SQLite gives it to its log.
 - A FIFO gets its name after it was opened, so a living waiter is never taken for a dead one.
 """
 
 # The calls of os are the cost of a release: one system call each, and no object.
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH120, PTH208
+# ruff: noqa: PTH101, PTH102, PTH104, PTH106, PTH108, PTH116, PTH120, PTH208
 
 from __future__ import annotations
 
@@ -36,10 +37,10 @@ _PLACES_MAX = 4096
 
 
 class WakeUps:
-    """The waiters for the keys of one database. *directory* is made by the first of them."""
+    """The waiters for the keys of the database *path*. The directory beside it is made by the first of them."""
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, path: str) -> None:
+        self._path, self._directory = path, f"{path}-wake"
         # When the attempt behind a ticket first waited: it keeps its place when it waits again.
         self._places: dict[str, int] = {}
         self._pipes: set[int] = set()
@@ -99,6 +100,7 @@ class WakeUps:
         if sys.platform != "linux":  # pragma: no cover  # elsewhere a pipe without a writer may hang up at once
             raise OSError
         directory = self._of(key)
+        shared = os.stat(self._path).st_mode & 0o066
         unique = f"{self._since(ticket):020d}-{secrets.token_hex(8)}"
         for _ in range(_TRIES_MAX):
             # The last waiter to leave removes the directory, perhaps between two of these lines.
@@ -106,7 +108,11 @@ class WakeUps:
                 for made in (self._directory, directory):
                     with suppress(FileExistsError):
                         os.mkdir(made, 0o700)
+                        if shared:  # with the group of the folder for what is made in it
+                            os.chmod(made, 0o2700 | shared | (shared & 0o044) >> 2)
                 os.mkfifo(f"{directory}/.{unique}", 0o600)
+                if shared:
+                    os.chmod(f"{directory}/.{unique}", 0o600 | shared)  # a umask would keep the releaser out
                 break
         hidden, name = f"{directory}/.{unique}", f"{directory}/{unique}"
         pipe = -1

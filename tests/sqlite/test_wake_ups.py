@@ -297,6 +297,17 @@ store.close()
         assert modes == [0o600, 0o700, 0o700]
         assert not Path(f"{path}-wake").exists()
 
+    def test_users_who_may_write_the_database_may_wake_each_other(self, path: Path, store: SqliteStore) -> None:
+        """Else each user's waiters polled while another user held the lock, or had left the directory behind."""
+        record = take(store)
+        path.chmod(0o660)
+        waiting = _asleep(store, record)
+        modes = [mode_of(entry) for entry in (pipes(path)[0], pipes(path)[0].parent, Path(f"{path}-wake"))]
+        free(store, record)
+        waiting.ended_after_s()
+
+        assert modes == [0o660, 0o2770, 0o2770]
+
     def test_waiters_that_come_and_go_meet_no_missing_directory(self, path: Path, store: SqliteStore) -> None:
         """The last to leave removes the key's directory under the feet of the next, who makes it again."""
         record = take(store)
