@@ -225,17 +225,19 @@ return 1
 """
 
 # Writes of keys that are held, each by itself. ARGV: state, token or nothing for the expected one, payload, options (k keep payload, w the
-# first who waits has its turn, l it only looks); then for each key expected rvn, expected token, rvn, about. Answers the number and the
-# outcome of each key that was refused, or whose payload was kept.
+# first who waits has its turn, l it only looks, f the token has the floor of a claim); then for each key expected rvn, expected token, rvn,
+# about. Answers the number and the outcome of each key that was refused, whose payload was kept, or whose token is not the expected one.
+# A takeover has the floor, since a takeover before it may be lost with the server, or at a failover.
 _PUT = f"""
 local state, minted, payload, options = unpack(ARGV, 1, 4)
 local keeps, wakes, looks = string.find(options, 'k'), string.find(options, 'w'), string.find(options, 'l')
 local answers, t = {{}}, redis.call('TIME')
 local at = t[1] * 1000000 + t[2]
 local now = string.format('%.0f', at) .. ' '
+local floor = string.find(options, 'f') and at < {_CLOCK_S[1]}000000 and at or 0
 for i, key in ipairs(KEYS) do
   local seen, was, rvn, about = unpack(ARGV, i * 4 + 1, i * 4 + 4)
-  local token = minted == '' and was or minted
+  local token = minted == '' and was or string.format('%.0f', math.max(floor, tonumber(minted)))
   {_ROW_OF_PRIMARY}
   if r and r[2] == 'held' and r[3] == seen and r[4] == was and {_WHOLE} then
     local queue, written = r[7] or '', now .. rvn
@@ -245,11 +247,10 @@ for i, key in ipairs(KEYS) do
     elseif looks then
       {_LOOK}
     end
-    if not keeps then
-      redis.call('HSET', key, 'payload', payload)
-    elseif r[6] ~= '' then
+    if not keeps then redis.call('HSET', key, 'payload', payload) end
+    if keeps and r[6] ~= '' or minted ~= '' then
       answers[#answers + 1] = i
-      answers[#answers + 1] = {{tonumber(token), r[6]}}
+      answers[#answers + 1] = keeps and {{tonumber(token), r[6]}} or tonumber(token)
     end
   else
     answers[#answers + 1] = i

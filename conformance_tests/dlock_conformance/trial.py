@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pytest
@@ -230,6 +231,13 @@ class Trial:
         if isinstance(reply, StoreError) or not reply.applied or reply.record is None:
             self.fail(f"{what} must be applied and carry the record as written", came=reply)
         return reply.record
+
+    def as_given(self, request: Replace | Release, came: LockRecord) -> LockRecord:
+        """Return the record of *request* with the token that *came*, where a floor of the store's own may have raised that (S5)."""
+        record, least = request.record, request.record.fencing_token
+        is_minted = record.held and record.members is None and least != request.expected.fencing_token
+        has_floor = self.harness.token_floor and is_minted
+        return replace(record, fencing_token=max(came.fencing_token, least)) if has_floor else record
 
     def refused(self, reply: Reply | StoreError, what: str, standing: LockRecord | None) -> None:
         """Fail unless *reply* is a refusal, and *standing* is what still stands under the key."""

@@ -125,7 +125,7 @@ def test_only_a_mere_renewal_goes_along_with_others() -> None:
         *(b"r", b"3", other.record.rvn.encode(), b'["somebody", 7, ""]'),
     ]
     assert [wire.put_words([each])[:4] for each in requests[1:4]] == [
-        [b"held", b"4", b"", b"kl"],
+        [b"held", b"4", b"", b"klf"],
         [b"free", b"", b"", b"kw"],
         [b"held", b"", b"", b"l"],
     ]

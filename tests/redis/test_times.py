@@ -1,17 +1,17 @@
-"""Records with times, renewed together."""
+"""Records with times, renewed together; and tokens that are made of the server's clock."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import redis
 
-from dlock_core.record import Times, Version
+from dlock_core.record import LockRecord, Times, Version
 from dlock_core.store import Claim, Expect, Replace
-from dlock_redis._scripts import CLAIM
-from dlock_redis._wire import claim_words
+from dlock_redis._scripts import CLAIM, PUT
+from dlock_redis._wire import claim_words, put_words
 from tests.redis.support import Server, calls, claim, granted, held
 
 
@@ -58,3 +58,36 @@ def test_a_clock_out_of_bounds_grants_nothing(raw: Any, key: str, bound: bytes, 
         raw.eval(CLAIM.text.replace(bound, other), 1, key, *claim_words(Claim(held(key), Expect.ANY), b""))
 
     assert not raw.exists(key)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_takeover_that_the_server_has_lost_leaves_its_token_to_nobody(
+    store: Any, raw: Any, key: str, *, keep: bool, batch: bool
+) -> None:
+    """As after a crash or a failover: the token before it is all that stands, and one more than that was given already."""
+    dead = granted(store, key)
+    before = raw.dump(key)
+    request = Replace(held(key, dead.fencing_token + 1), dead.version, keep)
+
+    def taken_over() -> LockRecord:
+        [reply] = store.replace_many([request], timeout_s=5.0) if batch else [store.replace(request, timeout_s=5.0)]
+        assert reply.applied
+        assert reply.record == store.read(key, timeout_s=5.0)
+        return cast("LockRecord", reply.record)
+
+    first = taken_over()
+    raw.restore(key, 0, before, replace=True)
+
+    assert taken_over().fencing_token > first.fencing_token > dead.fencing_token
+
+
+def test_a_clock_that_is_far_ahead_adds_nothing_to_a_takeover(raw: Any, store: Any, key: str) -> None:
+    """Its token would be the last one, or beyond; here the bound is set, since the clock cannot be."""
+    dead, bound = granted(store, key), b"< 7258118400"
+    assert PUT.text.count(bound) == 1
+
+    request = Replace(held(key, dead.fencing_token + 1), dead.version)
+    raw.eval(PUT.text.replace(bound, b"< 1704067200"), 1, key, *put_words([request]))
+
+    assert store.read(key, timeout_s=5.0) == request.record

@@ -130,7 +130,8 @@ class GrantingClauses:
                 change = changes(record, record.version)[form]
                 right = replace(change.record, **stood)
                 if change.keep_payload and (not way or isinstance(change, Replace)) and trial.carries(right):
-                    trial.granted(ask(change._replace(record=replace(change.record, **NEW))), form + way)
+                    came = trial.granted(ask(change._replace(record=replace(change.record, **NEW))), form + way)
+                    right = trial.as_given(change._replace(record=right), came)
                     trial.exactly(
                         right, trial.store.read(record.key), f"{form}{way}, of a record {part}, wrote another"
                     )

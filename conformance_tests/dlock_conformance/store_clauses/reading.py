@@ -243,7 +243,9 @@ class ReadingClauses:
         change = next_version(
             before, **{"fencing_token": max(before.fencing_token, asked.fencing_token), "rvn": asked.rvn, **EXACT[case]}
         )
-        everywhere(trial, change, trial.granted(trial.store.replace(Replace(change, before.version)), "a replace"))
+        request = Replace(change, before.version)
+        came = trial.granted(trial.store.replace(request), "a replace")
+        everywhere(trial, trial.as_given(request, came), came)
 
     @pytest.mark.parametrize(
         "case", ["no data", "empty data", "every byte", "64 KiB of data", "truth attributes", "a stamp"]
