@@ -92,7 +92,7 @@ class Transcript:
     def __str__(self) -> str:
         return "\n".join(
             f"    {_asked(verb, arguments, options)}  ->  {describe(came)}"
-            for verb, arguments, options, came in self._calls
+            for verb, arguments, options, came in tuple(self._calls)  # other threads may still call
         )
 
 

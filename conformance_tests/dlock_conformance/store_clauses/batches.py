@@ -67,8 +67,8 @@ class BatchClauses:
             for request, result in zip(some, trial.store.replace_many(some), strict=True):
                 granted = trial.granted(result, "a replace in a batch that expects the version that stands")
                 shown: dict[str, Any] = {"data": granted.data, "attributes": granted.attributes}  # either may be
-                right = replace(trial.as_given(request, granted), **shown)
-                trial.exactly(right, granted, "a batch answered with another record")
+                right = trial.as_given(request, granted)
+                trial.exactly(replace(right, **shown), granted, "a batch answered with another record")
                 if request is taken:
                     stands = trial.store.read(new.key)
                     trial.exactly(right, stands, "a batch must write the record, and its token, as it is")
