@@ -64,6 +64,9 @@ _MENDS = {
 }
 # A server in the driver's picture of the topology.
 _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
+# The answer of a server that refused to open a connection, for a wrong password perhaps: until the driver looks at that server again, its
+# searches end with this.
+_REFUSAL = re.compile(r"full error: \{.*?'code': (\d+)(?:, 'codeName': '(\w+)')?")
 # What dnspython raises where a name server has answered that there is nothing; all else may pass.
 _NO_SUCH_NAME = ("NXDOMAIN", "NoAnswer", "NoneType")
 _DNS_MEND = "see that the host of a mongodb+srv URL is right, and that this machine can resolve names"
@@ -72,7 +75,7 @@ _MEND = "see `dlock doctor --url URL`"
 
 def kind_of(error: BaseException) -> type[StoreError] | None:
     """Return what *error* says about the command that raised it, or None if it is not the driver's."""
-    if isinstance(error, errors.NotPrimaryError | errors.OperationFailure):
+    if isinstance(error, errors.NotPrimaryError | errors.OperationFailure | errors.ServerSelectionTimeoutError):
         kind = CODES.get(_code(error))
         if kind is not None:
             return kind
@@ -105,16 +108,23 @@ def check_concern(answer: Any, key: str | None) -> None:
 
 
 def _code(error: BaseException) -> int:
-    details = getattr(error, "details", None)
+    details = _details(error)
     code = getattr(error, "code", None) or (details.get("code") if isinstance(details, dict) else None)
     return code if isinstance(code, int) else 0
+
+
+def _details(error: BaseException) -> Any:
+    refusal = _REFUSAL.search(str(error)) if isinstance(error, errors.ServerSelectionTimeoutError) else None
+    if refusal is None:
+        return getattr(error, "details", None)
+    return {"code": int(refusal[1]), "codeName": refusal[2]}
 
 
 def _said(error: BaseException) -> str:
     """Return what *error* says that may be shown: a server's message repeats the command, and that holds the user's data."""
     name, code = type(error).__name__, _code(error)
     if code:
-        details = getattr(error, "details", None)
+        details = _details(error)
         named = details.get("codeName") if isinstance(details, dict) else None
         return f"{name} (code {code}{f', {named}' if isinstance(named, str) else ''})"
     if isinstance(error, errors.WaitQueueTimeoutError):
@@ -125,8 +135,8 @@ def _said(error: BaseException) -> str:
         return f"{name}: {reason}{_asked(error, reason)}"
     if isinstance(error, errors.InvalidOperation) and "after close" in str(error):
         return f"{name}: the client was closed"
-    # What is wrong with the event loop, or the interpreter, holds nothing of the user's.
-    return f"{name}: {str(error)[:300]}" if _unresolved(error) or isinstance(error, RuntimeError) else name
+    # What is wrong with the event loop, the interpreter, or between driver and server at a request, holds nothing of the user's.
+    return f"{name}: {str(error)[:300]}" if isinstance(error, errors.ConfigurationError | RuntimeError) else name
 
 
 def _asked(error: errors.ConnectionFailure, reason: str) -> str:

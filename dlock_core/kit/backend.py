@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ class Backend:
     ``is_unmade`` says that there is nothing to read yet. *policy* states the rights that the server's user needs, for
     ``dlock doctor --policy``: text, or a function that returns what is printed as JSON. *remedies* says by the name of an unsafe trait
     what to do about it, for ``dlock doctor``. With *learns* a store is asked for its guarantees when it is opened, since only then it
-    knows its capabilities; what is wrong with its set-up is said to who asks next.
+    knows its capabilities; what 'dlock init' would make is said to who asks next.
     """
 
     def __init__(
@@ -71,8 +70,12 @@ class Backend:
             store.inspect_timeout_s = min(store.inspect_timeout_s, longest_s)
         try:
             if self._learns:
-                with suppress(StoreSetupError):  # it may be about to be provisioned
-                    yield store.guarantees()
+                yield store.guarantees()
+        except StoreSetupError as error:
+            # What is missing may be about to be made. All else, as a refused login, is said at once: pymongo would search in vain next.
+            if "dlock init" not in str(error):
+                yield store.close()
+                raise
         except BaseException:
             yield store.close()
             raise

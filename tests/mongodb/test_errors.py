@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+from collections.abc import Callable
 from typing import Any
 
 import bson.errors
 import pytest
 from pymongo import AsyncMongoClient, MongoClient, errors
 
+from dlock_core import aconnect, connect
 from dlock_core.errors import (
     OutcomeUnknownError,
     RecordError,
@@ -180,8 +182,8 @@ def test_no_code_is_certain_but_those_of_a_refusal() -> None:
 def test_a_message_of_the_server_is_not_repeated(error: Exception) -> None:
     """It may hold the command, and that the user's data."""
     connects = isinstance(error, errors.ConnectionFailure) and not isinstance(error, errors.NotPrimaryError)
-    if connects or isinstance(error, RuntimeError):
-        return  # of the driver's own making: host, port and reason; the event loop
+    if connects or isinstance(error, errors.ConfigurationError | RuntimeError):
+        return  # of the driver's own making: host, port and reason; what it lacks; the event loop
     kind = type(error)
     details = {"code": getattr(error, "code", 0), "errmsg": SECRET}
     leaky: Any = kind(SECRET, details["code"], details) if isinstance(error, errors.OperationFailure) else kind(SECRET)
@@ -198,6 +200,46 @@ def test_host_that_is_not_found_is_named() -> None:
     assert type(error) is StoreSetupError
     assert "_mongodb._tcp.h.invalid" in str(error)
     assert "resolve names" in str(error)
+
+
+def test_what_the_driver_finds_wrong_with_the_set_up_is_said(url: str) -> None:
+    """'ConfigurationError' alone, and the advice to ask dlock doctor, which said the same, help nobody."""
+    host = url.partition("://")[2].partition("/")[0]
+
+    with pytest.raises(StoreSetupError, match="load balancing mode, but the server does not support"):
+        connect(f"mongodb://{host}/app?loadBalanced=true")
+
+
+async def _opened(url: str) -> None:
+    await aconnect(url)
+
+
+@pytest.mark.parametrize("opening", [connect, lambda url: asyncio.run(_opened(url))], ids=["threads", "asyncio"])
+def test_wrong_password_is_told_at_once_and_as_that(url: str, opening: Callable[[str], object]) -> None:
+    """The driver takes the server for lost after a refused login; the next look waited 10 s, and ended in advice about the network."""
+    host = url.partition("://")[2].partition("/")[0]
+    wrong = f"mongodb://somebody:{SECRET}@{host}/app"
+
+    with pytest.raises(StoreSetupError, match="check user, password and authSource") as caught:
+        opening(wrong)
+
+    assert isinstance(caught.value.__cause__, errors.OperationFailure)
+    assert SECRET not in str(caught.value)
+
+
+def test_search_that_ends_with_a_refused_login_is_told_as_that() -> None:
+    """A password that was changed under a program is no matter of the network; the driver repeats the whole answer."""
+    answer = {"ok": 0.0, "errmsg": SECRET, "code": 18, "codeName": "AuthenticationFailed"}
+    picture = "<TopologyDescription servers: [<ServerDescription ('h', 27017) server_type: Unknown, rtt: None>]>"
+    search = errors.ServerSelectionTimeoutError(
+        f"{SECRET}, full error: {answer}, Timeout: 1s, Topology Description: {picture}"
+    )
+
+    error = error_of(search, "k", writes=True)
+
+    assert type(error) is StoreSetupError
+    assert "(code 18, AuthenticationFailed); check user, password" in str(error)
+    assert SECRET not in str(error)
 
 
 def test_cluster_of_atlas_that_is_full_is_among_what_is_to_be_checked() -> None:
