@@ -70,6 +70,13 @@ WORDS: dict[str, tuple[type[StoreError], str]] = {
         "the last number of the URL is that of a database; the server has `databases` of them, from 0",
     ),
 }
+# What to look at where no connection comes about. A file of TLS that is missing is not named by the driver; a socket of unix:// is.
+_CONNECTING = {
+    "reset by peer|closed (by server|the connection)": "a server that speaks TLS wants rediss://, and, unless its tls-auth-clients is "
+    "no, a certificate of yours in ssl_certfile and ssl_keyfile",
+    r"_ssl\.c": "see ssl_ca_certs for the certificate of the server, and ssl_certfile and ssl_keyfile for yours, if it wants one",
+    r"^[^/]*No such file": "see the paths in ssl_ca_certs, ssl_certfile and ssl_keyfile",
+}
 # What a person has to know first, in the place of a hint.
 _FIRST: dict[str | None, str] = {
     "NOAUTH": "Redis wants a password; write it into the URL: redis://:PASSWORD@HOST:6379/0, or redis://USER:PASSWORD@HOST:6379/0. ",
@@ -194,8 +201,7 @@ def trouble(error: Exception, key: str | None, *, sent: bool) -> StoreError:
         kind, hint = OutcomeUnknownError, "it may have been applied"
     else:
         kind, hint = StoreUnavailableError, "nothing was applied"
-        if re.search("reset by peer|closed (by server|the connection)", said, re.IGNORECASE):
-            hint += "; a server that speaks TLS wants rediss://"
+        hint += next((f"; {more}" for words, more in _CONNECTING.items() if re.search(words, said, re.IGNORECASE)), "")
     where = "" if key is None else f" for key {key!r}"
     first = _FIRST.get(known, "")
     said = _CLIENT.sub(r"\1:\2", said) or f"{type(error).__name__}, no answer"

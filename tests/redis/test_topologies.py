@@ -233,6 +233,21 @@ def test_tls_that_cannot_be_verified_is_refused(tls: tuple[int, Path], open_stor
         claim(open_store(f"rediss://127.0.0.1:{tls[0]}/0"), "k")
 
 
+def test_tls_that_fails_for_want_of_a_certificate_names_the_options(
+    tls: tuple[int, Path], open_store: Any, tmp_path: Path
+) -> None:
+    """The server only closes the connection, and the driver names no file: nobody could know which part of the URL is missing."""
+    port, certificate = tls
+    url = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
+    with redis.Redis.from_url(url) as admin:
+        admin.config_set("tls-auth-clients", "yes")
+    missing = f"&ssl_certfile={tmp_path / 'none.pem'}&ssl_keyfile={tmp_path / 'none.key'}"
+
+    for more in ("", missing):
+        with pytest.raises(StoreUnavailableError, match="ssl_certfile and ssl_keyfile"):
+            open_store(url + more).read("k", timeout_s=5.0)
+
+
 @pytest.mark.parametrize("password", ["", ":secret@"])
 def test_url_without_tls_for_a_server_with_tls_says_how_to_write_it(
     tls: tuple[int, Path], open_store: Any, password: str
