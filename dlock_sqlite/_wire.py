@@ -6,6 +6,7 @@ is seen before anything could overwrite it.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -93,6 +94,25 @@ def with_room(work: Callable[[sqlite3.Connection], _T], connection: sqlite3.Conn
     return work(connection)
 
 
+def bytes_to_grow(connection: sqlite3.Connection, path: str) -> int:
+    """Return how many bytes the file *path* lacks for the pages that the database has with the transaction of *connection*."""
+    pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
+    stands = os.stat(path).st_size  # noqa: PTH116  # each claim pays for it
+    if pages * _PAGE_BYTES <= stands:
+        return 0
+    page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
+    return max(0, pages * page_bytes - stands)
+
+
+def check_room(path: str, wanted: int) -> None:
+    """Raise the error of a full disk if the file *path* cannot grow by *wanted* bytes."""
+    disk = os.statvfs(path)
+    if disk.f_bavail * disk.f_frsize < wanted + _SPARE_BYTES:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode, error.sqlite_errorname = sqlite3.SQLITE_FULL, "SQLITE_FULL"
+        raise error
+
+
 def keeps_connection(error: sqlite3.Error) -> bool:
     """Whether the connection is as good as before *error*: the file was busy, or a row holds text that cannot be read."""
     return is_busy(error) or _is_unreadable(error)
@@ -131,6 +151,10 @@ def _code(error: BaseException) -> int | None:
 
 # SQLite calls only a full disk full: a quota that is used up, and a file as large as the process may make it, are failed writes.
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
+# What SQLite takes where its build says nothing else.
+_PAGE_BYTES = 4096
+# For the log of a transaction that makes the file grow.
+_SPARE_BYTES = 65_536
 _DENIED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 _DAMAGED = "keep a copy and check it with: sqlite3 FILE 'PRAGMA integrity_check'"
 # For each primary result code: what it means here, what to do, and whether the set-up has to be mended.

@@ -16,6 +16,7 @@ import os
 import random
 import sqlite3
 import time
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -182,7 +183,7 @@ class SqliteStore:
         connection.execute("BEGIN IMMEDIATE")
         reply = self._apply(connection, request)
         if reply.applied:
-            self._commit(connection, request.record.key)
+            self._commit(connection, request.record.key, claims=type(request) is Claim)
         return reply
 
     def _steps(self, requests: Sequence[Replace], connection: sqlite3.Connection) -> list[Reply | StoreError]:
@@ -210,7 +211,7 @@ class SqliteStore:
             return [self._refusal(found) for found in standing]
         for reply in decided:
             self._write(connection, reply)
-        self._commit(connection, None)
+        self._commit(connection, None, claims=True)
         return decided
 
     def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
@@ -269,13 +270,23 @@ class SqliteStore:
         row: wire.Row | None = connection.execute(wire.READ, (key,)).fetchone()
         return (None, 0) if row is None else (wire.decode(row[:-1]), self._file.clock.age_ms(row[-1]))
 
-    def _commit(self, connection: sqlite3.Connection, key: str | None) -> None:
+    def _commit(self, connection: sqlite3.Connection, key: str | None, *, claims: bool = False) -> None:
+        """Commit; where the file has to grow for what *claims*, bring the log into it at once.
+
+        Once the disk is full the file cannot grow, so the log could not begin anew, and every lock in the file would be lost.
+        """
+        growth = wire.bytes_to_grow(connection, self.path) if claims else 0
+        if growth:
+            wire.check_room(self.path, growth)
         try:
             connection.execute("COMMIT")
         except sqlite3.ProgrammingError:
             raise  # the connection was closed before the commit
         except sqlite3.Error as error:
             raise wire.trouble(error, self.path, key, at_commit=True) from error
+        if growth:
+            with suppress(sqlite3.Error):  # the next commit tries again
+                connection.execute("PRAGMA wal_checkpoint").fetchone()
 
 
 def _floor(connection: sqlite3.Connection) -> int:

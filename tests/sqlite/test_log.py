@@ -64,7 +64,7 @@ def fill(*keys):
     ("program", "kept"),
     [
         ("kill_at(4096); fill('new')", []),
-        ("fill(*map(str, range(200))); kill_at(os.stat(path).st_size); fill(*map(str, range(200, 220)))", range(220)),
+        ("fill(*map(str, range(200))); kill_at(os.stat(path).st_size); fill(*map(str, range(200, 220)))", range(201)),
     ],
     ids=["as it is made", "as the log is brought into it"],
 )
