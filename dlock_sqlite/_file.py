@@ -375,7 +375,7 @@ class SqliteFile:
             return self._misfit(
                 f"it cannot be made there ({what}): the file system of {directory!r} takes no files; give a path on a disk"
             )
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG):
             advice = missing_right(self.path) or f"give this user write permission on the directory {directory!r}"
             return self._misfit(f"it cannot be made or read ({what}); {advice}")
         return self._error(StoreUnavailableError, f"it cannot be made or read ({what}); check the disk")

@@ -1,15 +1,21 @@
-"""Which permission of the file system this user lacks, where SQLite says only that something cannot be opened or written."""
+"""What a SQLite path or its user lacks, where SQLite says only that something cannot be opened or written."""
 
 # A path is text here, as in _file.py.
 # ruff: noqa: PTH110, PTH120
 
 from __future__ import annotations
 
+import errno
 import os
+
+# SQLite has room for 512, with what it adds to the name.
+_PATH_MAX_BYTES = 504
 
 
 def missing_right(path: str) -> str | None:
-    """Return what to do so that this user can use the SQLite file *path* (absolute), as far as permissions tell; None if they allow it."""
+    """Return what to do so that this user can use the SQLite file *path* (absolute); None if nothing is known to be in the way."""
+    if _is_too_long(path):
+        return "give a shorter path: SQLite takes 504 bytes, and most file systems 247 for the name of its last part"
     directory = os.path.dirname(path)
     above, folders = directory, [directory]
     while (above := os.path.dirname(above)) != folders[-1]:
@@ -25,6 +31,15 @@ def missing_right(path: str) -> str | None:
     if not _may(directory, os.W_OK):
         return f"give this user write permission on the directory {directory!r}, where SQLite makes the -wal and -shm files"
     return None
+
+
+def _is_too_long(path: str) -> bool:
+    try:
+        os.stat(f"{path}-journal")  # noqa: PTH116  # the longest name that SQLite makes
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return True
+    return len(os.fsencode(path)) > _PATH_MAX_BYTES
 
 
 def _may(path: str, mode: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import types
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,3 +75,15 @@ def test_a_link_that_is_turned_to_another_directory_ends_the_store(
     current.unlink()
     current.symlink_to(old)
     assert read(store) == held
+
+
+@pytest.mark.parametrize(
+    "name", ["n" * 248, "n" * 256, "/".join(["n" * 100] * 5)], ids=["with SQLite's end", "file system", "SQLite"]
+)
+def test_path_that_is_too_long_is_told_as_that(tmp_path: Path, name: str) -> None:
+    """Whoever reads of permissions and open files looks there in vain."""
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+
+    with closing(SqliteStore(path)) as store, pytest.raises(StoreSetupError, match="give a shorter path"):
+        store.guarantees()
