@@ -18,13 +18,15 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import CommandError, SystemCheckError
 from django.core.wsgi import get_wsgi_application
+from django.db import connections
+from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.http import HttpRequest
 from django.test import RequestFactory, override_settings
 from django.utils.autoreload import get_child_arguments
 
 from dlock_contrib.django import locks
 from dlock_core import connect
-from dlock_core.fence import FencedWSGI, MemoryTokens
+from dlock_core.fence import FencedWSGI, MemoryTokens, sql_update
 from tests.backends import url_for
 from tests.documentation import Names, shown
 
@@ -152,6 +154,24 @@ def test_the_pages_view() -> None:
         (200, b"paid"),
         (409, b"the order is being paid already"),
     ]
+
+
+def test_a_cursor_takes_a_fenced_write_in_the_style_that_the_page_names(tmp_path: Path) -> None:
+    """Django has one style for all databases: that of sqlite3 itself is an error where DEBUG is on, which formats what was sent."""
+    database = DatabaseWrapper({**connections["default"].settings_dict, "NAME": str(tmp_path / "accounts.db")})
+    database.force_debug_cursor = True
+    with database.cursor() as cursor:
+        cursor.execute("CREATE TABLE account (name TEXT PRIMARY KEY, balance BIGINT, fencing_token BIGINT)")
+        cursor.execute("INSERT INTO account (name, balance) VALUES ('anna', 100)")
+        changed = []
+        for token in (2, 1):
+            cursor.execute(*sql_update("account", {"balance": 80}, {"name": "anna"}, token, paramstyle="format"))
+            changed.append(cursor.rowcount)
+        with pytest.raises(TypeError, match="not all arguments converted"):
+            cursor.execute(*sql_update("account", {"balance": 80}, {"name": "anna"}, 3, paramstyle="qmark"))
+    database.close()
+
+    assert changed == [1, 0]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import sqlalchemy
 
 from dlock_core.errors import ConfigurationError
 from dlock_core.fence import (
@@ -64,6 +65,21 @@ def test_sql_is_written_in_each_style_of_parameters(paramstyle: str, text: str, 
     built = sql_update("s.t", {"a": "x"}, {"k": "k1"}, 7, column="token", paramstyle=paramstyle)
 
     assert built == (text, parameters)
+
+
+def test_sqlalchemy_takes_a_fenced_write_in_the_style_that_the_page_names() -> None:
+    """Whatever the driver's own style is."""
+    engine = sqlalchemy.create_engine("sqlite://")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (k INTEGER, a INTEGER, fencing_token BIGINT)")
+        connection.exec_driver_sql("INSERT INTO t (k) VALUES (1)")
+        changed = []
+        for token in (2**40, 1):
+            text, parameters = sql_update("t", {"a": 1}, {"k": 1}, token, paramstyle="named")
+            changed.append(connection.execute(sqlalchemy.text(text), parameters).rowcount)
+    engine.dispose()
+
+    assert changed == [1, 0]
 
 
 def test_column_may_be_changed_and_compared_in_one_statement() -> None:
