@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +140,47 @@ def test_a_host_that_takes_over_from_a_dead_one_is_not_late(hosts: list[LockClie
     scheduler.add_job(lambda: runs.append(1), "date", run_date=time, id="report")
     scheduler.start()
     assert executed.wait(LIMIT_S)
+    scheduler.shutdown(wait=True)
+
+    assert runs == [1]
+
+
+DYING = """
+import sys, threading
+from dlock_core import connect
+with connect(sys.argv[1], prefix=sys.argv[2], lease_duration=2) as client, client.once("jobs/report", slot=sys.argv[3]) as job:
+    print("due" if job.due else "not due", flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("hosts", ["sqlite"], indirect=True)
+def test_a_host_that_dies_after_it_was_seen_is_followed_by_one_that_waits(
+    hosts: list[LockClient], tmp_path: Path
+) -> None:
+    """Without the time-out that the page names, the other host would have gone away at the first renewal that it saw."""
+    runs: list[int] = []
+    arguments = [url_for("sqlite", tmp_path), f"{tmp_path}/", TIME.isoformat(timespec="milliseconds")]
+    scheduler = BackgroundScheduler(executors={"default": OnceExecutor(hosts[1], timeout=LIMIT_S)}, timezone=dt.UTC)
+    submitted = threading.Event()
+    scheduler.add_listener(lambda _: submitted.set(), EVENT_JOB_SUBMITTED)
+    scheduler.add_job(lambda: runs.append(1), "date", run_date=TIME, id="report", misfire_grace_time=None)
+    with subprocess.Popen([sys.executable, "-c", DYING, *arguments], stdout=subprocess.PIPE, text=True) as dying:
+        try:
+            assert dying.stdout is not None
+            assert dying.stdout.readline() == "due\n"
+            scheduler.start()
+            assert submitted.wait(LIMIT_S)
+            seen: set[str] = set()
+            until = time.monotonic() + LIMIT_S
+            while (
+                len(seen) < 4 and time.monotonic() < until
+            ):  # three renewals, of which the waiting host saw one at least
+                record = hosts[2].get("jobs/report")
+                assert record is not None
+                seen.add(record.rvn)
+        finally:
+            dying.kill()
     scheduler.shutdown(wait=True)
 
     assert runs == [1]
