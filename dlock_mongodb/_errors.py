@@ -69,6 +69,8 @@ _SERVER = re.compile(r"<ServerDescription \('([^']+)', (\d+)\)")
 _REFUSAL = re.compile(r"full error: \{.*?'code': (\d+)(?:, 'codeName': '(\w+)')?")
 # What dnspython raises where a name server has answered that there is nothing; all else may pass.
 _NO_SUCH_NAME = ("NXDOMAIN", "NoAnswer", "NoneType")
+# What the driver says in a ValueError where Azure or Google gives it no token to log in with (MONGODB-OIDC).
+_TOKENLESS = "Failed to acquire IMDS"
 _DNS_MEND = "see that the host of a mongodb+srv URL is right, and that this machine can resolve names"
 _MEND = "see `dlock doctor --url URL`"
 
@@ -81,6 +83,8 @@ def kind_of(error: BaseException) -> type[StoreError] | None:
             return kind
     if _unresolved(error) and type(error.__context__).__name__ not in _NO_SUCH_NAME:
         return StoreUnavailableError
+    if _is_tokenless(error):
+        return OutcomeUnknownError
     return next((CLASSES[each] for each in type(error).__mro__ if each in CLASSES), None)
 
 
@@ -135,6 +139,8 @@ def _said(error: BaseException) -> str:
         return f"{name}: {reason}{_asked(error, reason)}"
     if isinstance(error, errors.InvalidOperation) and "after close" in str(error):
         return f"{name}: the client was closed"
+    if _is_tokenless(error):
+        return f"{name}: {str(error)[:300]}; see that this machine has an identity"
     # What is wrong with the event loop, the interpreter, or between driver and server at a request, holds nothing of the user's.
     return f"{name}: {str(error)[:300]}" if isinstance(error, errors.ConfigurationError | RuntimeError) else name
 
@@ -145,6 +151,10 @@ def _asked(error: errors.ConnectionFailure, reason: str) -> str:
     if not servers or any(server in reason for server in servers):
         return ""
     return f" (asked: {', '.join(servers)}); see that MongoDB runs there, and whether it speaks TLS"
+
+
+def _is_tokenless(error: BaseException) -> bool:
+    return isinstance(error, ValueError) and str(error).startswith(_TOKENLESS)
 
 
 def _unresolved(error: BaseException) -> bool:

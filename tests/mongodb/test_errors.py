@@ -227,6 +227,15 @@ def test_wrong_password_is_told_at_once_and_as_that(url: str, opening: Callable[
     assert SECRET not in str(caught.value)
 
 
+def test_login_that_gets_no_token_is_an_error_of_the_store() -> None:
+    """With MONGODB-OIDC the driver raises ValueError: it was told as a mistake of the adapter, at a renewal, too."""
+    error = error_of(ValueError("Failed to acquire IMDS access token: HTTP Error 403: Forbidden"), "k", writes=True)
+
+    assert type(error) is OutcomeUnknownError
+    assert "HTTP Error 403: Forbidden; see that this machine has an identity" in str(error)
+    assert error_of(ValueError("another's"), "k", writes=True) is None
+
+
 def test_search_that_ends_with_a_refused_login_is_told_as_that() -> None:
     """A password that was changed under a program is no matter of the network; the driver repeats the whole answer."""
     answer = {"ok": 0.0, "errmsg": SECRET, "code": 18, "codeName": "AuthenticationFailed"}
