@@ -272,11 +272,6 @@ store.close()
 
         assert "removed" not in str(caught.value)
 
-    def test_a_name_that_no_file_can_have_is_told(self, tmp_path: Path, open_store: Callable[..., SqliteStore]) -> None:
-        """The system's words are passed on."""
-        with pytest.raises(StoreUnavailableError, match="too long"):
-            take(open_store(tmp_path / ("x" * 300)))
-
     def test_a_file_system_without_shared_memory_is_refused(
         self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
