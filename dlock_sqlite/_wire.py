@@ -97,7 +97,7 @@ def with_room(work: Callable[[sqlite3.Connection], _T], connection: sqlite3.Conn
 def bytes_to_grow(connection: sqlite3.Connection, path: str) -> int:
     """Return how many bytes the file *path* lacks for the pages that the database has with the transaction of *connection*."""
     pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
-    stands = os.stat(path).st_size  # noqa: PTH116  # each claim pays for it
+    stands = os.stat(path).st_size  # noqa: PTH116  # each new key pays for it
     if pages * _PAGE_BYTES <= stands:
         return 0
     page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]

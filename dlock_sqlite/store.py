@@ -181,9 +181,11 @@ class SqliteStore:
 
     def _step(self, request: Claim | Replace | Release, connection: sqlite3.Connection) -> Reply:
         connection.execute("BEGIN IMMEDIATE")
-        reply = self._apply(connection, request)
+        standing = self._standing(request.record.key, connection)
+        reply = self._decided(connection, standing, request)
         if reply.applied:
-            self._commit(connection, request.record.key, claims=type(request) is Claim)
+            self._write(connection, reply)
+            self._commit(connection, request.record.key, is_new=standing[0] is None)
         return reply
 
     def _steps(self, requests: Sequence[Replace], connection: sqlite3.Connection) -> list[Reply | StoreError]:
@@ -191,7 +193,7 @@ class SqliteStore:
         replies: list[Reply | StoreError] = []
         for request in requests:
             try:
-                replies.append(self._apply(connection, request))
+                replies.append(self._applied(connection, request))
             except StoreError as error:
                 replies.append(error)
             except sqlite3.Error as error:
@@ -211,10 +213,10 @@ class SqliteStore:
             return [self._refusal(found) for found in standing]
         for reply in decided:
             self._write(connection, reply)
-        self._commit(connection, None, claims=True)
+        self._commit(connection, None, is_new=any(record is None for record, _ in standing))
         return decided
 
-    def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> Reply:
+    def _applied(self, connection: sqlite3.Connection, request: Replace) -> Reply:
         reply = self._decided(connection, self._standing(request.record.key, connection), request)
         if reply.applied:
             self._write(connection, reply)
@@ -270,12 +272,12 @@ class SqliteStore:
         row: wire.Row | None = connection.execute(wire.READ, (key,)).fetchone()
         return (None, 0) if row is None else (wire.decode(row[:-1]), self._file.clock.age_ms(row[-1]))
 
-    def _commit(self, connection: sqlite3.Connection, key: str | None, *, claims: bool = False) -> None:
-        """Commit; where the file has to grow for what *claims*, bring the log into it at once.
+    def _commit(self, connection: sqlite3.Connection, key: str | None, *, is_new: bool = False) -> None:
+        """Commit; where the file has to grow for a key that *is_new*, bring the log into it at once.
 
         Once the disk is full the file cannot grow, so the log could not begin anew, and every lock in the file would be lost.
         """
-        growth = wire.bytes_to_grow(connection, self.path) if claims else 0
+        growth = wire.bytes_to_grow(connection, self.path) if is_new else 0
         if growth:
             wire.check_room(self.path, growth)
         try:
