@@ -97,11 +97,8 @@ def with_room(work: Callable[[sqlite3.Connection], _T], connection: sqlite3.Conn
 def bytes_to_grow(connection: sqlite3.Connection, path: str) -> int:
     """Return how many bytes the file *path* lacks for the pages that the database has with the transaction of *connection*."""
     pages: int = connection.execute("PRAGMA page_count").fetchone()[0]
-    stands = os.stat(path).st_size  # noqa: PTH116  # each new key pays for it
-    if pages * _PAGE_BYTES <= stands:
-        return 0
     page_bytes: int = connection.execute("PRAGMA page_size").fetchone()[0]
-    return max(0, pages * page_bytes - stands)
+    return max(0, pages * page_bytes - os.stat(path).st_size)  # noqa: PTH116  # each new key pays for it
 
 
 def check_room(path: str, wanted: int) -> None:
@@ -151,8 +148,6 @@ def _code(error: BaseException) -> int | None:
 
 # SQLite calls only a full disk full: a quota that is used up, and a file as large as the process may make it, are failed writes.
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
-# What SQLite takes where its build says nothing else.
-_PAGE_BYTES = 4096
 # For the log of a transaction that makes the file grow.
 _SPARE_BYTES = 65_536
 _DENIED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)

@@ -181,11 +181,9 @@ class SqliteStore:
 
     def _step(self, request: Claim | Replace | Release, connection: sqlite3.Connection) -> Reply:
         connection.execute("BEGIN IMMEDIATE")
-        standing = self._standing(request.record.key, connection)
-        reply = self._decided(connection, standing, request)
+        reply, is_new = self._apply(connection, request)
         if reply.applied:
-            self._write(connection, reply)
-            self._commit(connection, request.record.key, is_new=standing[0] is None)
+            self._commit(connection, request.record.key, is_new=is_new)
         return reply
 
     def _steps(self, requests: Sequence[Replace], connection: sqlite3.Connection) -> list[Reply | StoreError]:
@@ -193,7 +191,7 @@ class SqliteStore:
         replies: list[Reply | StoreError] = []
         for request in requests:
             try:
-                replies.append(self._applied(connection, request))
+                replies.append(self._apply(connection, request)[0])
             except StoreError as error:
                 replies.append(error)
             except sqlite3.Error as error:
@@ -216,11 +214,13 @@ class SqliteStore:
         self._commit(connection, None, is_new=any(record is None for record, _ in standing))
         return decided
 
-    def _applied(self, connection: sqlite3.Connection, request: Replace) -> Reply:
-        reply = self._decided(connection, self._standing(request.record.key, connection), request)
+    def _apply(self, connection: sqlite3.Connection, request: Claim | Replace | Release) -> tuple[Reply, bool]:
+        """Return the reply, and whether the key is new."""
+        standing = self._standing(request.record.key, connection)
+        reply = self._decided(connection, standing, request)
         if reply.applied:
             self._write(connection, reply)
-        return reply
+        return reply, standing[0] is None
 
     def _decided(
         self, connection: sqlite3.Connection, standing: _Standing, request: Claim | Replace | Release
