@@ -71,12 +71,9 @@ class Backend:
         try:
             if self._learns:
                 yield store.guarantees()
-        except StoreSetupError as error:
+        except BaseException as error:
             # What is missing may be about to be made. All else, as a refused login, is said at once: pymongo would search in vain next.
-            if "dlock init" not in str(error):
+            if not isinstance(error, StoreSetupError) or "dlock init" not in str(error):
                 yield store.close()
                 raise
-        except BaseException:
-            yield store.close()
-            raise
         return store
