@@ -122,7 +122,8 @@ def in_the_way(wish: Wish, record: LockRecord | None, over: Collection[str]) -> 
 def join(wish: Wish, record: LockRecord | None, over: Collection[str], rvn: str) -> Claim | Replace:
     """Return the write by which *wish* becomes a member under its session; *record* is what stands, and shows that it may.
 
-    The token of who joins a free key is minted by the store: its member carries none, which means the record's, until the next write.
+    A token that rises is minted by the store, or raised to its floor: that member carries none, which means the record's, until the next
+    write.
     """
     session = wish.session
     assert session is not None  # who asks has one
@@ -131,12 +132,13 @@ def join(wish: Wish, record: LockRecord | None, over: Collection[str], rvn: str)
         claimed = _record(wish, wish.token_floor, rvn, Members(wish.kind, (session,), (me,)))
         return Claim(claimed, Expect.ABSENT if record is None else record.version)
     others = () if record.members is None else _others(wish, record.members, over)
-    token = record.fencing_token
+    token: int | None = record.fencing_token
+    least = record.fencing_token
     if wish.mode in (PERMIT, WRITE) or (wish.mode == READ and all(member.mode != READ for member in others)):
-        token = max(token + 1, wish.token_floor)
+        token, least = None, max(least + 1, wish.token_floor)
     me = Member(wish.member_id, wish.mode, _slot(wish, others), token, wish.weight, 0)
     members = Members(wish.kind, (session,), (me,)) if not others else _members(record, others, (me, session))
-    return Replace(_record(wish, token, rvn, members), record.version, wakes=_has_more_room(wish, members))
+    return Replace(_record(wish, least, rvn, members), record.version, wakes=_has_more_room(wish, members))
 
 
 def pass_on(wish: Wish, record: LockRecord | None, rvn: str) -> Replace | None:

@@ -21,8 +21,8 @@ S3   Claim token. The token is minted in the same step: ``max(previous token + 1
 S4   Payload. With *keep_payload* the data and the attributes of the record that stood there stay, unless there was none or it was
      ``gone``; otherwise, and without *keep_payload*, those of *request.record* are written. All other fields come from *request.record*.
 S5   Replace condition. A replace is applied if the record is ``held`` and has exactly the expected RVN and token. It writes
-     *request.record* with the token it carries (S4 for the payload); where the record stays held, without members, and that token is not
-     the expected one, as in a takeover, a store with a *floor* (S3) may raise it to that. It never creates a record, and never writes
+     *request.record* with the token it carries (S4 for the payload); where the record stays held, and that token is not the expected
+     one, as in a takeover, a store with a *floor* (S3) may raise it to that. It never creates a record, and never writes
      over one of a higher format version. A replace that frees the key (a break), or that *wakes* (one who leaves a shared lock has made
      room), wakes one waiter, as a release does.
 S6   Release condition. A release is applied if the record is ``held`` and has exactly the expected RVN and token. It writes

@@ -362,9 +362,8 @@ def _common_words(request: Replace | Release) -> tuple[bytes, ...]:
     """Return the arguments of PUT that are the same for all mere renewals."""
     record, keeps = request.record, request.keep_payload
     token = b"" if record.fencing_token == request.expected.fencing_token else b"%d" % record.fencing_token
-    alone = record.members is None  # members have tokens of their own, written out
-    options = b"k" * keeps + (b"w" if wakes(request) else b"l" if alone else b"")
-    options += b"f" * (alone and record.held and token != b"")
+    options = b"k" * keeps + (b"w" if wakes(request) else b"l" if record.members is None else b"")
+    options += b"f" * (record.held and token != b"")
     return record.state.encode(), token, b"" if keeps else plain_of(record).payload, options
 
 

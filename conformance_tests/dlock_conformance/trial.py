@@ -235,7 +235,7 @@ class Trial:
     def as_given(self, request: Replace | Release, came: LockRecord) -> LockRecord:
         """Return the record of *request* with the token that *came*, where a floor of the store's own may have raised that (S5)."""
         record, least = request.record, request.record.fencing_token
-        is_minted = record.held and record.members is None and least != request.expected.fencing_token
+        is_minted = record.held and least != request.expected.fencing_token
         has_floor = self.harness.token_floor and is_minted
         return replace(record, fencing_token=max(came.fencing_token, least)) if has_floor else record
 

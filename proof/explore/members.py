@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ class Rules(NamedTuple):
     """How many answers are lost, or writes arrive late."""
     sleeps: bool = True
     """Whether a client may lose its session in an attempt and go on, as a process does that was stopped."""
+    rise: int = 0
+    """What the store adds to a token that a replace raises, since it has a floor of its own."""
 
 
 def _permit(permits: int, weight: int = 1) -> Wish:
@@ -55,6 +58,7 @@ SCENARIOS: dict[str, Rules] = {
     "a writer that reads later": Rules(((_WRITE, _READ), (_WRITE,))),
     "a writer that goes on as a reader": Rules(((_WRITE, _DOWNGRADE), (_WRITE,))),
     "readers that go on as writers": Rules(((_READ, _UPGRADE), (_READ, _UPGRADE))),
+    "a store with a floor": Rules(((_READ,), (_READ, _WRITE)), rise=2),
     "readers and a writer": Rules(((_READ,), (_READ,), (_WRITE,))),
     "readers and writers": Rules(((_READ,), (_WRITE, _WRITE), (_READ,)), ends=0),
 }
@@ -93,6 +97,7 @@ class World(NamedTuple):
     tops: tuple[tuple[str, int], ...]
     writes: int
     ids: int
+    rise: int
 
 
 def explore(rules: Rules, worlds_max: int = 500_000) -> Explored:
@@ -133,6 +138,7 @@ def start(rules: Rules) -> World:
         (),
         0,
         0,
+        rules.rise,
     )
 
 
@@ -344,6 +350,9 @@ def _writes(world: World, client: int, attempt: Attempt, wish: Wish) -> Iterator
 
 def _applied(world: World, request: Request) -> tuple[World, LockRecord | None]:
     """Return the world after *request*, and the record that its answer shows."""
+    token = request.record.fencing_token
+    if isinstance(request, Replace) and token != request.expected.fencing_token:
+        request = request._replace(record=replace(request.record, fencing_token=token + world.rise))
     reply = outcome(world.record, request)
     written = world._replace(writes=world.writes + 1)
     return (written._replace(record=reply.record) if reply.applied else written), reply.record

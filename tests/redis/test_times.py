@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from dlock_core.record import LockRecord, Times, Version
+from dlock_core.record import LockRecord, Members, Times, Version
 from dlock_core.store import Claim, Expect, Replace
 from dlock_redis._scripts import CLAIM, PUT
 from dlock_redis._wire import claim_words, put_words
@@ -62,13 +62,15 @@ def test_a_clock_out_of_bounds_grants_nothing(raw: Any, key: str, bound: bytes, 
 
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("members", [None, Members("permits", (), ())])
 def test_a_takeover_that_the_server_has_lost_leaves_its_token_to_nobody(
-    store: Any, raw: Any, key: str, *, keep: bool, batch: bool
+    store: Any, raw: Any, key: str, members: Members | None, *, keep: bool, batch: bool
 ) -> None:
     """As after a crash or a failover: the token before it is all that stands, and one more than that was given already."""
     dead = granted(store, key)
     before = raw.dump(key)
-    request = Replace(held(key, dead.fencing_token + 1), dead.version, keep)
+    lease_ms = 20000 if members is None else None
+    request = Replace(held(key, dead.fencing_token + 1, members=members, lease_ms=lease_ms), dead.version, keep)
 
     def taken_over() -> LockRecord:
         [reply] = store.replace_many([request], timeout_s=5.0) if batch else [store.replace(request, timeout_s=5.0)]
