@@ -127,7 +127,6 @@ SCENARIOS: dict[str, Scenario] = {
 NIGHTLY = (
     "abandon-both",
     "break-fault",
-    "owner-probe-fault",
     "server-clock-fault",
     "2x6x2",
     "3x4x1",
