@@ -181,9 +181,9 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
     store = table.pop("store", {})
     if not isinstance(store, dict):
         raise ConfigurationError(f"[store] in {str(file)!r} is not a table")
-    if "url" in store:
+    if misplaced := sorted(set(store) & set(fields)):
         raise ConfigurationError(
-            f"url stands in [store] of {str(file)!r}; write it above, at the top level of the file"
+            f"{misplaced[0]} stands in [store] of {str(file)!r}; write it above, at the top level of the file"
         )
     if isinstance(table.get("observations"), dict):
         raise ConfigurationError(

@@ -220,6 +220,7 @@ def test_path_given_wins_over_the_environments(tmp_path: Path, monkeypatch: pyte
         ("[lease_duration]\nx = 1\n", "lease_duration"),
         ("store = 5\n", r"\[store\] in .* is not a table"),
         ('[store]\nurl = "memory://"\n', r"url stands in \[store\] of .*; write it above"),
+        ('url = "memory://"\n[store]\nprefix = "a/"\n', r"prefix stands in \[store\] of .*; write it above"),
         ("url = 5\n", "url must be a str, such as 'redis://localhost', not int"),
         ("lease_duration = '20'\n", "lease_duration: str is not a duration"),
         ("lease_duration = inf\n", "lease_duration: inf is not a finite"),
