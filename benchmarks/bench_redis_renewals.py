@@ -19,12 +19,11 @@ from dlock_redis import RedisStore
 __all__ = ["renewals"]
 
 _LOCKS, _LEASE_S = 500, 6
-_ALLOWED = frozenset({"redis-no-persistence", "redis-weak-persistence"})
 
 
 @contextmanager
 def _dlock(client: redis.Redis) -> Iterator[None]:
-    with LockClient(RedisStore(client), lease_duration=_LEASE_S, allow_unsafe=_ALLOWED) as locks:
+    with LockClient(RedisStore(client), lease_duration=_LEASE_S) as locks:
         leases = [locks.acquire(f"renewed/{number}") for number in range(_LOCKS)]
         yield
         assert all(lease.is_valid for lease in leases)
