@@ -363,7 +363,8 @@ def _common_words(request: Replace | Release) -> tuple[bytes, ...]:
     record, keeps = request.record, request.keep_payload
     token = b"" if record.fencing_token == request.expected.fencing_token else b"%d" % record.fencing_token
     options = b"k" * keeps + (b"w" if wakes(request) else b"l" if record.members is None else b"")
-    options += b"f" * (record.held and token != b"")
+    # Nobody is granted the token of a break, and who breaks a lock tells the next one.
+    options += b"f" * (record.held and record.broken is None and token != b"")
     return record.state.encode(), token, b"" if keeps else plain_of(record).payload, options
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import redis
 
-from dlock_core.record import LockRecord, Members, Times, Version
+from dlock_core.record import Broken, LockRecord, Members, Times, Version
 from dlock_core.store import Claim, Expect, Replace
 from dlock_redis._scripts import CLAIM, PUT
 from dlock_redis._wire import claim_words, put_words
@@ -82,6 +82,14 @@ def test_a_takeover_that_the_server_has_lost_leaves_its_token_to_nobody(
     raw.restore(key, 0, before, replace=True)
 
     assert taken_over().fencing_token > first.fencing_token > dead.fencing_token
+
+
+def test_a_break_raises_the_token_by_one(store: Any, key: str) -> None:
+    """As ``dlock break`` says, with the statement that closes a resource to the holder."""
+    record = granted(store, key)
+    request = Replace(held(key, record.fencing_token + 1, broken=Broken("somebody", 0)), record.version)
+
+    assert store.replace(request, timeout_s=5.0).record == request.record
 
 
 def test_a_clock_that_is_far_ahead_adds_nothing_to_a_takeover(raw: Any, store: Any, key: str) -> None:
