@@ -40,6 +40,7 @@ _SETUP: dict[str, str] = {
     "3159": "the server demands encryption; leave ssl_mode=disabled out",
     "2059": "PyMySQL does not know how this user signs in; give dlock a user WITH caching_sha2_password (MariaDB: mysql_native_password)",
     "2026": "the server has no encryption, and ssl_mode demands it",
+    "1184": "the server ended this user's session as it began, as it does where init_connect fails; its error log says why",
     "1146": "there is no such table; 'dlock init --url URL' creates it",
     "1049": "there is no such database; CREATE DATABASE makes it, and 'dlock init --url URL' the table in it",
     # Columns that are missing, too short, of another type or without a default; a view.

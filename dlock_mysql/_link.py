@@ -37,13 +37,13 @@ _RETURNING = "MariaDB"
 # What a connection needs whatever the server's own settings are. A row is locked for the time of one commit; whoever locks it for longer,
 # by hand, makes a request fail with certainty after a second, instead of being applied when nobody waits for it any more.
 # A COMMIT that chains would begin a transaction, in which the next grant stays uncommitted. The limits on what a statement may look at, or
-# show, would cut batches. MariaDB refuses, from 11.6.2 on, a statement that waited for a row which was changed meanwhile, at this isolation
-# level too (error 1020).
+# show, would cut batches. One on its time would end it with an unknown outcome, before the wait for a row has ended with a certain one.
+# MariaDB refuses, from 11.6.2 on, a statement that waited for a row which was changed meanwhile, at this isolation level too (error 1020).
 _SESSION = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE; "
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, "
     "completion_type = 'NO_CHAIN', sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = 18446744073709551615"
-    "/*M!110602 , innodb_snapshot_isolation = OFF */"
+    "/*M!110602 , innodb_snapshot_isolation = OFF *//*M! , max_statement_time = 0 *//*!80000 , max_execution_time = 0 */"
 )
 
 

@@ -1,4 +1,4 @@
-"""A server that takes no writes, as a replica does, or a primary from which a failover has moved on."""
+"""A server that takes no writes, as a replica does, or a primary after a failover; and one that ends a session as it begins."""
 
 from __future__ import annotations
 
@@ -59,3 +59,19 @@ def test_after_a_read_only_server_no_idle_connection_is_used(admin: Any, common:
     taken(common, key)
 
     assert shelf.take() not in before
+
+
+def test_a_user_whose_sessions_end_as_they_begin_is_told_why(url: str, key: str) -> None:
+    """1184, for all users but those with SUPER."""
+    with plain(url) as cursor:
+        cursor.execute("CREATE USER beginner@'%' IDENTIFIED BY 'b'")
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE ON {TABLE} TO beginner@'%'")
+        cursor.execute("SET GLOBAL init_connect = 'SELECT no_such_column'")
+        store = opened(url, user="beginner", password="b")
+        try:
+            with pytest.raises(StoreSetupError, match=r"1184.*init_connect"):
+                store.claim(claim(key), timeout_s=TIMEOUT_S)
+        finally:
+            store.close()
+            cursor.execute("SET GLOBAL init_connect = DEFAULT")
+            cursor.execute("DROP USER beginner@'%'")
