@@ -12,6 +12,8 @@ from dlock_core.kit import meanings, named, unanswered, unfit
 from dlock_postgres.options import settings_of
 
 misfit = partial(unfit, "PostgreSQL")
+# The server took writes when the connection was made: it is no primary any more, or another one is to be.
+READ_ONLY = "25006"
 CREATE_IT = "'dlock init --url URL' creates it"
 
 # An error that the server answers to a statement has rolled the statement back, but for those that end the session: they may come after

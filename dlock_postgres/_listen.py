@@ -26,10 +26,18 @@ _CONNECT_S = 10.0
 
 
 class _Stream:
-    """A stream of notifications, for the colour of *session*; an error of the connection ends it."""
+    """A stream of notifications, for the colour of *session*; an error of the connection ends it, and one more of *demotions*.
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    A server that takes no writes any more, and closes no connection, has nothing to tell.
+    """
+
+    def __init__(self, session: Session, demotions: Callable[[], int], before: int) -> None:
+        self.session, self._demotions, self._before = session, demotions, before
+
+    @property
+    def alive(self) -> bool:
+        """Whether no statement has met a server that takes no writes since the stream began to open."""
+        return self._demotions() == self._before
 
     def try_next(self) -> Any:
         return self.session.colour.perform(self.session.heard(_LOOK_S))
@@ -42,10 +50,11 @@ class _Stream:
         yield from ()
 
 
-def news_of(conninfo: Callable[[], str], channel: str, colour: Colour) -> News:
+def news_of(conninfo: Callable[[], str], channel: str, colour: Colour, demotions: Callable[[], int]) -> News:
     """Return what is notified on *channel*. A stream is opened on a thread of its own: the search for the server's name has no bound."""
 
     def listen() -> _Stream:
+        before = demotions()
         session = Session(conninfo(), THREADS)
         try:
             session.send(statement(f'LISTEN "{channel}"'), time.monotonic() + _CONNECT_S)
@@ -53,7 +62,7 @@ def news_of(conninfo: Callable[[], str], channel: str, colour: Colour) -> News:
             session.close()
             raise
         session.colour = colour
-        return _Stream(session)
+        return _Stream(session, demotions, before)
 
     def late(stream: _Stream) -> None:
         stream.session.close()

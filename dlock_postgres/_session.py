@@ -21,7 +21,7 @@ from psycopg.pq.abc import PGconn
 
 from dlock_core.errors import StoreUnavailableError
 from dlock_core.kit import DaemonThread, aperform, is_ready, perform
-from dlock_postgres._errors import not_connected
+from dlock_postgres._errors import READ_ONLY, not_connected
 from dlock_postgres._wire import Statement, decoded, prepared
 from dlock_postgres.options import service_of, settings_of
 
@@ -49,8 +49,6 @@ _CANCEL_S = 0.25
 _UNCONFIRMED = b"SyncRepWaitForLSN"
 # Nothing was run: the session has prepared it before, or has not, or its plan no longer fits the table.
 _NOT_PREPARED = ("42P05", "26000", "0A000")
-# The server took writes when the connection was made: it is no primary any more, or another one is to be.
-_READ_ONLY = "25006"
 _T = TypeVar("_T")
 Steps: TypeAlias = Generator[Any, Any, _T]
 
@@ -187,7 +185,7 @@ class Session:
         for result in results:
             if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
                 error = error_from_result(result)
-                self.demoted = error.sqlstate == _READ_ONLY
+                self.demoted = error.sqlstate == READ_ONLY
                 raise error
         if not results:
             raise psycopg.OperationalError("the connection ended without an answer")

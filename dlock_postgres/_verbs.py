@@ -9,7 +9,7 @@ from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import BatchResults, outcome, pages
 from dlock_core.store import Claim, Reply
 from dlock_postgres import _wire
-from dlock_postgres._errors import TROUBLE, error_of, is_of_one, misfit
+from dlock_postgres._errors import READ_ONLY, TROUBLE, error_of, is_of_one, misfit
 from dlock_postgres.options import quoted
 from dlock_postgres.provision import inspection, policy, provisioning
 
@@ -42,6 +42,8 @@ class PostgresVerbs:
         self.channel = f"dlock:{table}"[:63]
         self._learned, self._is_awaited = learned, is_awaited
         self._cancels = self._is_direct = False
+        # How many statements met a server that takes no writes any more.
+        self.demotions = 0
 
     def claim(self, request: Claim) -> Exchange[Reply]:
         """One statement; a read follows where another client's write came in between."""
@@ -161,6 +163,7 @@ class PostgresVerbs:
         return self._problem(error, call.key, writes=call.writes)
 
     def _problem(self, error: Exception, key: str | None, *, writes: bool) -> StoreError | None:
+        self.demotions += getattr(error, "sqlstate", None) == READ_ONLY
         return error_of(error, key, writes=writes, grant=self._grant)
 
     def _noted(self, facts: Facts) -> Facts:

@@ -55,7 +55,7 @@ class _Store(Batches, ClaimsMany, ReadsAge, Waits):
 
         def learned(facts: Facts) -> None:
             if facts.notifies and self._link.watch is None:
-                self._notify(self._watch_class(news_of(conninfo, verbs.channel, self._colour)))
+                self._notify(self._watch_class(news_of(conninfo, verbs.channel, self._colour, lambda: verbs.demotions)))
 
         def is_awaited(key: str) -> bool:
             watch = self._link.watch

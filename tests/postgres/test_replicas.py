@@ -173,6 +173,36 @@ def test_a_holder_follows_a_switchover_that_leaves_the_old_primary_up(
         assert fenced(standby.url, key, lease.fencing_token, lease.owner)
 
 
+def test_waiters_listen_at_the_new_primary_where_the_old_one_closes_no_connection(
+    primary: Member, standby: Standby, key: str
+) -> None:
+    """They listened at the old one, which had nothing to tell any more, for as long as they waited: each hand-over cost a poll."""
+    both = f"{primary.url.rpartition('/')[0]},{standby.url.rpartition('@')[2]}"
+    listens = "EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'dlock' AND query LIKE 'LISTEN%')"
+    with (
+        connect(both, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as holder,
+        connect(both, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as rival,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        lease = holder.acquire(key)
+        waiting = pool.submit(rival.acquire, key, timeout=LEASE_S)
+        primary.wait_until(listens)
+        primary.set("default_transaction_read_only", "on")
+        try:
+            primary.wait_until("current_setting('default_transaction_read_only') = 'on'")
+            standby.catch_up()
+            with pytest.raises(StoreUnavailableError, match="session is read-only"):
+                rival.try_acquire(f"{key}/other")
+            standby.promote()
+
+            standby.wait_until(listens)
+            primary.wait_until(f"NOT {listens}")
+            lease.release()
+            waiting.result().release()
+        finally:
+            primary.set("default_transaction_read_only", "off")
+
+
 def test_a_standby_that_is_away_and_has_a_slot_counts(primary: Member) -> None:
     """It may come back, or be promoted, without having seen the last grants."""
     primary.admin.execute("SELECT pg_create_physical_replication_slot('away')")
