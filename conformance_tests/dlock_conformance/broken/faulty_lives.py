@@ -135,6 +135,40 @@ def going_back(wire: Wire) -> None:
     wire.restart = lambda: wire.space.records.update(kept)
 
 
+def going_back_if(which: Callable[[LockRecord, LockRecord], bool]) -> Patch:
+    """Have a restart take back the last write of a record, of which *which* says so by what stood and what was written."""
+
+    def patch(wire: Wire) -> None:
+        before: dict[str, LockRecord] = {}
+
+        def fault(wire: Wire, step: Step, request: Any) -> Any:
+            old = wire.space.records.get(request.record.key)
+            reply = step(request)
+            if reply.applied and old is not None:
+                before.pop(old.key, None)
+                if which(old, reply.record):
+                    before[old.key] = old
+            return reply
+
+        around(("claim", "replace", "release"), fault)(wire)
+        wire.restart = lambda: wire.space.records.update(before)
+
+    return patch
+
+
+def leaving_out(**fields: Any) -> Patch:
+    """Have a restart bring back records with *fields* in place of theirs."""
+
+    def patch(wire: Wire) -> None:
+        def restart() -> None:
+            for key, record in wire.space.records.items():
+                wire.space.records[key] = replace(record, **fields)
+
+        wire.restart = restart
+
+    return patch
+
+
 def new_guarantees(wire: Wire) -> None:
     """Promise something else each time."""
     told = wire.told

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from dlock_conformance.broken import faulty_calls, faulty_pools
+from dlock_conformance.broken import faulty_calls, faulty_lives, faulty_pools
 from dlock_conformance.broken.breaking import Step, around, setting
 from dlock_conformance.broken.faulty_calls import playing
 from dlock_conformance.broken.faulty_links import BrokenLinks, telling
@@ -15,7 +15,7 @@ from dlock_conformance.broken.steps import Broken
 from dlock_conformance.faults import Fault
 from dlock_conformance.wire.errors import NoReplyError, NotSentError
 from dlock_conformance.wire.wired import AsyncWiredStore, Wire, WiredStore
-from dlock_core.record import LockRecord
+from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim
 
 __all__ = ["LINKS_OF_LIVES", "OF_LIVES"]
@@ -113,7 +113,34 @@ def keeping_places(wire: Wire) -> None:
     wire.faces = (KeepsPlaces, AsyncKeepsPlaces)
 
 
+def is_taken_over(old: LockRecord, new: LockRecord) -> bool:
+    """Whether *new* has another holder than *old*, without a release between them."""
+    return new.held and old.held and new.fencing_token != old.fencing_token
+
+
+def collecting_in_a_look(wire: Wire) -> None:
+    """Remove a tombstone of more than a second that an age is asked of."""
+
+    def fault(wire: Wire, step: Step, key: str) -> Any:
+        came = step(key)
+        if came is not None and came[0].state is State.GONE and came[1] > 1_000:
+            faulty_lives.lose(wire, lambda record: record.key == key)
+        return came
+
+    around("read_age", fault)(wire)
+
+
 OF_LIVES: tuple[Broken, ...] = (
+    Broken("a restart takes back a takeover", "S18", faulty_lives.going_back_if(is_taken_over)),
+    Broken(
+        "a restart takes back a break", "S18", faulty_lives.going_back_if(lambda old, new: old.held and not new.held)
+    ),
+    Broken(
+        "a restart takes back a claim of a tombstone", "S18", faulty_lives.going_back_if(lambda old, _: not old.held)
+    ),
+    Broken("a restart forgets the beats of sessions", "S18", faulty_lives.leaving_out(beat=None)),
+    Broken("a restart forgets the members of locks", "S18", faulty_lives.leaving_out(members=None)),
+    Broken("a look at an old tombstone removes it", "S18", collecting_in_a_look),
     Broken("a restart makes all records an hour older", "C2", getting_older),
     Broken("a refused claim makes the record young", "C2", around("claim", made_young)),
     Broken("provisioning lets tokens go back after a prune", "P2", provisioning_the_floor),

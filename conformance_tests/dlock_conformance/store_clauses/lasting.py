@@ -10,7 +10,7 @@ from dlock_conformance.needs import needs
 from dlock_conformance.records import LAPSED_MS, fresh, held, next_version, tombstone
 from dlock_conformance.store_clauses.claiming import LARGE
 from dlock_conformance.store_clauses.connecting import use_and_close
-from dlock_conformance.store_clauses.forms import STOOD, changes, granted_in_each_form
+from dlock_conformance.store_clauses.forms import STOOD, changes, granted_in_each_form, looks
 from dlock_conformance.store_clauses.whole import LEFT, WHOLE
 from dlock_conformance.trial import Trial, batch_size
 from dlock_core.errors import StoreError
@@ -88,26 +88,18 @@ class LastingClauses:
         restart: Callable[[], None] = trial.hook("restart")
         if not trial.store.guarantees().durable:
             trial.skip("guarantees() says that the store is not durable")
-        written = [trial.hold(trial.key(), **LARGE), trial.free(trial.hold(trial.key(), token=9))]
-        written += [trial.renew(trial.hold(trial.key(), lease_ms=1)), trial.free(trial.renew(trial.hold(trial.key())))]
-        if trial.harness.gives("batch_renew"):
-            before = [trial.hold(trial.key()) for _ in range(batch_size(trial, 2))]
-            after = [next_version(record, owner="renewed in a batch") for record in before]
-            trial.store.replace_many([Replace(new, old.version) for new, old in zip(after, before, strict=True)])
-            written += after
-        written += claimed_in_other_ways(trial)
-        gone = trial.free(trial.hold(trial.key(), token=90), State.GONE)
+        written = written_in_every_way(trial) | written_together(trial)
+        written |= {"a claim of much": trial.hold(trial.key(), **LARGE)}
+        written |= {"a release of what was renewed": trial.free(trial.renew(trial.hold(trial.key())))}
+        gone = written["a release that hides"] = trial.free(trial.hold(trial.key(), token=90), State.GONE)
         trial.other.close()
 
         restart()
 
         store = trial.open()
-        for record in (*written, gone):
-            trial.exactly(
-                record,
-                store.read(record.key),
-                "a write was answered, and is lost after a restart, though guarantees() says durable",
-            )
+        for what, record in written.items():
+            wrong = f"what {what} wrote was answered, and is lost after a restart, though guarantees() says durable"
+            trial.exactly(record, store.read(record.key), wrong)
         again = trial.hold(gone.key, store=store)
         trial.require(again.fencing_token > gone.fencing_token, "the token went back by a restart", came=again)
         *_, came = (trial.tried(lambda: trial.store.read(gone.key)) for _ in range(3))
@@ -150,19 +142,25 @@ class LastingClauses:
     def test_s18_no_record_is_gone_a_moment_after_its_lease_or_session(self, trial: Trial) -> None:
         """Nor is a tombstone: what the server is told to remove is often due within a second. Of later the harness can tell: *expires*."""
         shapes = [held("k", lease_ms=LAPSED_MS), *(held("k", **fields) for fields in WHOLE.values())]
-        standing = left_alone(trial)
+        old = left_alone(trial)
+        standing = [*old]
         for shape in filter(trial.carries, shapes):
             claims = [Claim(next_version(shape, key=trial.key()), Expect.ANY) for _ in range(2)]
             first, second = [trial.granted(trial.store.claim(each), "a claim of an absent key") for each in claims]
             standing += [first, trial.renew(second)]
         if trial.harness.gives("batch_renew"):
-            old = trial.hold(trial.key(), lease_ms=LAPSED_MS)
-            [came] = trial.store.replace_many([renewal(old)])
+            [came] = trial.store.replace_many([renewal(trial.hold(trial.key(), lease_ms=LAPSED_MS))])
             standing.append(trial.granted(came, "a renewal in a batch"))
         time.sleep(MOMENT_S)
 
         for record in standing:
             trial.exactly(record, trial.store.read(record.key), f"{MOMENT_S:g} s after its last write a record is gone")
+        for record in old:
+            for what, look in looks(trial).items():
+                if record.held or not what.startswith("the refusal of"):  # a claim of what nobody holds is none
+                    look(record)
+                    wrong = f"{what}, {MOMENT_S:g} s after the last write, changed a record that is {record.state}"
+                    trial.exactly(record, trial.store.read(record.key), wrong)
 
     @needs("expires")
     def test_s18_nothing_that_was_written_ends_by_itself(self, trial: Trial) -> None:
@@ -211,19 +209,18 @@ def renewal(record: LockRecord) -> Replace:
     return Replace(next_version(record), record.version)
 
 
-def claimed_in_other_ways(trial: Trial) -> list[LockRecord]:
-    """Return what is held by other claims than the common one, as far as the store has them."""
-    claimed = [trial.hold(trial.key(), lease_ms=None)]
-    asked = Claim(held(trial.key(), lease_ms=1), Expect.ANY)
+def written_together(trial: Trial) -> dict[str, LockRecord]:
+    """Return what two in one request have written, as far as the store has such requests."""
+    written: dict[str, LockRecord] = {}
+    if trial.harness.gives("batch_renew"):
+        before = [trial.hold(trial.key()) for _ in range(batch_size(trial, 2))]
+        after = [next_version(record, owner="renewed in a batch") for record in before]
+        trial.store.replace_many([Replace(new, old.version) for new, old in zip(after, before, strict=True)])
+        written |= {f"member {number} of a batch": record for number, record in enumerate(after)}
     if trial.harness.gives("atomic_multi"):
-        several = [asked, Claim(held(trial.key()), Expect.ANY)]
-        claimed += [trial.granted(each, "one of several claims") for each in trial.store.claim_many(several)]
-    if trial.harness.gives("claim_wait"):
-        asked = asked._replace(record=held(trial.key(), lease_ms=1), ticket="conformance")
-        claimed.append(
-            trial.granted(trial.store.claim_when_free(asked, wait_s=1.0), "a claim of a key that nobody holds")
-        )
-    return claimed
+        claimed = trial.store.claim_many([Claim(held(trial.key()), Expect.ANY) for _ in range(2)])
+        written |= {f"claim {number} of two": trial.granted(came, "one of two") for number, came in enumerate(claimed)}
+    return written
 
 
 def written_in_every_way(trial: Trial) -> dict[str, LockRecord]:
@@ -251,12 +248,15 @@ def written_in_every_way(trial: Trial) -> dict[str, LockRecord]:
         record = fresh_one()
         ways[form] = trial.granted(trial.store.send(changes(record, record.version)[form]), form)
     for name, fields in WHOLE.items():
+        if not trial.carries(held("k", **fields)) or not trial.carries(tombstone(held("k"), **LEFT)):
+            continue
         ways[f"a claim with {name}"] = trial.hold(trial.key(), **fields)
         ways[f"a renewal with {name}"] = trial.renew(trial.hold(trial.key(), **fields))
         ways[f"a release with {name}"] = trial.free(trial.hold(trial.key(), **fields), **LEFT)
     if trial.harness.gives("batch_renew"):
-        record, other = ways["a batch"], ways["a break in a batch"] = fresh_one(), fresh_one()
+        record, other = fresh_one(), fresh_one()
         freed = Replace(tombstone(other, fencing_token=other.fencing_token + 1), other.version)
-        trial.store.replace_many([renewal(record)])
-        trial.store.replace_many([freed])
+        for what, request in (("a batch", renewal(record)), ("a break in a batch", freed)):
+            [came] = trial.store.replace_many([request])
+            ways[what] = trial.granted(came, what)
     return ways
