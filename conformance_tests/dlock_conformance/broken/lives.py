@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from dlock_conformance.broken import faulty_calls, faulty_lives, faulty_pools
-from dlock_conformance.broken.breaking import Step, around, setting
+from dlock_conformance.broken.breaking import Patch, Step, around, setting
 from dlock_conformance.broken.faulty_calls import playing
 from dlock_conformance.broken.faulty_links import BrokenLinks, telling
 from dlock_conformance.broken.faulty_pools import one_at_a_time, used_again_after
@@ -130,7 +131,44 @@ def collecting_in_a_look(wire: Wire) -> None:
     around("read_age", fault)(wire)
 
 
+def ending_by_age(goes: Callable[[LockRecord], bool]) -> Patch:
+    """Have the server, which does not tell, remove what *goes* says 2 s after its last write."""
+
+    def fault(wire: Wire, step: Step, asked: Any) -> Any:
+        latest = wire.space.now() - 2 * 10**9
+        faulty_lives.lose(wire, lambda record: goes(record) and wire.space.written_at[record.key] < latest)
+        return step(asked)
+
+    return around(("read", *WRITES), fault)
+
+
+def with_places_for(count: int) -> Patch:
+    """Know only the *count* who came last of those who wait for a key."""
+
+    def patch(wire: Wire) -> None:
+        enter = wire.enter
+
+        def entering(record: LockRecord, wake: Callable[[], object]) -> bool:
+            waiters = wire.space.waiters.get(record.key)
+            if waiters and len(waiters) >= count:
+                wire.leave(record.key, waiters[0], pass_on=False)
+            return enter(record, wake)
+
+        wire.enter = entering
+
+    return patch
+
+
 OF_LIVES: tuple[Broken, ...] = (
+    Broken("a tombstone ends after two seconds", "S18", ending_by_age(lambda record: not record.held)),
+    Broken("a lapsed lease ends after two seconds", "S18", ending_by_age(faulty_lives.has_lapsed)),
+    Broken("only the eight who came last are woken", "N3", with_places_for(8)),
+    Broken("a replace that wakes asks first", "S23", around("replace", faulty_lives.costing(lambda r, _: r.wakes))),
+    Broken(
+        "a batch under sessions asks first",
+        "S23",
+        around("replace_many", faulty_lives.costing(lambda asked, _: any(each.record.session for each in asked))),
+    ),
     Broken("a restart takes back a takeover", "S18", faulty_lives.going_back_if(is_taken_over)),
     Broken(
         "a restart takes back a break", "S18", faulty_lives.going_back_if(lambda old, new: old.held and not new.held)

@@ -48,6 +48,7 @@ def changing(
     *,
     stale: bool = False,
     keep: bool = False,
+    wakes: bool = False,
     after_s: float = 0,
     **fields: Any,
 ) -> Prepared:
@@ -63,7 +64,8 @@ def changing(
         version = Version(fresh(), record.fencing_token) if stale else record.version
         writes = tombstone if "state" in fields else next_version
         request = kind(writes(record, **{**CLEARED, **fields}), version, keep)
-        return lambda: trial.store.send(request)
+        asked = request._replace(wakes=wakes) if isinstance(request, Replace) else request
+        return lambda: trial.store.send(asked)
 
     return prepared
 
@@ -78,12 +80,12 @@ def reading(verb: str, standing: str) -> Prepared:
     return prepared
 
 
-def renewing(most: int, *, stale: bool = False, keep: bool = False) -> Prepared:
+def renewing(most: int, *, stale: bool = False, keep: bool = False, **fields: Any) -> Prepared:
     """Return a batch of at most *most* renewals, of which the first may expect a version that does not stand."""
 
     def prepared(trial: Trial) -> Callable[[], object]:
         records = [trial.hold(trial.key()) for _ in range(min(most, getattr(trial.store.raw, "batch_limit", 1)))]
-        batch = [Replace(next_version(record), record.version, keep) for record in records]
+        batch = [Replace(next_version(record, **fields), record.version, keep) for record in records]
         if stale:
             batch[0] = batch[0]._replace(expected=Version(fresh(), 1))
         return lambda: trial.store.replace_many(batch)
@@ -118,6 +120,8 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "replace_taking_over": changing(Replace, fencing_token=2**52),
         "replace_of_much_data": changing(Replace, **LARGE),
         "replace_under_a_session": changing(Replace, **SESSION),
+        "replace_waking": changing(Replace, wakes=True),
+        "replace_waking_and_keeping": changing(Replace, wakes=True, keep=True, **SESSION),
         "replace_freeing_refused": changing(Replace, stale=True, state=State.FREE),
         "replace_refused": changing(Replace, stale=True),
         "replace_refused_by_free": changing(Replace, "free"),
@@ -147,6 +151,7 @@ BRANCHES: dict[str, dict[str, Prepared]] = {
         "replace_many_of_one": renewing(1),
         "replace_many_of_all_that_it_takes": renewing(MOST),
         "replace_many_keeping": renewing(5, keep=True),
+        "replace_many_under_a_session": renewing(5, **SESSION),
         "replace_many_refused": renewing(5, stale=True),
     },
 }

@@ -25,7 +25,7 @@ __all__ = ["LEAST_S", "NotifyClauses"]
 
 HANDS = 25
 SETTLES = (1, 10, 30)
-WAITERS, MANY = 6, 24
+WAITERS, IN_TURN, MANY = 6, 12, 24
 BRIEF_S = 0.1
 LEAST_S = 0.0004
 """Less than a millisecond: no whole one is left of it, and 0 waits for ever in some places."""
@@ -165,10 +165,10 @@ class NotifyClauses:
         trial.fail(f"one release woke all {WAITERS} waiters; it must wake one")
 
     def test_n3_each_waiter_has_its_turn(self, trial: Trial) -> None:
-        """Several wait at once, and each release is followed by the claim of another of them."""
+        """Many wait at once, and each release is followed by the claim of another of them: nobody is forgotten for those behind."""
         standing = trial.hold(trial.key())
         came: queue.Queue[object] = queue.Queue()
-        waiters = [Next(trial.other, standing.key, trial.harness.soon_s, came) for _ in range(3)]
+        waiters = [Next(trial.other, standing.key, trial.harness.soon_s, came) for _ in range(IN_TURN)]
         for each in waiters:
             each.refused.wait(trial.harness.soon_s)
         threading.Event().wait(trial.settles_s)  # let them come as far as to wait: there is no sign of it
@@ -177,7 +177,7 @@ class NotifyClauses:
 
             got = waiters[0].result()
 
-            wrong = f"three waited for a key, and nobody of them got it within {trial.harness.soon_s:g} s after release {place + 1}"
+            wrong = f"{IN_TURN} waited for a key, and nobody of them got it within {trial.harness.soon_s:g} s after release {place + 1}"
             if not isinstance(got, LockRecord):
                 trial.fail(wrong, came=got)
             standing = got
