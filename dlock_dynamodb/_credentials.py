@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import boto3
 import botocore.client
 import botocore.session
-from botocore.exceptions import BotoCoreError, CredentialRetrievalError
+from botocore.credentials import Credentials
+from botocore.exceptions import BotoCoreError, CredentialRetrievalError, MetadataRetrievalError
 
 from dlock_core.errors import ConfigurationError, StoreSetupError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, DaemonThread, watch_forks
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dlock_dynamodb.options import DynamoDBStoreOptions
 
 _ACCEPTED = "give a boto3 session or a client made by boto3.client('dynamodb')"
+_PARTS = ("access key id", "secret access key", "session token")
 _PAUSE_S = 1.0
 
 
@@ -104,29 +106,51 @@ def open_session(options: DynamoDBStoreOptions) -> Any:
     """Return the boto3 session of a URL.
 
     Raises:
-        ConfigurationError: the profile does not exist.
+        ConfigurationError: the profile does not exist, or what names the credentials cannot be used.
         StoreSetupError: no credentials are found.
+        StoreUnavailableError: what gives them out does not.
     """
     try:
         session = boto3.Session(profile_name=options.profile, region_name=options.region)
-        found = session.get_credentials()
     except BotoCoreError as error:
-        raise ConfigurationError(
-            f"the AWS configuration cannot be used (profile {options.profile!r}): {error}"
-        ) from error
-    if found is None and options.is_loopback:
+        raise _unusable(error) from error
+    if options.is_loopback and _found(session) is None:
         # DynamoDB Local takes any credentials, but boto3 sends nothing without.
         return boto3.Session("dlock", "dlock", region_name=options.region)
     return _checked(session)
 
 
 def _checked(session: Any) -> Any:
-    if session.get_credentials() is None:
+    found = _found(session)
+    if found is None:
         raise StoreSetupError(
             "boto3 finds no AWS credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile (profile=…), "
             "or give the machine a role; 'aws sts get-caller-identity' checks them"
         )
+    if type(found) is Credentials:
+        for name, value in zip(_PARTS, found.get_frozen_credentials(), strict=False):
+            if value is not None and any(map(str.isspace, value)):
+                # A header would end there, and a gateway before DynamoDB answer with an error that says nothing.
+                raise ConfigurationError(
+                    f"the AWS {name} has a blank or a line end in it; 'echo -n' and 'printf' write a secret without one"
+                )
     return session
+
+
+def _found(session: Any) -> Any:
+    """Return the credentials of *session*, or None; boto3 asks some sources here already, as a program or an endpoint."""
+    try:
+        return session.get_credentials()
+    except (CredentialRetrievalError, MetadataRetrievalError) as error:
+        raise StoreUnavailableError(f"boto3 gets no AWS credentials: {error}; nothing was sent") from error
+    except Exception as error:  # also of the system: a program or a file that is missing
+        raise _unusable(error) from error
+
+
+def _unusable(error: Exception) -> ConfigurationError:
+    return ConfigurationError(
+        f"the AWS configuration cannot be used ({type(error).__name__}: {error}); see the variables AWS_… and the files in ~/.aws"
+    )
 
 
 def given(driver: Any) -> tuple[Any, Any, str | None, str | None]:

@@ -58,7 +58,7 @@ CODES: dict[str, Verdict] = meanings(
 _UNSENT: Verdict = (StoreUnavailableError, "no connection; nothing was sent")
 _STALE: Verdict = (
     StoreUnavailableError,
-    "the credentials could not be refreshed, or the new ones are expired by this machine's clock; nothing was sent",
+    "boto3 gets no new credentials, or expired ones by this clock; nothing was sent; 'aws sts get-caller-identity' says more",
 )
 _KEYLESS: Verdict = (
     StoreSetupError,
@@ -97,7 +97,7 @@ class StrangeAnswerError(Exception):
     """DynamoDB, or a gateway before it, gave an answer that says nothing."""
 
 
-def code_of(error: Exception) -> str:
+def code_of(error: BaseException | None) -> str:
     """Return the code of an answer of AWS, without its ending; "" for another error."""
     return (
         str(error.response["Error"].get("Code", "")).removesuffix("Exception") if isinstance(error, ClientError) else ""
@@ -107,7 +107,7 @@ def code_of(error: Exception) -> str:
 def translate(error: Exception, what: str, *, key: str | None, writes: bool) -> StoreError:
     """Return our error for one of the driver's, whose message it leaves out: that may hold secrets."""
     if not isinstance(error, ClientError):
-        return _judged(_verdict(error), f"{what}: {type(error).__name__}{_at(error)}", key, writes=writes)
+        return _judged(_verdict(error), f"{what}: {type(error).__name__}{_about(error)}", key, writes=writes)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = code_of(error)
     return _judged(CODES.get(code, _FAILED), f"{what}: {code or 'an error'} (HTTP {status})", key, writes=writes)
@@ -118,8 +118,17 @@ def statement_error(code: str, what: str, *, key: str) -> StoreError:
     return _judged(CODES.get(code, _FAILED), f"{what}: {code}", key, writes=True)
 
 
-def _at(error: Exception) -> str:
-    """Return the host and port that *error* is about, if it says so; of a URL nothing else is shown."""
+def _about(error: Exception) -> str:
+    """Return the host and port that *error* is about, or the source of credentials and what failed there, if it says so.
+
+    Of a URL and of a message nothing else is shown.
+    """
+    if isinstance(error, CredentialRetrievalError):
+        cause = error.__cause__
+        code, file = code_of(cause), getattr(cause, "filename", None)
+        what = f"{cause.operation_name}: {code}" if isinstance(cause, ClientError) else type(cause).__name__
+        told = "" if cause is None else f" ({what}{f': {file}' if file else ''})"
+        return f" of {error.kwargs['provider']}{told}"
     url = urlsplit(str(getattr(error, "kwargs", {}).get("endpoint_url", "")))
     return f" at {url.netloc.rpartition('@')[2]}" if url.netloc else ""
 

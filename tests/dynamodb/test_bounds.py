@@ -172,23 +172,29 @@ def failing(error: Exception) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "told"),
     [
-        partial(new_keys, hours=-0.1),
-        failing(ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole")),
-        failing(ReadTimeoutError(endpoint_url="https://sts.test")),
-        failing(KeyError("AccessKeyId")),
-        failing(EndpointConnectionError(endpoint_url="https://sts.test")),
+        (partial(new_keys, hours=-0.1), r"of test \(RuntimeError\)"),
+        (
+            failing(ClientError({"Error": {"Code": "AccessDenied"}}, "AssumeRole")),
+            r"of test \(AssumeRole: AccessDenied\)",
+        ),
+        (failing(FileNotFoundError(2, "No such file", "/token")), r"of test \(FileNotFoundError: /token\)"),
+        (failing(ReadTimeoutError(endpoint_url="https://sts.test")), r"of test \(ReadTimeoutError\)"),
+        (failing(KeyError("AccessKeyId")), r"of test \(KeyError\)"),
+        (failing(EndpointConnectionError(endpoint_url="https://sts.test")), "no connection"),
     ],
-    ids=["expired by this clock", "refused", "no answer", "another answer", "no connection"],
+    ids=["expired by this clock", "refused", "no file", "no answer", "another answer", "no connection"],
 )
-def test_credentials_that_cannot_be_refreshed_are_told_as_such(stub: Stub, key: str, source: Callable[[], Any]) -> None:
-    """Whatever their source raises, nothing was sent, and DynamoDB has refused nothing."""
+def test_credentials_that_cannot_be_refreshed_are_told_as_such(
+    stub: Stub, key: str, source: Callable[[], Any], told: str
+) -> None:
+    """Whatever their source raises, nothing was sent, and DynamoDB has refused nothing; the message names what failed."""
     refreshed = Refreshed(minutes=-1)
     refreshed.credentials._refresh_using = source
     store = DynamoDBStore(refreshed.session, table="locks", region="eu-west-1", endpoint_url=stub.endpoint)
 
-    with pytest.raises(StoreUnavailableError, match="nothing was sent"):
+    with pytest.raises(StoreUnavailableError, match=f"{told}.*nothing was sent"):
         store.claim(Claim(record(key), Expect.ANY), timeout_s=10)
     store.close()
 

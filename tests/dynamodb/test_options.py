@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,11 +15,12 @@ import botocore.session
 import pytest
 
 from dlock_core.backend import backend_for
-from dlock_core.errors import ConfigurationError, MissingDriverError, StoreSetupError
+from dlock_core.errors import ConfigurationError, MissingDriverError, StoreSetupError, StoreUnavailableError
 from dlock_dynamodb import DynamoDBStore, DynamoDBStoreOptions, backend
 from dlock_dynamodb.provision import is_aws, policy
 from tests.dynamodb.support import session
 
+_KEY_ID, _SECRET, _CONTAINER = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_CONTAINER_CREDENTIALS_FULL_URI"
 KEYS_OF_AWS = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_PROFILE"]
 
 
@@ -157,6 +159,42 @@ def test_an_unknown_profile_is_told_at_open() -> None:
     """With its name."""
     with pytest.raises(ConfigurationError, match="nobody"):
         backend.open(DynamoDBStoreOptions.from_url("dynamodb://eu-west-1/locks?profile=nobody"))
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize(
+    ("config", "environment", "expected"),
+    [
+        ("credential_process = /no/such/program", {}, (ConfigurationError, "No such file.*/no/such/program")),
+        ("credential_process = /bin/echo hello", {}, (ConfigurationError, "JSONDecodeError")),
+        ("credential_process = /bin/false", {}, (StoreUnavailableError, "gets no AWS credentials.*custom-process")),
+        ("", {_CONTAINER: "http://example.com/x"}, (ConfigurationError, "Unsupported host")),
+        ("", {_CONTAINER: "http://127.0.0.1:9/x"}, (StoreUnavailableError, "container-role")),
+        ("", {_KEY_ID: "key\n", _SECRET: "hunter2"}, (ConfigurationError, "access key id has a blank or a line end")),
+        ("", {_KEY_ID: "key", _SECRET: "hunter2\n"}, (ConfigurationError, "secret access key has a blank")),
+    ],
+)
+def test_credentials_that_cannot_be_had_are_told_at_open(
+    config: str,
+    environment: dict[str, str],
+    expected: tuple[type[Exception], str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Whatever boto3 raises of their source: wrong settings are told from a source that may answer later."""
+    (tmp_path / "config").write_text(f"[default]\n{config}\n")
+    monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.SLEEP_TIME", 0)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    def open_by_session(_: DynamoDBStoreOptions) -> object:
+        return DynamoDBStore(boto3.Session(), table="locks", region="eu-west-1")
+
+    kind, told = expected
+    for open_store in (backend.open, open_by_session):
+        with pytest.raises(kind, match=told) as raised:
+            open_store(DynamoDBStoreOptions.from_url("dynamodb://eu-west-1/locks"))
+        assert "hunter2" not in str(raised.value)
 
 
 def test_what_is_no_session_or_client_is_refused_with_the_reason() -> None:
