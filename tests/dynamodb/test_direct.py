@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -208,6 +209,41 @@ def test_a_private_authority_is_trusted(tmp_path: Path, key: str, monkeypatch: p
         store.close()
 
         assert len(stub.requests) == 3
+    assert went_direct(store)
+
+
+def test_an_authority_that_boto3_trusts_is_trusted_however_loosely_it_was_made(
+    tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.13 and newer refuse one by default that leaves out what RFC 5280 asks for, as those of many gateways do; boto3 takes it."""
+    plain = ssl.create_default_context
+
+    def strict(**options: Any) -> ssl.SSLContext:
+        context = plain(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", strict)
+    (tmp_path / "ca.cnf").write_text(
+        "[req]\ndistinguished_name=dn\nx509_extensions=ca\n[dn]\n[ca]\nbasicConstraints=CA:TRUE\n"
+    )
+    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1\n")
+    for line in (
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=gateway -config ca.cnf -keyout key.pem -out ca.pem",
+        "req -new -key key.pem -subj /CN=localhost -config ca.cnf -out request.pem",
+        "x509 -req -in request.pem -CA ca.pem -CAkey key.pem -CAcreateserial -days 2 -extfile names -out server.pem",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=tmp_path, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "key.pem")
+    monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "ca.pem"))
+    with stubbed(tls) as stub:
+        stub.says((200, {}))
+        store = DynamoDBStore(session(), table="locks", endpoint_url=stub.endpoint)
+
+        assert store.read(key, timeout_s=10) is None
+        store.close()
+
     assert went_direct(store)
 
 
