@@ -29,7 +29,7 @@ _REFUSALS: dict[type[StoreError], dict[grpc.StatusCode, dict[str, str]]] = {
             f"{_NO_CONNECTION}.*Unwrap failed": "the server wants a certificate of the client (tls_cert and tls_key), or refuses this one",
             f"{_NO_CONNECTION}.*security handshaker": "see that tls_ca, tls_cert and tls_key are PEM files, "
             "and that the key is the certificate's",
-            _NO_CONNECTION: "check host, port and TLS",
+            _NO_CONNECTION: "check host, port, TLS and http_proxy",
             "DNS resolution failed|errors resolving": "check the host's name",
             "etcdserver: rpc not supported for learner": "name a voting member",
         },

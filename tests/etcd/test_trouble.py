@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -74,6 +75,20 @@ def test_only_what_is_certain_is_said_to_be_not_applied(code: str, said: str, ki
     assert type(error_of(refusal, "k", writes=False)) is (
         StoreUnavailableError if kind is OutcomeUnknownError else kind
     )
+
+
+def test_proxy_of_the_environment_is_named_as_a_cause(address: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked for members on this host, too, unless no_proxy names them."""
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
+    with (
+        pytest.raises(StoreUnavailableError, match=r"check .*http_proxy"),
+        closing(EtcdStore(f"etcd://{address}")) as store,
+    ):
+        store.read(key, timeout_s=2)
+
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with closing(EtcdStore(f"etcd://{address}")) as store:
+        assert store.read(key, timeout_s=TIMEOUT_S) is None
 
 
 def test_write_to_a_server_that_stands_still_is_unknown(own_server: ScriptedServer, key: str) -> None:
