@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.pq import ExecStatus
 
-from dlock_core import connect
+from dlock_core import LockClient, connect
 from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError, UnsafeStoreError
 from dlock_core.store import Grade
 from dlock_postgres import PostgresStore
@@ -140,31 +140,42 @@ def test_a_promoted_asynchronous_standby_grants_a_held_lock_again(primary: Membe
     assert not said.refusal_linearizable
 
 
+def either(first: Member, second: Member) -> str:
+    """Return a URL that names both servers."""
+    return f"{first.url.rpartition('/')[0]},{second.url.rpartition('@')[2]}"
+
+
+@contextmanager
+def switched_over(primary: Member, standby: Standby, client: LockClient, key: str) -> Iterator[None]:
+    """Make *primary* read-only, which closes no connection and *client* finds out, and promote *standby*."""
+    primary.set("default_transaction_read_only", "on")
+    try:
+        primary.wait_until("current_setting('default_transaction_read_only') = 'on'")
+        standby.catch_up()
+        with pytest.raises(StoreUnavailableError, match="session is read-only"):
+            client.try_acquire(f"{key}/other")
+        standby.promote()
+        yield
+    finally:
+        primary.set("default_transaction_read_only", "off")
+
+
 def test_a_holder_follows_a_switchover_that_leaves_the_old_primary_up(
     primary: Member, standby: Standby, key: str
 ) -> None:
     """It was made read-only, and closed no connection: the holder's went on to be refused there, and who reads alone saw old records."""
-    both = f"{primary.url.rpartition('/')[0]},{standby.url.rpartition('@')[2]}"
+    both = either(primary, standby)
     with (
         connect(both, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as client,
         connect(both, allow_unsafe=ACCEPTED) as reader,
     ):
         lease = client.acquire(key, auto_renew=False)
         before = reader.get(key)
-        primary.set("default_transaction_read_only", "on")
-        try:
-            primary.wait_until("current_setting('default_transaction_read_only') = 'on'")
-            standby.catch_up()
-            with pytest.raises(StoreUnavailableError, match="session is read-only"):
-                client.try_acquire(f"{key}/other")
-            standby.promote()
-
+        with switched_over(primary, standby, client, key):
             lease.renew()
             with pytest.raises(StoreUnavailableError, match="records may be old; the session is read-only"):
                 reader.get(key)
             after = reader.get(key)
-        finally:
-            primary.set("default_transaction_read_only", "off")
 
         assert before is not None
         assert after is not None
@@ -177,7 +188,7 @@ def test_waiters_listen_at_the_new_primary_where_the_old_one_closes_no_connectio
     primary: Member, standby: Standby, key: str
 ) -> None:
     """They listened at the old one, which had nothing to tell any more, for as long as they waited: each hand-over cost a poll."""
-    both = f"{primary.url.rpartition('/')[0]},{standby.url.rpartition('@')[2]}"
+    both = either(primary, standby)
     listens = "EXISTS (SELECT FROM pg_stat_activity WHERE application_name = 'dlock' AND query LIKE 'LISTEN%')"
     with (
         connect(both, allow_unsafe=ACCEPTED, lease_duration=LEASE_S) as holder,
@@ -187,20 +198,11 @@ def test_waiters_listen_at_the_new_primary_where_the_old_one_closes_no_connectio
         lease = holder.acquire(key)
         waiting = pool.submit(rival.acquire, key, timeout=LEASE_S)
         primary.wait_until(listens)
-        primary.set("default_transaction_read_only", "on")
-        try:
-            primary.wait_until("current_setting('default_transaction_read_only') = 'on'")
-            standby.catch_up()
-            with pytest.raises(StoreUnavailableError, match="session is read-only"):
-                rival.try_acquire(f"{key}/other")
-            standby.promote()
-
+        with switched_over(primary, standby, rival, key):
             standby.wait_until(listens)
             primary.wait_until(f"NOT {listens}")
             lease.release()
             waiting.result().release()
-        finally:
-            primary.set("default_transaction_read_only", "off")
 
 
 def test_a_standby_that_is_away_and_has_a_slot_counts(primary: Member) -> None:
@@ -327,7 +329,7 @@ def test_a_lock_outlives_its_primary_where_the_standby_is_synchronous(
     primary: Member, synchronous: Standby, key: str
 ) -> None:
     """The last test here: the primary crashes. The holder's next renewal goes to the promoted standby, which refuses all others."""
-    both = f"{primary.url.rpartition('/')[0]},{synchronous.url.rpartition('@')[2]}"
+    both = either(primary, synchronous)
     with connect(both, lease_duration=LEASE_S) as client:
         grade = client.guarantees().grade
         lease = client.acquire(key, auto_renew=False)
