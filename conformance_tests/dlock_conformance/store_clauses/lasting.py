@@ -242,7 +242,7 @@ def written_in_every_way(trial: Trial) -> dict[str, LockRecord]:
     }
     for state in (None, State.FREE):
         ways |= {
-            f"{form}{state and ' of a tombstone'}": came
+            f"{form}{' of a tombstone' if state else ''}": came
             for form, _, _, came in granted_in_each_form(trial, state, {}, lease_ms=1)
         }
     for form in changes(held("k"), Version(fresh(), 1)):
