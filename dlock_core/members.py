@@ -132,13 +132,11 @@ def join(wish: Wish, record: LockRecord | None, over: Collection[str], rvn: str)
         claimed = _record(wish, wish.token_floor, rvn, Members(wish.kind, (session,), (me,)))
         return Claim(claimed, Expect.ABSENT if record is None else record.version)
     others = () if record.members is None else _others(wish, record.members, over)
-    token: int | None = record.fencing_token
-    least = record.fencing_token
-    if wish.mode in (PERMIT, WRITE) or (wish.mode == READ and all(member.mode != READ for member in others)):
-        token, least = None, max(least + 1, wish.token_floor)
-    me = Member(wish.member_id, wish.mode, _slot(wish, others), token, wish.weight, 0)
+    rises = wish.mode in (PERMIT, WRITE) or (wish.mode == READ and all(member.mode != READ for member in others))
+    token = max(record.fencing_token + 1, wish.token_floor) if rises else record.fencing_token
+    me = Member(wish.member_id, wish.mode, _slot(wish, others), None if rises else token, wish.weight, 0)
     members = Members(wish.kind, (session,), (me,)) if not others else _members(record, others, (me, session))
-    return Replace(_record(wish, least, rvn, members), record.version, wakes=_has_more_room(wish, members))
+    return Replace(_record(wish, token, rvn, members), record.version, wakes=_has_more_room(wish, members))
 
 
 def pass_on(wish: Wish, record: LockRecord | None, rvn: str) -> Replace | None:
