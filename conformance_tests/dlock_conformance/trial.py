@@ -132,8 +132,7 @@ class Trial:
         the ``store`` of the test, which looks at what came of the fault: a connection that was cut may fail once more.
         """
         assert self.harness.gives(fault)
-        if not self._opened:
-            self.open()
+        self.tried(lambda: self.store.read(self.key()))  # a fault before this one may have cut its connection
         subject = self.open(self.harness.through_faults)
         record = self.renew(self.hold(self.key(), store=subject), store=subject)
         subject.read(self.free(record, store=subject).key)

@@ -143,6 +143,15 @@ class AsyncConnectsAtItsEase(AsyncLinks):
         return await super().ask(verb, request, more, timeout_s)
 
 
+class HasItTwice(Links):
+    """Has the time-out to make a connection, and once more for the answer."""
+
+    def ask(self, verb: str, request: Any, more: Any, timeout_s: float) -> Any:
+        """As its name says."""
+        self.kept(self.taken(time.monotonic() + timeout_s))
+        return super().ask(verb, request, more, timeout_s)
+
+
 class MakesOneAtATime(Links):
     """Makes one connection at a time, and each has the whole time-out when its turn has come."""
 
@@ -370,6 +379,7 @@ LINKS_OF_ANSWERS: tuple[BrokenLinks, ...] = (
     BrokenLinks("half an answer raises what the decoder does", "S17", HalfIsAnError, AsyncHalfIsAnError),
     BrokenLinks("half an answer is told as not sent", "S15", HalfWasNotSent, None),
     BrokenLinks("a connection has seconds of its own to be made", "S13", ConnectsAtItsEase, AsyncConnectsAtItsEase),
+    BrokenLinks("the answer has the time-out that the connection had", "S13", HasItTwice, None),
     BrokenLinks("connections are made in turn, each in the whole time-out", "S13", MakesOneAtATime, None),
     BrokenLinks("connections that were lost are tried one after the other", "S14", TriesEach, AsyncTriesEach),
     BrokenLinks("a forked child speaks on the connections of its parent", "S22", SharedByForks, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -28,6 +29,8 @@ UNANSWERED = [fault for fault in Fault if fault is not Fault.TRICKLE]
 SHORT_S, TRICKLE_S, WAIT_S = 0.25, 0.3, 0.05
 # A time-out of which twice as much, or whole seconds, are later by more than LATE_S.
 TWICE_S = 0.55
+# Who asks a server that does not hear is heard after a second, when the system asks again.
+REACHED_S, UNHEARD_S = 1.4, 0.3
 OLD_MS = 60_000
 FORMAT = 2
 _LOST = {Fault.LOSE_REPLY: "lost", Fault.CUT: "cut off in its middle"}
@@ -91,20 +94,24 @@ def disturbed(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float
     They are asked at once, each for a key of its own; but a fault that meets one answer begins anew for each.
     """
     store = trial.disturbed(fault)
-    trial.tried(lambda: trial.store.read(trial.key()))  # a fault before this one may have cut its connection
     verbs = verbs_of(trial.harness, verbs)
     for together in [[verb] for verb in verbs] if fault in _LOST else [verbs]:
         asked = {verb: prepared(trial, verb) for verb in together}
         # A batch has its time-out once, however many it holds.
         calls = {verb: asking(store, verb, *asked[verb], timeout_s, others=OTHERS) for verb in together}
         with trial.fault(fault):
-            if fault is Fault.DROP:  # its connection has ended: the calls need new ones
-                trial.ended(lambda: store.read(trial.key(), timeout_s=timeout_s), timeout_s + 4 * SLACK_S)
+            if fault is Fault.DROP:
+                first_unheard(trial, store, timeout_s)
             came = trial.all_ended(calls, timeout_s + 4 * SLACK_S)
         for verb, (error, took_s) in came.items():
             wrong = f"a {verb} without an answer must raise one of the two errors that say what may have become of it"
             trial.require(isinstance(error, (StoreUnavailableError, OutcomeUnknownError)), wrong, came=error)
             yield Ended(verb, asked[verb][1], error, took_s)
+
+
+def first_unheard(trial: Trial, store: Subject, timeout_s: float) -> None:
+    """Meet the end of the connection that *store* had: the calls after this one need new ones."""
+    trial.ended(lambda: store.read(trial.key(), timeout_s=timeout_s), timeout_s + 4 * SLACK_S)
 
 
 def end_in_time(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float = SHORT_S) -> None:
@@ -119,6 +126,25 @@ def end_in_time(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: flo
         if each.took_s > limit_s + LATE_S:
             what = f"a {each.verb} with timeout_s={timeout_s:g} that had no answer"
             trial.in_time(what, limit_s, partial(took, each.verb))
+
+
+def late_connections(trial: Trial, verbs: Sequence[str]) -> dict[str, float]:
+    """Ask each of *verbs*, which wait for a connection first and then for an answer in vain; return how long each took."""
+    store, faults = trial.disturbed(Fault.DROP), trial.harness.faults
+    assert faults is not None
+    calls = {verb: asking(store, verb, *prepared(trial, verb), REACHED_S) for verb in verbs}
+
+    def reach() -> None:
+        faults.heal()
+        faults.begin(Fault.HANG)
+
+    with trial.fault(Fault.DROP):
+        first_unheard(trial, store, SHORT_S)
+        soon = threading.Timer(UNHEARD_S, reach)
+        soon.start()
+        came = trial.all_ended(calls, REACHED_S + 4 * SLACK_S)
+        soon.join()
+    return {verb: took_s for verb, (_, took_s) in came.items()}
 
 
 def seen_at_last(trial: Trial, key: str) -> LockRecord | None:
@@ -152,6 +178,19 @@ class TroubleClauses:
     def test_s13_a_call_ends_in_time_when_its_answer_trickles_in(self, trial: Trial) -> None:
         """The time-out is that of the call, not of each piece of its answer."""
         end_in_time(trial, Fault.TRICKLE, VERBS, TRICKLE_S)
+
+    @needs("drop", "hang")
+    def test_s13_a_call_has_its_time_out_once_for_the_connection_and_the_answer(self, trial: Trial) -> None:
+        """Nobody hears who connects; the server is back soon after, takes connections that are asked for again, and answers nobody."""
+
+        def took(verb: str) -> float:
+            return late_connections(trial, [verb])[verb]
+
+        for verb, took_s in late_connections(trial, verbs_of(trial.harness, VERBS)).items():
+            limit_s = REACHED_S + (WAIT_S if verb == "claim_when_free" else 0)
+            if took_s > limit_s + LATE_S:
+                what = f"a {verb} with timeout_s={REACHED_S:g} whose connection was made late, and that had no answer,"
+                trial.in_time(what, limit_s, partial(took, verb))
 
     @needs("busy")
     def test_s13_a_write_ends_in_time_when_another_goes_on(self, trial: Trial) -> None:
