@@ -82,7 +82,7 @@ def trait_names(value: object) -> object:
     if isinstance(value, str):
         raise ValueError(f"it takes several names; {value!r} is one text: write [{value!r}]")  # noqa: TRY004  # pydantic wants it
     if isinstance(value, Mapping) or not isinstance(value, Collection):
-        raise ValueError("it takes a collection of names")  # noqa: TRY004  # as above
+        raise ValueError("it takes a collection of names, such as ['redis-replica']")  # noqa: TRY004  # as above
     if not all(isinstance(name, str) for name in value):
         raise ValueError("each name must be a str, such as 'redis-replica'")
     return frozenset(value)
