@@ -206,12 +206,13 @@ class SqliteFile:
 
     def _ready(self, now: int) -> sqlite3.Connection:
         self.check_open()
-        if self._connection is not None and self._pid == os.getpid():
+        connection = self._connection
+        if connection is not None and self._pid == os.getpid():
             if now >= self._check_at:
                 self._check_same()
-                self._check_log()
+                self._check_log(connection)
                 self._check_at = now + _CHECK_EVERY_NS
-            return self._connection
+            return connection
         if any(isinstance(file, SqliteFile) and file.path == self.path and file.is_inherited for file in watched()):
             # SQLite's list of locks in this process is not true: see the top of this file.
             message = "this process was forked while it was in use; open it only after the fork, or fork with os.fork"
@@ -227,10 +228,9 @@ class SqliteFile:
             # Programs that have the old file open would not see the locks in the new one, whose tokens begin again.
             raise self._misfit(_GONE)
 
-    def _check_log(self) -> None:
-        # Who opens the file from now on makes others, in which the locks of the old ones are not. A signal handler may open it meanwhile.
-        turn = self._turn
-        if self._logs() != self._log and self._turn == turn:
+    def _check_log(self, connection: sqlite3.Connection) -> None:
+        # Who opens the file from now on makes others, without the old locks. A signal handler may, or a fork close *connection*, meanwhile.
+        if self._logs() != self._log and self._connection is connection:
             raise self._misfit("its -wal or -shm was removed while it was open; stop all its users and start anew")
 
     def _logs(self) -> list[tuple[int, int] | None]:

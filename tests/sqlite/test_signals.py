@@ -164,6 +164,24 @@ def test_handler_that_calls_the_store_and_the_call_it_interrupted_are_one_after_
             assert standing == (inner[0] if inner[0].applied else outer).record
 
 
+def test_handler_that_forks_lets_the_call_begin_anew(tmp_path: Path) -> None:
+    """The fork closes the connection in the middle of the call: wherever that comes, the claim is granted."""
+    for number in count():
+        assert number < PLACES_MAX
+        with closing(SqliteStore(tmp_path / f"{number}.db")) as store:
+            store.provision()
+
+            def fork(store: SqliteStore = store) -> None:
+                store._file.before_fork()
+                store._file.after_fork_in_parent()
+
+            with Places(number, fork) as places:
+                assert store.claim(Claim(held("a"), Expect.ANY), timeout_s=SOON_S).applied, f"at place {number}"
+
+            if not places.reached:
+                return
+
+
 def test_handler_that_closes_the_store_lets_the_call_end(tmp_path: Path) -> None:
     """The usual clean exit: the call that was interrupted ends well or says that the store is closed, and nothing waits."""
     for number in count():
