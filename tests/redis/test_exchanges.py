@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 from redis.exceptions import AuthenticationError, ConnectionError, ResponseError, TimeoutError  # noqa: A004  # the driver's
 
 from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavailableError
@@ -14,8 +16,9 @@ from dlock_core.record import Version
 from dlock_core.store import Claim, Expect, Release, Replace, Reply
 from dlock_redis import _errors as errors
 from dlock_redis import _wire as wire
+from dlock_redis._aconnections import AsyncConnections
 from dlock_redis._resp import pack
-from dlock_redis._scripts import CLAIM, CLAIM_MANY, ENTER, PRUNE, Invocation
+from dlock_redis._scripts import CLAIM, CLAIM_MANY, ENTER, Invocation
 from dlock_redis._servers import Part, Request, Servers
 from tests.redis.support import held, tomb
 from tests.redis.test_wire import row
@@ -350,11 +353,11 @@ def test_what_one_primary_lacks_the_store_lacks() -> None:
     next(exchange)
     asked = [
         exchange.send(["n", "m", "o"]),
-        exchange.send([INFORMED % b"noeviction", [b"appendfsync", b"always"]]),
+        exchange.send([INFORMED % b"allkeys-lru", [b"appendfsync", b"always"]]),
         exchange.throw(TimeoutError("x")),
     ]
 
-    found = end_of(exchange, [INFORMED % b"allkeys-lru", ResponseError("NOPERM")])
+    found = end_of(exchange, [INFORMED % b"noeviction", ResponseError("NOPERM")])
 
     assert [(each.node, each.share) for each in asked] == [("n", 3), ("m", 2), ("o", 1)]
     assert (found.durable, [name for name, _ in found.unsafe]) == (False, ["redis-allkeys-policy"])
@@ -371,18 +374,16 @@ def test_primaries_that_all_fail_are_the_failure() -> None:
         exchange.throw(TimeoutError("x"))
 
 
-@pytest.mark.parametrize(("dry_run", "removes"), [(False, b"x"), (True, b"")])
-def test_a_prune_names_the_version_and_the_age(dry_run: bool, removes: bytes) -> None:
-    """In microseconds, as the server's clock has it."""
-    record = held("k", 3)
-    exchange = wire.RedisVerbs().prune([record], older_than_ms=7, dry_run=dry_run)
-    next(exchange)
+def test_closing_ends_a_search_for_the_slots() -> None:
+    """It may wait for a node that is gone, for as long as the driver does."""
 
-    sent = exchange.send([Part("n", [0])])
+    async def scene() -> bool:
+        link = AsyncConnections(redis.asyncio.RedisCluster(host="127.0.0.1", port=1), b"c")
+        link._asking = asyncio.create_task(asyncio.sleep(60))
+        await link.close()
+        return link._asking.cancelled()
 
-    assert sent.node == "n"
-    assert sent.commands == Invocation(PRUNE, ["k"], [record.rvn.encode(), b"3", b"7000", removes]).packed()
-    assert end_of(exchange, [1]) == 1
+    assert asyncio.run(scene())
 
 
 def test_a_forked_child_asks_a_cluster_for_its_slots_though_the_parent_was_asking() -> None:

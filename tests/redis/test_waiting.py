@@ -21,14 +21,15 @@ from dlock_redis import AsyncRedisStore, RedisStore
 from dlock_redis._scripts import TURN_MS
 from tests.redis.support import Server, calls, claim, granted, held, release, tomb
 
-SOON_S = 5.0
+SOON_S, LONG_S = 5.0, 20.0
 
 
 class Waiter:
     """A wait in a thread of its own."""
 
-    def __init__(self, store: Any, record: LockRecord, ticket: str, timeout_s: float = SOON_S) -> None:
-        self.returned_at = 0.0
+    def __init__(self, store: Any, record: LockRecord, ticket: str, timeout_s: float = LONG_S) -> None:
+        self._ends_at = time.monotonic() + timeout_s
+        self._returned_at = 0.0
         self._wait: Callable[[], None] = lambda: store.wait(record, ticket=ticket, timeout_s=timeout_s)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -38,15 +39,15 @@ class Waiter:
         """Whether it is still waiting."""
         return self._thread.is_alive()
 
-    def join(self) -> float:
-        """Return when it returned."""
+    def join(self) -> None:
+        """Return when it was woken: a wait that nobody ended fails the test."""
         self._thread.join()
-        return self.returned_at
+        assert self._returned_at < self._ends_at
 
     def _run(self) -> None:
         with suppress(StoreUnavailableError):  # where a test kills its connection
             self._wait()
-        self.returned_at = time.monotonic()
+        self._returned_at = time.monotonic()
 
 
 def queued(client: Any, key: str, count: int) -> None:
@@ -144,10 +145,9 @@ def test_waiter_that_gave_up_takes_no_turn(blocking: Any, raw: Any, key: str) ->
     waiter = Waiter(blocking, record, "long")
     queued(raw, key, 2)
 
-    began = time.monotonic()
     release(blocking, record)
 
-    assert waiter.join() - began < 1.0
+    waiter.join()
 
 
 def test_waiter_that_comes_back_at_once_keeps_its_rank(blocking: Any, raw: Any, key: str) -> None:
@@ -309,10 +309,9 @@ def test_break_that_frees_wakes_a_waiter(blocking: Any, raw: Any, key: str) -> N
     waiter = Waiter(blocking, record, "t")
     queued(raw, key, 1)
 
-    began = time.monotonic()
     assert blocking.replace(Replace(tomb(record), record.version), timeout_s=SOON_S).applied
 
-    assert waiter.join() - began < 1.0
+    waiter.join()
 
 
 @pytest.mark.parametrize("batch", [False, True], ids=["alone", "in_a_batch"])
