@@ -91,3 +91,18 @@ def test_refused_step_leaves_the_age_as_it_was(tmp_path: Path, instant: Instant)
 
         assert not store.claim(Claim(held("b"), Expect.ANY), timeout_s=SOON_S).applied
         assert age_of(store) == 3_000
+
+
+def test_a_file_that_is_opened_again_has_the_clock_of_then(
+    tmp_path: Path, instant: Instant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A forked child may have gone into a time namespace of its own."""
+    monkeypatch.setattr(_sqlite_clock, "boot", lambda: "a namespace")
+    with closing(SqliteStore(tmp_path / "locks.db")) as store:
+        store.claim(Claim(held("a"), Expect.ANY), timeout_s=SOON_S)
+        monkeypatch.setattr(_sqlite_clock, "boot", lambda: "another")
+        store._file.before_fork()
+        store._file.after_fork_in_child()
+        instant.ns += 10**9
+
+        assert age_of(store) == 0

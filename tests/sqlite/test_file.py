@@ -313,7 +313,7 @@ os._exit(0)
 """
         # The mount is in a namespace of its own and ends with it.
         enter = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
-        mount = ["sh", "-c", f'mount -t tmpfs -o size=256k none {tmp_path} && exec "$@"', "sh"]
+        mount = ["sh", "-c", f'mount -t tmpfs -o size=512k none {tmp_path} && exec "$@"', "sh"]
 
         said = output(start(program, tmp_path / "locks.db", *enter, *mount))
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dlock_core.errors import StoreSetupError
+from dlock_sqlite import SqliteStore, _file
 from tests.sqlite.support import output, read, start, take
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from dlock_sqlite import SqliteStore
 
 
 @pytest.mark.parametrize("kinds", [["wal", "shm"], ["shm"], ["wal"]])
@@ -81,3 +81,20 @@ def test_a_process_that_is_killed_leaves_no_damage(
     store = open_store(path)
     assert all(read(store, str(number)) is not None for number in kept)
     take(store, "new")
+
+
+def test_a_file_that_another_made_meanwhile_is_taken_as_it_is(
+    path: Path, store: SqliteStore, open_store: Callable[..., SqliteStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found it empty; who comes second looks once more when it has the file for itself."""
+    other, is_blank = open_store(path), _file._is_blank
+
+    def overtaken(connection: sqlite3.Connection) -> bool:
+        found = is_blank(connection)
+        monkeypatch.setattr(_file, "_is_blank", is_blank)
+        take(other)
+        return found
+
+    monkeypatch.setattr(_file, "_is_blank", overtaken)
+
+    assert read(store) is not None
