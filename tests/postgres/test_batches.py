@@ -1,14 +1,17 @@
-"""Renewals that go in one statement: what is wrong with one of them is its own."""
+"""Renewals that go in one statement: what is wrong with one of them is its own. And the marks of those who wait."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import psycopg
+import pytest
 
 from dlock_core.errors import StoreSetupError
 from dlock_core.store import Reply
 from dlock_postgres import PostgresStore
+from dlock_postgres._errors import is_of_one
 from dlock_postgres._session import Answer
 from dlock_postgres._verbs import PostgresVerbs
 from tests.postgres.conftest import TABLE
@@ -48,3 +51,70 @@ def test_a_second_statement_that_is_not_sent_undoes_no_first_one() -> None:
     assert isinstance(results[0], Reply)
     assert results[0].applied
     assert results[1] is refused
+
+
+def test_a_damaged_page_is_of_one_row() -> None:
+    """The server calls it an internal error."""
+    assert is_of_one(psycopg.errors.DataCorrupted())
+    assert not is_of_one(psycopg.errors.AdminShutdown())
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["alone", "in_a_batch"])
+def test_a_mark_goes_with_the_write_that_tells(
+    store: PostgresStore, admin: psycopg.Connection[Any], key: str, *, batch: bool
+) -> None:
+    """Nobody is told a second time."""
+    record = store.claim(any_claim(key), timeout_s=TIMEOUT_S).record
+    assert record is not None
+    admin.execute(f"UPDATE {TABLE} SET sought = true WHERE key = %s", (key,))  # noqa: S608  # a name of ours
+
+    renewal = renewed(record)
+    store.replace_many([renewal], timeout_s=TIMEOUT_S) if batch else store.replace(renewal, timeout_s=TIMEOUT_S)
+
+    assert admin.execute(f"SELECT sought FROM {TABLE} WHERE key = %s", (key,)).fetchone() == (False,)  # noqa: S608  # a name of ours
+
+
+def test_claims_of_several_mark_the_rows_that_others_wait_for() -> None:
+    """The release that woke the one who claims has dropped the mark of those behind it."""
+    exchange = PostgresVerbs(TABLE, lambda _: None, lambda key: key == "b").claim_many([any_claim("a"), any_claim("b")])
+
+    [asked, *_] = next(exchange).values
+
+    assert [(row["key"], row["sought"]) for row in json.loads(asked)] == [("a", False), ("b", True)]
+
+
+def test_a_waiter_whose_mark_was_overtaken_asks_again() -> None:
+    """Else nobody would tell it of the next write."""
+    exchange = PostgresVerbs(TABLE, lambda _: None, lambda _: False).moved_on("k", held("k"))
+    next(exchange)
+    exchange.send(Answer([(None,)], 1))
+
+    with pytest.raises(StopIteration) as end:
+        exchange.send(Answer([(True,)], 1))
+
+    assert end.value.value is True
+
+
+def test_a_waiter_hears_of_a_table_that_is_gone() -> None:
+    """And waits on without a mark where its row is locked."""
+    verbs = PostgresVerbs(TABLE, lambda _: None, lambda _: False)
+    exchanges = [verbs.moved_on("k", held("k")) for _ in range(2)]
+    for exchange in exchanges:
+        next(exchange)
+
+    with pytest.raises(StoreSetupError):
+        exchanges[0].throw(psycopg.errors.UndefinedTable())
+    with pytest.raises(StopIteration) as end:
+        exchanges[1].throw(psycopg.errors.LockNotAvailable())
+    assert end.value.value is False
+
+
+def test_a_second_inspection_leaves_the_listener(store: PostgresStore) -> None:
+    """Those who wait are on it."""
+    store.guarantees()
+    watch = store._link.watch
+
+    store.guarantees()
+
+    assert watch is not None
+    assert store._link.watch is watch

@@ -284,6 +284,7 @@ def test_a_write_whose_wait_for_the_standby_is_cancelled_does_not_count(
             claiming.result()
 
     synchronous.rejoin()
+    assert store.read(key, timeout_s=TIMEOUT_S) is not None  # on the same connection
     primary.admin.execute("ALTER ROLE postgres RESET client_min_messages")
     store.close()
 
