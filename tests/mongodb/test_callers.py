@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pymongo
 import pytest
 from pymongo.client_session import ClientSession
+from pymongo.errors import InvalidOperation
 
 from dlock_core.store import Release
+from dlock_mongodb import MongoDBStore
+from dlock_mongodb.options import MongoDBStoreOptions
 from tests.mongodb.support import TIMEOUT_S, Opener, any_claim, freed
 
 
 def _within(opener: Opener, way: str, client: Any, call: Callable[[Any], Any], store: Any) -> Any:
-    """Return what *call* returns, in code of the user's that has bound a session of *client*, or set a time-out."""
+    """Return what *call* returns, in code of the user's that has bound a session of *client*, or set a time-out, in a thread of theirs."""
+    if opener.loop is None and threading.current_thread() is threading.main_thread():
+        with ThreadPoolExecutor() as threads:
+            return threads.submit(_within, opener, way, client, call, store).result()
     if way == "time-out":
         with pymongo.timeout(0.001):
             return opener.loop.run(call(store)) if opener.loop is not None else call(store)
@@ -49,3 +57,13 @@ def test_a_step_is_no_part_of_what_its_caller_does_in_mongodb(opener: Opener, ke
     release = Release(freed(reply.record), reply.record.version)
     assert _within(opener, way, client, lambda raw: raw.release(release, timeout_s=TIMEOUT_S), store.raw).applied
     assert not store.read(key).held
+
+
+def test_a_store_of_a_url_closes_its_client() -> None:
+    """A client that is given stays open."""
+    store = MongoDBStore.opened(MongoDBStoreOptions.from_url("mongodb://127.0.0.1:1/dlock"))
+
+    store.close()
+
+    with pytest.raises(InvalidOperation, match="after close"):
+        store._link.client.admin.command("ping")

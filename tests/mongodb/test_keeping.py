@@ -63,6 +63,21 @@ def test_no_waiter_takes_the_connection_of_a_renewal(
     assert [result.applied for result in results] == [True, True]
 
 
+def test_what_takes_no_seat_gives_none_back(opener: Opener, key: str) -> None:
+    """Else those who wait have one more after each renewal, at last those of the renewals. A second look makes no second stream."""
+    store = opener.store()
+    store.guarantees()
+    link: Any = store.raw._link
+    watch, record = link.watch, store.claim(any_claim(key)).record
+
+    store.release(Release(freed(record), record.version))
+    store.provision()
+
+    assert link._seats.taken == 0
+    assert watch is not None
+    assert link.watch is watch
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Let SIGINT interrupt this process. A job in the background, which a test run may be, begins with SIGINT ignored."""

@@ -163,3 +163,13 @@ def test_an_unconfirmed_write_is_never_adopted() -> None:
         hold(verbs().claim(claim), {"ok": 1, "value": stored(claim.record), "writeConcernError": concern})
     with pytest.raises(OutcomeUnknownError):
         hold(verbs().replace_many(renewals(1)), {**answered(1), "writeConcernError": concern})
+
+
+def test_a_waiter_hears_that_it_may_not_mark_its_document() -> None:
+    """It would wait without a mark for ever. Where the server is away just now, it does."""
+    refused = OperationFailure("not authorized", 13)
+
+    with pytest.raises(OperationFailure):
+        hold(verbs().moved_on("k", held("k")), refused)
+
+    assert hold(verbs().moved_on("k", held("k")), LOST) is False

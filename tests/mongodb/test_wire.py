@@ -6,6 +6,7 @@ from typing import Any
 
 import bson
 import pytest
+from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 
 from dlock_core.errors import RecordError
@@ -168,3 +169,19 @@ def test_a_page_goes_on_where_there_may_be_more() -> None:
     assert _wire.paged(cursor(*full[:-1], stored(held("b"))), "a")[1] is None
     assert _wire.paged(cursor(), "a") == ([], None)
     assert _wire.page("c", "a", "a099")["filter"] == {"_id": {"$gt": "a099"}}
+
+
+def test_an_age_is_never_more_than_the_time_since_the_write() -> None:
+    """Both instants were rounded to a millisecond."""
+    record, now = held("k"), DatetimeMS(1_000_005)
+    document = stored(record) | {"written": DatetimeMS(1_000_000)}
+
+    assert _wire.found_aged(cursor({"now": now, "document": document})) == (record, 4)
+    assert _wire.found_aged(cursor({"now": now, "document": stored(record)})) == (record, 0)
+
+
+def test_only_the_record_that_was_seen_is_marked() -> None:
+    """The mark of another one would be for nobody."""
+    seen = held("k")
+
+    assert _wire.mark("c", seen)["query"] == {"_id": "k", "v": 1, "state": "held", "rvn": seen.rvn}

@@ -119,17 +119,43 @@ def test_what_another_thread_sees_meanwhile_takes_no_result_away(
     assert results == [Reply(applied=False, record=newer[0]), Reply(applied=True, record=requests[1].record)]
 
 
-def test_a_record_without_its_marker_is_an_error_of_its_own(store: ZooKeeperStore, address: str, key: str) -> None:
-    """Somebody has cleaned up by hand."""
+@pytest.mark.parametrize("other", [False, True])
+def test_a_record_without_its_marker_is_an_error_of_its_own(
+    store: ZooKeeperStore, address: str, key: str, *, other: bool
+) -> None:
+    """Somebody has cleaned up by hand, or has made a node beside it."""
     records = taken(store, key, 3)
     with session(address) as client:
         path = f"/tests/{key}%2F1"
         client.delete(f"{path}/{client.get_children(path)[0]}")
+        if other:
+            client.create(f"{path}/another")
 
     first, damaged, last = replaced(store, [renewed(record) for record in records])
 
     assert isinstance(damaged, RecordError)
     assert [getattr(result, "applied", None) for result in (first, last)] == [True, True]
+
+
+@pytest.mark.parametrize("batch", [False, True], ids=["by_a_read", "by_a_batch"])
+def test_a_record_that_was_seen_damaged_is_not_written_over(
+    store: ZooKeeperStore, address: str, key: str, *, batch: bool
+) -> None:
+    """Its marker stands, so a step that trusts what was seen before would be applied."""
+    record = granted(store, key)
+    with session(address) as client:
+        client.set(f"/tests/{key}", b"damaged")
+        if batch:
+            [result] = replaced(store, [renewed(held(key))])
+            assert isinstance(result, RecordError)
+        else:
+            with pytest.raises(RecordError):
+                store.read(key, timeout_s=TIMEOUT_S)
+
+        with pytest.raises(RecordError):
+            store.replace(renewed(record), timeout_s=TIMEOUT_S)
+
+        assert client.get(f"/tests/{key}")[0] == b"damaged"
 
 
 def test_one_without_a_right_fails_none_of_the_others(store: ZooKeeperStore, address: str, key: str) -> None:
