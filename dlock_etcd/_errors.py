@@ -81,6 +81,11 @@ def is_refused_by_tls(error: Exception) -> bool:
     return _row(error) in _BY_TLS
 
 
+def is_late(error: Exception) -> bool:
+    """Whether there was no answer in time."""
+    return isinstance(error, TimeoutError) or getattr(error, "code", str)() is _Code.DEADLINE_EXCEEDED
+
+
 def no_token(error: Exception) -> bool:
     """Whether the request lacks a token, or the one that it had has ended."""
     return isinstance(error, grpc.RpcError) and _said(error).startswith(_TOKEN_TROUBLE)

@@ -18,7 +18,7 @@ import grpc
 from dlock_core.errors import ConfigurationError, StoreUnavailableError
 from dlock_core.kit import AsyncSeats, BeginsAnew, Hearing, Lane, Seats, aperform, leave_behind, perform, watch_forks
 from dlock_etcd import _schema
-from dlock_etcd._errors import is_refused_by_tls, no_token, was_not_taken
+from dlock_etcd._errors import is_late, is_refused_by_tls, no_token, was_not_taken
 from dlock_etcd.options import files_of
 
 if TYPE_CHECKING:
@@ -33,9 +33,12 @@ _PATIENCE_S = 1.0
 _LOOK_EVERY_S = 0.05
 # Of the threads that make the calls of the main thread: one, beside the calls that signal handlers make or have interrupted.
 _LANE_WIDTH, _CLOSE_S = 16, 10.0
+# A login costs the server a tenth of a second of a processor: where many clients log in at once, each one takes as long as all together.
+_LOGIN_S = 20.0
 # How long gRPC may take to tell an event loop of calls that were cancelled. It has no call that waits for that; where the loop is closed by
 # then, it logs an error, and nothing is lost.
 _FAREWELL_S = 0.05
+_NO_LOGIN = "etcd was not asked, nothing was written: it has not checked the password in time"
 _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
@@ -58,6 +61,7 @@ class _Link(BeginsAnew):
     _grpc: Any
     _sleep: Callable[[float], Any]
     _seats_class: Any
+    _apart: Callable[[Callable[[], Exchange[None]], float], Any]
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
         self._options, self._targets, self._owned = options, options.endpoints, channel is None
@@ -70,7 +74,8 @@ class _Link(BeginsAnew):
         self._channels: dict[int, Any] = {} if channel is None else {0: channel}
         self._member = 0
         self._hearing: defaultdict[int, Hearing] = defaultdict(Hearing)
-        self._seats = self._seats_class(1)  # to check a password costs the server a tenth of a second
+        # For the login of all requests, and for another one, where that takes too long.
+        self._seats = self._seats_class(1), self._seats_class(1)
         self._forked = False
         watch_forks(self)
 
@@ -108,7 +113,7 @@ class _Link(BeginsAnew):
             self._files = files_of(self._options)
         return self._files
 
-    def _doubt(self, member: int, channel: Any, asked_at: float, error: grpc.RpcError) -> None:
+    def _doubt(self, member: int, channel: Any, asked_at: float, error: Exception) -> None:
         """Have the next request go by a new channel, where this one was silent to the request that had *error*.
 
         What is between may be gone without a word. What else is under way by the old one goes on, and it ends with that. Also where
@@ -116,7 +121,7 @@ class _Link(BeginsAnew):
         """
         if not self._owned or self._channels.get(member) is not channel:
             return
-        is_silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and self._hearing[member].is_silent(asked_at)
+        is_silent = is_late(error) and self._hearing[member].is_silent(asked_at)
         if is_silent or (is_refused_by_tls(error) and self._files_now() != self._made_with.get(member)):
             self._channels[member] = self._new_channel(member)
 
@@ -133,15 +138,31 @@ class _Link(BeginsAnew):
         return (yield from self._sending(request, self._token, deadline - time.monotonic(), deadline))
 
     def _logging_in(self, login: Request, ended: str, deadline: float) -> Exchange[None]:
-        """Get another token than the one that has *ended*: one request does so for all, unless that takes it too long."""
+        """Get another token than the one that has *ended*: one request does so for all, unless that takes it too long.
+
+        It goes on when this request has no more time: on a busy server each login would otherwise be given up, and be in vain.
+        """
         left_s = deadline - time.monotonic()
-        seat = yield self._seats.take(left_s / 2)
+        for seats in self._seats:
+            if seat := (yield seats.take(left_s / 2)):
+                break
+        else:
+            raise StoreUnavailableError(_NO_LOGIN)
+        member, asked_at = self._member, time.monotonic()
+        channel = self._channels.get(member)
+        try:
+            yield self._apart(lambda: self._log_in(login, ended, seats, seat), deadline - asked_at)
+        except TimeoutError as error:
+            self._doubt(member, channel, asked_at, error)
+            raise StoreUnavailableError(_NO_LOGIN) from error
+
+    def _log_in(self, login: Request, ended: str, seats: Any, seat: Any) -> Exchange[None]:
         try:
             if self._token == ended:
-                self._token = (yield from self._sending(login, "", left_s, deadline)).token
+                until = time.monotonic() + _LOGIN_S
+                self._token = (yield from self._sending(login, "", _LOGIN_S, until)).token
         finally:
-            if seat:
-                self._seats.leave(seat)
+            seats.leave(seat)
 
     def _sending(self, request: Request, token: str, timeout_s: float, deadline: float) -> Exchange[Any]:
         """Send *request*, as steps, until a member has taken it."""
@@ -205,12 +226,16 @@ class ThreadLink(_Link):
 
     def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
         super().__init__(options, channel)
-        self._lane = Lane(_LANE_WIDTH)
+        self._lane, self._logins = Lane(_LANE_WIDTH), Lane(len(self._seats))
 
     def send(self, request: Request, timeout_s: float) -> Any:
         """Send *request* once."""
         deadline = time.monotonic() + timeout_s
         return self._lane.aside(lambda: perform(self._asking(request, timeout_s, deadline)), timeout_s)
+
+    def _apart(self, steps: Callable[[], Exchange[None]], timeout_s: float) -> None:
+        """Perform *steps* by a thread that goes on where they are not over within *timeout_s*."""
+        self._logins.run(lambda: perform(steps()), timeout_s)
 
     def close(self) -> None:
         """Close all channels but that of the user."""
@@ -223,9 +248,22 @@ class AsyncLink(_Link):
     _grpc, _seats_class = grpc.aio, AsyncSeats
     _sleep = staticmethod(asyncio.sleep)
 
+    def __init__(self, options: EtcdStoreOptions, channel: Any) -> None:
+        super().__init__(options, channel)
+        self._logins: set[asyncio.Future[None]] = set()
+
     def send(self, request: Request, timeout_s: float) -> Any:
         """As :meth:`ThreadLink.send`; what this returns is awaited."""
         return aperform(self._asking(request, timeout_s, time.monotonic() + timeout_s))
+
+    async def _apart(self, steps: Callable[[], Exchange[None]], timeout_s: float) -> None:
+        """As :meth:`ThreadLink._apart`, by a task."""
+        task = asyncio.ensure_future(aperform(steps()))
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody may wait for it any more
+        self._logins.add(task)
+        task.add_done_callback(self._logins.discard)
+        async with asyncio.timeout(timeout_s):
+            await asyncio.shield(task)
 
     async def close(self) -> None:
         """As :meth:`ThreadLink.close`."""

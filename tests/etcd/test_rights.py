@@ -116,6 +116,49 @@ def test_tasks_of_one_client_whose_token_has_ended_log_in_once(guarded: str, key
     assert asyncio.run(read()) == 1
 
 
+def test_login_that_outlasts_its_request_serves_the_next(guarded: str, key: str) -> None:
+    """A busy server checks a password for longer than a request has: logins that ended with their requests were all in vain."""
+    store, logins, answers = EtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app"), list[object](), threading.Event()
+    call = store._link._call
+    store._link._call = lambda *request: (answers.wait(TIMEOUT_S), call(*request))[1]
+    counted(store, logins)
+
+    with pytest.raises(StoreUnavailableError, match="has not checked the password in time"):
+        store.claim(any_claim(key), timeout_s=0.1)
+    answers.set()
+
+    assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
+    assert len(logins) == 1
+    store.close()
+
+
+def test_login_that_outlasts_its_task_serves_the_next(guarded: str, key: str) -> None:
+    """The same way."""
+
+    async def claim() -> int:
+        store, logins, answers = (
+            AsyncEtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app"),
+            list[object](),
+            asyncio.Event(),
+        )
+        call = store._link._call
+
+        async def slow(*request: Any) -> Any:
+            await asyncio.wait_for(answers.wait(), TIMEOUT_S)
+            return await call(*request)
+
+        store._link._call = slow
+        counted(store, logins)
+        with pytest.raises(StoreUnavailableError, match="has not checked the password in time"):
+            await store.claim(any_claim(key), timeout_s=0.1)
+        answers.set()
+        assert (await store.claim(any_claim(key), timeout_s=TIMEOUT_S)).applied
+        await store.close()
+        return len(logins)
+
+    assert asyncio.run(claim()) == 1
+
+
 def test_login_without_an_answer_delays_another_for_half_its_time(guarded: str, key: str) -> None:
     """A renewal must not lose its lock to the long time-out of a request before it."""
     store, hangs = EtcdStore(f"etcd://locker:{PASSWORD}@{guarded}/app"), threading.Event()
