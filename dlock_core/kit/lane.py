@@ -56,7 +56,7 @@ class _Job:
             raise
         if not came:
             if ends or self._turn.acquire(blocking=False):
-                raise StoreUnavailableError(f"no thread was free within {timeout_s:.3g} s; nothing was sent")
+                raise StoreUnavailableError(f"no thread was free within {max(timeout_s, 0):.3g} s; nothing was sent")
             self._leave()
             raise TimeoutError(f"no end of the call within {timeout_s:.3g} s")
         error, self._error = self._error, None

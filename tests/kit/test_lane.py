@@ -348,6 +348,8 @@ def test_call_aside_is_never_begun_late() -> None:
         lane.run(end.wait, 0.05)
     with pytest.raises(StoreUnavailableError, match="no thread was free"):
         lane.aside(lambda: made.append(1), 0.05)
+    with pytest.raises(StoreUnavailableError, match="within 0 s"):  # whose time was over before
+        lane.run(lambda: made.append(1), -0.05)
     end.set()
 
     assert lane.aside(lambda: 7, 10) == 7
