@@ -78,6 +78,8 @@ _REFUSALS = (
     "unsupported startup parameter",
     "invalid ",  # a value of the URL, or an answer to the wish for TLS that is none of PostgreSQL's
 )
+# PgBouncer's answers, without a code, to a statement for which it has no session of the server's.
+_UNSENT = ("server_login_retry", "query_wait_timeout", "cannot connect to server")
 _STANDBY = "session is read-only"
 # So libpq shows what a server says, in every language: its severity, a colon and two spaces come before it.
 _SERVERS = re.compile(r"\w:  \S")
@@ -100,7 +102,10 @@ def error_of(error: Exception, key: str | None, *, writes: bool, grant: str) -> 
     if known is not None:
         kind, hint = known[0], known[1].replace("{grant}", grant)
         return kind(f"PostgreSQL refused a statement about {named(key)}: {_said(error)}; {hint}", key=key)
-    return unanswered("PostgreSQL", _said(error) or f"{type(error).__name__}, no answer in time", key, writes=writes)
+    said = _said(error) or f"{type(error).__name__}, no answer in time"
+    if any(words in said for words in _UNSENT):
+        return StoreUnavailableError(f"the pooler sent nothing to PostgreSQL about {named(key)}: {said}", key=key)
+    return unanswered("PostgreSQL", said, key, writes=writes)
 
 
 def is_of_one(error: Exception) -> bool:

@@ -12,10 +12,11 @@ import psycopg
 import pytest
 
 from dlock_core import aconnect, connect
-from dlock_core.errors import StoreSetupError
+from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
 from dlock_core.store import Capability
 from dlock_postgres import PostgresStore
 from dlock_postgres._wire import statement
+from tests.core.worlds import eventually
 from tests.postgres.conftest import TABLE
 from tests.postgres.support import TIMEOUT_S, any_claim, released, renewed
 from tests.scripted import ScriptedServer
@@ -117,6 +118,28 @@ def test_the_fence_holds_through_a_pooler(pooled_url: str, key: str) -> None:
             assert database.execute(PostgresStore.fence_sql(TABLE), holder).fetchone() == (lease.fencing_token,)
             database.commit()
         assert database.execute(PostgresStore.fence_sql(TABLE), holder).fetchone() is None
+
+
+def refusal(store: PostgresStore, key: str) -> str:
+    """Return what a claim is answered, which is refused."""
+    with pytest.raises(StoreError) as caught:
+        store.claim(any_claim(key), timeout_s=1.0)
+    return str(caught.value)
+
+
+def test_a_pooler_that_reaches_no_server_says_that_nothing_was_written(key: str) -> None:
+    """It refuses each statement for its ``server_login_retry``, without a code."""
+    server = ScriptedServer("postgres.sh")
+    with pooled(server.told, "transaction") as url:
+        store = PostgresStore(url, table=TABLE)
+        store.provision()
+        server.crash()
+
+        eventually(lambda: "server_login_retry" in refusal(store, key))  # the first one waits for a session
+        with pytest.raises(StoreUnavailableError, match=r"the pooler sent nothing.*server_login_retry"):
+            store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+        store.close()
+    server.stop()
 
 
 def test_statement_mode_is_refused(url: str) -> None:
