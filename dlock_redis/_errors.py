@@ -73,7 +73,7 @@ WORDS: dict[str, tuple[type[StoreError], str]] = {
 # What to look at where no connection comes about. A file of TLS that is missing is not named by the driver; a socket of unix:// is.
 _CONNECTING = {
     "reset by peer|closed (by server|the connection)": "a server that speaks TLS wants rediss://, and, unless its tls-auth-clients is "
-    "no, a certificate of yours in ssl_certfile and ssl_keyfile",
+    "no, a certificate of yours in ssl_certfile and ssl_keyfile; a proxy, such as twemproxy, closes at a command that it does not know",
     r"_ssl\.c": "see ssl_ca_certs for the certificate of the server, and ssl_certfile and ssl_keyfile for yours, if it wants one",
     r"^[^/]*No such file": "see the paths in ssl_ca_certs, ssl_certfile and ssl_keyfile",
 }
