@@ -37,6 +37,7 @@ _SETUP: dict[str, str] = {
     # The last ones: refused by a plug-in, expired, blocked after too many errors, not allowed from here. MariaDB says 1045 of a user, too,
     # that must encrypt.
     "1045 1698 1820 1862 1129 1130": "the server refuses this user, this password or this host, or demands encryption (see ssl_mode)",
+    "3118 4151": "this account is locked; ALTER USER … ACCOUNT UNLOCK opens it",
     "3159": "the server demands encryption; leave ssl_mode=disabled out",
     "2059": "PyMySQL does not know how this user signs in; give dlock a user WITH caching_sha2_password (MariaDB: mysql_native_password)",
     "2026": "the server has no encryption, and ssl_mode demands it",

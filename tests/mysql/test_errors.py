@@ -157,7 +157,7 @@ class TestRivals:
                 StoreSetupError,
                 "1044 1142 1143 1227 1045 1698 1820 1862 1129 1130 3159 2026 2059 1146 1049 1054 1264 1288 1347 1364 1366",
             ),
-            (StoreSetupError, "1184 1406 1193 1064 1235 1665 1644 1062 1452 3819 4025"),
+            (StoreSetupError, "3118 4151 1184 1406 1193 1064 1235 1665 1644 1062 1452 3819 4025"),
         ],
     )
     def test_what_the_server_has_refused_is_certain(self, kind: type[StoreError], numbers: str) -> None:
@@ -288,6 +288,16 @@ class TestSetUp:
 
         store.close()
         assert "hunter2" not in str(caught.value)
+
+    def test_an_account_that_is_locked_is_a_setup_error(self, url: str, key: str) -> None:
+        """MariaDB has a number of its own for it, which was taken for one that may pass."""
+        store = opened(url, user="locked_out")
+        with plain(url) as cursor:
+            cursor.execute("CREATE OR REPLACE USER locked_out ACCOUNT LOCK")
+
+        with pytest.raises(StoreSetupError, match=r"4151: this account is locked.*ACCOUNT UNLOCK"):
+            store.claim(claim(key), timeout_s=TIMEOUT_S)
+        store.close()
 
     def test_a_server_that_demands_encryption_is_a_setup_error(self, url: str, key: str) -> None:
         """MariaDB, up to 11.3, refuses it as it refuses a password, so the message names both."""
