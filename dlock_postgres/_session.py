@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
+from traceback import clear_frames
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
@@ -81,6 +82,8 @@ class Session:
             more |= {name: value for name, value in service_of(conninfo).items() if name in _PSYCOPGS - given.keys()}
             self.pg: PGconn = _Opening.connect(conninfo, **_SETTINGS, **more).pgconn
         except psycopg.Error as error:
+            # They hold each other, and the connection of an attempt without an answer: it would stay open until garbage is collected.
+            clear_frames(error.__traceback__)
             raise not_connected(error, conninfo) from error
         # What it says besides an answer; not by a method of self, which libpq's connection would keep alive.
         self._noticed = noticed = list[bytes | None]()
