@@ -144,40 +144,35 @@ class Keepers:
         """Renew the held *handle* by *event*, or move it under a session; what opens a session, where there is none, goes to *singles*."""
         state = handle.state
         may_be_kept = len(self._driver.held) >= _HELD_MIN[handle.options.renewal]
-        if may_be_kept and type(state) is Held and self._may_move(handle, state, now := self._engine.runtime.now()):
+        if may_be_kept and type(state) is Held and self._may_move(handle, state):
+            now = self._engine.runtime.now()
             keeper = self._find(state.timings, now)
             if keeper is not None:
                 # Before the send: until the move is resolved, both ends count (Q2).
-                self._take_in(keeper, handle)
+                handle.keeper = keeper
+                keeper.kept[handle] = None
                 return self._driver.step(handle, Renew(event.new_rvn, state.timings.under(keeper.ref)))
             self._open(handle, state.timings, now, singles)
         return self._driver.step(handle, event)
 
-    def _may_move(self, handle: Handle, state: Held, now: int) -> bool:
-        """Whether the renewal that is due may be a move. None is sent in doubt: what is unresolved is to be one write, of one kind."""
+    def _may_move(self, handle: Handle, state: Held) -> bool:
+        """Whether a renewal may be a move. None is sent in doubt: what is unresolved is to be one write, of one kind."""
         return (
             not handle.is_session
             and state.timings.session is None
             and state.timings.lease_ms is not None
             and state.in_flight is None
-            and not (state.pending or state.at_risk)
-            and now >= state.renew_at - state.timings.period_ns // 8
+            and not state.at_risk
         )
 
     def _find(self, timings: Timings, now: int) -> Keeper | None:
         """Return a sound session for locks of these *timings* that has room."""
         wanted = _session_timings(timings)
         for keeper in self._keepers:
-            fits = keeper.timings == wanted and len(keeper.kept) < self._locks_max and not keeper._closed
+            fits = keeper.timings == wanted and len(keeper.kept) < self._locks_max
             if fits and keeper.is_sound(now):
                 return keeper
         return None
-
-    def _take_in(self, keeper: Keeper, handle: Handle) -> None:
-        if handle.keeper is not None:
-            handle.keeper.kept.pop(handle, None)
-        handle.keeper = keeper
-        keeper.kept[handle] = None
 
     def _open(self, handle: Handle, timings: Timings, now: int, singles: list[tuple[Handle, Any]]) -> None:
         """Ask for a session, unless that was done a moment ago, or there are as many as there may be."""
