@@ -381,7 +381,6 @@ class Engine:
         self._check_bound(handle, min_remaining_ns)
         if self._remaining_ns(handle) < min_remaining_ns:
             await self.renew(handle, timings)
-            self.check(handle)
             if self._remaining_ns(handle) < min_remaining_ns:
                 left, wanted = self._remaining_ns(handle) / NANOS, min_remaining_ns / NANOS
                 raise StoreUnavailableError(
