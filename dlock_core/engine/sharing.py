@@ -253,13 +253,8 @@ class Attempt:
         # Who has one and isn't a member is about to be one, has just left, or has died before.
         for number in itertools.islice(numbers, _AT_ONCE_MAX):
             key = session_key(self.wish.key, number)
-            try:
+            with suppress(AcquireTimeoutError):
                 self._session = await self._engine.acquire(key, self._options, at_once, view=self._view)
-            except AcquireTimeoutError as error:
-                self._view._handle.detach(self._view)
-                if error.outcome_unknown:
-                    raise OutcomeUnknownError(str(error), key=self.wish.key) from error
-            else:
                 session = SessionRef(key, self._timings.lease_ms or 1, self._session.token)
                 self.wish = self.wish._replace(session=session)
                 return True
@@ -373,18 +368,15 @@ class Attempt:
         Who waits without a place has no session: somebody who died may stand in the record under that, and would be waited for.
         """
         is_bounded = self._timings.max_hold_ns is not None or self._timings.stall_ns is not None
-        if record is not None and member_of(record, self.wish.member_id) is not None:
-            return record
-        members = None if record is None else record.members
-        if self.wish.mode != WRITE or is_bounded or members is None or len(members.members) >= MEMBERS_MAX:
+        if self.wish.mode != WRITE or is_bounded or record is None or record.members is None:
             self._close()
-            return record
-        try:
-            if await self._open(record):
-                return await self._send(join(self.wish._replace(mode=WANT), record, self._over, new_rvn()))
-        except StoreError as error:
-            _log.debug("that a writer waits for lock %r could not be said: %s", self.wish.key, error)
-            self._close()
+        elif member_of(record, self.wish.member_id) is None:
+            try:
+                if await self._open(record):
+                    return await self._send(join(self.wish._replace(mode=WANT), record, self._over, new_rvn()))
+            except StoreError as error:
+                _log.debug("that a writer waits for lock %r could not be said: %s", self.wish.key, error)
+                self._close()
         return record
 
     async def _refusal(self, record: LockRecord | None, now: int) -> AcquireTimeoutError:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import AsyncLockClient, Claim, Expect, LeaseStateError, LockRecord, Release, Reply, State
+from dlock_core import (
+    AsyncLockClient,
+    Claim,
+    Expect,
+    LeaseStateError,
+    LockRecord,
+    Release,
+    Reply,
+    State,
+    StoreUnavailableError,
+)
 from dlock_core.clock import now_ns
 from dlock_core.memory import AsyncMemoryStore, MemoryStore
 from dlock_core.store import Capability
@@ -238,5 +248,36 @@ async def test_turn_of_a_client_uses_up_no_retries(world: World) -> None:
         assert not waits.done
         stands = world.space.records["k"]
         world.space.release(Release(replace(stands, state=State.FREE, rvn="freed", lease_ms=None), stands.version))
+        await world.live(3)
+        await (await waits.result()).release()
+
+
+@both_colours
+async def test_store_whose_notifications_fail_is_polled(world: World) -> None:
+    """It is asked no more often than one that has none."""
+    claims: list[Claim] = []
+    plain = MemoryStore(world.space)
+
+    def claim(request: Claim, *, timeout_s: float) -> Reply:
+        claims.append(request)
+        assert len(claims) < 20, "it is asked without a pause"
+        return plain.claim(request, timeout_s=timeout_s)
+
+    def wait(record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        raise StoreUnavailableError("no news (injected)")
+
+    async def aclaim(request: Claim, *, timeout_s: float) -> Reply:
+        return claim(request, timeout_s=timeout_s)
+
+    async def await_(record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        wait(record, ticket=ticket, timeout_s=timeout_s)
+
+    deaf: Any = MemoryStore(world.space) if world.colour == "sync" else AsyncMemoryStore(world.space)
+    deaf.claim, deaf.wait = (claim, wait) if world.colour == "sync" else (aclaim, await_)
+    async with world.client() as holder, world.client(deaf, server_wait=False, lease_duration=20) as client:
+        held = await holder.acquire("k")
+        waits = world.spawn(client.acquire("k", timeout=600))
+        await world.live(10)
+        await held.release()
         await world.live(3)
         await (await waits.result()).release()

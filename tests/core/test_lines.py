@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import AcquireTimeoutError, LeaseStateError, StoreUnavailableError
+from dlock_core import AcquireTimeoutError, AsyncLockClient, LeaseStateError, StoreUnavailableError
 from dlock_core.engine.lines import STREAK_MAX, Lines
 from dlock_core.events import EventKind
+from dlock_core.memory import AsyncMemoryStore
 from tests.core.worlds import PATIENCE_S, async_only, both_colours
 
 if TYPE_CHECKING:
+    from dlock_core import Claim, LockRecord, Reply
     from tests.core.worlds import Spawned, World
 
 MANY = 3 * STREAK_MAX
@@ -369,3 +371,30 @@ async def test_line_ends_with_its_last_waiter(world: World) -> None:
         await turns.all_done()
 
         await world.until(lambda: "k" not in lines)
+
+
+@async_only
+async def test_close_has_nobody_that_stood_in_line_wait_at_the_store(world: World) -> None:
+    """All had asked at once. The first was waiting there, and a thousand behind it must not come."""
+    store, waits, asked = AsyncMemoryStore(world.space), list[str](), asyncio.Event()
+    claim, wait = store.claim, store.wait
+
+    async def claimed(request: Claim, *, timeout_s: float) -> Reply:
+        await asked.wait()
+        return await claim(request, timeout_s=timeout_s)
+
+    async def waited(record: LockRecord, *, ticket: str, timeout_s: float) -> None:
+        waits.append(ticket)
+        await wait(record, ticket=ticket, timeout_s=timeout_s)
+
+    store.claim, store.wait = claimed, waited  # type: ignore[method-assign]
+    async with world.client() as a, a.lock("k") as lease, AsyncLockClient(store, server_wait=False) as client:
+        standing = [world.spawn(client.acquire("k")) for _ in range(5)]
+        await asyncio.sleep(0)
+        asked.set()
+        await world.until(lambda: bool(waits))
+        await client.close()
+        await world.until(lambda: sum(each.done for each in standing) == 4)
+        await lease.release()
+        await world.until(lambda: all(each.done for each in standing))
+        assert len(waits) == 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dlock_core import AcquireTimeoutError, LockLostError, Loss, State
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, raw
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -82,3 +82,20 @@ async def test_lock_whose_record_is_not_held_is_acquired_anew(world: World, stat
         await inner.release()
         with pytest.raises(LockLostError) if state is State.FREE else nullcontext():
             await outer.release()
+
+
+@both_colours
+async def test_lock_that_ran_out_unnoticed_is_told_to_who_is_interrupted(world: World) -> None:
+    """Before it is given back, as that of who goes on is."""
+    async with world.client(lease_duration=10) as client:
+        lease = await client.acquire("k")
+        told: list[Any] = []
+        lease.on_lost(told.append)
+        world.clock.advance(10)
+
+        raw(lease)._leave_to_scheduler()
+
+        await world.until(lambda: bool(told))
+        await world.settle()
+        assert not world.space.records["k"].held
+        assert not raw(client)._engine.driver.held

@@ -8,9 +8,10 @@ import pytest
 
 from dlock_core import OutcomeUnknownError, State
 from tests.core.scheduler_support import batches
-from tests.core.worlds import both_colours, raw
+from tests.core.worlds import async_only, both_colours, raw
 
 if TYPE_CHECKING:
+    from dlock_core.engine.renewals import Job
     from tests.core.worlds import World
 
 
@@ -73,3 +74,21 @@ async def test_beat_of_a_session_goes_beside_a_batch(world: World) -> None:
         assert kept.is_valid
         assert kept.remaining > 19
         assert all(lease.is_valid for lease in leases)
+
+
+@async_only
+async def test_lock_that_is_released_while_its_batch_waits_holds_up_no_other(world: World) -> None:
+    """Its renewal is sent with theirs, and refused."""
+    store = batches(world)
+    async with world.client(store, lease_duration=20) as client:
+        first, *kept = [await client.acquire(f"k{number}") for number in range(3)]
+        renewals = client._engine.renewals
+        world.clock.advance(6)
+        jobs: list[Job] = []
+        renewals.collect(jobs)
+        await first.release()
+        for job in jobs:
+            await renewals.run(job)
+
+        assert store.sizes == [3]
+        assert all(lease.remaining > 19 for lease in kept)

@@ -160,11 +160,11 @@ async def test_auto_renew_false_sends_nothing(world: World) -> None:
 
 @both_colours
 async def test_most_urgent_renewal_goes_first(world: World) -> None:
-    """After a delay that made all of them due, what would lapse first is sent first."""
+    """After a delay that made all due, what would lapse first is sent first, whatever was due first."""
     store, order = sent_keys(world)
     async with world.client(store) as client:
-        leases = [await client.acquire(f"k{length}", lease_duration=length) for length in (40, 16, 30, 12)]
-
+        lives = ((40, 1), (16, 3), (30, 2), (12, 3))
+        leases = [await client.acquire(f"k{s}", lease_duration=s, heartbeat_period=due) for s, due in lives]
         await world.jump(11)
 
         assert all(lease.is_valid for lease in leases)

@@ -9,9 +9,10 @@ import pytest
 
 from dlock_core import ConfigurationError, LockLostError, LossReason, OutcomeUnknownError, State
 from dlock_core import lease as lease_machine
-from dlock_core.record import NOTES_MAX, Beat, BeatNote, LockRecord
+from dlock_core.engine.keeper import Keeper
+from dlock_core.record import NOTES_MAX, Beat, BeatNote, Broken, LockRecord, NewerRecord
 from tests.core.test_sessions import KEEPS, moved, sessions_of
-from tests.core.worlds import both_colours
+from tests.core.worlds import async_only, both_colours, raw
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -113,9 +114,24 @@ async def test_broken_session_loses_all_its_locks_and_is_closed_for_a_lease(
 
         await world.live(1)
         assert f"2 locks are lost with their session {key!r} (" in caplog.text
+        assert "is lost (" not in caplog.text
         for lease in leases:
             with pytest.raises(LockLostError):
                 await lease.release()
+
+
+@both_colours
+async def test_renewal_that_finds_the_session_broken_names_the_lock(world: World) -> None:
+    """Its holder knows of no session."""
+    async with world.client(**KEEPS) as client:
+        (lease,) = await moved(world, client, "k")
+        (key, _), *_ = sessions_of(world).items()
+        assert await client.break_session(key)
+
+        with pytest.raises(LockLostError) as raised:
+            await lease.renew()
+
+        assert (raised.value.loss.key, raised.value.loss.fencing_token) == ("k", lease.fencing_token)
 
 
 @both_colours
@@ -224,6 +240,54 @@ async def test_record_that_was_rolled_back_is_found_by_the_audit(world: World) -
         assert neighbour.is_valid
         with pytest.raises(LockLostError):
             await lease.release()
+
+
+@both_colours
+async def test_audit_says_what_the_record_shows(world: World) -> None:
+    """It was broken by somebody who left no note; of a newer format nobody can tell."""
+    async with world.client(**KEEPS, audit_period=10) as client:
+        broken, newer = await moved(world, client, "broken", "newer")
+        records = world.space.records
+        record, kept = records["broken"], records["newer"]
+        records["broken"] = replace(record, rvn="#broken", broken=Broken("by hand", 1))
+        records["newer"] = NewerRecord("newer", kept.state, "#newer", kept.fencing_token, "", None)
+
+        await world.live(12)
+
+        assert broken.loss is not None
+        assert broken.loss.reason is LossReason.BROKEN
+        assert newer.is_valid
+        records["newer"] = kept
+
+
+@async_only
+async def test_lock_that_is_written_while_it_is_audited_is_not_lost(world: World) -> None:
+    """What stands by then was never compared."""
+    read: list[str] = []
+
+    async def before(verb: str, key: Any) -> None:
+        if (verb, key) == ("read", "k"):
+            read.append(key)
+            await lease.renew(data=b"x")
+
+    async with world.client(world.hooked_store(before), **KEEPS, audit_period=10) as client:
+        (lease,) = await moved(world, client, "k")
+        await world.live(12)
+        assert read
+        assert lease.is_valid
+
+
+@both_colours
+async def test_note_of_another_grant_or_in_another_session_breaks_nothing(world: World) -> None:
+    """Such a note came too late: the lock was given back, or taken out of that session, before it was read."""
+    async with world.client(**KEEPS) as client:
+        (lease,) = await moved(world, client, "k")
+        keepers, keeper = raw(client)._engine.keepers, raw(lease)._handle.keeper
+        keepers.hear(keeper, [BeatNote("k", lease.fencing_token + 1, "break", "somebody")])
+        keepers.hear(Keeper(keeper.timings), [BeatNote("k", lease.fencing_token, "break", "somebody")])
+        assert lease.is_valid
+        keepers.hear(keeper, [BeatNote("k", lease.fencing_token, "break", "somebody")])
+        assert not lease.is_valid
 
 
 @both_colours

@@ -50,17 +50,19 @@ async def test_dead_holders_session_is_taken_over_once_and_given_back(world: Wor
 @both_colours
 @pytest.mark.parametrize("asks_before", [True, False])
 async def test_lock_is_over_with_its_session_though_no_thread_ran(world: World, asks_before: bool) -> None:
-    """Asked in the instant, before anybody was told."""
+    """Asked in the instant, before anybody was told; and it says why, as the session knows."""
     store = world.another_store()
     async with world.client(store, **KEEPS) as client:
         (lease,) = await moved(world, client, "k")
         with store.outage():
+            await world.live(4)  # a beat fails
             world.clock.advance(10)
 
             assert not lease.is_valid
             assert lease.remaining == 0.0
-            with pytest.raises(LockLostError):
+            with pytest.raises(LockLostError) as raised:
                 await (lease.ensure() if asks_before else lease.release())
+            assert raised.value.loss.reason is LossReason.UNREACHABLE
         await world.settle()
         if asks_before:
             with pytest.raises(LockLostError):
@@ -182,11 +184,15 @@ async def test_end_of_the_program_is_one_request_for_all_locks_of_a_session(worl
     async with world.client(**KEEPS) as client:
         leases = await moved(world, client, *(f"k{number}" for number in range(50)))
         before = world.store.requests.total()
+        told: list[Any] = []
+        leases[0].on_lost(told.append)
 
         await engine_of(world).close(world.clock.now() + 1_000_000_000)
 
         assert world.store.requests.total() - before == 1
         assert not any(lease.is_valid for lease in leases)
+        await world.settle()
+        assert told == []
     async with world.client() as other, other.lock("k0", timeout=0) as taken:
         assert taken.fencing_token == 2
 

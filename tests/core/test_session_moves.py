@@ -56,3 +56,18 @@ async def test_lock_is_not_put_at_risk_by_its_move(world: World) -> None:
         fails = False
         await world.live(20)  # as above
         assert world.space.records["second"].session is not None
+
+
+@both_colours
+async def test_lock_whose_renewal_hangs_is_not_moved(world: World) -> None:
+    """It was begun so late that there was no sound session yet; its holder is told to stop while it hangs."""
+    async with world.client(world.hanging_store("second"), **KEEPS, stop_grace=2) as client:
+        (first,) = await moved(world, client, "first")
+        second = await client.acquire("second")
+        await world.jump(6.5)
+        await world.live(1.5)
+        assert second.stopping.is_set()
+        assert second.is_valid
+        await world.live(1)
+        assert first.is_valid
+        await world.live(5)

@@ -233,6 +233,27 @@ async def test_renewing_a_kept_lock_is_a_beat(world: World) -> None:
 
 
 @both_colours
+async def test_risk_of_a_session_is_told_to_the_holders_of_its_locks(world: World) -> None:
+    """As that of a lock is: once for each stretch, where a beat failed, or where none has succeeded for the safe time."""
+    async with world.client(**KEEPS) as client:
+        (lease,) = await moved(world, client, "k")
+        risks: list[Any] = []
+        late: list[Any] = []
+        lease.on_risk(risks.append)
+        lease.on_risk(late.append, safe_time=6)
+        await world.live(10)
+        assert not risks + late
+        for stretch in (1, 2):
+            with world.store.outage():
+                await world.live(5)
+                await world.until(lambda stretch=stretch: len(risks) == stretch)  # type: ignore[misc]  # a default binds the number
+                await world.live(2)
+                await world.until(lambda stretch=stretch: len(late) == stretch)  # type: ignore[misc]  # as above
+            await world.live(5)
+        assert lease.is_valid
+
+
+@both_colours
 async def test_another_lease_takes_a_lock_out_of_its_session(world: World) -> None:
     """It has its own until the next renewal, which moves it under a session of that lease."""
     async with world.client(**KEEPS) as client:

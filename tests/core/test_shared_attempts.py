@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from dlock_core import AcquireTimeoutError
+from dlock_core import AcquireTimeoutError, StoreUnavailableError
 from dlock_core.members import Wish, join
 from dlock_core.memory import MemoryStore
 from tests.core.test_shared_locks import lived
@@ -80,11 +80,12 @@ async def test_writer_whose_session_is_over_waits_on_by_another(world: World) ->
         reads = await reader.acquire("k", mode="read")
         waits = world.spawn(writer.acquire("k", mode="write", timeout=500))
         await world.live(2)
-        announced = world.space.records["k"].members
+        record = world.space.records["k"]
+        announced = record.members
         assert announced is not None
         assert [member.mode for member in announced.members] == ["read", "want"]
         await world.live(4)
-        assert world.space.records["k"].members == announced
+        assert world.space.records["k"] is record
         assert sum("~dlock/" in key for key in world.space.records) == 2
 
         await world.jump(30)
@@ -176,3 +177,35 @@ async def test_writer_that_was_told_to_stop_while_it_waited_is_not_told_so_from_
         assert lease.is_valid
         assert not lease.stopping.is_set()
         await lease.release()
+
+
+@both_colours
+async def test_writer_that_cannot_say_that_it_waits_holds_no_session(world: World) -> None:
+    """Somebody who died may stand in the record under that, and would be waited for."""
+
+    def before(verb: str, request: Any) -> None:
+        if (verb, getattr(getattr(request, "record", None), "key", "")) == ("replace", "k"):
+            raise StoreUnavailableError("not sent (injected)")
+
+    async with world.client() as a, world.client(world.hooked_store(before)) as b:
+        reads = await a.acquire("k", mode="read")
+        waits = world.spawn(b.acquire("k", mode="write", timeout=60))
+        await world.live(2)
+        assert sum("~dlock/" in key and record.held for key, record in world.space.records.items()) == 1
+        await reads.release()
+        assert (await lived(world, waits, 5)).is_valid
+
+
+@both_colours
+async def test_wait_goes_on_over_failures_between_which_the_store_answers(world: World) -> None:
+    """Only one that answers nothing for the time of a lease ends it."""
+    store = world.another_store()
+    async with world.client(lease_duration=600) as a, world.client(store, lease_duration=10) as b:
+        reads = await a.acquire("k", mode="read")
+        waits = world.spawn(b.acquire("k", mode="write", timeout=600))
+        for _ in range(2):
+            with store.outage():
+                await world.live(2)
+            await world.live(11)
+        await reads.release()
+        assert (await lived(world, waits, 5)).is_valid

@@ -233,11 +233,14 @@ async def test_who_has_slept_through_the_lock_gets_it_anew(world: World) -> None
 
 
 @both_colours
-async def test_longest_hold_counts_from_the_grant(world: World) -> None:
+@pytest.mark.parametrize(
+    ("bound", "reason"), [({"max_hold": 4}, LossReason.OVERRUN), ({"stall_timeout": 4}, LossReason.STALLED)]
+)
+async def test_bound_of_a_hold_counts_from_the_grant(world: World, bound: Any, reason: LossReason) -> None:
     """However long it was waited for; then the place is lost, and free after a lease."""
     async with world.client(lease_duration=10) as a, world.client(lease_duration=10) as b:
         first = await a.acquire("k", mode="read")
-        waiting = world.spawn(b.acquire("k", mode="write", max_hold=4, timeout=60))
+        waiting = world.spawn(b.acquire("k", mode="write", timeout=60, **bound))
         await world.live(3)
         await first.release()
         lease = await lived(world, waiting, 2)
@@ -245,7 +248,7 @@ async def test_longest_hold_counts_from_the_grant(world: World) -> None:
         assert lease.remaining > 3
         await world.live(4.5)
         assert lease.loss is not None
-        assert lease.loss.reason is LossReason.OVERRUN
+        assert lease.loss.reason is reason
 
 
 @both_colours
