@@ -330,3 +330,15 @@ def test_a_store_for_threads_claims_several_keys_for_tasks(tmp_path: Path, monke
 
     asyncio.run(use())
     assert asked == [2]
+
+
+@both_colours
+async def test_closed_client_claims_nothing(world: World) -> None:
+    """Nobody would have it."""
+    store = several(world)
+    async with world.client(store) as client:
+        pass
+    with pytest.raises(LeaseStateError, match="closed"):
+        async with client.lock_all(["a", "b"]):
+            pass
+    assert not store.requests

@@ -217,11 +217,11 @@ async def test_key_is_closed_for_the_lease_that_a_member_has_by_now(world: World
     """It was lengthened after the member had joined, and the holder, who can't be told, believes in it."""
     store = world.another_store()
     async with world.client(store, lease_duration=10) as a, world.client(lease_duration=10) as b:
-        lease = await a.acquire("k", permits=1)
+        lease, another = [await a.acquire("k", permits=2) for _ in range(2)]
         await lease.renew(lease_duration=40)
         with store.outage():
-            assert await b.break_lock("k", fencing_token=1)
-            waiting = world.spawn(b.acquire("k", permits=1, timeout=90))
+            assert await b.break_lock("k", fencing_token=another.fencing_token)
+            waiting = world.spawn(b.acquire("k", permits=2, timeout=90))
             await world.live(35)
             assert not waiting.done
             await lived(world, waiting, 10)

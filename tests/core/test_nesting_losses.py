@@ -32,8 +32,9 @@ async def test_lock_that_another_has_taken_over_is_no_nested_one(world: World) -
         waiting = world.spawn(nested())
         await world.live(2)
 
-        with pytest.raises(AcquireTimeoutError, match="held by 'thief'"):
+        with pytest.raises(AcquireTimeoutError, match="held by 'thief'") as raised:
             await waiting.result()
+        assert "reentrant" not in str(raised.value)
 
 
 @both_colours
@@ -99,3 +100,20 @@ async def test_lock_that_ran_out_unnoticed_is_told_to_who_is_interrupted(world: 
         await world.settle()
         assert not world.space.records["k"].held
         assert not raw(client)._engine.driver.held
+
+
+@both_colours
+async def test_lock_that_ran_out_unnoticed_is_waited_for(world: World) -> None:
+    """Its own thread or task gets it anew, once its record has stood for a lease."""
+    async with world.client(lease_duration=10) as client:
+
+        async def nested() -> list[int]:
+            outer = await client.acquire("k")
+            world.clock.advance(10)
+            async with client.lock("k", timeout=30) as inner:
+                return [outer.fencing_token, inner.fencing_token]
+
+        waiting = world.spawn(nested())
+        await world.live(12)
+
+        assert await waiting.result() == [1, 2]

@@ -1,15 +1,21 @@
-"""Locks that come in between two steps of the thread that renews."""
+"""The thread that renews: what comes in between two of its steps, how it is started, and what it inherits."""
 
 from __future__ import annotations
 
 import sys
 import threading
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from tests.core.worlds import run_scenario
+from dlock_core.testing import FakeClock
+from tests.core.worlds import both_colours, run_scenario
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.core.worlds import World
+
+_LIMIT: ContextVar[float | None] = ContextVar("limit", default=None)
 
 
 def test_short_lock_that_comes_as_a_renewal_is_begun_stays_held() -> None:
@@ -45,3 +51,41 @@ def test_short_lock_that_comes_as_a_renewal_is_begun_stays_held() -> None:
             await world.live(60)
 
     run_scenario("sync", scenario)
+
+
+def test_thread_that_could_not_be_started_is_started_by_the_next_use_of_a_lease(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also by one that sends nothing; a callback that had no thread is called then, too."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with FakeClock().client(lease_duration=10) as client:
+        called = threading.Event()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            lease = client.acquire("k")
+            client._runtime.post(lambda _: called.set(), None)
+        assert client._runtime._thread is None
+
+        assert lease.ensure() == 1
+
+        assert client._runtime._thread is not None
+        assert called.wait(10)
+    assert sum("locks are not renewed" in text for text in caplog.messages) == 1
+
+
+@both_colours
+async def test_renewals_inherit_no_context_variable_of_the_program(world: World) -> None:
+    """A driver may keep there how long the call that was under way might still take."""
+    seen: list[float | None] = []
+    store = world.hooked_store(lambda verb, _: seen.append(_LIMIT.get()) if verb == "replace" else None)
+    async with world.client(store, lease_duration=10) as client:
+        token = _LIMIT.set(0.5)
+        lease = await client.acquire("k")
+        await world.live(6)
+        _LIMIT.reset(token)
+        await lease.release()
+
+        assert seen == [None, None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dlock_core import StoreUnavailableError
+from dlock_core import OutcomeUnknownError, StoreUnavailableError
 from tests.core.test_sessions import KEEPS, moved
 from tests.core.worlds import both_colours
 
@@ -71,3 +71,23 @@ async def test_lock_whose_renewal_hangs_is_not_moved(world: World) -> None:
         await world.live(1)
         assert first.is_valid
         await world.live(5)
+
+
+@both_colours
+async def test_lock_that_may_have_been_moved_lasts_no_longer_than_its_own_lease(world: World) -> None:
+    """Until that is known both ends count (Q2), and a renewal that is asked for is one of the lock."""
+    fails = True
+
+    def before(_: str, request: Any) -> None:
+        if fails and getattr(getattr(request, "record", None), "session", None) is not None:
+            raise OutcomeUnknownError("no answer (injected)")
+
+    async with world.client(world.hooked_store(before), **KEEPS) as client:
+        lease = await client.acquire("k")
+        await world.live(5.25)
+        assert lease.remaining < 7.2
+
+        fails = False
+        await lease.ensure(9)
+        assert lease.remaining > 9
+        await lease.release()

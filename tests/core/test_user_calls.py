@@ -13,6 +13,7 @@ import pytest
 
 from dlock_core.engine import user_calls
 from dlock_core.engine.process import DaemonThread
+from dlock_core.engine.seats import Seat
 from dlock_core.engine.user_calls import Callbacks, Feed, guarded_logger, log_elsewhere, run_in_daemon_thread
 from dlock_core.errors import StoreUnavailableError
 from proof.interrupts.points import Tracer
@@ -128,6 +129,28 @@ def test_a_call_that_is_interrupted_at_any_point_stops_no_other(
 
     for at in range(1, interrupted(0) + 1):
         interrupted(at)
+
+
+@pytest.mark.parametrize("kind", [Callbacks, Feed])
+def test_a_call_that_comes_as_the_thread_ends_is_made_by_the_next(
+    kind: type[Callbacks | Feed], threads: Threads
+) -> None:
+    """It comes behind the last look at the queue, while the thread has the turn."""
+    calls, told, late = kind(), list[int](), [2]
+    leave = calls._turns.leave
+
+    def leaving(seat: Seat) -> None:
+        if late:
+            calls.post(told.append, late.pop())
+        leave(seat)
+
+    calls._turns.leave = leaving  # type: ignore[method-assign]
+    calls.post(told.append, 1)
+    if isinstance(calls, Feed):
+        calls.close()
+    threads.end()
+
+    assert (told, calls.is_idle) == ([1, 2], True)
 
 
 def test_callbacks_run_one_after_the_other_until_one_takes_too_long(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from dlock_core.errors import StoreError
-from dlock_core.kit import Lane
+from dlock_core.kit import Lane, in_own_thread
 from dlock_core.kit.exchange import perform
 from tests.kit.test_exchange import AsyncLink, AsyncStore, DriverError, Link, Server, Store
 
@@ -103,3 +104,29 @@ def test_an_error_of_steps() -> None:
 
     assert is_dropped(lambda: perform(steps()))  # type: ignore[arg-type]  # a generator
     assert is_dropped(lambda: perform(nested()))  # type: ignore[arg-type]  # as above
+
+
+@pytest.mark.parametrize("ends_first", ["task", "loop"])
+def test_answer_for_a_task_that_is_gone_is_handed_over(ends_first: str) -> None:
+    """It may be a connection, which somebody has to close; the event loop may have ended as well."""
+    late, answers = list[int](), threading.Event()
+
+    async def scene() -> list[threading.Thread]:
+        before = threading.enumerate()
+        task = asyncio.create_task(in_own_thread(lambda: int(answers.wait(10)), late.append))
+        await asyncio.sleep(0)
+        made = [thread for thread in threading.enumerate() if thread not in before]
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if ends_first == "task":
+            answers.set()
+            made.pop().join()
+            await asyncio.sleep(0)
+        return made
+
+    made = asyncio.run(scene())
+    answers.set()
+    for thread in made:
+        thread.join()
+    assert late == [1]
