@@ -1,15 +1,16 @@
-"""Closing a client on a store that does not answer each request."""
+"""Closing a client on a store that does not answer each request, and while somebody waits for long."""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dlock_core import OutcomeUnknownError, StoreError
+from dlock_core import LockClient, OutcomeUnknownError, StoreError
 from dlock_core.memory import MemoryStore
 from dlock_core.testing import FakeClock
-from tests.core.worlds import both_colours
+from tests.core.worlds import both_colours, eventually
 
 if TYPE_CHECKING:
     from tests.core.worlds import World
@@ -56,3 +57,14 @@ def test_close_goes_on_where_some_releases_fail(failing: set[str], takes_s: floa
         assert {getattr(error, "key", "") for error in caught.value.exceptions} == failing
 
         assert {lease.key for lease in leases if store.space.records[lease.key].held} == failing
+
+
+def test_close_ends_a_long_pause_between_two_looks() -> None:
+    """Whoever observes, or waits for its next poll, is told at once."""
+    client = LockClient(MemoryStore())
+    observer = threading.Thread(target=lambda: list(client.election("k").observe(poll_period=600)), daemon=True)
+    observer.start()
+    eventually(lambda: bool(client._runtime._sleepers))
+    client.close()
+    observer.join(20)
+    assert not observer.is_alive()

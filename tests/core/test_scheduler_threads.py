@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from dlock_core.testing import FakeClock
-from tests.core.worlds import both_colours, run_scenario
+from tests.core.worlds import async_only, both_colours, run_scenario
 
 if TYPE_CHECKING:
     import pytest
@@ -89,3 +90,18 @@ async def test_renewals_inherit_no_context_variable_of_the_program(world: World)
         await lease.release()
 
         assert seen == [None, None]
+
+
+@async_only
+async def test_renewal_whose_task_is_cancelled_before_it_begins_is_made_again(world: World) -> None:
+    """As by a program that cancels all tasks of its event loop."""
+    async with world.client(lease_duration=10) as client, client.lock("k") as lease:
+        world.clock.advance(3)
+        await asyncio.sleep(0)
+        tasks = set(client._runtime._tasks)
+        assert tasks
+        for task in tasks:
+            task.cancel()
+        await world.live(20)
+
+        assert lease.is_valid
