@@ -81,8 +81,8 @@ class Waiter:
         return Claim(held(self.key), Expect.ANY, ticket=self.ticket)
 
     def wait(self) -> None:
-        """Wait, once."""
-        self.store.wait(self.record, ticket=self.ticket, timeout_s=TIMEOUT_S)
+        """Wait, once; for longer than a test waits to see that it was woken."""
+        self.store.wait(self.record, ticket=self.ticket, timeout_s=2 * TIMEOUT_S)
         self.woken.set()
 
     def claims(self) -> LockRecord:

@@ -188,3 +188,14 @@ def test_place_that_a_copy_of_the_data_brings_back_is_removed_by_its_client(
     assert name not in places()
     store.release(released(standing), timeout_s=TIMEOUT_S)
     assert first.woken.wait(TIMEOUT_S)
+
+
+def test_client_forgets_for_how_long_it_holds_back(store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each lock that it frees; they may be many."""
+    monkeypatch.setattr(_queue, "_TURN_S", 0.0)
+    queue: Any = store._queue
+
+    queue.lets_pass("a", "r")
+    queue.lets_pass("b", "s")
+
+    assert list(queue._freed) == ["b"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from dlock_core.errors import OutcomeUnknownError, StoreUnavailableError
 from dlock_zookeeper import ZooKeeperStore
 from tests.balancer import Balancer
 from tests.deaf import deaf_place
-from tests.zookeeper.support import TIMEOUT_S, any_claim, granted, renewed, session
+from tests.zookeeper.support import TIMEOUT_S, Waiter, any_claim, granted, renewed, session, until
 
 # Sooner than kazoo, which a client that asks so often keeps from its pings.
 SOON_S = 2.0
@@ -24,7 +26,7 @@ def balancer(address: str) -> Iterator[Balancer]:
     balancer.close()
 
 
-def socket_of(store: ZooKeeperStore) -> object:
+def socket_of(store: ZooKeeperStore) -> Any:
     """Return that of the connection."""
     return store._link._client._connection._socket  # type: ignore[attr-defined]
 
@@ -118,3 +120,23 @@ def test_host_that_takes_no_connection_delays_the_next_one_for_less_than_a_sessi
 
         assert reply.applied
         store.close()
+
+
+def test_connection_that_was_ended_takes_no_request(store: ZooKeeperStore, key: str) -> None:
+    """Kazoo may not know it yet, and whether a write that was sent there came would be unknown."""
+    record = granted(store, key)
+    store._link._ended_way = socket_of(store)  # type: ignore[attr-defined]
+
+    with pytest.raises(StoreUnavailableError, match="nothing was written"):
+        store.replace(renewed(record), timeout_s=0.3)
+
+
+@pytest.mark.usefixtures("standing")
+def test_connection_that_was_lost_has_those_who_wait_ask_again(waiter: Callable[[], Waiter]) -> None:
+    """All watches have ended with it, of which kazoo tells by an event without a path."""
+    waiting = waiter()
+    until(lambda: bool(waiting.store._link.watch.queues))
+
+    assert waiting.store._changed(SimpleNamespace(path=None)) == ()
+
+    assert waiting.woken.wait(TIMEOUT_S)
