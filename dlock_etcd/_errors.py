@@ -16,10 +16,11 @@ _Code = grpc.StatusCode
 _NO_LOGIN = "leave user and password out, or enable authentication"
 _NO_CONNECTION = "failed to connect to all addresses"
 _TOO_MUCH = _MANY, _LARGE = "etcdserver: too many operations", "etcdserver: request is too large"
+_FULL = "etcdserver: mvcc: database space exceeded"
 
 # What says that a request was certainly not applied, now or later: the code, and a pattern of the text. What is not here is unknown:
-# "etcdserver: request timed out", since etcd may apply the write when a majority is back; and "etcdserver: mvcc: database space exceeded",
-# which is also the answer to the write that has filled the space, and was applied.
+# "etcdserver: request timed out", since etcd may apply the write when a majority is back; and that there is no space, which is also the
+# answer to the write that has filled it, and was applied.
 _REFUSALS: dict[type[StoreError], dict[grpc.StatusCode, dict[str, str]]] = {
     StoreUnavailableError: {
         _Code.UNAVAILABLE: {
@@ -118,6 +119,8 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
     if not isinstance(error, TROUBLE):
         return None
     row, said = _row(error), _told(error)
+    if _FULL in said:
+        said += "; compact and defragment etcd, then 'etcdctl alarm disarm'"
     if row is None:
         return unanswered("etcd", said, key, writes=writes)
     hint, kind = row[2:]
