@@ -186,6 +186,9 @@ class AsyncLease(LeaseView):
             await self.release()
         except DLockError as failure:
             error = failure
+        except BaseException:
+            self._leave_to_scheduler()  # of a signal's handler, perhaps from before the release has begun
+            raise
         if ours:
             interrupted = interrupted_error(self._handle)
             if error is not None and self.loss is None:

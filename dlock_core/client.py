@@ -173,15 +173,16 @@ class Lease(LeaseView):
 
     def __exit__(self, kind: object, body_error: BaseException | None, trace: object) -> None:
         """Release, by the rules of :class:`Lease`; silent in a forked child."""
-        if self._closed or self._context.generation != generation():
-            return
+        error: DLockError | None = None
         try:
-            self.release()
+            if not self._closed and self._context.generation == generation():
+                self.release()
         except DLockError as failure:
             error = failure
-        else:
-            return
-        leaving = self._leaving(body_error, error)
+        except BaseException:
+            self._leave_to_scheduler()  # of a signal's handler, perhaps from before the release has begun
+            raise
+        leaving = None if error is None else self._leaving(body_error, error)
         if leaving is not None:
             raise leaving
 

@@ -12,6 +12,7 @@ from dlock_core import (
     LossReason,
     StoreUnavailableError,
 )
+from dlock_core.engine.lease_view import LeaseView
 from dlock_core.events import EventKind
 from tests.core.hold_support import Boom, steal
 from tests.core.worlds import both_colours
@@ -285,6 +286,28 @@ async def test_body_that_released_by_itself_leaves_silently(world: World) -> Non
             await lease.release(data=b"done")
 
         assert world.store.requests["release"] == 1
+
+
+@both_colours
+async def test_block_whose_end_is_interrupted_before_the_release_gives_the_lock_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler of a signal may raise there. The variable of the block still refers to the lease, whose lock was renewed for ever."""
+
+    def interrupt(_: LeaseView) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async with world.client() as client:
+        lease = None
+        with pytest.raises(KeyboardInterrupt):
+            async with client.lock("k") as lease:
+                monkeypatch.setattr(LeaseView, "_alive", interrupt)
+        await world.live(1)
+
+        assert lease is not None
+        assert not lease.is_valid
+        assert not world.space.records["k"].held
 
 
 @both_colours
