@@ -75,8 +75,7 @@ def _exit_code(arguments: list[str]) -> int:
     try:
         code = command.main(arguments, prog_name="dlock", standalone_mode=False)
     except click.ClickException as error:
-        path = "dlock" if not isinstance(error, click.UsageError) or error.ctx is None else error.ctx.command_path
-        say.error(f"{error.format_message().rstrip('.')}; see '{path} --help'")
+        say.error(f"{error.format_message().rstrip('.')}; see '{_place_of(error, arguments)} --help'")
         return USAGE
     except DLockError as error:
         say.error(str(error))
@@ -96,6 +95,14 @@ def _exit_code(arguments: list[str]) -> int:
         say.error(str(OutputError(error)))  # of click, which prints the help itself
         return NO_OUTPUT
     return code if isinstance(code, int) else 0
+
+
+def _place_of(error: click.ClickException, arguments: list[str]) -> str:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return error.ctx.command_path
+    # click names no context where an option lacks its value, or a flag has one.
+    names = command.list_commands(click.Context(command))
+    return " ".join(["dlock", *(name for name in arguments[:1] if name in names)])
 
 
 def _code_of(error: DLockError) -> int:

@@ -147,3 +147,18 @@ def test_single_try_at_a_free_lock_promises_no_other(shell: Shell) -> None:
 
     assert done.returncode == 69
     assert "dlock: waiting for 'k' for 1 s: free, and it is being asked for\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "place"),
+    [
+        (("break", "k", "--token"), "Option '--token' requires an argument", "dlock break"),
+        (("run", "k", "--no-wait=1"), "Option '--no-wait' does not take a value", "dlock run"),
+        (("--version=1",), "Option '--version' does not take a value", "dlock"),
+    ],
+)
+def test_a_wrong_value_of_an_option_names_the_help_of_its_command(
+    dlock: Command, arguments: tuple[str, ...], wrong: str, place: str
+) -> None:
+    """That help has the option; the one of dlock itself has not."""
+    assert dlock(*arguments) == (64, "", f"dlock: {wrong}; see '{place} --help'\n")
