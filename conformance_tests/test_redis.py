@@ -12,7 +12,7 @@ from dlock_conformance import (
     StoreHarness,
 )
 from dlock_conformance.servers import Server
-from redis_servers import redis_harness_on
+from redis_servers import NUDGE, is_command, redis_harness_on
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +42,9 @@ class TestRedisClient(LockClientConformance):
     def harness(self, redis_harness: StoreHarness) -> StoreHarness:
         """Every test has keys of its own, so they share the server."""
         return redis_harness
+
+
+@pytest.mark.parametrize(("said", "counts"), [(NUDGE, False), (2 * NUDGE, False), (NUDGE + b"*1", True)])
+def test_nudges_are_no_requests(said: bytes, counts: bool) -> None:  # a parameter
+    """A busy machine reads several at once: a claim that waited counted as two requests."""
+    assert is_command(said) is counts
