@@ -116,16 +116,25 @@ def first_unheard(trial: Trial, store: Subject, timeout_s: float) -> None:
 
 def end_in_time(trial: Trial, fault: Fault, verbs: Sequence[str], timeout_s: float = SHORT_S) -> None:
     """Fail unless each of *verbs*, which are asked at once and get no answer by *fault*, or none in time, raises within its time-out."""
+    all_in_time(
+        trial,
+        lambda: {each.verb: each.took_s for each in disturbed(trial, fault, verbs, timeout_s)},
+        timeout_s,
+        "that had no answer",
+    )
+
+
+def all_in_time(trial: Trial, ask: Callable[[], dict[str, float]], timeout_s: float, which: str) -> None:
+    """Fail unless each call that *ask* makes with *timeout_s* ends in time; it returns how long each took. *which* says what they met."""
 
     def took(verb: str) -> float:
         """Ask them all again: who is late beside others only, as in a queue of theirs, is late."""
-        return next(each.took_s for each in list(disturbed(trial, fault, verbs, timeout_s)) if each.verb == verb)
+        return ask()[verb]
 
-    for each in list(disturbed(trial, fault, verbs, timeout_s)):
-        limit_s = timeout_s + (WAIT_S if each.verb == "claim_when_free" else 0)
-        if each.took_s > limit_s + LATE_S:
-            what = f"a {each.verb} with timeout_s={timeout_s:g} that had no answer"
-            trial.in_time(what, limit_s, partial(took, each.verb))
+    for verb, took_s in ask().items():
+        limit_s = timeout_s + (WAIT_S if verb == "claim_when_free" else 0)
+        if took_s > limit_s + LATE_S:
+            trial.in_time(f"a {verb} with timeout_s={timeout_s:g} {which}", limit_s, partial(took, verb))
 
 
 def late_connections(trial: Trial, verbs: Sequence[str]) -> dict[str, float]:
@@ -182,15 +191,9 @@ class TroubleClauses:
     @needs("drop", "hang")
     def test_s13_a_call_has_its_time_out_once_for_the_connection_and_the_answer(self, trial: Trial) -> None:
         """Nobody hears who connects; the server is back soon after, takes connections that are asked for again, and answers nobody."""
-
-        def took(verb: str) -> float:
-            return late_connections(trial, [verb])[verb]
-
-        for verb, took_s in late_connections(trial, verbs_of(trial.harness, VERBS)).items():
-            limit_s = REACHED_S + (WAIT_S if verb == "claim_when_free" else 0)
-            if took_s > limit_s + LATE_S:
-                what = f"a {verb} with timeout_s={REACHED_S:g} whose connection was made late, and that had no answer,"
-                trial.in_time(what, limit_s, partial(took, verb))
+        verbs = verbs_of(trial.harness, VERBS)
+        which = "whose connection was made late, and that had no answer,"
+        all_in_time(trial, lambda: late_connections(trial, verbs), REACHED_S, which)
 
     @needs("busy")
     def test_s13_a_write_ends_in_time_when_another_goes_on(self, trial: Trial) -> None:
