@@ -60,13 +60,12 @@ TESTS ?= 200
 apart: venv
 	$(BIN)/pytest -p tests.apart --apart=$(TESTS)
 
-# The way over containers, with images packed here. Root on Debian; not a part of `make test`, which has tried the locks of sessions.
+# The way over containers, with images packed here: the suites of the stores alone, since `make test` has tried the client over the same
+# servers. Root on Debian.
 containers: venv
-	DLOCK_TEST_SERVERS=container tools/servers/local-images.sh run $(BIN)/pytest \
-		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py conformance_tests/test_postgres.py \
-		conformance_tests/test_etcd.py::TestEtcdStore \
-		--deselect conformance_tests/test_postgres.py::TestPostgres18Store -k 'not session-sync and not session-async' \
-		--dlock-require=redis,dynamodb,postgres,etcd --numprocesses=5
+	DLOCK_TEST_SERVERS=container tools/servers/local-images.sh run sh -c '$(BIN)/pytest --cache-clear --numprocesses=5 \
+		conformance_tests/test_redis.py conformance_tests/test_dynamodb.py conformance_tests/test_postgres.py conformance_tests/test_etcd.py \
+		-k "Store and not Postgres18" --dlock-require=redis,dynamodb,postgres,etcd || $(BIN)/python -m tests.alone $$?'
 
 # The suite and the tests of the adapters with the newest Python and the newest servers that Debian has. Root on Debian; not a part of
 # `make test`, which has what a stable release has.

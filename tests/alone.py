@@ -1,7 +1,7 @@
 """Run the few tests that failed beside others again, alone: ``python -m tests.alone CODE``, where CODE is how pytest ended.
 
-`make test` calls it after a failure. A machine that stands still for longer than a real lease fails a test that is right.
-So the run passes with up to `MOST` failed tests if these pass `TIMES` times alone; they are named at the end.
+`make test` and `make containers` call it after a failure. A machine that stands still for longer than a real lease fails a test that is
+right. So the run passes with up to `MOST` failed tests if these pass `TIMES` times alone; they are named at the end.
 """
 
 from __future__ import annotations
