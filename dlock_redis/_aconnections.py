@@ -131,9 +131,10 @@ async def aconnected(source: Source, deadline: float) -> _AsyncLink:
         made: list[socket.socket] = []
         try:
             async with asyncio.timeout(timeout_s):
-                if not isinstance(connection, SentinelManagedConnection):  # which asks for its address first
-                    await _reach(connection, made, deadline)
-                await _heeding(connection.connect())
+                with source.tls.lent(connection):
+                    if not isinstance(connection, SentinelManagedConnection):  # which asks for its address first
+                        await _reach(connection, made, deadline)
+                    await _heeding(connection.connect())
         except BaseException as error:
             connection._close()  # as in _AsyncLink
             for unused in made:

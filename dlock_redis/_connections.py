@@ -141,7 +141,8 @@ def connected(source: Source, deadline: float) -> _Link:
         timeout_s = max(deadline - time.monotonic(), 0.001)
         connection = source.connection(timeout_s, socket_connect_timeout=timeout_s / places)
         try:
-            connection.connect()
+            with source.tls.lent(connection):
+                connection.connect()
             if time.monotonic() >= deadline:
                 raise redis.TimeoutError("connecting took all of the time")
         except BaseException as error:

@@ -20,6 +20,7 @@ from redis.sentinel import SentinelConnectionPool
 from dlock_core.errors import ConfigurationError, StoreError, StoreUnavailableError
 from dlock_core.kit import BeginsAnew, aperform, leave_behind, perform, watch_forks
 from dlock_redis._errors import TROUBLE, is_misplaced, unsent
+from dlock_redis._tls import SharedContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -89,6 +90,7 @@ class Source(NamedTuple):
 
     connection_class: Any
     settings: Mapping[str, Any]
+    tls: SharedContext
 
     def connection(self, timeout_s: float, **more: Any) -> Any:
         """Return a new connection, not yet connected, with *more* settings."""
@@ -165,9 +167,8 @@ def source_of(connection_class: Any, settings: Mapping[str, Any]) -> Source:
     own = {
         name: _OWN[name] for name in _OWN if name in names and not (name.startswith("lib_") and "driver_info" in names)
     }
-    return Source(
-        connection_class, {**{name: value for name, value in settings.items() if name not in _DROPPED}, **own}
-    )
+    kept = {name: value for name, value in settings.items() if name not in _DROPPED}
+    return Source(connection_class, {**kept, **own}, SharedContext(kept))
 
 
 class Servers(BeginsAnew):
