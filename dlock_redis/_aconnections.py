@@ -93,7 +93,7 @@ class _AsyncLink(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail the request under way."""
-        self._fail(error or ConnectionResetError("the server closed the connection"))
+        self._fail(self._reader.refusal() or error or ConnectionResetError("the server closed the connection"))
         self.hear(b"")
 
     def _fail(self, error: Exception) -> None:

@@ -102,25 +102,35 @@ class _Link:
             else:
                 if time.monotonic() > deadline - timeout_s * 0.9:
                     self._limit(deadline - time.monotonic())
-                more = self._socket.recv(_READ_SIZE)
-            if not more:
-                raise ConnectionResetError("the server closed the connection")
+                more = self._received(answers)
             try:
                 return answers.read(more)
             except IncompleteError:
                 continue
+
+    def _received(self, answers: Answers) -> bytes:
+        """Return what the server says, of which *answers* has the beginning."""
+        try:
+            more: bytes = self._socket.recv(_READ_SIZE)
+            if not more:
+                raise ConnectionResetError("the server closed the connection")
+        except ConnectionError as error:
+            raise answers.refusal() or error  # noqa: B904  # that says more
+        return more
 
     def _more_after(self, waits_until: float, deadline: float, answers: Answers) -> bytes:
         """Return what the server says by *deadline*; it is nudged when its wait is over, and answers that in *answers*, too."""
         pause_s = NUDGE_S
         while (nudge_at := max(waits_until, time.monotonic()) + pause_s) < deadline:
             try:
-                return self.more(nudge_at - time.monotonic())
+                self._limit(nudge_at - time.monotonic())
+                return self._received(answers)
             except TimeoutError:
                 if answers.expects_nudge():
                     self._socket.sendall(NUDGE)
                 pause_s *= 2
-        return self.more(deadline - time.monotonic())
+        self._limit(deadline - time.monotonic())
+        return self._received(answers)
 
     def more(self, timeout_s: float) -> bytes:
         """Return what the server says within *timeout_s*."""

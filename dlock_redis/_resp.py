@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _NESTED_MAX = 8
+# What a server says of a connection, in the place of the first answer, before it ends it: it has run nothing.
+_TURNED_AWAY = ("ERR max number of clients", "DENIED")
 
 
 class IncompleteError(Exception):
@@ -62,6 +64,11 @@ class Answers:
         if at != len(data):
             raise InvalidResponse(f"{len(data) - at} bytes more than {count} answers")
         return answers[: self._count] if self._nudges else answers
+
+    def refusal(self) -> ResponseError | None:
+        """Return what the server said of the connection before it ended it, if it did."""
+        first = self._answers[0] if self._answers else None
+        return first if type(first) is ResponseError and str(first).startswith(_TURNED_AWAY) else None
 
 
 def answer_in(data: bytes, at: int, depth: int = _NESTED_MAX) -> tuple[Any, int]:

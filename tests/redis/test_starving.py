@@ -13,7 +13,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from dlock_core import AcquireTimeoutError, AsyncLockClient, LockClient
+from dlock_core import AcquireTimeoutError, AsyncLockClient, LockClient, StoreUnavailableError, aconnect, connect
 from dlock_redis import AsyncRedisStore, RedisStore
 from tests.redis.support import Server, granted, renew
 
@@ -133,3 +133,25 @@ def test_connections_are_counted(store: Any, key: str) -> None:
     assert store.connections == (0, 1, 24)
     renew(store, record)
     assert store.connections == (0, 1, 24)
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Server]:
+    """Start a server that takes one connection, and use it."""
+    server = Server(tmp_path, "--maxclients", "1")
+    with redis.Redis.from_url(server.url) as only:
+        only.ping()
+        yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_whoever_comes_when_a_server_is_full_is_told_so(full: Server, colour: str) -> None:
+    """The look with which a client opens asks several things at once, and the server answers none but by that: TLS was blamed."""
+
+    async def enter() -> None:
+        async with aconnect(full.url):
+            pass
+
+    with pytest.raises(StoreUnavailableError, match="ERR max number of clients reached"):
+        connect(full.url) if colour == "sync" else asyncio.run(enter())
