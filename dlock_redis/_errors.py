@@ -74,6 +74,8 @@ WORDS: dict[str, tuple[type[StoreError], str]] = {
 _CONNECTING = {
     "reset by peer|closed (by server|the connection)": "a server that speaks TLS wants rediss://, and, unless its tls-auth-clients is "
     "no, a certificate of yours in ssl_certfile and ssl_keyfile; a proxy, such as twemproxy, closes at a command that it does not know",
+    "certificate is not valid for": "the URL has to name the server as its certificate does",
+    "certificate (has expired|is not yet valid)": "see the dates of the server's certificate, and the clock of this host",
     r"_ssl\.c": "see ssl_ca_certs for the certificate of the server, and ssl_certfile and ssl_keyfile for yours, if it wants one",
     r"^[^/]*No such file": "see the paths in ssl_ca_certs, ssl_certfile and ssl_keyfile",
 }

@@ -12,7 +12,7 @@ import pytest
 import redis
 from dlock_conformance.servers import free_port
 
-from dlock_core.errors import StoreError
+from dlock_core.errors import StoreError, StoreUnavailableError
 from tests.certificates import make_certificates
 from tests.redis.support import Server, claim, granted, renew
 
@@ -27,13 +27,17 @@ class Certified(Server):
         self.folder = folder
         self.install("one")
         super().__init__(folder)
+        self.certify(folder / "one")
         with redis.Redis.from_url(self.url) as admin:
-            admin.config_set("tls-ca-cert-file", str(folder / "one" / "ca.pem"))
-            admin.config_set("tls-cert-file", str(folder / "one" / "server.pem"))
-            admin.config_set("tls-key-file", str(folder / "one" / "server.key"))
             admin.config_set("tls-port", str(tls_port := free_port()))
         files = f"ssl_ca_certs={folder}/ca.pem&ssl_certfile={folder}/server.pem&ssl_keyfile={folder}/server.key"
         self.tls_url = f"rediss://127.0.0.1:{tls_port}/0?{files}"
+
+    def certify(self, files: Path) -> None:
+        """Have the server show another certificate."""
+        with redis.Redis.from_url(self.url) as admin:
+            admin.config_set("tls-ca-cert-file", str(files / "ca.pem"))
+            admin.config_set("tls-cert-file", str(files / "server.pem"), "tls-key-file", str(files / "server.key"))
 
     def install(self, maker: str) -> None:
         """Have the client's files be those of *maker*."""
@@ -85,3 +89,22 @@ def test_files_that_are_written_anew_are_read_for_the_next_connection(
         certified.install("one")
 
     assert claim(store, key).record is not None
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ({"names": "DNS:db.example"}, "the URL has to name the server as its certificate does"),
+        ({"days": -1}, "see the dates of the server's certificate"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_told(
+    certified: Certified, open_store: Callable[..., Any], tmp_path: Path, made: dict[str, Any], told: str
+) -> None:
+    """Not that another authority is needed, which would not help."""
+    (tmp_path / "wrong").mkdir()
+    certified.certify(make_certificates(tmp_path / "wrong", **made))
+    store = open_store(certified.tls_url.replace("/ca.pem", "/wrong/ca.pem"))
+
+    with pytest.raises(StoreUnavailableError, match=told):
+        store.read("k", timeout_s=5.0)
