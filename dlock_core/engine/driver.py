@@ -367,7 +367,7 @@ class Driver:
                 f"the store answered a request for lock {handle.name!r} with {result!r} in place of a Reply"
             )
         else:
-            told, record = "", result.record
+            told, record = "" if result.applied else handle.older_in_words(result.record), result.record
             if record is None and result.applied:
                 _log.warning("the store granted a request for lock %r without a record (clause S7)", handle.name)
             elif record is not None and record.stamp is not None:

@@ -22,14 +22,13 @@ from dlock_core.engine.keeper import Keepers
 from dlock_core.engine.membership import leave_members
 from dlock_core.engine.observations import Observations
 from dlock_core.engine.progress import tell_wait
-from dlock_core.engine.raised import closed_error, given_back_error, lost_error, refused_error
+from dlock_core.engine.raised import closed_error, given_back_error, lost_error, refused_error, unseen_error
 from dlock_core.engine.renewals import Renewals
 from dlock_core.engine.sessions import Sessions
 from dlock_core.engine.user_calls import guarded_logger
 from dlock_core.errors import (
     ConfigurationError,
     LockLostError,
-    OutcomeUnknownError,
     RecordError,
     StoreError,
     StoreSetupError,
@@ -320,7 +319,7 @@ class Engine:
             if begins and type(handle.state) is not Ended:
                 self.driver.settle(handle)
         if type(handle.state) is Releasing and handle.loss is None and not has_left:
-            raise error or OutcomeUnknownError(f"the release of lock {handle.name!r} got no answer", key=handle.name)
+            raise error or unseen_error(handle, "release")
 
     def _begin_release(self, handle: Handle, event: Event, view: View | None) -> tuple[bool, Any]:
         """Return whether a release begins, and its request.
@@ -370,7 +369,7 @@ class Engine:
                 raise lost_error(handle)
             if is_applied(handle.state, event, sent, since):
                 return
-        raise error or OutcomeUnknownError(f"the renewal of lock {handle.name!r} was not seen applied", key=handle.name)
+        raise error or unseen_error(handle, "renewal")
 
     async def ensure(self, handle: Handle, min_remaining_ns: int, timings: Timings | None) -> int:
         """Return the token while the lock is held for so long at least; renews, under *timings*, if too little remains.

@@ -246,6 +246,15 @@ class Handle:
         renewal = self.renewal
         return timings_of(renewal.state)
 
+    def older_in_words(self, record: LockRecord | None) -> str:
+        """Say that *record*, which stands, is older than this grant, if it is: that proves no loss, and yet nothing is renewed."""
+        if record is None or not 0 < record.fencing_token < self.token:
+            return ""
+        return (
+            f"the store shows an older record of it, with token {record.fencing_token}, as where records were made anew or restored "
+            f"from a copy: another may hold it, and token_floor has to be above {self.token}"
+        )
+
     def told(self, loss: Loss) -> Loss:
         """Return *loss* as the callers know the lock: a session is lost as the shared lock that it keeps."""
         return Loss(self.name, self.token, loss.reason, None) if self.is_session else loss

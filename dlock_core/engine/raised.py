@@ -56,6 +56,12 @@ def lost_error(handle: Handle, loss: Loss | None = None) -> Exception:
     return LockLostError(message, loss=loss)
 
 
+def unseen_error(handle: Handle, what: str) -> OutcomeUnknownError:
+    """Return what a call raises whose *what* the store has answered, without a proof that it was applied, or of a loss."""
+    why = f": {handle.trouble}" if handle.trouble else ""
+    return OutcomeUnknownError(f"the {what} of lock {handle.name!r} was not seen applied{why}", key=handle.name)
+
+
 def given_back_error(handle: Handle) -> LeaseStateError:
     """Return what ends a use of a lock that a close of its client has given back meanwhile."""
     return LeaseStateError(

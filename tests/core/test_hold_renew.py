@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from dlock_core import (
     ConfigurationError,
     LockLostError,
     LossReason,
+    OutcomeUnknownError,
     UnsupportedError,
 )
 from dlock_core.states import Due, Renew
@@ -183,6 +185,26 @@ async def test_loss_by_a_store_that_forgot_a_renewal_blames_nobody(world: World)
             await lease.renew()
 
         assert caught.value.loss.reason is LossReason.STOLEN
+
+
+@both_colours
+async def test_records_that_were_made_anew_are_told_as_that(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The release of such a lock "got no answer", and its renewals "failed": the store had answered each."""
+    told = "shows an older record of it, with token 1, as where records were made anew or restored .* token_floor has to be above 2"
+    async with world.client(lease_duration=10, token_floor=2) as client, world.client() as other:
+        leases = {key: await client.acquire(key) for key in ("freed", "renewed", "kept")}
+        world.space.records.clear()
+        others = [await other.acquire(key) for key in leases]
+
+        for call in (leases["freed"].release, leases["renewed"].renew):
+            with pytest.raises(OutcomeUnknownError, match=f"was not seen applied: the store {told}"):
+                await call()
+        await world.live(10)
+        with pytest.raises(LockLostError, match=f"its renewals failed until its lease ran out \\(the store {told}\\)"):
+            await leases["kept"].release()
+
+        assert [each.fencing_token for each in others] == [1, 1, 1]
+        assert re.search(rf"lock 'kept' is at risk: .* \(the store {told}\)", caplog.text)
 
 
 @pytest.fixture
