@@ -49,6 +49,8 @@ def error_of(error: Exception, key: str | None, *, writes: bool) -> StoreError |
     return unanswered("ZooKeeper", said, key, writes=writes)
 
 
-def no_root(root: str) -> StoreSetupError:
-    """Return the error of a root that is not there."""
-    return StoreSetupError(f"ZooKeeper has no node '/{root}', nothing was written; 'dlock init --url URL' creates it")
+def no_root(root: str, chroot: str) -> StoreSetupError:
+    """Return the error of a root that is not there, below the *chroot* of a client of the user's or the servers' own root."""
+    return StoreSetupError(
+        f"ZooKeeper has no node '{chroot}/{root}', nothing was written; 'dlock init --url URL' creates it"
+    )

@@ -102,6 +102,11 @@ class ThreadLink(BeginsAnew):
         """The last transaction that the server has told of."""
         return getattr(self._client, "last_zxid", 0)
 
+    @property
+    def chroot(self) -> str:
+        """The node below which all paths of a client of the user's are; "" without one."""
+        return "" if self._given is None else self._given.chroot
+
     def rearm(self, path: str) -> None:
         """Watch *path* once more, for those who still wait."""
         with suppress(StoreUnavailableError):

@@ -123,7 +123,7 @@ class ZooKeeperVerbs:
         else:
             [answers] = yield _wire.transactions([[step]])
         if step.rvn is None and isinstance(answers[0], NoNodeError):
-            raise no_root(self._root) from answers[0]
+            raise no_root(self._root, self._link.chroot) from answers[0]
         return _zxid(answers)
 
     def replace_many(self, requests: Sequence[Replace]) -> Exchange[Sequence[Reply | StoreError]]:
@@ -242,7 +242,7 @@ class ZooKeeperVerbs:
         try:
             yield _wire.reads([f"/{self._root}"])
         except NoNodeError as error:
-            raise no_root(self._root) from error
+            raise no_root(self._root, self._link.chroot) from error
         self._root_seen = True
 
     def _seen(self, key: str, record: LockRecord) -> None:
@@ -260,7 +260,7 @@ class ZooKeeperVerbs:
                 try:
                     [found] = yield _wire.listing(self._root)
                 except NoNodeError as error:
-                    raise no_root(self._root) from error
+                    raise no_root(self._root, self._link.chroot) from error
                 names = (_wire.key_of(name) for name in found if name != _wire.QUEUES)
                 keys.extend(sorted(key for key in names if key.startswith(prefix)))
                 return [], 0 if keys else None

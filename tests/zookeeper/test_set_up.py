@@ -62,6 +62,19 @@ def test_chroot_of_a_client_of_the_user_is_made_or_named(address: str, key: str)
         assert store.claim(any_claim(key), timeout_s=TIMEOUT_S).applied
 
 
+def test_root_that_is_gone_below_a_chroot_is_named_as_the_servers_have_it(address: str, key: str) -> None:
+    """An operator has removed the chroot under a client of the user's: what was named then was a node that nobody had to make."""
+    with session(address) as operator:
+        operator.create(f"/{key}")
+    with session(address) as operator, session(f"{address}/{key}") as client:
+        store = ZooKeeperStore(client, root="locks")
+        store.provision()
+        operator.delete(f"/{key}", recursive=True)
+
+        with pytest.raises(StoreSetupError, match=f"no node '/{key}/locks'"):
+            store.claim(any_claim(key), timeout_s=TIMEOUT_S)
+
+
 def test_kazoo_that_is_too_old_is_named_with_its_install_line() -> None:
     """Before 2.11 it does not know all errors of the server."""
     program = "import kazoo.exceptions; del kazoo.exceptions.ThrottledOpError; import dlock_zookeeper"
