@@ -77,7 +77,8 @@ def _is_there(options: MySQLStoreOptions) -> Exchange[bool]:
     wrong = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
     if found and wrong:
         raise StoreSetupError(
-            f"the table {identifier(options)} is not dlock's: {', '.join(wrong)} differ; name another one with table=…"
+            f"the table {identifier(options)} is not dlock's: {', '.join(wrong)} differ; if programs keep locks in it, put that right, "
+            "since in another table what they hold is free; else name another one with table=…"
         )
     return bool(found)
 

@@ -133,9 +133,19 @@ def _look_at_table(table: str) -> Exchange[bool]:
     if not answer.rows:
         return False
     kind, persistence, filtered, columns, keyed = answer.rows[0]
-    wanted = {f"{column} {of}" for column, of in {**COLUMNS, **_EXTRA}.items()}
-    if kind != "r" or not keyed or set(columns.split(",")) != wanted:
-        raise misfit(f"{table} is not a table of dlock's", f"name another one with table=SCHEMA.NAME, and {CREATE_IT}")
+    wanted, there = {f"{column} {of}" for column, of in {**COLUMNS, **_EXTRA}.items()}, set((columns or "").split(","))
+    wrong = [f"it has no {each}" for each in sorted(wanted - there)]
+    wrong += [f"{each} is not dlock's" for each in sorted(there - wanted)]
+    if kind != "r":
+        wrong = ["it is not a plain table"]
+    elif not (wrong or keyed):
+        wrong = ['its primary key is not key COLLATE "C"']
+    if wrong:
+        raise misfit(
+            f"{table} is not a table of dlock's: {', '.join(wrong)}",
+            "if programs keep locks in it, put that right, since in another table what they hold is free; "
+            f"else name another one with table=SCHEMA.NAME, and {CREATE_IT}",
+        )
     if persistence != "p":
         raise misfit(f"the table {table} is UNLOGGED, so a crash empties it", f"ALTER TABLE {quoted(table)} SET LOGGED")
     if filtered:

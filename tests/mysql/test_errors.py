@@ -310,7 +310,9 @@ class TestSetUp:
         with plain(url) as cursor:
             cursor.execute("CREATE TABLE IF NOT EXISTS accounts (k VARBINARY(1024) PRIMARY KEY, balance INT)")
         for ask in (store.provision, store.guarantees):
-            with pytest.raises(StoreSetupError, match=r"balance, .*format.* differ"):
+            with pytest.raises(
+                StoreSetupError, match=r"balance, .*format.* differ; if programs keep locks in it, put that right"
+            ):
                 ask()
         with pytest.raises(StoreSetupError, match=r"not dlock's"):
             store.claim(claim(key), timeout_s=TIMEOUT_S)

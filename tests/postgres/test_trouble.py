@@ -79,8 +79,17 @@ def test_the_printed_grant_is_all_that_a_user_needs(
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
-        ("CREATE TABLE {table} (key text)", "is not a table of dlock's"),
-        ("CREATE VIEW {table} AS SELECT 1 AS key", "is not a table of dlock's"),
+        (
+            "CREATE TABLE {table} (key text)",
+            "is not a table of dlock's: it has no context text, it has no lease_ms integer",
+        ),
+        ("CREATE TABLE {table} ()", "is not a table of dlock's"),
+        ("CREATE VIEW {table} AS SELECT 1 AS key", "is not a table of dlock's: it is not a plain table"),
+        ("CREATE TABLE {table} (LIKE {ours})", 'its primary key is not key COLLATE "C"'),
+        (
+            "CREATE TABLE {table} (LIKE {ours} INCLUDING ALL); ALTER TABLE {table} ADD COLUMN note text",
+            "dlock's: note text is not dlock's; if programs keep locks in it, put that right, since in another table what they",
+        ),
         ("CREATE UNLOGGED TABLE {table} (LIKE {ours} INCLUDING ALL)", "SET LOGGED"),
     ],
 )
