@@ -97,40 +97,32 @@ class _Link:
         self._socket.sendall(request.commands)
         answers, waits_until = Answers(request.answers, request.heard), time.monotonic() + request.wait_s
         while True:
-            if request.wait_s:
-                more = self._more_after(waits_until, deadline, answers)
-            else:
-                if time.monotonic() > deadline - timeout_s * 0.9:
-                    self._limit(deadline - time.monotonic())
-                more = self._received(answers)
             try:
+                if request.wait_s:
+                    more = self._more_after(waits_until, deadline, answers)
+                else:
+                    if time.monotonic() > deadline - timeout_s * 0.9:
+                        self._limit(deadline - time.monotonic())
+                    more = self._socket.recv(_READ_SIZE)
+                if not more:
+                    raise ConnectionResetError("the server closed the connection")
                 return answers.read(more)
             except IncompleteError:
                 continue
-
-    def _received(self, answers: Answers) -> bytes:
-        """Return what the server says, of which *answers* has the beginning."""
-        try:
-            more: bytes = self._socket.recv(_READ_SIZE)
-            if not more:
-                raise ConnectionResetError("the server closed the connection")
-        except ConnectionError as error:
-            raise answers.refusal() or error  # noqa: B904  # that says more
-        return more
+            except ConnectionError as error:
+                raise answers.refusal() or error  # noqa: B904  # that says more
 
     def _more_after(self, waits_until: float, deadline: float, answers: Answers) -> bytes:
         """Return what the server says by *deadline*; it is nudged when its wait is over, and answers that in *answers*, too."""
         pause_s = NUDGE_S
         while (nudge_at := max(waits_until, time.monotonic()) + pause_s) < deadline:
             try:
-                self._limit(nudge_at - time.monotonic())
-                return self._received(answers)
+                return self.more(nudge_at - time.monotonic())
             except TimeoutError:
                 if answers.expects_nudge():
                     self._socket.sendall(NUDGE)
                 pause_s *= 2
-        self._limit(deadline - time.monotonic())
-        return self._received(answers)
+        return self.more(deadline - time.monotonic())
 
     def more(self, timeout_s: float) -> bytes:
         """Return what the server says within *timeout_s*."""

@@ -33,10 +33,8 @@ class SharedContext:
         if not blocking and not isinstance(connection, redis.asyncio.SSLConnection):
             yield
             return
-        state, made = (
-            self._state(),
-            self._made,
-        )  # the state before the files are read: if one changes meanwhile, they are read again
+        # Before the files are read: if one changes meanwhile, they are read again.
+        state, made = self._state(), self._made
         if made is not None and made[0] == state:
             _give(connection, made[1], blocking=blocking)
             yield
