@@ -79,10 +79,7 @@ def test_the_printed_grant_is_all_that_a_user_needs(
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [
-        (
-            "CREATE TABLE {table} (key text)",
-            "is not a table of dlock's: it has no context text, it has no lease_ms integer",
-        ),
+        ("CREATE TABLE {table} (key text)", "it has no context text, it has no lease_ms integer"),
         ("CREATE TABLE {table} ()", "is not a table of dlock's"),
         ("CREATE VIEW {table} AS SELECT 1 AS key", "is not a table of dlock's: it is not a plain table"),
         ("CREATE TABLE {table} (LIKE {ours})", 'its primary key is not key COLLATE "C"'),
