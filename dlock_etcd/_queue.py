@@ -170,9 +170,7 @@ class Queue:
     def upkeep(self, *, ends: bool = False) -> Exchange[None]:
         """Keep the places of all who wait, and give up those that nobody has come back to; at once where the waiting *ends*."""
         if self._lease and not ends:  # first: where many places are given up, the time may be over before it is kept
-            kept = yield _schema.request("Lease", "LeaseKeepAlive", id=self._lease)
-            if kept.ttl <= 0:
-                self._lease = 0
+            yield _schema.request("Lease", "LeaseKeepAlive", id=self._lease)
         over = time.monotonic() - (0 if ends else _TURN_S)
         for bell, (place, left_at) in list(self._places.items()):
             if left_at < over:

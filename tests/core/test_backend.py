@@ -38,7 +38,6 @@ def claim_schemes(monkeypatch: pytest.MonkeyPatch, *entries: tuple[str, str]) ->
         return points
 
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
-    monkeypatch.setattr(backend, "entry_points", entry_points, raising=False)
 
 
 def test_scheme_names_the_backend_and_does_not_mind_case() -> None:

@@ -111,6 +111,29 @@ def test_waiter_that_came_back_before_the_one_that_the_holder_knows_is_woken(
     behind.woken.wait(TIMEOUT_S)
 
 
+def test_waiter_that_comes_back_waits_before_those_who_came_after_it(
+    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+) -> None:
+    """Its wait was over, and its place was given up; it waits once more under the same ticket."""
+    store, record = standing
+    back = EtcdStore(f"etcd://{address}/{ROOT}")
+    back.wait(record, ticket="back", timeout_s=0.1)
+    behind = waiter()
+    woken = threading.Event()
+
+    def wait_again() -> None:
+        back.wait(record, ticket="back", timeout_s=2 * TIMEOUT_S)
+        woken.set()
+
+    threading.Thread(target=wait_again, daemon=True).start()
+    until(lambda: places(address, record.key) == 2)
+    store.release(released(record), timeout_s=TIMEOUT_S)
+
+    assert woken.wait(TIMEOUT_S)
+    assert not behind.woken.is_set()
+    back.close()
+
+
 def _attend_early(attend: Callable[[Queue, str, str, float], str]) -> Callable[[Queue, str, str, float], str]:
     def early(queue: Queue, key: str, ticket: str, until: float) -> str:
         queue._since[ticket] = 1
@@ -267,16 +290,21 @@ def test_who_waits_for_a_shared_lock_has_no_place_once_it_is_woken(address: str,
     reader, session = Member("0" * 16, "read", None, None, 1, 0), SessionRef("s", 1000, 1)
     members = Members("rw", (session,), (reader,))
     store.claim(Claim(replace(held(key), lease_ms=None, members=members), Expect.ANY), timeout_s=TIMEOUT_S)
-    waiter = Waiter(EtcdStore(f"etcd://{address}/{ROOT}"), key)
-    until(lambda: places(address, key) == 1)
-    step = renewed(waiter.record)._replace(wakes=True)
+    waiters = []
+    for place in range(2):
+        waiters.append(Waiter(EtcdStore(f"etcd://{address}/{ROOT}"), key))
+        until(lambda place=place: places(address, key) == place + 1)  # type: ignore[misc]  # bound on purpose
+    first, second = waiters
+    step = renewed(first.record)._replace(wakes=True)
 
     assert store.replace(step, timeout_s=TIMEOUT_S).applied
 
-    assert waiter.woken.wait(TIMEOUT_S)
-    assert places(address, key) == 0
-    waiter.store.close()
-    store.close()
+    assert first.woken.wait(TIMEOUT_S)
+    assert places(address, key) == 1
+    assert first.store.requests["leave"] == 1  # it has used its turn, and wakes nobody by it
+    assert not second.woken.is_set()
+    for each in (first.store, second.store, store):
+        each.close()
 
 
 def test_place_that_comes_after_it_was_given_up_ends_with_its_lease(

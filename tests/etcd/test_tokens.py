@@ -68,7 +68,7 @@ def test_token_of_a_claim_is_that_of_its_own_answer(
     """Whatever another thread has heard of the cluster's revision in the meantime."""
     later = property(lambda self: vars(self)["seen"] + 5, lambda self, seen: vars(self).update(seen=seen))
     vars(store._verbs)["seen"] = 0
-    monkeypatch.setattr(type(store._verbs), "_revision", later, raising=False)
+    monkeypatch.setattr(type(store._verbs), "revision", later, raising=False)
 
     record = granted(store, key)
 
