@@ -51,9 +51,11 @@ def wakes(request: Claim | Replace | Release) -> bool:
     return request.record.state is not _HELD or (type(request) is Replace and request.wakes)
 
 
-def is_urgent(request: Replace | Release) -> bool:
+def is_urgent(request: Claim | Replace | Release) -> bool:
     """Whether *request* keeps a lock or gives it back: it waits for no claim. A takeover, whose token is greater, is one more claim."""
-    return type(request) is Release or request.record.fencing_token == request.expected.fencing_token
+    if isinstance(request, Replace):
+        return request.record.fencing_token == request.expected.fencing_token
+    return isinstance(request, Release)
 
 
 def kept_for_first(free: LockRecord, lease_ms: int) -> LockRecord:

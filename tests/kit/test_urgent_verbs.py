@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dlock_core.kit import is_urgent
 from dlock_core.record import State, Version
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_dynamodb import DynamoDBStoreOptions
@@ -51,3 +52,8 @@ def test_what_keeps_a_lock_or_gives_it_back_waits_for_no_claim(name: str) -> Non
     urgent = {verb for verb, exchange in first_requests.items() if first_of(exchange).urgent}
 
     assert urgent == {"renewal", "renewals", "release"}
+
+
+def test_a_claim_is_not_urgent() -> None:
+    """A store may have one text for all three verbs that write, and ask about each request."""
+    assert not is_urgent(Claim(held("k"), Expect.ANY))
