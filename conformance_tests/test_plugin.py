@@ -104,6 +104,29 @@ def test_the_report_says_first_what_was_not_checked(tmp_path: Path) -> None:
     assert tried["not_checked"] == {"several_processes": ["S1"], "expires": ["S18"], "restart": ["S18"]}
 
 
+def test_what_needs_a_capability_that_the_store_does_not_have_is_no_gap(tmp_path: Path) -> None:
+    """Whatever else such a test needs: who adds that has no more checked."""
+    suite = SUITE.replace('name="wired"', 'name="wired", capabilities=(), plant_foreign=None')
+    target = tmp_path / "report.json"
+
+    run(tmp_path, "-k", "(s16 or b2 or p1 or c1) and sync", f"--dlock-report={target}", suite=suite)
+
+    [tried] = json.loads(target.read_text(encoding="utf-8"))["tried"]
+    assert tried["not_checked"] == {"plant_foreign": ["S16"]}
+
+
+def test_a_store_that_does_not_go_the_way_of_the_faults_is_told_to(tmp_path: Path) -> None:
+    """A fault that no store meets would be told as many faults of the store."""
+    suite = SUITE.replace("import pytest", "import pytest\nfrom dlock_conformance.proxy import FaultProxy").replace(
+        'name="wired"', 'name="wired", faults=FaultProxy("127.0.0.1", 1)'
+    )
+
+    done = run(tmp_path, "-x", "-k", "s15_a_lost_reply", suite=suite)
+
+    assert done.returncode == 1
+    assert 'StoreHarness(f"mystore://{proxy.address}", faults=proxy)' in done.stdout
+
+
 def test_a_required_store_that_was_not_tried_fails_the_run(tmp_path: Path) -> None:
     """All tests passed, and the run is a failure that names the store."""
     done = run(tmp_path, "-k", "s8", "--dlock-require=wired,redis")

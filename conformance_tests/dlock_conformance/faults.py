@@ -30,7 +30,8 @@ class Fault(StrEnum):
 class Faults(Protocol):
     """A way that can be disturbed. All stores opened through it go through one server and see one set of records.
 
-    It may also have ``reset_at_the_end()``: connections that lose a reply end by a reset then, until another fault begins.
+    It may also have ``reset_at_the_end()``: connections that lose a reply end by a reset then, until another fault begins; and ``used``,
+    which is false until somebody has come this way.
     """
 
     kinds: frozenset[Fault]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from dlock_conformance.harness import Colour, StoreHarness
 from dlock_conformance.parties import NOT_PROMISED, Way
+from dlock_core.store import Capability
 
 __all__ = ["inapplicable", "name_of", "needs", "not_given", "verbs_of"]
 
@@ -58,8 +59,9 @@ def name_of(suite: type, parameters: Mapping[str, Any]) -> str:
 
 
 def not_given(harness: StoreHarness, test: Any, parameters: Mapping[str, Any]) -> list[str]:
-    """Return what *test* needs and *harness* does not give."""
-    return [need for need in _needs_of(test, parameters) if need not in tuple(Colour) and not harness.gives(need)]
+    """Return what *test* needs and *harness* does not give; first the capabilities, without which nothing else makes it apply."""
+    missing = [need for need in _needs_of(test, parameters) if need not in tuple(Colour) and not harness.gives(need)]
+    return sorted(missing, key=lambda need: need not in tuple(Capability))
 
 
 def _needs_of(test: Any, parameters: Mapping[str, Any]) -> tuple[str, ...]:

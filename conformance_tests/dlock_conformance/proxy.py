@@ -52,7 +52,7 @@ class FaultProxy:
         self._pairs: set[_Pair] = set()
         self._requests = 0
         self._to_lose: int | None = None
-        self.resets = False
+        self.resets = self.used = False
         self._flows = threading.Event()  # answers do, and don't trickle
         self._flows.set()
         self._unaccepted: list[socket.socket] = []
@@ -145,6 +145,7 @@ class FaultProxy:
         with suppress(OSError):
             while True:
                 client, _ = listener.accept()
+                self.used = True
                 try:
                     server = socket.create_connection(self._target, _CONNECT_S)
                 except OSError:

@@ -36,6 +36,8 @@ LATE_S, TRIES = 0.4, 5
 SLACK_S = 2.0
 # What a waiter is given to begin its wait, at most: where the harness has a short ``soon_s``, a part of that.
 SETTLES_S = 0.1
+_BESIDE = """the harness has faults=, and the store does not go that way: no fault can meet it. Open it through the proxy:
+StoreHarness(f"mystore://{proxy.address}", faults=proxy), or give through_faults=Opening(f"mystore://{proxy.address}")"""
 
 
 class Trial:
@@ -138,6 +140,7 @@ class Trial:
         subject.read(self.free(record, store=subject).key)
         if self.harness.gives("atomic_multi"):
             subject.claim_many([Claim(held(self.key()), Expect.ANY)])
+        assert getattr(self.harness.faults, "used", True), _BESIDE
         return subject
 
     # ---- steps that must succeed before the fact of the test can be looked at
