@@ -39,9 +39,11 @@ CODES: dict[str, Verdict] = meanings(
             "ItemCollectionSizeLimitExceeded LimitExceeded": "a limit is reached; nothing was written; "
             "'aws service-quotas list-service-quotas --service-code dynamodb' lists them",
             "AccessDenied": "the credentials lack a right; 'dlock doctor --policy' prints what dlock needs",
-            "ExpiredToken IncompleteSignature InvalidClientTokenId InvalidSignature MissingAuthenticationToken OptInRequired "
-            "RequestExpired SignatureDoesNotMatch UnrecognizedClient": "the credentials are wrong or expired, or this machine's clock is; "
-            "'aws sts get-caller-identity' checks them",
+            "ExpiredToken InvalidClientTokenId MissingAuthenticationToken OptInRequired UnrecognizedClient": "the credentials have expired "
+            "or were revoked, or are not for this region; 'aws sts get-caller-identity' checks them; boto3 reads those of the environment "
+            "or of a file once, so open the client anew when they are renewed",
+            "IncompleteSignature InvalidSignature RequestExpired SignatureDoesNotMatch": "the secret access key is wrong, this machine's "
+            "clock is off by minutes, or endpoint_url is of another region; 'aws sts get-caller-identity' fails too for the first two",
             "ResourceNotFound TableNotFound": "there is no such table in this region, or not yet; 'dlock init --url URL' creates it",
             "Validation ValidationError": "the table has other keys than partition_key and sort_key say; "
             "'dlock init --url URL' creates one that fits",
@@ -91,6 +93,7 @@ DRIVER_ERRORS: dict[type[Exception], Verdict] = {
 
 
 NOT_DYNAMODBS = "the answer is not DynamoDB's"
+GATEWAYS = "perhaps a proxy or a gateway before DynamoDB gave it (HTTPS_PROXY, endpoint_url)"
 
 
 class StrangeAnswerError(Exception):
@@ -110,7 +113,15 @@ def translate(error: Exception, what: str, *, key: str | None, writes: bool) -> 
         return _judged(_verdict(error), f"{what}: {type(error).__name__}{_about(error)}", key, writes=writes)
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     code = code_of(error)
-    return _judged(CODES.get(code, _FAILED), f"{what}: {code or 'an error'} (HTTP {status})", key, writes=writes)
+    if code in {"", str(status)}:  # botocore takes the status for the code where the body has none
+        return strange(f"{what}: an error (HTTP {status}): {NOT_DYNAMODBS}", key=key, writes=writes)
+    return _judged(CODES.get(code, _FAILED), f"{what}: {code} (HTTP {status})", key, writes=writes)
+
+
+def strange(what: str, *, key: str | None, writes: bool) -> StoreError:
+    """Return our error for an answer that says nothing."""
+    kind = OutcomeUnknownError if writes else StoreUnavailableError
+    return kind(f"{what}; {GATEWAYS}{'; the write may have been applied' if writes else ''}", key=key)
 
 
 def statement_error(code: str, what: str, *, key: str) -> StoreError:

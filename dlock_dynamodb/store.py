@@ -23,7 +23,15 @@ from dlock_core.store import Capability, Reply
 from dlock_dynamodb import provision
 from dlock_dynamodb._credentials import given
 from dlock_dynamodb._direct import has_handlers
-from dlock_dynamodb._errors import NOT_DYNAMODBS, TROUBLE, StrangeAnswerError, code_of, statement_error, translate
+from dlock_dynamodb._errors import (
+    NOT_DYNAMODBS,
+    TROUBLE,
+    StrangeAnswerError,
+    code_of,
+    statement_error,
+    strange,
+    translate,
+)
 from dlock_dynamodb._link import DynamoDBLink
 from dlock_dynamodb._wire import Ask, DlockRows, Table
 from dlock_dynamodb.dialects.awslabs import AwslabsRows
@@ -166,7 +174,7 @@ class DynamoDBVerbs:
         if type(error) is TimeoutError:
             return StoreUnavailableError(f"{what}: its time-out is too short; nothing more was sent", key=call.key)
         if isinstance(error, StrangeAnswerError):
-            return (OutcomeUnknownError if call.writes else StoreUnavailableError)(f"{what}: {error}", key=call.key)
+            return strange(f"{what}: {error}", key=call.key, writes=call.writes)
         return translate(error, what, key=call.key, writes=call.writes) if isinstance(error, TROUBLE) else None
 
     # ---- requests and answers

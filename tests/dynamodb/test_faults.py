@@ -293,6 +293,37 @@ class TestErrors:
             with pytest.raises(OutcomeUnknownError):
                 ask(told, verb, key, Version("r", 1))(10)
 
+    @pytest.mark.parametrize("verb", ["claim", "read"])
+    @pytest.mark.parametrize("status", [200, 302, 403, 407, 502])
+    def test_a_page_of_a_proxy_is_told_as_that(
+        self, told: DynamoDBStore, stub: Stub, key: str, verb: str, status: int
+    ) -> None:
+        """It said "403 (HTTP 403): DynamoDB failed", or nothing at all: an operator looked there for what a proxy had refused."""
+        stub.says((status, b"<html>your administrator has blocked this page</html>"))
+
+        with pytest.raises(StoreError, match=r"perhaps a proxy .*HTTPS_PROXY") as caught:
+            ask(told, verb, key, Version("r", 1))(10)
+
+        assert type(caught.value) is (StoreUnavailableError if verb == "read" else OutcomeUnknownError)
+        assert "DynamoDB failed" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("code", "mend"),
+        [
+            ("ExpiredTokenException", "reads those of the environment or of a file once, so open the client anew"),
+            ("UnrecognizedClientException", "open the client anew when they are renewed"),
+            ("InvalidSignatureException", "clock is off by minutes, or endpoint_url is of another region"),
+        ],
+    )
+    def test_refused_credentials_name_what_may_be_wrong_with_them(
+        self, told: DynamoDBStore, stub: Stub, key: str, code: str, mend: str
+    ) -> None:
+        """Who had renewed a file was told to run a command that finds nothing wrong, as was who had named another region's endpoint."""
+        stub.fails(code)
+
+        with pytest.raises(StoreSetupError, match=mend):
+            told.read(key, timeout_s=10)
+
     def test_an_applied_write_that_shows_a_damaged_item_is_unknown(
         self, told: DynamoDBStore, stub: Stub, key: str
     ) -> None:
