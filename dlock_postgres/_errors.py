@@ -40,7 +40,8 @@ CODES = meanings(
             "53": "the server is out of connections, memory or disk",
             "54": "a limit of the server is reached",
             "55": "something else is in the way",
-            "57014": "it was cancelled, and rolled back; it may have waited for a transaction that has locked the row",
+            "57014": "it was cancelled, and rolled back; it may have waited for a transaction that has locked the row, or the table, "
+            "as VACUUM FULL and ALTER TABLE do, also while they wait themselves",
             "57P03": "the server is starting or stopping",
         },
     }

@@ -77,31 +77,6 @@ def test_the_printed_grant_is_all_that_a_user_needs(
 
 
 @pytest.mark.parametrize(
-    ("prepare", "told"),
-    [
-        ("CREATE TABLE {table} (key text)", "it has no context text, it has no lease_ms integer"),
-        ("CREATE TABLE {table} ()", "is not a table of dlock's"),
-        ("CREATE VIEW {table} AS SELECT 1 AS key", "is not a table of dlock's: it is not a plain table"),
-        ("CREATE TABLE {table} (LIKE {ours})", 'its primary key is not key COLLATE "C"'),
-        (
-            "CREATE TABLE {table} (LIKE {ours} INCLUDING ALL); ALTER TABLE {table} ADD COLUMN note text",
-            "dlock's: note text is not dlock's; if programs keep locks in it, put that right, since in another table what they",
-        ),
-        ("CREATE UNLOGGED TABLE {table} (LIKE {ours} INCLUDING ALL)", "SET LOGGED"),
-    ],
-)
-def test_a_table_of_another_shape_is_refused(
-    url: str, server_url: str, admin: psycopg.Connection[Any], prepare: str, told: str
-) -> None:
-    """When the store is opened, and by ``dlock init``; the table is left as it is."""
-    table = f"public.t_{secrets.token_hex(4)}"
-    admin.execute(prepare.format(table=table, ours=TABLE))
-
-    with pytest.raises(StoreSetupError, match=told):
-        connect(with_parts(server_url, query=f"table={table}"))
-
-
-@pytest.mark.parametrize(
     ("parts", "kind", "told"),
     [
         ({"database": "/nowhere"}, StoreSetupError, "does not exist"),
