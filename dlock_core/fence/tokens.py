@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from hashlib import sha256
 from typing import Any, Protocol
 
-from dlock_core.errors import StoreError
+from dlock_core.errors import LeaseStateError, StoreError
 from dlock_core.fence.writes import checked_identifier, sql
 
 _TRIES = 3
@@ -34,17 +35,23 @@ class MemoryTokens:
 
 
 class SQLTokens:
-    """Tokens in a table, by a DB-API 2.0 *connection* that nothing else uses.
+    """Tokens in a table, by a DB-API 2.0 *connection* that nothing else uses, or a function that opens one.
 
-    ``sqlite3.connect(path, check_same_thread=False)`` is one; *paramstyle* is that of the driver (``driver.paramstyle``). A resource
-    stands there as its SHA-256, so that its length and its case don't matter to the database.
+    ``lambda: sqlite3.connect(path, check_same_thread=False)`` is such a function: it is called at the first use in each process, and again
+    where the connection was lost. A connection itself is refused in a forked child. *paramstyle* is that of the driver
+    (``driver.paramstyle``). A resource stands there as its SHA-256, so that its length and its case don't matter to the database.
 
     Raises: ConfigurationError: *table* is no identifier, or *paramstyle* no style.
     """
 
     def __init__(self, connection: Any, *, table: str = "fencing_tokens", paramstyle: str = "qmark") -> None:
-        self._connection, self._table, self._paramstyle = connection, checked_identifier(table, "table"), paramstyle
+        self._table, self._paramstyle = checked_identifier(table, "table"), paramstyle
         sql("", [], paramstyle)
+        # A connection of sqlite3 can be called, too.
+        self._open = connection if callable(connection) and not hasattr(connection, "cursor") else None
+        self._connection = None if self._open else connection
+        self._pid = os.getpid()
+        self._parents: list[Any] = []
         self._mutex = threading.Lock()
 
     def create_table(self) -> None:
@@ -83,22 +90,45 @@ class SQLTokens:
 
     def _insert(self, name: str, token: int) -> bool:
         text = f"INSERT INTO {self._table} (resource, token) VALUES ({{}}, {{}})"  # noqa: S608  # a checked name
+        exists = self._connected().IntegrityError
         try:
             self._run(text, name, token)
-        except self._connection.IntegrityError:
+        except exists:
             return False
         return True
 
     def _run(self, text: str, *values: object, reads: bool = False) -> tuple[int, list[Any]]:
         """Return how many rows the statement has changed, and those that it *reads*."""
         # Each statement is a transaction of its own: in one transaction, update and insert of two servers could end in a deadlock.
-        cursor = self._connection.cursor()
+        connection = self._connected()
         try:
+            cursor = connection.cursor()
             cursor.execute(*sql(text, list(values), self._paramstyle))
             # Before the commit: the DB-API lets a driver drop a cursor's result, and its count, at the end of the transaction.
             result = cursor.rowcount, list(cursor.fetchall()) if reads else []
-            self._connection.commit()
+            connection.commit()
         except BaseException:
-            self._connection.rollback()
+            self._undo(connection)
             raise
         return result
+
+    def _connected(self) -> Any:
+        if self._pid != os.getpid():
+            if self._open is None:
+                raise LeaseStateError(
+                    "the connection of these tokens belongs to the process that was forked, whose answers would come here; "
+                    "give SQLTokens a function that opens one: SQLTokens(lambda: driver.connect(…))"
+                )
+            self._parents.append(self._connection)  # a driver may say good-bye to the server when it is freed
+            self._connection, self._pid = None, os.getpid()
+        if self._connection is None and self._open is not None:
+            self._connection = self._open()
+        return self._connection
+
+    def _undo(self, connection: Any) -> None:
+        try:
+            connection.rollback()
+        except Exception:
+            if self._open is None:
+                raise
+            self._connection = None  # it was lost: the next statement has another one

@@ -1,0 +1,91 @@
+"""Where the middleware keeps its tokens: forks of the server, and connections that are lost."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from dlock_core import LeaseStateError
+from dlock_core.fence import SQLTokens
+from tests.fences.accounts import connected_postgres
+
+TABLE = "fencing_tokens_of_forks"
+
+
+def in_child(ask: Callable[[], object]) -> bool:
+    """Return whether *ask* returned in a forked child."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            ask()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@pytest.fixture
+def tokens() -> Any:
+    """Open tokens on PostgreSQL by a function, as at the top of a module that a server loads before it forks."""
+    opened: list[Any] = []
+
+    def connect() -> Any:
+        opened.append(connected_postgres())
+        return opened[-1]
+
+    made = SQLTokens(connect, table=TABLE, paramstyle=psycopg.paramstyle)
+    made.create_table()
+    yield made, opened
+    with closing(connected_postgres()) as connection:
+        connection.execute(f"DROP TABLE {TABLE}")
+        connection.commit()
+    for each in opened:
+        each.close()
+
+
+def test_each_forked_process_has_a_connection_of_its_own(tokens: Any) -> None:
+    """All see one another's tokens, and the parent's connection works on after its children have ended."""
+    made, opened = tokens
+    made.admit("a", 5)
+
+    def older() -> None:
+        assert made.admit("a", 4) == 5
+        assert made.admit("a", 6) == 6
+        assert len(opened) == 2
+
+    assert in_child(older)
+    assert made.admit("a", 3) == 6
+    assert len(opened) == 1
+
+
+def test_the_connection_of_the_parent_is_refused_in_a_forked_child() -> None:
+    """One would get the other's answers: a refused token could look admitted."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        made = SQLTokens(connection)
+        made.create_table()
+
+        def ask() -> None:
+            with pytest.raises(LeaseStateError, match="give SQLTokens a function that opens one"):
+                made.admit("a", 1)
+
+        assert in_child(ask)
+        assert made.admit("a", 1) == 1
+
+
+def test_a_lost_connection_is_opened_again(tokens: Any) -> None:
+    """The request that finds it lost fails with the driver's error, and the next one is served."""
+    made, opened = tokens
+    made.admit("a", 5)
+    with closing(connected_postgres()) as operator:
+        operator.execute("SELECT pg_terminate_backend(%s)", [opened[0].info.backend_pid])
+
+    with pytest.raises(psycopg.OperationalError):
+        made.admit("a", 6)
+    assert [made.admit("a", 4), made.admit("a", 6)] == [5, 6]
