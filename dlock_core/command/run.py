@@ -25,7 +25,7 @@ from dlock_core.clock import NANOS, now_ns
 from dlock_core.command.child import FORWARDED, Child, Guard, Progress, end_by_interrupt, environment
 from dlock_core.command.held import EarlierLooks
 from dlock_core.command.options import GRACE, LOST, SIGNALLED
-from dlock_core.command.show import Say, WaitLine
+from dlock_core.command.show import Say, WaitLine, missing
 from dlock_core.engine.opening import whole_commands
 from dlock_core.engine.progress import holder_in_words
 from dlock_core.engine.raised import LOSS_REASONS
@@ -421,9 +421,7 @@ class Run:
         name = self._request.argv[0]
         if trouble:
             found = not isinstance(OSError(trouble, ""), (FileNotFoundError, NotADirectoryError))
-            self._say.error(
-                f"cannot run {name!r}: {os.strerror(trouble)}" + ("" if found else "; is it installed, and in PATH?")
-            )
+            self._say.error(f"cannot run {name!r}: {os.strerror(trouble)}" + ("" if found else missing(name)))
             return CANNOT_RUN if found else NOT_FOUND
         code = self._status if self._status >= 0 else SIGNALLED - self._status
         if self._request.warn_only:

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import os
+import shlex
 import shutil
 import sys
 from contextlib import contextmanager, suppress
@@ -45,6 +46,13 @@ def bounded(text: str) -> str:
     """Return *text* for a column of a table on a terminal: of a long one the beginning and the end."""
     short = len(text) <= _COLUMN_MAX or not sys.stdout.isatty()
     return text if short else f"{text[: _COLUMN_MAX - _TAIL - 1]}…{text[-_TAIL:]}"
+
+
+def missing(name: str) -> str:
+    """Return what to do where the system finds no command *name*: one with blanks is a line that was meant for a shell."""
+    if " " in name and name.isprintable():
+        return f"; no shell reads it: write its words apart, or sh -c {shlex.quote(name)}"
+    return "; is it installed, and in PATH?"
 
 
 class Say:

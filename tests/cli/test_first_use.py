@@ -162,3 +162,12 @@ def test_a_wrong_value_of_an_option_names_the_help_of_its_command(
 ) -> None:
     """That help has the option; the one of dlock itself has not."""
     assert dlock(*arguments) == (64, "", f"dlock: {wrong}; see '{place} --help'\n")
+
+
+def test_run_of_a_line_in_quotes_says_how_it_is_written(shell: Shell) -> None:
+    """Who takes the command for a line of a shell learns that none reads it, and what to write."""
+    done = shell.run("run", "k", "--", "echo it's $HOME")
+
+    assert done.returncode == 127
+    told = """no shell reads it: write its words apart, or sh -c 'echo it'"'"'s $HOME'"""
+    assert done.stderr == f"""dlock: cannot run "echo it's $HOME": No such file or directory; {told}\n"""
