@@ -79,7 +79,7 @@ _NO_ANSWER: Verdict = (OutcomeUnknownError, "no answer that can be read; the wri
 TROUBLE = (BotoCoreError, ClientError, OSError)
 # What is not here may have been sent.
 DRIVER_ERRORS: dict[type[Exception], Verdict] = {
-    EndpointConnectionError: _UNSENT,
+    EndpointConnectionError: (_UNSENT[0], f"{_UNSENT[1]}; check the region, endpoint_url and the network"),
     ConnectTimeoutError: _UNSENT,
     ProxyConnectionError: _UNSENT,
     CredentialRetrievalError: _STALE,

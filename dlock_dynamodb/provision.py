@@ -85,7 +85,8 @@ def guarantees(options: DynamoDBStoreOptions, host: str) -> Exchange[Guarantees]
     status = "missing" if table is None else table["TableStatus"]
     if table is None or status not in _READY:
         mend = "'dlock init --url URL' makes it ready" if status in _COMES else "see 'aws dynamodb describe-table'"
-        raise StoreSetupError(f"DynamoDB table {options.table!r} is {status}; {mend}")
+        # The region, too: a table that is made in a wrong one grants each lock once more.
+        raise StoreSetupError(f"DynamoDB table {options.table!r} in region {options.region!r} is {status}; {mend}")
     version, grade, durable = "DynamoDB", Grade.A, True
     failover = "within the region: a write is in two zones when acknowledged"
     notes: list[str] = []

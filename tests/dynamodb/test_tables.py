@@ -74,6 +74,11 @@ class TestTables:
         [result] = store.replace_many([Replace(record(key), Version("r", 1))], timeout_s=10)
         assert isinstance(result, StoreSetupError)
 
+    def test_a_missing_table_names_the_region_that_was_asked(self, open_store: OpenStore) -> None:
+        """Where that is a wrong one, a table that is made there grants what is held by the one that was meant."""
+        with pytest.raises(StoreSetupError, match="'dlock-tests-missing' in region 'eu-west-9' is missing"):
+            open_store(table="dlock-tests-missing", region="eu-west-9").guarantees()
+
     def test_a_table_with_other_keys_is_told_at_once_and_by_every_verb(
         self, open_store: OpenStore, raw: Any, key: str
     ) -> None:
