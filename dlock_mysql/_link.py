@@ -15,7 +15,9 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -119,8 +121,38 @@ class _Connection:
 
 def link_of(options: MySQLStoreOptions) -> PooledLink:
     """Return the connections of a store."""
-    connect = partial(_Connection, options, _context_of(options))
-    return PooledLink(connect, partial(unconnected, options=options), **_CONNECTIONS)
+    contexts = _Contexts(options)
+    return PooledLink(
+        lambda deadline: _Connection(options, contexts.now(), deadline),
+        partial(unconnected, options=options),
+        **_CONNECTIONS,
+    )
+
+
+class _Contexts:
+    """How to encrypt: made once, and anew when the file of the authorities is another, as authorities are replaced under programs that run.
+
+    Raises: ConfigurationError: the file cannot be read.
+    """
+
+    def __init__(self, options: MySQLStoreOptions) -> None:
+        self._options = options
+        self._file = options.ssl_ca or ssl.get_default_verify_paths().cafile
+        self._made = self._mark(), _context_of(options)
+
+    def now(self) -> ssl.SSLContext | None:
+        """Return the one for a new connection; while the file cannot be read, that of before."""
+        if self._options.ssl_mode == "verify_identity" and (mark := self._mark()) != self._made[0]:
+            with suppress(ConfigurationError):
+                self._made = mark, _context_of(self._options)
+        return self._made[1]
+
+    def _mark(self) -> tuple[int, ...]:
+        try:
+            seen = Path(self._file or "").stat()
+        except OSError:
+            return ()
+        return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _context_of(options: MySQLStoreOptions) -> ssl.SSLContext | None:

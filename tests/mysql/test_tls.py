@@ -101,6 +101,27 @@ def test_a_certificate_of_another_authority_is_told(encrypting: str) -> None:
         connect(f"{encrypting}&ssl_mode=verify_identity")
 
 
+def test_an_authority_that_is_written_anew_is_read_for_the_next_connection(
+    encrypting: str, certificates: Path, key: str, tmp_path: Path
+) -> None:
+    """Authorities are replaced under programs that run: all their connections were refused, until they were started anew."""
+    authority = tmp_path / "ca.pem"
+    (tmp_path / "other").mkdir()
+    shutil.copyfile(make_certificates(tmp_path / "other") / "ca.pem", authority)
+    store = opened(encrypting, ssl_mode="verify_identity", ssl_ca=str(authority))
+    with pytest.raises(StoreSetupError, match="certificate is refused"):
+        store.read(key, timeout_s=TIMEOUT_S)
+
+    authority.unlink()
+    with pytest.raises(StoreSetupError, match="certificate is refused"):
+        store.read(key, timeout_s=TIMEOUT_S)
+    shutil.copyfile(certificates / "ca.pem", authority)
+
+    store.provision()
+    assert store.read(key, timeout_s=TIMEOUT_S) is None
+    store.close()
+
+
 @pytest.mark.parametrize("mode", ["required", "verify_identity"])
 def test_a_server_without_encryption_is_told(url: str, mode: str) -> None:
     """Nothing is sent in the clear where that was demanded."""
