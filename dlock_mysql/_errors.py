@@ -64,7 +64,7 @@ _VERDICTS = meanings({StoreUnavailableError: _REFUSALS, StoreSetupError: _SETUP}
 _UNKNOWN: _Verdict = (OutcomeUnknownError, "no answer that can be read; the write may have been applied")
 _LATE: _Verdict = (
     OutcomeUnknownError,
-    "no answer in time; the write may have been applied; another transaction may have locked the row",
+    "no answer in time; the write may have been applied; another transaction may have locked the row, or ALTER TABLE or a backup the table",
 )
 _UNREAD: _Verdict = (StoreUnavailableError, "no answer that can be read")
 _UNSENT: _Verdict = (StoreUnavailableError, "nothing was sent; see that the server runs there")

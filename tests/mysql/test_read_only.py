@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dlock_core.errors import StoreSetupError, StoreUnavailableError
+from dlock_core.errors import StoreError, StoreSetupError, StoreUnavailableError
 from dlock_mysql import MySQLStore
 from tests.mysql.support import TABLE, TIMEOUT_S, claim, opened, plain, taken
 
@@ -59,6 +59,15 @@ def test_after_a_read_only_server_no_idle_connection_is_used(admin: Any, common:
     taken(common, key)
 
     assert shelf.take() not in before
+
+
+def test_who_waits_behind_a_lock_on_all_tables_is_told_of_such(admin: Any, common: MySQLStore, key: str) -> None:
+    """As a backup takes; no transaction has locked the row, which was all that the error knew."""
+    taken(common, key)
+    admin.execute("FLUSH TABLES WITH READ LOCK")
+    with pytest.raises(StoreError, match="or ALTER TABLE or a backup the table"):
+        common.claim(claim(key), timeout_s=0.5)
+    admin.execute("UNLOCK TABLES")
 
 
 def test_a_user_whose_sessions_end_as_they_begin_is_told_why(url: str, key: str) -> None:
