@@ -17,14 +17,13 @@ import ssl
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pymysql
 from pymysql.constants import CLIENT
 
 from dlock_core.errors import ConfigurationError
-from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, is_ready, leave_behind
+from dlock_core.kit import DeadlineSocket, DeadlineTLSSocket, PooledLink, is_ready, leave_behind, mark_of
 from dlock_mysql._errors import is_read_only, unconnected
 
 if TYPE_CHECKING:
@@ -138,21 +137,14 @@ class _Contexts:
     def __init__(self, options: MySQLStoreOptions) -> None:
         self._options = options
         self._file = options.ssl_ca or ssl.get_default_verify_paths().cafile
-        self._made = self._mark(), _context_of(options)
+        self._made = mark_of(self._file), _context_of(options)
 
     def now(self) -> ssl.SSLContext | None:
         """Return the one for a new connection; while the file cannot be read, that of before."""
-        if self._options.ssl_mode == "verify_identity" and (mark := self._mark()) != self._made[0]:
+        if self._options.ssl_mode == "verify_identity" and (mark := mark_of(self._file)) != self._made[0]:
             with suppress(ConfigurationError):
                 self._made = mark, _context_of(self._options)
         return self._made[1]
-
-    def _mark(self) -> tuple[int, ...]:
-        try:
-            seen = Path(self._file or "").stat()
-        except OSError:
-            return ()
-        return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def _context_of(options: MySQLStoreOptions) -> ssl.SSLContext | None:

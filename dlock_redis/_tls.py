@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ssl
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio
+
+from dlock_core.kit import mark_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,7 +45,7 @@ class SharedContext:
 
     def _state(self) -> list[Any]:
         system = ssl.get_default_verify_paths()
-        return [_mark(path) for path in (*self._named, system.cafile, system.capath)]
+        return [mark_of(path) for path in (*self._named, system.cafile, system.capath)]
 
 
 def _is_plain(connection: Any) -> bool:
@@ -60,12 +61,3 @@ def _give(connection: Any, context: ssl.SSLContext, *, blocking: bool) -> None:
         connection._wrap_socket_with_ssl = lambda sock: context.wrap_socket(sock, server_hostname=connection.host)
     else:
         connection.ssl_context.context = context
-
-
-def _mark(path: Any) -> Any:
-    """Return what differs when there is another file at *path*, or another content."""
-    try:
-        seen = Path(path).stat()
-    except (OSError, TypeError, ValueError):  # none is named, or it cannot be read, which connecting tells
-        return None
-    return seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns

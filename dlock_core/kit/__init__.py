@@ -21,6 +21,7 @@
 :class:`Seats`, :class:`Shelf`              a bounded number of requests at once, and the connections that none of them uses
 :class:`Pool` and its async twin            both together: each connection is lent to one request, and one is kept for renewals
 :class:`PooledLink` and its async twin      a link that lends each request a :class:`PooledConnection` of its pools
+:func:`mark_of`                             what differs once a file, such as a certificate, was written anew
 :func:`watch_forks`                         for a store that keeps a connection: called before and after each fork of the process
 :func:`leave_behind`                        in a forked child: keep for ever what is the parent's
 =========================================== ==========================================================================================
@@ -49,6 +50,7 @@ from dlock_core.kit.exchange import (
     aperform,
     perform,
 )
+from dlock_core.kit.files import mark_of
 from dlock_core.kit.forks import BeginsAnew, Forkable, leave_behind, watch_forks, watched
 from dlock_core.kit.hearing import Hearing
 from dlock_core.kit.lane import Lane, in_own_thread
@@ -113,6 +115,7 @@ __all__ = [
     "kept",
     "kept_for_first",
     "leave_behind",
+    "mark_of",
     "matches",
     "may_be_removed",
     "meanings",
