@@ -16,7 +16,7 @@ __all__ = ["PROPERTY", "Report"]
 
 # The name under which a test hands its facts over, as a user property of its result.
 PROPERTY = "dlock"
-_ORDER = ("failed", "passed", "not_applicable")
+_ORDER = ("failed", "xfailed", "passed", "not_applicable")
 _MISSING = re.compile(r"the harness gives no '(\w+)'")
 _PROXY = "faults=FaultProxy(host, port), and open the store through it"
 # What the author of a store can add to the harness, to have more checked. A capability that the store does not have is no gap.
@@ -96,6 +96,8 @@ class Report:
             tried.requests.update(requests)
             tried.facts.update({name: value for name, value in facts.items() if name != "test" and value})
             outcome = {"skipped": "not_applicable"}.get(result.outcome, result.outcome)
+            if result.skipped and hasattr(result, "wasxfail"):
+                outcome = "xfailed"  # a clause that the author says is not kept
             reason = str(result.longrepr[2]) if isinstance(result.longrepr, tuple) else ""
             tried.note(clause_of(str(facts["test"])), outcome, reason.partition(": ")[2].partition(": ")[2])
 
