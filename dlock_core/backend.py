@@ -294,13 +294,15 @@ def adapter_faults(url: str) -> Iterator[None]:
 def importing(driver: str, extra: str) -> Iterator[None]:
     """Import *driver* in this block, which the pip *extra* brings.
 
-    Raises: MissingDriverError: that fails; the message says how to install it.
+    Raises: MissingDriverError: that fails; the message says how to install it, and what is wrong with one that is there.
     """
     try:
         yield
     except ImportError as error:
+        in_block = error.__traceback__.tb_next if error.__traceback__ else None
+        why = f"cannot be imported ({error})" if in_block and in_block.tb_next else "is not installed"
         raise MissingDriverError(
-            f"the {extra} store needs {driver}, which is not installed: pip install 'dlock-core[{extra}]'"
+            f"the {extra} store needs {driver}, which {why}: pip install 'dlock-core[{extra}]'"
         ) from error
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dlock_core import AsyncLockClient
+from dlock_core import AsyncLockClient, MissingDriverError
+from dlock_core.backend import importing
 from dlock_core.command.options import DURATION
 from dlock_core.command.show import Say, WaitLine
 from dlock_core.testing import AsyncFaultyStore
@@ -171,3 +173,15 @@ def test_run_of_a_line_in_quotes_says_how_it_is_written(shell: Shell) -> None:
     assert done.returncode == 127
     told = """no shell reads it: write its words apart, or sh -c 'echo it'"'"'s $HOME'"""
     assert done.stderr == f"""dlock: cannot run "echo it's $HOME": No such file or directory; {told}\n"""
+
+
+def test_driver_that_is_there_and_broken_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its import has said tells what to mend: to install it again may change nothing."""
+    (tmp_path / "driver_without_its_own.py").write_text("import what_the_driver_needs\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with pytest.raises(MissingDriverError) as caught, importing("redis-py", "redis"):
+        import_module("driver_without_its_own")
+
+    told = "the redis store needs redis-py, which cannot be imported (No module named 'what_the_driver_needs'): pip install"
+    assert str(caught.value).startswith(told)
