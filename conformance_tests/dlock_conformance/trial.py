@@ -140,7 +140,8 @@ class Trial:
         subject.read(self.free(record, store=subject).key)
         if self.harness.gives("atomic_multi"):
             subject.claim_many([Claim(held(self.key()), Expect.ANY)])
-        assert getattr(self.harness.faults, "used", True), _BESIDE
+        if not getattr(self.harness.faults, "used", True):
+            raise AssertionError(_BESIDE)
         return subject
 
     # ---- steps that must succeed before the fact of the test can be looked at
