@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from dlock_conformance.recipes import RECIPES, Recipe
@@ -290,6 +290,6 @@ def free_port() -> int:
 
 
 @cache
-def _reserved() -> IO[bytes]:
-    """Return the file of which each process locks the bytes of its ports; closed with the process."""
-    return (Path(tempfile.gettempdir()) / f"dlock-ports-{os.getuid()}").open("ab")
+def _reserved() -> int:
+    """Return the descriptor of a file of which each process locks the bytes of its ports; closed with the process."""
+    return os.open(Path(tempfile.gettempdir()) / f"dlock-ports-{os.getuid()}", os.O_WRONLY | os.O_CREAT)
