@@ -112,13 +112,18 @@ def test_waiter_that_came_back_before_the_one_that_the_holder_knows_is_woken(
 
 
 def test_waiter_that_comes_back_waits_before_those_who_came_after_it(
-    address: str, standing: tuple[EtcdStore, LockRecord], waiter: Callable[[], Waiter]
+    address: str,
+    standing: tuple[EtcdStore, LockRecord],
+    waiter: Callable[[], Waiter],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its wait was over, and its place was given up; it waits once more under the same ticket."""
+    monkeypatch.setattr(_queue, "_TURN_S", 2 * TIMEOUT_S)  # nobody passes its turn on meanwhile
     store, record = standing
     back = EtcdStore(f"etcd://{address}/{ROOT}")
     back.wait(record, ticket="back", timeout_s=0.1)
     behind = waiter()
+    back.read(record.key, timeout_s=TIMEOUT_S)  # so it knows of a later revision than that of the one behind it
     woken = threading.Event()
 
     def wait_again() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -77,6 +79,25 @@ def test_the_connection_of_the_parent_is_refused_in_a_forked_child() -> None:
 
         assert in_child(ask)
         assert made.admit("a", 1) == 1
+
+
+def test_the_parents_connection_is_not_freed_in_a_child(tmp_path: Path) -> None:
+    """A driver may say good-bye to the server then, which ends it for the parent."""
+    freed: list[int] = []
+
+    class Told(sqlite3.Connection):
+        def __del__(self) -> None:
+            freed.append(os.getpid())
+
+    made = SQLTokens(lambda: sqlite3.connect(tmp_path / "tokens.db", factory=Told))
+    made.create_table()
+
+    def ask() -> None:
+        assert made.admit("a", 1) == 1
+        gc.collect()
+        assert freed == []
+
+    assert in_child(ask)
 
 
 def test_a_lost_connection_is_opened_again(tokens: Any) -> None:
