@@ -6,13 +6,15 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 
 from dlock_core.record import LockRecord, State
 from dlock_core.store import Claim, Expect, Release, Replace
+from tests.postgres.conftest import TABLE
 
-__all__ = ["TIMEOUT_S", "any_claim", "held", "refused_by_a_trigger", "released", "renewed"]
+__all__ = ["TIMEOUT_S", "any_claim", "held", "refused_by_a_trigger", "released", "renewed", "with_parts"]
 
 TIMEOUT_S = 20.0
 
@@ -50,3 +52,9 @@ def refused_by_a_trigger(admin: psycopg.Connection[Any], table: str, event: str,
         yield
     finally:
         admin.execute(f"DROP FUNCTION {guard} CASCADE")
+
+
+def with_parts(url: str, *, user: str = "postgres", database: str = "/postgres", query: str = f"table={TABLE}") -> str:
+    """Return *url* for another user, database or query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=f"{user}@{parts.hostname}:{parts.port}", path=database, query=query).geturl()

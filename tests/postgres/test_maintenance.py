@@ -15,7 +15,7 @@ from dlock_core import connect
 from dlock_core.errors import StoreSetupError, StoreUnavailableError
 from dlock_postgres import PostgresStore
 from tests.postgres.conftest import TABLE
-from tests.postgres.support import TIMEOUT_S, any_claim
+from tests.postgres.support import TIMEOUT_S, any_claim, with_parts
 
 
 @pytest.fixture
@@ -78,4 +78,4 @@ def test_a_table_of_another_shape_is_refused(
     admin.execute(prepare.format(table=table, ours=TABLE))
 
     with pytest.raises(StoreSetupError, match=told):
-        connect(f"{server_url}?table={table}")
+        connect(with_parts(server_url, query=f"table={table}"))

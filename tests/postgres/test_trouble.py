@@ -30,15 +30,9 @@ from dlock_core.store import Capability, Claim, Expect, Reply
 from dlock_postgres import AsyncPostgresStore, PostgresStore, PostgresStoreOptions
 from dlock_postgres._session import THREADS, Session
 from tests.postgres.conftest import TABLE
-from tests.postgres.support import TIMEOUT_S, any_claim, held, refused_by_a_trigger, released, renewed
+from tests.postgres.support import TIMEOUT_S, any_claim, held, refused_by_a_trigger, released, renewed, with_parts
 
 PASSWORD = "in-no-message"
-
-
-def with_parts(url: str, *, user: str = "postgres", database: str = "/postgres", query: str = f"table={TABLE}") -> str:
-    """Return *url* for another user, database or query."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=f"{user}@{parts.hostname}:{parts.port}", path=database, query=query).geturl()
 
 
 @pytest.fixture
