@@ -93,7 +93,6 @@ DRIVER_ERRORS: dict[type[Exception], Verdict] = {
 
 
 NOT_DYNAMODBS = "the answer is not DynamoDB's"
-GATEWAYS = "perhaps a proxy or a gateway before DynamoDB gave it (HTTPS_PROXY, endpoint_url)"
 
 
 class StrangeAnswerError(Exception):
@@ -121,7 +120,10 @@ def translate(error: Exception, what: str, *, key: str | None, writes: bool) -> 
 def strange(what: str, *, key: str | None, writes: bool) -> StoreError:
     """Return our error for an answer that says nothing."""
     kind = OutcomeUnknownError if writes else StoreUnavailableError
-    return kind(f"{what}; {GATEWAYS}{'; the write may have been applied' if writes else ''}", key=key)
+    unknown = "; the write may have been applied" if writes else ""
+    return kind(
+        f"{what}; perhaps a proxy or a gateway before DynamoDB gave it (HTTPS_PROXY, endpoint_url){unknown}", key=key
+    )
 
 
 def statement_error(code: str, what: str, *, key: str) -> StoreError:

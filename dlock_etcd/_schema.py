@@ -38,7 +38,7 @@ WatchAnswer: bool created 3, bool canceled 4, string cancel_reason 6, *Event eve
 LeaseGrant: int64 ttl 1, int64 id 2
 LeaseGrantAnswer:
 LeaseKeepAlive: int64 id 1
-LeaseKeepAliveAnswer: int64 ttl 3
+LeaseKeepAliveAnswer:
 Authenticate: string name 1, string password 2
 AuthenticateAnswer: string token 2
 Status:
