@@ -177,8 +177,14 @@ class _TaskLink(_Link):
         if self.owned:
             with pymongo.timeout(_LEAVE_S):  # as for threads
                 await self.client.close()
-        # The commands of cancelled calls end with their time-outs, if not with the client.
-        await asyncio.gather(*self._under_way, return_exceptions=True)
+        # The commands that are under way end with their time-outs, but a close waits for no server that hangs. No command of a client
+        # that is closed can harm another.
+        if self._under_way:
+            _, late = await asyncio.wait(self._under_way, timeout=_LEAVE_S)
+            if self.owned:
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
 
     async def _bounded(self, command: Command, timeout_s: float) -> Document:
         with pymongo.timeout(max(timeout_s, 0.001)):

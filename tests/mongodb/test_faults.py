@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, NetworkTimeout, PyMongoError, ServerSelectionTimeoutError
 
@@ -20,6 +21,7 @@ from dlock_core.errors import OutcomeUnknownError, StoreSetupError, StoreUnavail
 from dlock_core.record import LockRecord
 from dlock_core.store import Claim, Expect, Release, Replace
 from dlock_mongodb import AsyncMongoDBStore, MongoDBStore
+from dlock_mongodb.options import MongoDBStoreOptions
 from tests.mongodb.proxy import Proxy, Way
 from tests.mongodb.support import COLLECTION, DATABASE, Face, Opener, any_claim, freed, fresh, held, url_of
 from tests.scripted import ScriptedServer
@@ -326,22 +328,30 @@ def commands_under_way() -> int:
 
 
 async def left_after_closing(store: AsyncMongoDBStore, proxy: Proxy) -> tuple[int, int]:
-    """Return how many commands a cancelled call leaves under way, and how many of them closing the store does."""
-    await cancelled_while_asked(store, proxy, timeout_s=1.0)
+    """Return how many commands a cancelled call leaves under way, and how many of them a close does, which waits for none."""
+    await store.read("warm-up", timeout_s=LONG_S)
+    proxy.begin(Way.HANG)
+    await cancelled_while_asked(store, proxy)
     left = commands_under_way()
-    await store.close()
+    async with asyncio.timeout(LONG_S / 2):
+        await store.close()
     return left, commands_under_way()
+
+
+async def _left_of_a_client_of_its_own(proxy: Proxy) -> tuple[int, int]:
+    url = SecretStr(f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true")
+    return await left_after_closing(AsyncMongoDBStore.opened(MongoDBStoreOptions(url=url, database=DATABASE)), proxy)
 
 
 @pytest.mark.parametrize("disturbed", ["async"], indirect=True)
 def test_closing_leaves_nothing_of_a_cancelled_call_behind(disturbed: Face, proxy: Proxy) -> None:
-    """A loop that ends next would say of a task that it was destroyed."""
+    """A loop that ends next would say of a task that it was destroyed. A client of the user's keeps it: its pool must not be harmed."""
     assert disturbed.loop is not None
     assert isinstance(disturbed.raw, AsyncMongoDBStore)
-    disturbed.read("warm-up")
-    proxy.begin(Way.HANG)
+    assert disturbed.loop.run(_left_of_a_client_of_its_own(proxy)) == (1, 0)
+    proxy.heal()
 
-    assert disturbed.loop.run(left_after_closing(disturbed.raw, proxy)) == (1, 0)
+    assert disturbed.loop.run(left_after_closing(disturbed.raw, proxy)) == (1, 1)
 
 
 @pytest.mark.parametrize("disturbed", ["async"], indirect=True)
@@ -368,6 +378,7 @@ async def _closed_while_it_hangs(store: AsyncMongoDBStore, proxy: Proxy, record:
     proxy.begin(Way.HANG)
     async with asyncio.timeout(LONG_S):
         await store.close()
+    waiter.cancel()  # it may still ask for the record
     await asyncio.gather(waiter, return_exceptions=True)
 
 
