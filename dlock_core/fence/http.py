@@ -50,7 +50,8 @@ def _checked(tokens: TokenStore) -> TokenStore:
         )
     if isinstance(tokens, type) or not callable(admit):
         raise ConfigurationError(
-            f"{tokens!r} keeps no tokens; give SQLTokens(connection), MemoryTokens(), or an object with admit(resource, token)"
+            f"{tokens!r} keeps no tokens; give SQLTokens(lambda: driver.connect(…)), MemoryTokens(), "
+            "or an object with admit(resource, token)"
         )
     return tokens
 

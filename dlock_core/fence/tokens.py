@@ -6,6 +6,7 @@ import os
 import threading
 from hashlib import sha256
 from typing import Any, Protocol
+from weakref import WeakMethod
 
 from dlock_core.errors import LeaseStateError, StoreError
 from dlock_core.fence.writes import checked_identifier, sql
@@ -50,9 +51,11 @@ class SQLTokens:
         # A connection of sqlite3 can be called, too.
         self._open = connection if callable(connection) and not hasattr(connection, "cursor") else None
         self._connection = None if self._open else connection
-        self._pid = os.getpid()
         self._parents: list[Any] = []
         self._mutex = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            begin_anew = WeakMethod(self._begin_anew)
+            os.register_at_fork(after_in_child=lambda: (method := begin_anew()) and method())
 
     def create_table(self) -> None:
         """Create the table, unless there is one."""
@@ -113,17 +116,20 @@ class SQLTokens:
         return result
 
     def _connected(self) -> Any:
-        if self._pid != os.getpid():
+        if self._connection is None:
             if self._open is None:
                 raise LeaseStateError(
                     "the connection of these tokens belongs to the process that was forked, whose answers would come here; "
                     "give SQLTokens a function that opens one: SQLTokens(lambda: driver.connect(…))"
                 )
-            self._parents.append(self._connection)  # a driver may say good-bye to the server when it is freed
-            self._connection, self._pid = None, os.getpid()
-        if self._connection is None and self._open is not None:
             self._connection = self._open()
         return self._connection
+
+    def _begin_anew(self) -> None:
+        """In a forked child: a thread that is not here may have had the mutex."""
+        self._mutex = threading.Lock()
+        self._parents.append(self._connection)  # a driver may say good-bye to the server when it is freed
+        self._connection = None
 
     def _undo(self, connection: Any) -> None:
         try:

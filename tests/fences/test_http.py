@@ -98,7 +98,8 @@ def test_store_that_keeps_no_tokens_is_refused_when_the_middleware_is_made(
 ) -> None:
     """Not at the first request: the line says what to give."""
     with pytest.raises(
-        ConfigurationError, match=r" keeps no tokens; give SQLTokens\(connection\), MemoryTokens\(\), or"
+        ConfigurationError,
+        match=r" keeps no tokens; give SQLTokens\(lambda: driver.connect\(…\)\), MemoryTokens\(\), or",
     ):
         wrap(given)
 

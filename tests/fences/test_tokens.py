@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -98,6 +100,37 @@ def test_the_parents_connection_is_not_freed_in_a_child(tmp_path: Path) -> None:
         assert freed == []
 
     assert in_child(ask)
+
+
+def test_a_child_waits_for_no_thread_of_its_parents(tmp_path: Path) -> None:
+    """One that was in the middle of a statement at the fork is not there to let the others in."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    class Slow(sqlite3.Connection):
+        def commit(self) -> None:
+            asked.set()
+            go_on.wait()
+            super().commit()
+
+    made = SQLTokens(lambda: sqlite3.connect(tmp_path / "tokens.db", check_same_thread=False, factory=Slow))
+    go_on.set()
+    made.create_table()
+    go_on.clear()
+    asked.clear()
+    thread = threading.Thread(target=made.admit, args=("a", 1), daemon=True)
+    thread.start()
+    asked.wait()
+
+    def ask() -> None:
+        signal.alarm(20)
+        with pytest.raises(sqlite3.OperationalError, match="locked"):  # by the parent's transaction
+            made.admit("a", 2)
+
+    made._open = lambda: sqlite3.connect(tmp_path / "tokens.db", timeout=0)
+    ended = in_child(ask)
+    go_on.set()
+    thread.join()
+    assert ended
 
 
 def test_a_lost_connection_is_opened_again(tokens: Any) -> None:
