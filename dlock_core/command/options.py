@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from dlock_core.engine.texts import seconds_text
 from dlock_core.errors import ConfigurationError, UnsupportedError
 from dlock_core.options import ClientOptions
 
@@ -18,8 +19,6 @@ LOST = 76
 SIGNALLED = 128
 # By which the lease is divided.
 GRACE = 4
-
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions alone
@@ -32,11 +31,10 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic in newer v
         if isinstance(value, (int, float)):
             return float(value)
         text = str(value).strip()
-        number = text.rstrip("mshd")
         try:
-            return float(number) * _UNITS_S[text[len(number) :]]
-        except (ValueError, KeyError):
-            self.fail(f"{text!r} is not a duration; write seconds, or 500ms, 10s, 1m, 2h", param, ctx)
+            return seconds_text(text)
+        except ValueError as error:
+            self.fail(f"{text!r} is not a duration; {error}", param, ctx)
 
 
 DURATION = Duration()

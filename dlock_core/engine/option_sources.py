@@ -9,12 +9,14 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
 
 from dlock_core.backend import split_url
 from dlock_core.engine.hints import check_variables, unknown_option
+from dlock_core.engine.texts import seconds_text
 from dlock_core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -64,6 +66,7 @@ def _words(text: str) -> frozenset[str]:
 # How text becomes a value of a type. The first type that an option takes counts, so text itself comes last.
 _READERS: dict[object, Callable[[str], Any]] = {
     bool: _boolean,
+    timedelta: seconds_text,
     float: float,
     int: int,
     bytes: str.encode,
@@ -97,12 +100,12 @@ def parse_option(name: str, fields: Fields, text: str, where: str) -> Any:
     advice = [f"write {' or '.join(map(repr, words))}"] if words else []
     reader = next((_READERS[kind] for kind in _READERS if kind in types), None)
     try:
-        if NoneType in types and reader in (int, float) and text.lower() in ("", "none"):
+        if NoneType in types and reader in (int, float, seconds_text) and text.lower() in ("", "none"):
             return None
         if reader is not None:
             return reader(text)
     except ValueError as error:
-        advice.insert(0, "write a number; times are in seconds" if reader in (int, float) else str(error))
+        advice.insert(0, "write a number" if reader in (int, float) else str(error))
     if not advice:
         advice = ["it can be given in Python only"]
     raise ConfigurationError(f"{where}: {text!r} is not a value of {name} ({' or '.join(advice)})")
@@ -161,6 +164,17 @@ def from_environment(fields: Fields) -> dict[str, Any]:
     return found
 
 
+def _read(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with the mark
+    except OSError as error:
+        raise ConfigurationError(f"the configuration file {str(file)!r} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # also of a number that Python does not read
+        raise ConfigurationError(f"the configuration file {str(file)!r} is not TOML: {error}") from None
+
+
 def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Return the options and the store's settings in the file *path*, or in the one that ``DLOCK_CONFIG`` names, and what to call it.
 
@@ -170,14 +184,7 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
     if path is None and not named:
         return {}, {}, ""
     file = Path(named) if path is None and named else Path(str(path))
-    import tomllib
-
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8-sig"))  # some editors begin a file with the mark
-    except OSError as error:
-        raise ConfigurationError(f"the configuration file {str(file)!r} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # also of a number that Python does not read
-        raise ConfigurationError(f"the configuration file {str(file)!r} is not TOML: {error}") from None
+    table = _read(file)
     store = table.pop("store", {})
     if not isinstance(store, dict):
         raise ConfigurationError(f"[store] in {str(file)!r} is not a table")
@@ -194,4 +201,8 @@ def from_toml(path: Path | None, fields: Fields) -> tuple[dict[str, Any], dict[s
     unknown = sorted(set(table) - set(fields))
     if unknown:
         raise ConfigurationError(unknown_option(unknown[0], fields, where=f" in {str(file)!r}"))
-    return table, store, f"the configuration file {str(file)!r}"
+    where = f"the configuration file {str(file)!r}"
+    for name, value in table.items():
+        if isinstance(value, str) and timedelta in _types(fields[name].annotation):
+            table[name] = parse_option(name, fields, value, where)
+    return table, store, where

@@ -1,4 +1,4 @@
-"""The texts among the options: the prefix of keys, the owner, and the names of a store's unsafe traits."""
+"""The texts among the options: durations, the prefix of keys, the owner, and the names of a store's unsafe traits."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ TRAITS = (
     "sqlite-network-filesystem",
     "sqlite-second-name",
 )
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+
+
+def seconds_text(text: str) -> float:
+    """Return the seconds that *text* says: a number, and perhaps a unit.
+
+    Raises: ValueError: it is no duration; the message says what one looks like.
+    """
+    number = text.strip().rstrip("mshd")
+    try:
+        return float(number) * _UNITS_S[text.strip()[len(number) :]]
+    except (ValueError, KeyError):
+        raise ValueError("write seconds, or 500ms, 10s, 1m, 2h") from None
 
 
 def shown(value: object) -> str:

@@ -212,6 +212,22 @@ def test_path_given_wins_over_the_environments(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("20", 20.0), ("500ms", 0.5), ("30s", 30.0), ("1.5m", 90.0), (" 2h ", 7200.0), ("1d", 86400.0)],
+)
+def test_a_duration_may_name_its_unit(
+    text: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a file, a variable and a URL, as the command has it."""
+    by_file = ClientOptions.load(toml(tmp_path, f"lease_duration = '{text}'\ntimeout = 'none'\n"))
+    by_url = ClientOptions.load(url=f"memory://?lease_duration={text.strip()}")
+    monkeypatch.setenv("DLOCK_LEASE_DURATION", text)
+
+    assert [each.lease_duration for each in (by_file, by_url, ClientOptions.load())] == [seconds] * 3
+    assert by_file.timeout is None
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("lease_duration = ", "is not TOML"),
@@ -222,7 +238,7 @@ def test_path_given_wins_over_the_environments(tmp_path: Path, monkeypatch: pyte
         ('[store]\nurl = "memory://"\n', r"url stands in \[store\] of .*; write it above"),
         ('url = "memory://"\n[store]\nprefix = "a/"\n', r"prefix stands in \[store\] of .*; write it above"),
         ("url = 5\n", "url must be a str, such as 'redis://localhost', not int"),
-        ("lease_duration = '20'\n", "lease_duration: str is not a duration"),
+        ("lease_duration = '20x'\n", "'20x' is not a value of lease_duration .write seconds, or 500ms, 10s, 1m, 2h"),
         ("lease_duration = inf\n", "lease_duration: inf is not a finite"),
         ("lease_duration = true\n", "lease_duration: bool is not"),
         ("auto_renew = 1\n", "auto_renew"),
