@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from coverage import CoverageData
 
@@ -27,20 +29,31 @@ LAST = tuple(f"tests/core/test_{name}.py" for name in ("explore", "simulate", "i
 TESTS = ("tests/core", "tests/kit", *(f"--ignore=tests/core/test_{name}.py" for name in _LEFT_OUT))
 QUICK = ("tests/core/test_timers.py",)
 _FIRST = 40
-_SECONDS_MAX, _SECONDS_OF_ONE = 20.0, 2.0
+_SECONDS_MAX, _SECONDS_OF_ONE, _SECONDS_LEAST = 20.0, 2.0, 0.02
 _TIME = re.compile(r"^([\d.]+)s call +(\S.*)$", re.MULTILINE)
 
 
-class Covering(NamedTuple):
-    """The tests of each line of each file, by the seconds that each takes."""
+@dataclass
+class Covering:
+    """The tests of each line of each file, and how many seconds each takes."""
 
     seconds: dict[str, float]
     tests: dict[str, dict[int, frozenset[str]]]
 
+    def __post_init__(self) -> None:
+        """See how near each test is to each file: the tests that run a line share it."""
+        self._near: dict[str, defaultdict[str, float]] = {}
+        for file, of_lines in self.tests.items():
+            near = self._near[file] = defaultdict(float)
+            for tests in of_lines.values():
+                for test in tests:
+                    near[test] += 1 / len(tests)
+
     def rounds(self, file: str, line: int) -> Iterator[list[str]]:
         """Yield the tests that run *line* of *file* and are not slow: some first, then the others, up to twenty seconds of them.
 
-        The quickest of each file of tests come first, then the second of each: those of one file are alike.
+        The quickest of each file of tests come first, then the second of each: those of one file are alike. Of the others, the nearest
+        come first: those that run most lines of *file* that few tests run, for the time that they take.
         A statement of several lines is run where it begins, or on one of its lines: what runs the nearest one above counts.
         """
         of_file = self.tests.get(file, {})
@@ -52,7 +65,9 @@ class Covering(NamedTuple):
                 of_one_file.setdefault(test.split("::")[0], []).append((seconds, test))
         quick = [each for of_all in zip_longest(*of_one_file.values()) for each in of_all if each is not None]
         yield [test for _, test in quick[:_FIRST]]
-        rest = quick[_FIRST:]
+        rest = sorted(
+            quick[_FIRST:], key=lambda each: self._near[file][each[1]] / max(each[0], _SECONDS_LEAST), reverse=True
+        )
         spent = accumulate(seconds for seconds, _ in rest)
         yield [test for (_, test), so_far in zip(rest, spent, strict=True) if so_far <= _SECONDS_MAX]
 

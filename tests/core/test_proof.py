@@ -237,6 +237,20 @@ def test_changed_line_is_judged_by_the_tests_that_run_it() -> None:
     assert list(covering.rounds("a.py", 2)) == list(covering.rounds("b.py", 7)) == [[], []]
 
 
+def test_changed_line_is_judged_by_the_nearest_tests_before_all_others() -> None:
+    """Those that run what few others run in the same file, for the time that they take."""
+    seconds = {f"of_{number:02}::1": 0.01 for number in range(60)} | {"near::1": 0.05, "nearer::1": 0.05}
+    everywhere = frozenset(seconds)
+    covering = Covering(
+        seconds, {"a.py": {3: everywhere, 4: frozenset({"near::1", "nearer::1"}), 6: frozenset({"nearer::1"})}}
+    )
+
+    first, rest = covering.rounds("a.py", 3)
+
+    assert (len(first), rest[:2]) == (40, ["nearer::1", "near::1"])
+    assert {*first, *rest} == everywhere
+
+
 def test_tests_that_fail_by_themselves_judge_nothing(tmp_path: Path) -> None:
     """Every change would be noticed."""
     (tmp_path / "test_it.py").write_text("def test_it():\n    assert False")
