@@ -165,7 +165,6 @@ class Use:
         next(self._scans[-1])
         store.read(record.key)  # a wait that timed out may have cost a connection
         store.close()
-        gc.collect()
 
     def in_trouble(self) -> None:
         """Use a store that has no answer for a moment, and close it while calls have none."""
@@ -182,7 +181,6 @@ class Use:
             trial.ended(store.close, CLOSE_S + SLACK_S)
         for each in callers:
             each.join()
-        gc.collect()
 
 
 def settle() -> None:
@@ -213,6 +211,7 @@ def left_by(trial: Trial, use: Callable[[Use], None], stores: int) -> str:
         threads.update(each for each in threading.enumerate() if each.name.startswith("caller"))
         for _ in range(stores):
             use(each_one)
+        gc.collect()
         until = time.monotonic() + ENDED_S
         while True:
             running, opened = threading.enumerate(), open_descriptors()
@@ -304,6 +303,8 @@ def met_by_a_close(trial: Trial, record: LockRecord, number: int) -> list[object
         while not last:
             last = closed.is_set() or time.monotonic() > until
             came.append(caught(ask))
+            if isinstance(came[-1], StoreError):
+                time.sleep(STEP_S)  # a close may take a second yet
 
     callers = begun([read_on] * READERS)
     time.sleep(number * STEP_S)
