@@ -53,6 +53,14 @@ class Terminal:
         """Type *text*."""
         os.write(self.master, text.encode())
 
+    def go_on(self) -> None:
+        """Continue the command that is stopped; return when the keyboard is its own: the shell shows the command before that."""
+        self.type("fg\n")
+        deadline = time.monotonic() + PATIENCE_S
+        while os.tcgetpgrp(self.master) == self.process.pid:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
     def expect(self, pattern: str) -> str:
         """Read until *pattern* appears; return what came until then."""
         deadline = time.monotonic() + PATIENCE_S
@@ -210,7 +218,7 @@ def test_top_gives_the_terminal_back_while_it_is_stopped(terminal: Terminal) -> 
     assert left.rindex("\x1b[?1049l") > left.rfind("\x1b[?1049h")
     assert left.rindex("\x1b[?25h") > left.rfind("\x1b[?25l")
     terminal.expect(r"ready\$ ")
-    terminal.type("fg\n")
+    terminal.go_on()
     terminal.expect(r"\x1b\[\?1049h")
     terminal.expect(r"0 held")
     terminal.type("\x03")
@@ -226,8 +234,7 @@ def test_a_stop_from_the_keyboard_stops_the_job_until_it_is_resumed(terminal: Te
     terminal.expect(r"resume it within \d+ s")
     terminal.expect(r"Stopped[^\n]*\n")
     terminal.expect(r"ready\$ ")
-    terminal.type("fg\n")
-    terminal.expect("dlock_core run")
+    terminal.go_on()
     terminal.type("this\n")
 
     terminal.expect(r"got this\r\n")
@@ -282,8 +289,7 @@ def test_a_stop_from_the_keyboard_stops_a_command_in_a_pipeline(terminal: Termin
     terminal.expect(r"Stopped[^\n]*\n")
     assert state_of(pid) == "T"
 
-    terminal.type("fg\n")
-    terminal.expect("dlock_core run")
+    terminal.go_on()
     terminal.type("\x03")
 
     terminal.expect(r"ready\$ ")
@@ -299,8 +305,7 @@ def test_a_stop_from_the_keyboard_stops_a_wait(terminal: Terminal, shell: Shell)
 
     terminal.type("\x1a")
     terminal.expect(r"Stopped[^\n]*\n")
-    terminal.type("fg\n")
-    terminal.expect("dlock_core run")
+    terminal.go_on()
     assert finish_with_line(holder) == 0
 
     terminal.expect(r"have it\r\n")
@@ -312,8 +317,7 @@ def test_a_command_in_the_background_that_reads_stops_the_job(terminal: Terminal
     terminal.expect(r"resume it within \d+ s")
     terminal.expect(r"Stopped[^\n]*\n")
 
-    terminal.type("fg\n")
-    terminal.expect("dlock_core run")
+    terminal.go_on()
     terminal.type("this\n")
 
     terminal.expect(r"got this\r\n")

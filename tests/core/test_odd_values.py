@@ -42,7 +42,8 @@ _ODD = [
     ),
 ]
 _VALUES = st.one_of(
-    st.sampled_from(_ODD),
+    # By its place: hypothesis cannot show all of them.
+    st.integers(0, len(_ODD) - 1).map(_ODD.__getitem__),
     st.integers(),
     st.floats(),
     st.text(max_size=5),

@@ -135,8 +135,10 @@ class Proxy:
 
 
 def _message(source: socket.socket) -> bytes:
+    """Return the next message, or nothing where the connection ends before its end."""
     head = _exactly(source, 4)
-    return head and head + _exactly(source, int.from_bytes(head, "little") - 4)
+    rest = head and _exactly(source, int.from_bytes(head, "little") - 4)
+    return rest and head + rest
 
 
 def _exactly(source: socket.socket, size: int) -> bytes:
